@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+# make demo and make test do all their set-up themselves; see tools/bootstrap.sh.
+
+VENV   ?= .venv
+PY     := $(VENV)/bin/python
+SCALE  ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test setup-demo setup-dev lint docs ptf p4 generate vectors wheel clean
+
+help:            ## show this list
+	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+setup-demo:
+	@tools/bootstrap.sh demo $(VENV)
+
+setup-dev:
+	@tools/bootstrap.sh dev $(VENV)
+
+demo: setup-demo ## four workers sum vectors through the switch; result against numpy
+	@$(VENV)/bin/hopsum demo $(ARGS)
+
+test: setup-dev lint docs  ## lint, types, import rules, docs, all tests (bmv2 and p4c where installed)
+	@HOPSUM_SCALE=$(SCALE) $(PY) -m pytest $(ARGS)
+
+lint: setup-dev  ## ruff, mypy strict, import rules
+	@echo "==> ruff"            && $(VENV)/bin/ruff check .
+	@echo "==> mypy --strict"   && $(VENV)/bin/mypy
+	@echo "==> import rules"    && $(VENV)/bin/lint-imports
+
+docs: setup-dev  ## HTML documentation, warnings are errors
+	@echo "==> sphinx"          && $(VENV)/bin/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+ptf: setup-dev   ## the data-plane cases, with their table (TARGET=native or bmv2)
+	@$(PY) ptf_tests/targets/$(or $(TARGET),native)/run
+
+p4: setup-dev    ## recompile p4/ with p4c (needs p4c-bm2-ss) and rewrite the manifest
+	@$(PY) tools/compile_p4.py
+
+generate: setup-dev ## rewrite generated Python from p4/shared
+	@$(PY) tools/generate_wire.py
+
+vectors: setup-dev ## record every case on bmv2 again (needs root and simple_switch_grpc)
+	@$(PY) tools/record_vectors.py
+
+wheel: setup-dev ## build the wheel into dist/
+	@$(PY) -m build --wheel --no-isolation
+
+clean:           ## remove the environment and everything generated outside git
+	rm -rf $(VENV) dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

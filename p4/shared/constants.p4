@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers of the wire format and of the counters: the only place where they are written down.
+// host/hopsum/wire/_layout.py is generated from this file and headers.p4 (make generate).
+
+#ifndef HOPSUM_CONSTANTS_P4
+#define HOPSUM_CONSTANTS_P4
+
+// ---- the packet -------------------------------------------------------------------------------------
+const bit<8>  WIRE_VERSION      = 1;        // any other version is dropped and counted
+const bit<16> HOPSUM_UDP_PORT   = 24677;    // workers send to this port of the switch's address
+
+// kind
+const bit<8>  KIND_UPDATE       = 1;        // worker -> switch: one chunk
+const bit<8>  KIND_RESULT       = 2;        // switch -> worker: the sum of a complete round
+const bit<8>  KIND_STALE        = 3;        // switch -> worker: the slot has moved on to round `held`
+const bit<8>  KIND_PROBE        = 4;        // reserved: asks for a slot's state
+
+// flags
+const bit<8>  FLAG_FLUSH        = 1;        // reserved: complete the round at min_quorum
+
+// op: what the switch does with the payload
+const bit<8>  OP_LOOKUP_ADD8    = 1;        // 1024 4-bit codes up, looked up; 1024 8-bit lanes down
+const bit<8>  OP_LOOKUP_ADD16   = 2;        // reserved
+const bit<8>  OP_ADD8           = 3;        // reserved
+const bit<8>  OP_ADD16          = 4;        // reserved
+const bit<8>  OP_ADD32          = 5;        // 256 32-bit lanes, added modulo 2^32
+const bit<8>  OP_OR             = 6;        // reserved
+const bit<8>  OP_MAX32          = 7;        // 256 31-bit lanes, unsigned maximum; a set top bit is refused
+
+// payload sizes
+const bit<16> CODES_BYTES       = 512;      // 1024 codes of 4 bits
+const bit<16> LANES_BYTES       = 1024;     // 1024 x 8, 512 x 16 or 256 x 32 bits
+// Lane order. Lanes are always in element order. Codes travel in groups of LANE_GROUP_CODES: byte j of a
+// group holds code j in its high nibble and code j + LANE_GROUP_CODES / 2 in its low nibble, so that the two
+// halves of a nibble split come out as consecutive lanes.
+const bit<16> LANE_GROUP_CODES  = 512;
+const bit<16> TABLE_ENTRIES     = 16;       // values of a lookup table, one for each 4-bit code
+
+// ---- limits of the program --------------------------------------------------------------------------
+const bit<8>  MAX_WORKERS       = 64;       // bits of the contributors bitmap
+const bit<16> MAX_SLOTS         = 2048;     // slots of the whole switch, shared by all jobs
+const bit<16> MAX_JOBS          = 64;
+
+// ---- counter indices --------------------------------------------------------------------------------
+// `drops`: why a frame was dropped
+const bit<8>  DROP_NONE           = 0;
+const bit<8>  DROP_TRUNCATED      = 1;      // the frame ends before its headers or payload do
+const bit<8>  DROP_BAD_CHECKSUM   = 2;      // IPv4 header checksum
+const bit<8>  DROP_BAD_VERSION    = 3;
+const bit<8>  DROP_BAD_KIND       = 4;
+const bit<8>  DROP_BAD_FLAGS      = 5;
+const bit<8>  DROP_BAD_OP         = 6;
+const bit<8>  DROP_BAD_LENGTH     = 7;      // IPv4, UDP and hopsum lengths do not fit each other or the op
+const bit<8>  DROP_UNKNOWN_EPOCH  = 8;
+const bit<8>  DROP_UNKNOWN_WORKER = 9;      // no such rank in this epoch
+const bit<8>  DROP_WRONG_PORT     = 10;     // right rank, wrong ingress port
+const bit<8>  DROP_WRONG_SOURCE   = 11;     // right rank, wrong source address or UDP port
+const bit<8>  DROP_BAD_SLOT       = 12;     // not in the job's slot range
+const bit<8>  DROP_BAD_ROUND      = 13;     // rounds start at 1
+const bit<8>  DROP_BAD_VALUE      = 14;     // MAX32 lane with its top bit set
+const bit<8>  DROP_OP_MISMATCH    = 15;     // another op than the round's first packet
+const bit<8>  DROP_NO_TABLE       = 16;     // LOOKUP in a job without a lookup table
+const bit<8>  DROP_NO_ROUTE       = 17;     // plain forwarding knows no port for the destination
+const bit<8>  DROP_REASONS        = 32;     // size of the counter
+
+// `job_events`: index = job_index * JOB_EVENTS + event
+const bit<8>  EVENT_ADDED         = 0;      // a contribution entered a sum
+const bit<8>  EVENT_COMPLETED     = 1;      // ... and was the last one: RESULT multicast
+const bit<8>  EVENT_DUPLICATE     = 2;      // seen before, round still collecting: nothing to say
+const bit<8>  EVENT_ANSWERED      = 3;      // round complete: RESULT to this worker alone
+const bit<8>  EVENT_STALE         = 4;      // older round: STALE to this worker alone
+const bit<8>  EVENT_FAULT         = 5;      // newer round over a collecting one of the same epoch
+const bit<8>  JOB_EVENTS          = 8;      // counters per job
+
+#endif

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Headers down to the hopsum header, shared by all architectures. Big-endian. Payload headers follow in
+// <architecture>/payload.p4, because their widths depend on what a back end can handle.
+
+#ifndef HOPSUM_HEADERS_P4
+#define HOPSUM_HEADERS_P4
+
+#include "types.p4"
+
+header ethernet_h {
+    mac_t   dst;
+    mac_t   src;
+    bit<16> ethertype;
+}
+
+header ipv4_h {
+    bit<4>  version;
+    bit<4>  ihl;
+    bit<8>  tos;
+    bit<16> total_length;       // bytes, this header included
+    bit<16> identification;
+    bit<3>  flags;
+    bit<13> fragment_offset;
+    bit<8>  ttl;
+    bit<8>  protocol;
+    bit<16> checksum;
+    ipv4_t  src;
+    ipv4_t  dst;
+}
+
+header udp_h {
+    bit<16> src_port;
+    bit<16> dst_port;
+    bit<16> length;             // bytes, this header included
+    bit<16> checksum;           // 0 in replies: the payload changed
+}
+
+// 32 bytes.
+header hopsum_h {
+    bit<8>  version;            // WIRE_VERSION
+    bit<8>  kind;               // KIND_*
+    bit<8>  flags;              // FLAG_*
+    bit<8>  op;                 // OP_*
+    bit<16> worker;             // rank: the sender's in UPDATE, the receiver's in RESULT and STALE
+    bit<16> slot;               // position mod S
+    bit<32> epoch;              // incarnation of the job, never 0, never reused
+    bit<32> round;              // use count of the slot, from 1; STALE: the round asked for
+    bit<32> held;               // STALE: the round that the slot's copy holds; else 0
+    bit<64> contributors;       // workers in the sum (STALE: in the held sum); 0 in UPDATE
+    bit<16> count;              // elements of the chunk that are in use; carried through
+    bit<16> length;             // payload bytes after this header
+}
+
+#endif

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// In-network aggregation on v1model. This file only wires; a packet's life is drawn in ../README.md.
+
+#include <core.p4>
+#include <v1model.p4>
+
+#include "payload.p4"
+#include "parser.p4"
+#include "admit.p4"
+#include "lookup.p4"
+#include "slot.p4"
+#include "aggregate.p4"
+#include "reply.p4"
+#include "forward.p4"
+#include "deparser.p4"
+
+control HopsumIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    counter((bit<32>) DROP_REASONS, CounterType.packets) drops;
+    Admit() admit;
+    Lookup() lookup;
+    Slot() slot;
+    Aggregate() aggregate;
+    ReplyHeader() reply;
+    Forward() forward;
+
+    apply {
+        admit.apply(hdr, meta, standard_metadata);
+        if (meta.to_switch == 0) {
+            forward.apply(hdr, meta, standard_metadata);
+        } else if (meta.drop_reason == DROP_NONE) {
+            lookup.apply(hdr, meta);
+            if (meta.drop_reason == DROP_NONE) {
+                slot.apply(hdr, meta);
+            }
+            if (meta.drop_reason == DROP_NONE) {
+                aggregate.apply(hdr, meta);
+                reply.apply(hdr, meta, standard_metadata);
+            }
+        }
+        if (meta.drop_reason != DROP_NONE) {
+            drops.count((bit<32>) meta.drop_reason);
+            mark_to_drop(standard_metadata);
+        }
+    }
+}
+
+control HopsumEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    Rewrite() rewrite;
+    PruneFlood() prune_flood;
+
+    apply {
+        if (meta.reply != REPLY_NONE) {
+            rewrite.apply(hdr, meta, standard_metadata);
+        } else {
+            prune_flood.apply(meta, standard_metadata);
+        }
+    }
+}
+
+V1Switch(HopsumParser(), HopsumVerifyChecksum(), HopsumIngress(), HopsumEgress(), HopsumComputeChecksum(),
+         HopsumDeparser()) main;

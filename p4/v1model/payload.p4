@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Payload headers, the header and metadata structs, and lane constants of the v1model program.
+// A payload is cut into vectors of 2048 bits, the widest that p4c allows.
+
+#ifndef HOPSUM_PAYLOAD_P4
+#define HOPSUM_PAYLOAD_P4
+
+#include "../shared/constants.p4"
+#include "../shared/headers.p4"
+
+typedef bit<2048> vector_t;             // 256 lanes of 8 bits or 64 lanes of 32 bits
+
+header codes_h {                        // CODES_BYTES: two groups of LANE_GROUP_CODES codes
+    vector_t group0;
+    vector_t group1;
+}
+
+header lanes_h {                        // LANES_BYTES
+    vector_t v0;
+    vector_t v1;
+    vector_t v2;
+    vector_t v3;
+}
+
+struct headers_t {
+    ethernet_h ethernet;
+    ipv4_h     ipv4;
+    udp_h      udp;
+    hopsum_h   hopsum;
+    codes_h    codes;
+    lanes_h    lanes;
+}
+
+// What the slot's decision tells the controls after it.
+const bit<8> OPERATION_NONE  = 0;       // leave the copy's values alone
+const bit<8> OPERATION_WRITE = 1;       // values := this packet's lanes
+const bit<8> OPERATION_ADD   = 2;       // values := values (op) this packet's lanes
+const bit<8> OPERATION_READ  = 3;       // values only go into the packet
+
+const bit<8> REPLY_NONE      = 0;       // nothing leaves the switch
+const bit<8> REPLY_RESULT    = 1;       // RESULT to all workers of the job
+const bit<8> REPLY_ANSWER    = 2;       // RESULT to the sender alone
+const bit<8> REPLY_STALE     = 3;       // STALE to the sender alone
+
+struct metadata_t {
+    bit<1>   to_switch;                 // addressed to this switch's aggregation service
+    bit<1>   flood;                     // plain frame to all ports but its own
+    bit<8>   drop_reason;               // DROP_*
+    // from the tables of Admit
+    bit<16>  job_index;
+    bit<16>  slot_base;
+    bit<16>  slots;
+    bit<8>   quorum;
+    bit<16>  group;
+    bitmap_t worker_bit;
+    bit<9>   worker_port;
+    ipv4_t   worker_address;
+    bit<16>  worker_udp_port;
+    // from Slot
+    bit<32>  copy;                      // register index of (slot, version)
+    bit<8>   operation;                 // OPERATION_*
+    bit<8>   reply;                     // REPLY_*
+    bit<32>  held;                      // STALE: round of the copy
+    bitmap_t contributors;
+}
+
+// One bit in every lane.
+const bit<64>   LOW8_64     = 0x0101010101010101;
+const bit<256>  LOW8_256    = LOW8_64 ++ LOW8_64 ++ LOW8_64 ++ LOW8_64;
+const bit<1024> LOW8_1024   = LOW8_256 ++ LOW8_256 ++ LOW8_256 ++ LOW8_256;
+const vector_t  LOW8        = LOW8_1024 ++ LOW8_1024;           // lowest bit of every 8-bit lane
+const bit<64>   HIGH8_64    = 0x8080808080808080;
+const bit<256>  HIGH8_256   = HIGH8_64 ++ HIGH8_64 ++ HIGH8_64 ++ HIGH8_64;
+const bit<1024> HIGH8_1024  = HIGH8_256 ++ HIGH8_256 ++ HIGH8_256 ++ HIGH8_256;
+const vector_t  HIGH8       = HIGH8_1024 ++ HIGH8_1024;         // highest bit of every 8-bit lane
+const bit<64>   NIBBLE_64   = 0x0f0f0f0f0f0f0f0f;
+const bit<256>  NIBBLE_256  = NIBBLE_64 ++ NIBBLE_64 ++ NIBBLE_64 ++ NIBBLE_64;
+const bit<1024> NIBBLE_1024 = NIBBLE_256 ++ NIBBLE_256 ++ NIBBLE_256 ++ NIBBLE_256;
+const vector_t  NIBBLE      = NIBBLE_1024 ++ NIBBLE_1024;       // low nibble of every byte
+const bit<64>   HIGH32_64   = 0x8000000080000000;
+const bit<256>  HIGH32_256  = HIGH32_64 ++ HIGH32_64 ++ HIGH32_64 ++ HIGH32_64;
+const bit<1024> HIGH32_1024 = HIGH32_256 ++ HIGH32_256 ++ HIGH32_256 ++ HIGH32_256;
+const vector_t  HIGH32      = HIGH32_1024 ++ HIGH32_1024;       // highest bit of every 32-bit lane
+
+#endif

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replies. ReplyHeader (ingress) turns the packet into a RESULT or STALE and chooses multicast or unicast;
+// Rewrite (egress) addresses every copy to its worker.
+
+// 20 bytes IPv4 + 8 UDP + 32 hopsum; 14 more of Ethernet make the frame.
+const bit<16> UDP_OVERHEAD_BYTES   = 40;
+const bit<16> IPV4_OVERHEAD_BYTES  = 60;
+const bit<32> FRAME_OVERHEAD_BYTES = 74;
+
+control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    action result() {
+        hdr.hopsum.kind = KIND_RESULT;
+        hdr.hopsum.held = 0;
+        hdr.hopsum.length = LANES_BYTES;
+    }
+
+    action stale() {
+        hdr.hopsum.kind = KIND_STALE;
+        hdr.hopsum.held = meta.held;
+        hdr.hopsum.length = 0;
+        hdr.codes.setInvalid();
+        hdr.lanes.setInvalid();
+    }
+
+    apply {
+        if (meta.reply == REPLY_NONE) {
+            mark_to_drop(standard_metadata);
+        } else {
+            hdr.hopsum.contributors = meta.contributors;
+            if (meta.reply == REPLY_STALE) {
+                stale();
+            } else {
+                result();
+            }
+            if (meta.reply == REPLY_RESULT) {
+                standard_metadata.mcast_grp = meta.group;
+            } else {
+                standard_metadata.egress_spec = standard_metadata.ingress_port;
+            }
+        }
+    }
+}
+
+control Rewrite(inout headers_t hdr, in metadata_t meta, inout standard_metadata_t standard_metadata) {
+    action to_worker(mac_t src_mac, mac_t dst_mac, ipv4_t src_ip, ipv4_t dst_ip, bit<16> dst_port) {
+        hdr.ethernet.src = src_mac;
+        hdr.ethernet.dst = dst_mac;
+        hdr.ipv4.src = src_ip;
+        hdr.ipv4.dst = dst_ip;
+        hdr.udp.src_port = HOPSUM_UDP_PORT;
+        hdr.udp.dst_port = dst_port;
+    }
+    action no_worker() { mark_to_drop(standard_metadata); }
+
+    table rewrite {
+        key = {
+            hdr.hopsum.epoch  : exact @name("epoch");
+            hdr.hopsum.worker : exact @name("worker");
+        }
+        actions = { to_worker; @defaultonly no_worker; }
+        const default_action = no_worker;
+        size = MAX_JOBS * (bit<16>) MAX_WORKERS;
+    }
+
+    // Bytes behind the parsed headers (an Ethernet trailer, padding) would survive the deparser.
+    action lengths() {
+        hdr.ipv4.tos = 0;
+        hdr.ipv4.identification = 0;
+        hdr.ipv4.flags = 2;             // do not fragment
+        hdr.ipv4.fragment_offset = 0;
+        hdr.ipv4.ttl = REPLY_TTL;
+        hdr.ipv4.total_length = hdr.hopsum.length + IPV4_OVERHEAD_BYTES;
+        hdr.udp.length = hdr.hopsum.length + UDP_OVERHEAD_BYTES;
+        hdr.udp.checksum = 0;           // the payload changed; 0 is "none" in IPv4
+        truncate((bit<32>) hdr.hopsum.length + FRAME_OVERHEAD_BYTES);
+    }
+
+    apply {
+        if (meta.reply == REPLY_RESULT) {
+            hdr.hopsum.worker = standard_metadata.egress_rid;   // the group's instances are ranks
+        }
+        rewrite.apply();
+        lengths();
+    }
+}
+
+control HopsumComputeChecksum(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+        update_checksum(meta.reply != REPLY_NONE,
+            { hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.tos, hdr.ipv4.total_length, hdr.ipv4.identification,
+              hdr.ipv4.flags, hdr.ipv4.fragment_offset, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src, hdr.ipv4.dst },
+            hdr.ipv4.checksum, HashAlgorithm.csum16);
+    }
+}

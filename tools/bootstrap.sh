@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Prepare everything that `make demo` or `make test` needs, once: system packages, a virtual environment, hopsum in it.
+# usage: tools/bootstrap.sh demo|dev VENV
+set -euo pipefail
+
+kind=$1
+venv=$2
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+stamp="$venv/.hopsum-$kind"
+wanted=$(cat pyproject.toml constraints.txt tools/bootstrap.sh | sha256sum | cut -d' ' -f1)
+
+say() { printf '==> %s\n' "$*"; }
+
+# A finished set-up is recognised by its stamp; `dev` contains `demo`.
+for done_stamp in "$stamp" "$venv/.hopsum-dev"; do
+    if [ -f "$done_stamp" ] && [ "$(cat "$done_stamp")" = "$wanted" ]; then exit 0; fi
+done
+
+missing=()
+need() {  # need PACKAGE COMMAND...: remember PACKAGE if COMMAND fails
+    local package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing+=("$package")
+}
+
+need python3 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+need python3-venv "$python" -c 'import ensurepip, venv'
+if [ "$kind" = dev ]; then
+    # the package test framework (ptf) builds netifaces from source
+    need gcc sh -c 'command -v gcc'
+    need python3-dev "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))'
+    need libc6-dev test -e /usr/include/stdlib.h
+    need iproute2 sh -c 'command -v ip'
+fi
+
+if [ ${#missing[@]} -gt 0 ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "installing system packages: ${missing[*]}"
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    else
+        printf 'hopsum needs these system packages, and only root can install them: %s\n' "${missing[*]}" >&2
+        printf 'On Debian or Ubuntu: sudo apt-get install %s\n' "${missing[*]}" >&2
+        exit 1
+    fi
+fi
+
+if [ ! -x "$venv/bin/python" ]; then
+    say "creating the virtual environment $venv with $("$python" --version)"
+    "$python" -m venv "$venv"
+fi
+say "installing hopsum[$kind] and its pinned dependencies into $venv (once; a minute or two)"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --progress-bar off \
+    --constraint constraints.txt --editable ".[$kind]"
+"$venv/bin/python" -m pip check --disable-pip-version-check >/dev/null
+printf '%s' "$wanted" >"$stamp"
+say "ready"
