@@ -52,7 +52,7 @@ if [ ! -x "$venv/bin/python" ]; then
     "$python" -m venv "$venv"
 fi
 say "installing hopsum[$kind] and its pinned dependencies into $venv (once; a minute or two)"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --progress-bar off \
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check --progress-bar off \
     --constraint constraints.txt --editable ".[$kind]"
 "$venv/bin/python" -m pip check --disable-pip-version-check >/dev/null
 printf '%s' "$wanted" >"$stamp"

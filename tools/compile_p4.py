@@ -22,9 +22,13 @@ BUILD = P4 / "build"
 COMPILER = "p4c-bm2-ss"
 MAIN = "v1model/main.p4"
 ARTEFACTS = ("hopsum.json", "hopsum.p4info.txtpb")
-# Shared constants are for every architecture, so some are unused in each. Paths are relative to p4/, because the JSON embeds them. Local copy propagation would inline every intermediate of
-# the lookup into each of its uses and blow the program up.
-FLAGS = ("--arch", "v1model", "--std", "p4-16", "--Wdisable=unused", "--excludeMidendPasses", "P4::LocalCopyPropagation")
+# Shared constants are for every architecture, so some are unused in each. Paths are relative to p4/, because the JSON
+# embeds them. Local copy propagation would inline every intermediate of the lookup into each of its uses and blow
+# the program up.
+FLAGS = (
+    *("--arch", "v1model", "--std", "p4-16", "--Wdisable=unused"),
+    *("--excludeMidendPasses", "P4::LocalCopyPropagation"),
+)
 
 
 class CompileError(Exception):
@@ -53,7 +57,8 @@ def compile_into(folder: Path) -> None:
     """Compile into `folder`, which afterwards holds ARTEFACTS; raises CompileError with p4c's own words."""
     if compiler_version() is None:
         raise CompileError(f"{COMPILER} is not on PATH: install p4lang's p4c package, then run this again")
-    command = [COMPILER, *FLAGS, "--p4runtime-files", str(folder / ARTEFACTS[1]), "-o", str(folder / ARTEFACTS[0]), MAIN]
+    json_path, p4info_path = (str(folder / artefact) for artefact in ARTEFACTS)
+    command = [COMPILER, *FLAGS, "--p4runtime-files", p4info_path, "-o", json_path, MAIN]
     done = subprocess.run(command, cwd=P4, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise CompileError(f"{COMPILER} refused {MAIN}:\n{done.stderr}")
@@ -61,7 +66,7 @@ def compile_into(folder: Path) -> None:
 
 
 def normalise(path: Path) -> None:
-    """Rewrite p4c's JSON compactly and with a final newline: a tenth of the size, and readable diffs of one line each."""
+    """Rewrite p4c's JSON with one line per section: a tenth of the size."""
     program = json.loads(path.read_text())
     lines = [f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in program.items()]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
@@ -81,7 +86,7 @@ def manifest() -> dict[str, object]:
 def main() -> int:
     """Compile and write; with --check, compile elsewhere and compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if p4/build is not what p4c makes now")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if p4/build is stale")
     args = parser.parse_args()
     try:
         with tempfile.TemporaryDirectory() as name:

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses as people write them, checked, and as the switch wants them: ints."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from hopsum_controlplane.errors import ControlPlaneError
+
+_MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
+_MAC_GROUP_BIT = 1 << 40
+
+
+def mac_to_int(text: str) -> int:
+    """Return a host's MAC address, written aa:bb:cc:dd:ee:ff, as 48 bits.
+
+    Raises ControlPlaneError for others.
+    """
+    value = int(text.replace(":", ""), 16) if _MAC.fullmatch(text) else 0
+    if value == 0 or value & _MAC_GROUP_BIT:
+        raise ControlPlaneError(
+            f"{text!r} is not the MAC address of a host",
+            hint="write six bytes as aa:bb:cc:dd:ee:ff, not a group's",
+        )
+    return value
+
+
+def ipv4_to_int(text: str) -> int:
+    """Return a host's IPv4 address, written a.b.c.d, as 32 bits. Raises ControlPlaneError for others."""
+    try:
+        address = ipaddress.IPv4Address(text)
+    except ValueError:
+        address = ipaddress.IPv4Address(0)
+    if address.is_unspecified or address.is_multicast or address == ipaddress.IPv4Address(0xFFFFFFFF):
+        raise ControlPlaneError(
+            f"{text!r} is not the IPv4 address of a host", hint="write a.b.c.d, no group or broadcast address"
+        )
+    return int(address)

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the compiled P4 program is: beside this package when installed, in p4/build in a source tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hopsum_controlplane.errors import ControlPlaneError
+
+JSON_NAME = "hopsum.json"
+P4INFO_NAME = "hopsum.p4info.txtpb"
+
+_PACKAGE = Path(__file__).resolve().parent
+# An editable install has no copy in the package.
+_FOLDERS = (_PACKAGE / "_p4", _PACKAGE.parents[1] / "p4" / "build")
+
+
+def compiled_program() -> tuple[Path, Path]:
+    """Return the paths of the compiler's JSON and P4Info. Raises ControlPlaneError when there are none."""
+    for folder in _FOLDERS:
+        json, p4info = folder / JSON_NAME, folder / P4INFO_NAME
+        if json.is_file() and p4info.is_file():
+            return json, p4info
+    looked = " or ".join(str(folder) for folder in _FOLDERS)
+    raise ControlPlaneError(f"no {JSON_NAME} and {P4INFO_NAME} in {looked}", hint="compile the P4 program")

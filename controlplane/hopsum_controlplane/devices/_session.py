@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One session with a P4Runtime server, on p4runtime-shell's client, whose manners are not a library's.
+
+What has to be known about `P4RuntimeClient` (0.0.6), and what is done about it here and in `p4runtime`:
+- a failed handshake ends the process (sys.exit) and leaves its receiving thread running; being a backup
+  client is printed and not returned. The handshake is ours;
+- its receiving thread is not a daemon: a process that forgot to close would hang at its end. Threads
+  inherit being a daemon from their creator, so the client is made in a daemon thread;
+- its calls have no deadline, and its decoder of write errors never returns when the first update of a batch
+  succeeded and a later one failed. Calls go to its gRPC stub, and the errors are decoded by us;
+- it tells nobody that another client became primary: the message waits in a queue. `check` looks;
+- every kind of message is queued without bound. `check` empties all queues;
+- closing waits for the server without limit. `close` cancels the stream when that takes too long.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+
+import grpc
+from google.rpc import code_pb2
+from p4.v1 import p4runtime_pb2
+from p4runtime_sh.p4runtime import P4RuntimeClient
+
+from hopsum_controlplane.errors import ControlPlaneError
+
+ElectionId = tuple[int, int]
+
+_CLOSE_S = 2.0
+_PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
+
+
+class _Client(P4RuntimeClient):
+    """p4runtime-shell's client with a handshake that returns; `verdict` is the answer, None for none."""
+
+    def __init__(self, device_id: int, address: str, election_id: ElectionId, timeout_s: float) -> None:
+        self._handshake_s = timeout_s
+        self.verdict: p4runtime_pb2.StreamMessageResponse | None = None
+        super().__init__(device_id, address, election_id)
+
+    def handshake(self) -> None:
+        request = p4runtime_pb2.StreamMessageRequest()
+        request.arbitration.device_id = self.device_id
+        request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
+        self.stream_out_q.put(request)
+        self.verdict = self.get_stream_packet("arbitration", timeout=self._handshake_s)
+
+
+class Session:
+    """A session in which we are the primary client: the one that may write."""
+
+    def __init__(self, client: _Client, where: str) -> None:
+        self.where = where
+        self.stub = client.stub
+        self._client = client
+        self._lost = ""
+        atexit.register(self.close)
+
+    @classmethod
+    def open(cls, address: str, device_id: int, election_id: ElectionId, timeout_s: float) -> Session:
+        """Wait up to `timeout_s` for a server at `address`, as long again for its answer, and become primary.
+
+        Raises ControlPlaneError when nobody answers or another client is primary; nothing is left running
+        then.
+        """
+        where = f"switch {device_id} at {address}"
+        wait_for_server(address, where, timeout_s)
+        client = _make_client(address, device_id, election_id, timeout_s, where)
+        session = cls(client, where)
+        try:
+            session._open_verdict(client.verdict, timeout_s)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def check(self) -> None:
+        """Read what the switch sent meanwhile. Raises ControlPlaneError when we are not primary any more."""
+        for kind, messages in self._client.stream_in_q.items():
+            while True:
+                try:
+                    message = messages.get_nowait()
+                except queue.Empty:
+                    break
+                if kind == "arbitration":
+                    self._note(message)
+        if self._client.stream.done():  # a server that ends the stream in good order queues no message
+            self._note(None)
+        if self._lost:
+            raise ControlPlaneError(self._lost, where=self.where, hint="open the device again to take over")
+
+    def close(self) -> None:
+        """End the session. Harmless when it has ended."""
+        atexit.unregister(self.close)
+        client = self._client
+        if not hasattr(client, "channel"):  # tear_down deletes it
+            return
+        client.stream_out_q.put(None)
+        client.stream_recv_thread.join(_CLOSE_S)
+        if client.stream_recv_thread.is_alive():
+            client.stream.cancel()
+        client.tear_down()
+
+    def _open_verdict(self, verdict: p4runtime_pb2.StreamMessageResponse | None, timeout_s: float) -> None:
+        if verdict is None and not self._client.stream.done():
+            raise ControlPlaneError(
+                f"no answer to the P4Runtime handshake in {timeout_s:g} s",
+                where=self.where,
+                hint="look at its log",
+            )
+        self._note(verdict)
+        if self._lost:
+            raise ControlPlaneError(
+                self._lost,
+                where=self.where,
+                hint="check the device id, stop the other controller, or use a higher election id",
+            )
+
+    def _note(self, message: p4runtime_pb2.StreamMessageResponse | None) -> None:
+        """Take in one arbitration message; None is the end of the stream."""
+        if message is None:
+            stream = self._client.stream
+            ended = f"{stream.code().name} {stream.details()!r}" if stream.done() else "without a reason"
+            self._lost = f"the P4Runtime session ended: {ended}"
+        elif message.arbitration.status.code == code_pb2.OK:
+            self._lost = ""
+        else:
+            winner = message.arbitration.election_id
+            self._lost = (
+                f"our election id {_show(self._client.election_id)} is not the primary's; the highest so far "
+                f"is {_show((winner.high, winner.low))}"
+            )
+
+
+def _show(election_id: ElectionId) -> str:
+    return f"({election_id[0]}, {election_id[1]})"
+
+
+def wait_for_server(address: str, where: str, timeout_s: float) -> None:
+    """Wait for a server at `address`. Raises ControlPlaneError when none answers in time."""
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=timeout_s)
+        except grpc.FutureTimeoutError:
+            raise ControlPlaneError(
+                f"no P4Runtime server answered in {timeout_s:g} s", where=where, hint=_unreachable_hint()
+            ) from None
+
+
+def _unreachable_hint() -> str:
+    hint = "start the switch, or check the address"
+    proxies = [name for name in _PROXY_VARIABLES if os.environ.get(name)]
+    # gRPC obeys them even for loopback addresses.
+    return f"{hint}; {', '.join(proxies)} is set: name the switch in no_proxy" if proxies else hint
+
+
+def _make_client(address: str, device_id: int, election_id: ElectionId, timeout_s: float, where: str) -> _Client:
+    made: list[_Client | BaseException] = []
+
+    def make() -> None:
+        try:
+            made.append(_Client(device_id, address, election_id, timeout_s))
+        except BaseException as error:  # SystemExit is how the library reports
+            made.append(error)
+
+    thread = threading.Thread(target=make, name=f"open {where}", daemon=True)
+    thread.start()
+    thread.join()
+    client = made[0]
+    if isinstance(client, BaseException):
+        raise ControlPlaneError(f"no P4Runtime client: {client!r}", where=where, hint="check the address") from client
+    return client

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of a switch and the compiled program that runs on it."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
+from hopsum_controlplane.errors import ControlPlaneError
+
+_COOKIE_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a target declares about itself.
+
+    `max_window` is how many packets each worker of a job should have in flight at most, None when the
+    target sets no limit below the number of slots. `registers` tells whether register cells can be read.
+    """
+
+    target: str
+    max_window: int | None = None
+    registers: bool = False
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A compiled program: the compiler's JSON and P4Info as they lie on disk."""
+
+    json: bytes
+    p4info: str
+
+    @classmethod
+    def load(cls, json_path: Path, p4info_path: Path) -> Pipeline:
+        """Read both files. Raises ControlPlaneError when one cannot be read."""
+        try:
+            return cls(json_path.read_bytes(), p4info_path.read_text())
+        except OSError as error:
+            raise ControlPlaneError(f"compiled program: {error}", hint="compile it first") from error
+
+    @property
+    def cookie(self) -> int:
+        """Return what identifies this program on a switch: 64 bits of a hash over both files, never 0."""
+        digest = hashlib.sha256()
+        for part in (self.json, self.p4info.encode()):
+            digest.update(len(part).to_bytes(8, "big") + part)
+        # A switch without a cookie reads as 0 through some servers.
+        return int.from_bytes(digest.digest()[:_COOKIE_BYTES], "big") or 1
+
+
+class Device(ABC):
+    """One switch. Not thread-safe: the owner serialises the calls.
+
+    All methods that talk to the switch raise ControlPlaneError with the switch's address in `where` when it
+    does not answer in time, or refuses.
+    """
+
+    where: str
+    capabilities: Capabilities
+
+    @abstractmethod
+    def write(self, updates: Sequence[Update]) -> None:
+        """Write one batch; the switch may apply its updates in any order.
+
+        Raises WriteError when not every update was applied, and ControlPlaneError when nothing was sent.
+        """
+
+    @abstractmethod
+    def read_table(self, table: str) -> list[TableEntry]:
+        """Read all entries of a table."""
+
+    @abstractmethod
+    def read_default(self, table: str) -> DefaultAction:
+        """Read what a table does on a miss."""
+
+    @abstractmethod
+    def read_groups(self) -> list[MulticastGroup]:
+        """Read all multicast groups in ascending order of their ids."""
+
+    @abstractmethod
+    def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
+        """Read `count` cells of a counter from index `start`; all the rest of it by default."""
+
+    @abstractmethod
+    def cookie(self) -> int | None:
+        """Read the cookie of the program that runs; None when it has none, or no program runs."""
+
+    @abstractmethod
+    def push(self, pipeline: Pipeline) -> None:
+        """Make the switch run `pipeline`. All its entries, registers and counters are lost (rule E1)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Hang up. Harmless when done before; what stands on the switch stays."""
+
+
+def ensure_pipeline(device: Device, pipeline: Pipeline) -> bool:
+    """Push `pipeline` unless the switch runs it already; return whether it was pushed.
+
+    Raises ControlPlaneError. Every epoch that stood on the switch is over when it was pushed.
+    """
+    if device.cookie() == pipeline.cookie:
+        return False
+    device.push(pipeline)
+    return True

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all targets with a P4Runtime server have in common.
+
+One client per switch and no state outside it, so one process can hold any number of switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+from google.rpc import code_pb2, status_pb2
+from p4.v1 import p4runtime_pb2
+
+from hopsum_controlplane.devices._session import ElectionId, Session
+from hopsum_controlplane.devices.base import Capabilities, Device, Pipeline
+from hopsum_controlplane.encoding import decode_counter, decode_entity, encode_update
+from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
+from hopsum_controlplane.errors import ControlPlaneError, FailedUpdate, WriteError
+from hopsum_controlplane.p4info import P4Info
+
+# Above what p4runtime-shell takes by default for a look around (see shell.py).
+CONTROLLER_ELECTION_ID: ElectionId = (1, 0)
+
+_GetConfig = p4runtime_pb2.GetForwardingPipelineConfigRequest
+_SetConfig = p4runtime_pb2.SetForwardingPipelineConfigRequest
+_DETAILS_KEY = "grpc-status-details-bin"
+_NO_PIPELINE = "the switch runs no program"
+
+
+class P4RuntimeDevice(Device):
+    """A switch with a P4Runtime server; subclasses say what is special about a target.
+
+    Opening waits for the server up to `connect_timeout_s`; each call has `rpc_timeout_s`, pushing a program
+    `push_timeout_s`. Raises ControlPlaneError when there is no server, or another client is primary. A
+    context manager that closes.
+    """
+
+    capabilities = Capabilities("p4runtime")
+
+    def __init__(
+        self,
+        address: str,
+        device_id: int = 0,
+        *,
+        election_id: ElectionId = CONTROLLER_ELECTION_ID,
+        connect_timeout_s: float = 10.0,
+        rpc_timeout_s: float = 10.0,
+        push_timeout_s: float = 60.0,
+    ) -> None:
+        self._device_id = device_id
+        self._election_id = election_id
+        self._rpc_timeout_s = rpc_timeout_s
+        self._push_timeout_s = push_timeout_s
+        self._session = Session.open(address, device_id, election_id, connect_timeout_s)
+        self.where = self._session.where
+        try:
+            config = self._get_config(_GetConfig.P4INFO_AND_COOKIE)
+        except BaseException:
+            self._session.close()
+            raise
+        self._p4info = P4Info(config.p4info) if config.p4info.tables else None
+
+    @property
+    def p4info(self) -> P4Info:
+        """Return the names of the running program. Raises ControlPlaneError when none runs."""
+        if self._p4info is None:
+            raise ControlPlaneError(_NO_PIPELINE, where=self.where, hint="push one")
+        return self._p4info
+
+    def device_config(self, pipeline: Pipeline) -> bytes:
+        """Return the target's form of the compiled program."""
+        return pipeline.json
+
+    def write(self, updates: Sequence[Update]) -> None:
+        """Write one batch with one RPC, as Device.write says."""
+        encoded = [encode_update(self.p4info, update) for update in updates]
+        self._session.check()
+        request = p4runtime_pb2.WriteRequest(device_id=self._device_id, updates=encoded)
+        request.election_id.high, request.election_id.low = self._election_id
+        try:
+            self._session.stub.Write(request, timeout=self._rpc_timeout_s)
+        except grpc.RpcError as error:
+            raise self._write_error(error, updates) from None
+
+    def read_table(self, table: str) -> list[TableEntry]:
+        """Read all entries of a table."""
+        entry = p4runtime_pb2.TableEntry(table_id=self.p4info.tables[table].id)
+        found = self._read([p4runtime_pb2.Entity(table_entry=entry)])
+        entries = (decode_entity(self.p4info, entity) for entity in found)
+        return [entry for entry in entries if isinstance(entry, TableEntry)]
+
+    def read_default(self, table: str) -> DefaultAction:
+        """Read what a table does on a miss."""
+        query = p4runtime_pb2.TableEntry(table_id=self.p4info.tables[table].id, is_default_action=True)
+        for entity in self._read([p4runtime_pb2.Entity(table_entry=query)]):
+            entry = decode_entity(self.p4info, entity)
+            if isinstance(entry, DefaultAction):
+                return entry
+        raise ControlPlaneError(f"no default action of table {table} came back", where=self.where)
+
+    def read_groups(self) -> list[MulticastGroup]:
+        """Read all multicast groups in ascending order of their ids."""
+        query = p4runtime_pb2.Entity()
+        query.packet_replication_engine_entry.multicast_group_entry.multicast_group_id = 0
+        groups = (decode_entity(self.p4info, entity) for entity in self._read([query]))
+        found = [group for group in groups if isinstance(group, MulticastGroup)]
+        return sorted(found, key=lambda group: group.id)
+
+    def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
+        """Read `count` cells of a counter from index `start`; all the rest of it by default."""
+        info = self.p4info.counters[counter]
+        stop = info.size if count is None else start + count
+        query = []
+        for index in range(start, stop):
+            entity = p4runtime_pb2.Entity()
+            entity.counter_entry.counter_id = info.id
+            entity.counter_entry.index.index = index
+            query.append(entity)
+        cells = dict(decode_counter(entity.counter_entry) for entity in self._read(query))
+        return [cells[index] for index in range(start, stop)]
+
+    def cookie(self) -> int | None:
+        """Read the cookie of the program that runs; None when it has none, or no program runs."""
+        config = self._get_config(_GetConfig.COOKIE_ONLY)
+        return int(config.cookie.cookie) if config.HasField("cookie") else None
+
+    def push(self, pipeline: Pipeline) -> None:
+        """Make the switch run `pipeline`. All its entries, registers and counters are lost (rule E1)."""
+        p4info = P4Info.from_text(pipeline.p4info)
+        self._session.check()
+        request = _SetConfig(device_id=self._device_id, action=_SetConfig.VERIFY_AND_COMMIT)
+        request.election_id.high, request.election_id.low = self._election_id
+        request.config.p4info.CopyFrom(p4info.message)
+        request.config.p4_device_config = self.device_config(pipeline)
+        request.config.cookie.cookie = pipeline.cookie
+        self._call("SetForwardingPipelineConfig", request, self._push_timeout_s)
+        self._p4info = p4info
+
+    def close(self) -> None:
+        """Hang up. Harmless when done before; what stands on the switch stays."""
+        self._session.close()
+
+    def __enter__(self) -> P4RuntimeDevice:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, whatever happened."""
+        self.close()
+
+    def _get_config(self, response_type: int) -> p4runtime_pb2.ForwardingPipelineConfig:
+        request = _GetConfig(device_id=self._device_id, response_type=response_type)
+        try:
+            return self._session.stub.GetForwardingPipelineConfig(request, timeout=self._rpc_timeout_s).config
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.FAILED_PRECONDITION:  # how the specification says "no program yet"
+                return p4runtime_pb2.ForwardingPipelineConfig()
+            raise self._rpc_error("GetForwardingPipelineConfig", error) from None
+
+    def _read(self, query: Iterable[p4runtime_pb2.Entity]) -> list[p4runtime_pb2.Entity]:
+        request = p4runtime_pb2.ReadRequest(device_id=self._device_id, entities=query)
+        try:
+            responses = self._session.stub.Read(request, timeout=self._rpc_timeout_s)
+            return [entity for response in responses for entity in response.entities]
+        except grpc.RpcError as error:
+            raise self._rpc_error("Read", error) from None
+
+    def _call(self, name: str, request: Message, timeout_s: float) -> None:
+        method: Callable[..., Any] = getattr(self._session.stub, name)
+        try:
+            method(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise self._rpc_error(name, error) from None
+
+    def _rpc_error(self, name: str, error: grpc.RpcError) -> ControlPlaneError:
+        return ControlPlaneError(
+            f"{name} failed: {error.code().name} {error.details()!r}",
+            where=self.where,
+            hint=_hint(error.code()),
+        )
+
+    def _write_error(self, error: grpc.RpcError, updates: Sequence[Update]) -> ControlPlaneError:
+        failures = _failed_updates(error, updates)
+        if failures or error.code() in _UNANSWERED:
+            reason = f"{error.code().name} {error.details()!r}"
+            why = f"Write of {len(updates)} updates ended without an answer: {reason}"
+            hint = "the others of the batch stand" if failures and len(failures) < len(updates) else ""
+            return WriteError(updates, failures, why=why, where=self.where, hint=hint or _hint(error.code()))
+        return self._rpc_error("Write", error)
+
+
+# After these it is not known what the switch did with the batch.
+_UNANSWERED = {
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.INTERNAL,
+}
+
+
+def _hint(code: grpc.StatusCode) -> str:
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        return "another client is primary: stop it, or open the device with a higher election id"
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return "see whether the switch runs and is reachable"
+    return "look at the log of the switch"
+
+
+def _failed_updates(error: grpc.RpcError, updates: Sequence[Update]) -> list[FailedUpdate]:
+    """Decode which updates were refused: the details hold a p4.v1.Error for every update, also OK ones."""
+    status = status_pb2.Status()
+    for key, value in error.trailing_metadata() or ():
+        if key == _DETAILS_KEY:
+            status.ParseFromString(value)
+    failures = []
+    for position, (detail, update) in enumerate(zip(status.details, updates, strict=False)):
+        refused = p4runtime_pb2.Error()
+        if detail.Unpack(refused) and refused.canonical_code != code_pb2.OK:
+            code = code_pb2.Code.Name(refused.canonical_code)
+            failures.append(FailedUpdate(position, update, code, refused.message))
+    return failures

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between our values and P4Runtime protobufs: the only place that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from p4.v1 import p4runtime_pb2
+
+from hopsum_controlplane.entries import (
+    CounterValue,
+    DefaultAction,
+    Delete,
+    Entity,
+    Insert,
+    Modify,
+    MulticastGroup,
+    Replica,
+    TableEntry,
+    Update,
+    replica_order,
+)
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.p4info import Field, Names, P4Info
+
+_TYPES = {
+    Insert: p4runtime_pb2.Update.INSERT,
+    Modify: p4runtime_pb2.Update.MODIFY,
+    Delete: p4runtime_pb2.Update.DELETE,
+}
+
+
+def encode_update(p4info: P4Info, update: Update) -> p4runtime_pb2.Update:
+    """Encode one update as p4.v1.Update.
+
+    Raises ControlPlaneError for an unknown name, a missing or surplus value, and one that does not fit its
+    width.
+    """
+    message = p4runtime_pb2.Update(type=_TYPES[type(update)])
+    message.entity.CopyFrom(encode_entity(p4info, update.entity))
+    return message
+
+
+def encode_entity(p4info: P4Info, entity: Entity) -> p4runtime_pb2.Entity:
+    """Encode one entity as p4.v1.Entity. Raises as encode_update does."""
+    message = p4runtime_pb2.Entity()
+    if isinstance(entity, MulticastGroup):
+        group = message.packet_replication_engine_entry.multicast_group_entry
+        group.multicast_group_id = entity.id
+        for replica in entity.replicas:
+            # The deprecated integer form: the only one that every server and p4runtime-shell's reader know.
+            group.replicas.add(egress_port=replica.port, instance=replica.instance)
+        return message
+    table = p4info.tables[entity.table]
+    message.table_entry.table_id = table.id
+    if isinstance(entity, DefaultAction):
+        message.table_entry.is_default_action = True
+    else:
+        _encode_match(message.table_entry, table.keys, entity)
+    action = p4info.actions[entity.action]
+    call = message.table_entry.action.action
+    call.action_id = action.id
+    for param, value in _paired(action.params, entity.params, str(entity)):
+        call.params.add(param_id=param.id, value=value)
+    return message
+
+
+def decode_entity(p4info: P4Info, message: p4runtime_pb2.Entity) -> Entity:
+    """Decode a table entry or a multicast group. Tables and actions get their aliases."""
+    if message.HasField("packet_replication_engine_entry"):
+        group = message.packet_replication_engine_entry.multicast_group_entry
+        replicas = (_decode_replica(replica) for replica in group.replicas)
+        # Servers return them in any order.
+        return MulticastGroup(group.multicast_group_id, tuple(sorted(replicas, key=replica_order)))
+    entry = message.table_entry
+    table = p4info.tables.by_id(entry.table_id)
+    action = p4info.actions.by_id(entry.action.action.action_id)
+    params = {action.params.by_id(param.param_id).name: _to_int(param.value) for param in entry.action.action.params}
+    if entry.is_default_action:
+        return DefaultAction(table.alias, action.alias, params)
+    match = {table.keys.by_id(key.field_id).name: _to_int(key.exact.value) for key in entry.match}
+    return TableEntry(table.alias, match, action.alias, params)
+
+
+def decode_counter(message: p4runtime_pb2.CounterEntry) -> tuple[int, CounterValue]:
+    """Decode a p4.v1.CounterEntry into its index and its value."""
+    return message.index.index, CounterValue(message.data.packet_count, message.data.byte_count)
+
+
+def _encode_match(message: p4runtime_pb2.TableEntry, keys: Names[Field], entry: TableEntry) -> None:
+    for key, value in _paired(keys, entry.match, str(entry)):
+        if not key.exact:
+            raise ControlPlaneError(
+                f"key {key.name} of table {entry.table} is not matched exactly",
+                hint="this control plane writes exact keys only",
+            )
+        message.match.add(field_id=key.id).exact.value = value
+
+
+def _paired(fields: Names[Field], values: Mapping[str, int], where: str) -> list[tuple[Field, bytes]]:
+    """Encode every field's value; all of them and no other must be given."""
+    named = [(fields[name], value) for name, value in values.items()]
+    missing = [field.name for field in fields if field.name not in values]
+    if missing:
+        raise ControlPlaneError(f"{where}: no value for {', '.join(missing)}", hint="give all keys and parameters")
+    return [(field, _to_bytes(field, value, where)) for field, value in named]
+
+
+def _to_bytes(field: Field, value: int, where: str) -> bytes:
+    if not 0 <= value < 1 << field.bits:
+        raise ControlPlaneError(
+            f"{where}: {field.name} = {value} does not fit bit<{field.bits}>",
+            hint=f"the range is 0 .. 2^{field.bits} - 1",
+        )
+    # The canonical form of P4Runtime: no leading zero bytes, one byte for 0.
+    return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
+
+
+def _to_int(value: bytes) -> int:
+    return int.from_bytes(value, "big")
+
+
+def _decode_replica(replica: p4runtime_pb2.Replica) -> Replica:
+    port = _to_int(replica.port) if replica.WhichOneof("port_kind") == "port" else replica.egress_port
+    return Replica(port, replica.instance)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands on a switch, and changes to it, as plain values: names and ints, no ids and no protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+_SHOWN_HEX_BITS = 64
+
+
+def _show(values: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={_show_value(value)}" for name, value in values.items())
+
+
+def _show_value(value: int) -> str:
+    if value.bit_length() > _SHOWN_HEX_BITS:
+        return f"<{value.bit_length()} bits>"
+    return str(value)
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """One entry of a table with exact keys: `match` by key name, `params` by parameter name."""
+
+    table: str
+    match: Mapping[str, int]
+    action: str
+    params: Mapping[str, int] = field(default_factory=dict)
+
+    def key(self) -> tuple[object, ...]:
+        """Return what identifies the entry on a switch."""
+        return ("table", self.table, tuple(sorted(self.match.items())))
+
+    def __str__(self) -> str:
+        """Return `table[key=value] -> action(parameter=value)`."""
+        return f"{self.table}[{_show(self.match)}] -> {self.action}({_show(self.params)})"
+
+
+@dataclass(frozen=True)
+class DefaultAction:
+    """What a table does with a packet that no entry matches. It can be modified only."""
+
+    table: str
+    action: str
+    params: Mapping[str, int] = field(default_factory=dict)
+
+    def key(self) -> tuple[object, ...]:
+        """Return what identifies the entry on a switch."""
+        return ("default", self.table)
+
+    def __str__(self) -> str:
+        """Return `table[default] -> action(parameter=value)`."""
+        return f"{self.table}[default] -> {self.action}({_show(self.params)})"
+
+
+class Replica(NamedTuple):
+    """One copy of a multicast packet: the egress port and the number that egress processing sees."""
+
+    port: int
+    instance: int
+
+
+def replica_order(replica: Replica) -> tuple[int, int]:
+    """Return the sort key of replicas, which are read in this order: by instance, then port."""
+    return replica.instance, replica.port
+
+
+@dataclass(frozen=True)
+class MulticastGroup:
+    """A multicast group: one copy for every replica, in replica_order. Group 0 does not exist."""
+
+    id: int
+    replicas: tuple[Replica, ...] = ()
+
+    def key(self) -> tuple[object, ...]:
+        """Return what identifies the group on a switch."""
+        return ("group", self.id)
+
+    def __str__(self) -> str:
+        """Return `multicast group N of port/instance, ...`."""
+        return f"multicast group {self.id} of " + ", ".join(f"{r.port}/{r.instance}" for r in self.replicas)
+
+
+Entity = TableEntry | DefaultAction | MulticastGroup
+
+
+@dataclass(frozen=True)
+class Insert:
+    """Add an entity that is not there."""
+
+    entity: Entity
+
+    def __str__(self) -> str:
+        """Return the change in words."""
+        return f"insert {self.entity}"
+
+
+@dataclass(frozen=True)
+class Modify:
+    """Replace an entity that is there."""
+
+    entity: Entity
+
+    def __str__(self) -> str:
+        """Return the change in words."""
+        return f"modify {self.entity}"
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Remove an entity that is there."""
+
+    entity: Entity
+
+    def __str__(self) -> str:
+        """Return the change in words."""
+        return f"delete {self.entity}"
+
+
+Update = Insert | Modify | Delete
+
+
+class CounterValue(NamedTuple):
+    """One cell of a counter; the unit that the program does not count is 0."""
+
+    packets: int
+    bytes: int

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors of the control plane: what went wrong, where, with which numbers, and what to do next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hopsum_controlplane.entries import Entity, Update
+
+
+class ControlPlaneError(Exception):
+    """Something that the control plane was asked for did not happen.
+
+    `what` names it with its numbers, `where` the switch (address and device id; empty when none is involved),
+    `hint` what the caller does next.
+    """
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(what, where, hint)
+        self.what = what
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """Return the message on one line: where, what, then what to do."""
+        message = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{message}; {self.hint}" if self.hint else message
+
+
+class FailedUpdate(NamedTuple):
+    """One refused update: its place in the batch (from 0), and the code and words of the switch."""
+
+    position: int
+    update: Update
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        """Return the refusal on one line."""
+        return f"update {self.position} ({self.update}): {self.code} {self.message!r}"
+
+
+class WriteError(ControlPlaneError):
+    """A batch was not written as a whole.
+
+    `failures` are the updates that the switch named as refused; the others of the batch stand. When it is
+    empty the batch ended without an answer (deadline, connection lost): each of its updates may or may not
+    stand.
+    """
+
+    def __init__(
+        self,
+        batch: Sequence[Update],
+        failures: Sequence[FailedUpdate],
+        *,
+        why: str = "",
+        where: str = "",
+        hint: str = "",
+    ) -> None:
+        named = "; ".join(str(failure) for failure in failures)
+        what = f"{len(failures)} of {len(batch)} updates refused: {named}" if failures else why
+        super().__init__(what, where=where, hint=hint)
+        self.batch = tuple(batch)
+        self.failures = tuple(failures)
+
+    def may_stand(self) -> list[Entity]:
+        """Return what was written, or may have been, in the order of the batch."""
+        refused = {failure.position for failure in self.failures}
+        return [update.entity for index, update in enumerate(self.batch) if index not in refused]

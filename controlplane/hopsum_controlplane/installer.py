@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entries that stand and fall together: written in steps, removed in the reverse order, with a memory of
+both.
+
+Rules:
+- a step is one batch; the next is written only when the switch has confirmed the one before;
+- whatever was written, or may have been, is remembered until its removal is confirmed;
+- an entry that is not there any more counts as removed;
+- an entry that the switch refused is not ours: somebody else's stands under that key, and is never removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hopsum_controlplane.devices.base import Device
+from hopsum_controlplane.entries import Delete, Entity, Insert
+from hopsum_controlplane.errors import ControlPlaneError, WriteError
+
+_GONE = "NOT_FOUND"
+
+
+class Installation:
+    """The entries of one owner on one device, in the steps in which they were written."""
+
+    def __init__(self, device: Device, steps: Iterable[Sequence[Entity]] = ()) -> None:
+        self._device = device
+        self._steps = [list(step) for step in steps]
+
+    @property
+    def remaining(self) -> int:
+        """Return the number of entries that stand, or may."""
+        return sum(len(step) for step in self._steps)
+
+    def write(self, step: Sequence[Entity]) -> None:
+        """Insert a step. Raises as Device.write does; `remove` then takes away what stands nevertheless."""
+        if not step:
+            return
+        self._steps.append(list(step))  # first, so that an interrupted write is remembered too
+        try:
+            self._device.write([Insert(entity) for entity in step])
+        except WriteError as error:
+            self._steps[-1] = error.may_stand()
+            raise
+        except ControlPlaneError:  # nothing of it was applied
+            self._steps.pop()
+            raise
+
+    def remove(self) -> None:
+        """Remove all, the last step first. Raises as Device.write does; call again to go on from there."""
+        while self._steps:
+            step = self._steps[-1]
+            if step:
+                self._remove_step(step)
+            self._steps.pop()
+
+    def _remove_step(self, step: list[Entity]) -> None:
+        batch = list(reversed(step))
+        try:
+            self._device.write([Delete(entity) for entity in batch])
+        except WriteError as error:
+            refused = [failure for failure in error.failures if failure.code != _GONE]
+            if error.failures and not refused:
+                return
+            if refused:
+                self._steps[-1] = [failure.update.entity for failure in reversed(refused)]
+            raise

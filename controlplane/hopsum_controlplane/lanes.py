@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proof that a lane never overflows, and what a lookup table must be.
+
+n workers add values of at most g to one lane, so n * g <= 2^bits - 1 is enough, whatever the codes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hopsum.wire._layout import TABLE_ENTRIES
+from hopsum_controlplane.errors import ControlPlaneError
+
+LOOKUP_ADD8_LANE_BITS = 8
+# 16 strictly increasing integers from 0 end at 15 or above.
+MIN_GRANULARITY = TABLE_ENTRIES - 1
+
+
+def prove_lanes(workers: int, granularity: int, lane_bits: int = LOOKUP_ADD8_LANE_BITS) -> None:
+    """Prove that a lane of `lane_bits` bits holds the sum of `workers` values of at most `granularity` each.
+
+    Raises ControlPlaneError with all the numbers when it may not: fewer workers, or a coarser table.
+    """
+    maximum = (1 << lane_bits) - 1
+    if workers * granularity <= maximum:
+        return
+    finest = maximum // workers
+    table = f"granularity {finest}" if finest >= MIN_GRANULARITY else f"no table (at least {MIN_GRANULARITY})"
+    raise ControlPlaneError(
+        f"n * g = {workers} workers * granularity {granularity} = {workers * granularity} may overflow a "
+        f"lane of {lane_bits} bits, whose maximum is {maximum}: granularity {granularity} allows "
+        f"{maximum // granularity} workers, {workers} workers allow {table}",
+        hint="use fewer workers or a coarser table",
+    )
+
+
+def check_table(table: Sequence[int]) -> int:
+    """Check a lookup table and return its granularity, T[15].
+
+    Raises ControlPlaneError unless it has 16 strictly increasing integers from T[0] = 0.
+    """
+    hint = f"a table has {TABLE_ENTRIES} strictly increasing integers, the first is 0"
+    if len(table) != TABLE_ENTRIES:
+        raise ControlPlaneError(f"lookup table of {len(table)} entries", hint=hint)
+    for code, value in enumerate(table):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ControlPlaneError(f"lookup table: T[{code}] = {value!r} is not an int", hint=hint)
+    if table[0] != 0:
+        raise ControlPlaneError(f"lookup table: T[0] = {table[0]}", hint=hint)
+    for code in range(1, TABLE_ENTRIES):
+        if table[code] <= table[code - 1]:
+            raise ControlPlaneError(
+                f"lookup table: T[{code}] = {table[code]} is not above T[{code - 1}] = {table[code - 1]}",
+                hint=hint,
+            )
+    return table[-1]

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names to ids and widths, from a P4Info message at run time."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
+
+from hopsum_controlplane.errors import ControlPlaneError
+
+_NEAREST = 3
+
+
+class _Named(Protocol):
+    @property
+    def id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+
+
+_T = TypeVar("_T", bound=_Named)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A match key or an action parameter: `exact` is False for keys of any other match type."""
+
+    id: int
+    name: str
+    bits: int
+    exact: bool = True
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action with its parameters in order."""
+
+    id: int
+    name: str
+    alias: str
+    params: Names[Field]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its keys in order; `size` is the number of entries that it was compiled for."""
+
+    id: int
+    name: str
+    alias: str
+    keys: Names[Field]
+    size: int
+
+
+@dataclass(frozen=True)
+class Counter:
+    """An indexed counter of `size` cells."""
+
+    id: int
+    name: str
+    alias: str
+    size: int
+
+
+class Names(Generic[_T]):
+    """Objects of one kind, found by any of their names or by id."""
+
+    def __init__(self, kind: str, named: Iterable[tuple[_T, tuple[str, ...]]]) -> None:
+        self._kind = kind
+        self._by_id: dict[int, _T] = {}
+        self._by_name: dict[str, _T] = {}
+        for item, names in named:
+            self._by_id[item.id] = item
+            self._by_name.update(dict.fromkeys(names, item))
+
+    def __getitem__(self, name: str) -> _T:
+        """Return the object called `name`. Raises ControlPlaneError that lists the nearest names."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            nearest = difflib.get_close_matches(name, self._by_name, n=_NEAREST, cutoff=0.0)
+            raise ControlPlaneError(
+                f"the P4Info has no {self._kind} {name!r} among its {len(self._by_id)}",
+                hint=f"nearest names: {', '.join(nearest) or 'none'}",
+            ) from None
+
+    def by_id(self, id_: int) -> _T:
+        """Return the object with this id. Raises ControlPlaneError when there is none."""
+        try:
+            return self._by_id[id_]
+        except KeyError:
+            raise ControlPlaneError(
+                f"the P4Info has no {self._kind} with id {id_:#010x}", hint="the switch runs another program"
+            ) from None
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether something is called `name`."""
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[_T]:
+        """Iterate over the objects in the order of the message."""
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self._by_id)
+
+
+class P4Info:
+    """Tables, actions and counters of one program by full name or alias."""
+
+    def __init__(self, message: p4info_pb2.P4Info) -> None:
+        self.message = message
+        self.actions = Names("action", [_action(item) for item in message.actions])
+        self.tables = Names("table", [_table(item) for item in message.tables])
+        self.counters = Names("counter", [_counter(item) for item in message.counters])
+
+    @classmethod
+    def from_text(cls, text: str) -> P4Info:
+        """Parse the text form that p4c writes. Raises ControlPlaneError when it is none."""
+        message = p4info_pb2.P4Info()
+        try:
+            # Fields newer than our bindings are of no use to us.
+            text_format.Parse(text, message, allow_unknown_field=True)
+        except text_format.ParseError as error:
+            raise ControlPlaneError(f"not a P4Info in text form: {error}", hint="compile it again") from error
+        return cls(message)
+
+    @classmethod
+    def from_file(cls, path: Path) -> P4Info:
+        """Read a .p4info.txtpb file. Raises ControlPlaneError when it is missing or none."""
+        try:
+            return cls.from_text(path.read_text())
+        except OSError as error:
+            raise ControlPlaneError(f"P4Info cannot be read: {error}", hint="compile the program first") from error
+
+
+def _fields(
+    kind: str, items: Iterable[p4info_pb2.Action.Param | p4info_pb2.MatchField], exact: Mapping[int, bool]
+) -> Names[Field]:
+    fields = [Field(item.id, item.name, item.bitwidth, exact.get(item.id, True)) for item in items]
+    return Names(kind, [(field, (field.name,)) for field in fields])
+
+
+def _action(item: p4info_pb2.Action) -> tuple[Action, tuple[str, str]]:
+    preamble = item.preamble
+    params = _fields(f"parameter of action {preamble.alias}", item.params, {})
+    action = Action(preamble.id, preamble.name, preamble.alias, params)
+    return action, (action.name, action.alias)
+
+
+def _table(item: p4info_pb2.Table) -> tuple[Table, tuple[str, str]]:
+    preamble = item.preamble
+    exact = {key.id: key.match_type == p4info_pb2.MatchField.EXACT for key in item.match_fields}
+    keys = _fields(f"key of table {preamble.alias}", item.match_fields, exact)
+    table = Table(preamble.id, preamble.name, preamble.alias, keys, item.size)
+    return table, (table.name, table.alias)
+
+
+def _counter(item: p4info_pb2.Counter) -> tuple[Counter, tuple[str, str]]:
+    preamble = item.preamble
+    counter = Counter(preamble.id, preamble.name, preamble.alias, item.size)
+    return counter, (counter.name, counter.alias)

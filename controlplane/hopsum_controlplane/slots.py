@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which job has which slots: contiguous ranges out of the slots of one switch, first fit."""
+
+from __future__ import annotations
+
+import bisect
+from typing import NamedTuple
+
+from hopsum_controlplane.errors import ControlPlaneError
+
+
+class SlotRange(NamedTuple):
+    """Slots `base` .. `end - 1`, which are `size` slots."""
+
+    base: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Return the first slot behind the range."""
+        return self.base + self.size
+
+
+class SlotAllocator:
+    """Hands out ranges of `total` slots. A range is free again only when `free` says so (rule S1)."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._used: list[SlotRange] = []  # in ascending order, disjoint
+
+    @property
+    def used(self) -> tuple[SlotRange, ...]:
+        """Return the ranges in use in ascending order."""
+        return tuple(self._used)
+
+    @property
+    def largest_free(self) -> int:
+        """Return the size of the largest free range."""
+        return max(gap.size for gap in self._gaps())
+
+    def allocate(self, count: int) -> SlotRange:
+        """Take the lowest free range of `count` slots.
+
+        Raises ControlPlaneError when there is none: ask for fewer slots, or free a range.
+        """
+        if count < 1:
+            raise ControlPlaneError(f"{count} slots asked for", hint="ask for at least 1")
+        for gap in self._gaps():
+            if gap.size >= count:
+                taken = SlotRange(gap.base, count)
+                bisect.insort(self._used, taken)
+                return taken
+        free = self._total - sum(taken.size for taken in self._used)
+        raise ControlPlaneError(
+            f"no {count} contiguous slots: the largest free range has {self.largest_free} of {self._total} "
+            f"slots, {free} are free in all, {len(self._used)} ranges are in use",
+            hint="ask for fewer slots, or delete a job",
+        )
+
+    def free(self, taken: SlotRange) -> None:
+        """Give a range back. Raises ControlPlaneError when it was not allocated as it is."""
+        if taken not in self._used:
+            raise ControlPlaneError(
+                f"slots {taken.base} .. {taken.end - 1} are not an allocated range",
+                hint="free what allocate returned",
+            )
+        self._used.remove(taken)
+
+    def _gaps(self) -> list[SlotRange]:
+        starts = [0, *(taken.end for taken in self._used)]
+        ends = [*(taken.base for taken in self._used), self._total]
+        return [SlotRange(start, end - start) for start, end in zip(starts, ends, strict=True)]

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum COMMAND`: what each command needs is imported when it runs, so a missing extra has a clear message."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """One word after `hopsum`."""
+
+    summary: str
+    module: str
+    """Has `main(arguments) -> exit status`."""
+    extra: str
+
+
+COMMANDS = {
+    "demo": Command("sum vectors of workers through a switch, against numpy", "hopsum.cli.demo.command", "demo"),
+    "switch": Command("run the embedded switch with a compiled v1model program", "hopsum_switch.cli", "switch"),
+    "shell": Command("open p4runtime-shell on a running switch", "hopsum.cli.shell", "controlplane"),
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command word; the rest belongs to the command."""
+    lines = "\n".join(f"  {name:8} {command.summary}" for name, command in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="hopsum",
+        description="In-network aggregation of compressed gradients.",
+        epilog=f"commands:\n{lines}\n\n`hopsum COMMAND --help` says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"hopsum {version('hopsum')}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def load(command: Command) -> Callable[[Sequence[str]], int]:
+    """Import a command. Raises SystemExit naming the extra to install when a dependency is missing."""
+    try:
+        main: Callable[[Sequence[str]], int] = import_module(command.module).main
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0].startswith("hopsum"):
+            raise
+        raise SystemExit(
+            f"hopsum: this command needs the module {error.name}; pip install 'hopsum[{command.extra}]'"
+        ) from error
+    return main
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    arguments = build_parser().parse_args(argv)
+    return load(COMMANDS[arguments.command])(arguments.arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum shell`: p4runtime-shell on a switch that is running."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.shell import SHELL_ELECTION_ID, open_shell
+
+
+def _election_id(text: str) -> tuple[int, int]:
+    high, _, low = text.partition(",")
+    return int(high), int(low)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="hopsum shell",
+        description="Open p4runtime-shell on a running switch, native or bmv2. Nothing is pushed unless asked.",
+    )
+    parser.add_argument("address", help="HOST:PORT of the switch's P4Runtime server")
+    parser.add_argument("--device-id", type=int, default=0)
+    parser.add_argument(
+        "--election-id",
+        type=_election_id,
+        default=SHELL_ELECTION_ID,
+        metavar="HIGH,LOW",
+        help="the shell may write only if this is the highest on the switch (default %(default)s: look only)",
+    )
+    parser.add_argument(
+        "--push",
+        nargs=2,
+        type=Path,
+        metavar=("JSON", "P4INFO"),
+        help="push this program first; it takes everything off the switch",
+    )
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit status."""
+    options = build_parser().parse_args(arguments)
+    try:
+        open_shell(
+            options.address,
+            options.device_id,
+            election_id=options.election_id,
+            pipeline=tuple(options.push) if options.push else None,
+        )
+    except ControlPlaneError as error:
+        print(f"hopsum shell: {error}", file=sys.stderr)
+        return 1
+    return 0

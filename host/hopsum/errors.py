@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a caller of hopsum may have to handle. Messages say what, where, the numbers, and what to do next."""
+
+from __future__ import annotations
+
+
+class HopsumError(Exception):
+    """Base of all errors that hopsum raises on its own account."""
+
+
+class AllReduceFailed(HopsumError):
+    """An all-reduce has no result. The epoch is over for this worker: take part again in a new one."""
+
+
+class NoAnswer(AllReduceFailed):
+    """A chunk had no result at its deadline."""
+
+
+class RoundLost(AllReduceFailed):
+    """The switch has given up a round whose result this worker lacks."""
+
+
+class EpochOver(HopsumError):
+    """The epoch takes no more chunks: an all-reduce failed in it, or its rounds are used up."""

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which packets a switch lets at its slots. The checks run in the order of the tables; the first that fails
+names the drop reason.
+
+    PACKET_CHECKS   of the packet alone
+    (UNKNOWN_EPOCH, UNKNOWN_WORKER: no such job, no such rank in it)
+    JOB_CHECKS      of the packet against its job and worker
+    (OP_MISMATCH: the copy holds this very round with another op; an older round is STALE whatever its op)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.protocol.switch_config import JobConfig, SwitchConfig, WorkerConfig
+from hopsum.wire import HOPSUM_BYTES, WIRE_VERSION, Drop, Flag, Header, Kind, Op
+from hopsum.wire.payload import SHAPES, lanes
+
+
+class Source(NamedTuple):
+    """Where a packet came from: switch port, IPv4 source address, UDP source port."""
+
+    port: int
+    ip: int
+    udp_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """A hopsum packet as the switch sees it."""
+
+    source: Source
+    header: Header
+    payload: NDArray[np.uint8]
+    """uint8[n], the bytes that the header announces."""
+    lengths_fit: bool
+    """Whether the lengths of the layers below and of the header fit each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A packet that may touch its job's slots, with what the tables said about it."""
+
+    packet: Packet
+    job: JobConfig
+    worker: WorkerConfig
+
+
+def read_header(data: bytes | memoryview) -> Header | None:
+    """Return the header of a datagram, or None if it is TRUNCATED.
+
+    A payload is expected only if version, kind, op and length announce one that the program knows: so
+    truncation means that the bytes end early, and nothing else.
+    """
+    if len(data) < HOPSUM_BYTES:
+        return None
+    header = Header.unpack(data)
+    announced = (
+        header.version == WIRE_VERSION
+        and header.kind == Kind.UPDATE
+        and header.op in SHAPES
+        and header.length == SHAPES[header.op].up_bytes
+    )
+    return None if announced and len(data) < HOPSUM_BYTES + header.length else header
+
+
+PACKET_CHECKS: Final[tuple[tuple[Drop, Callable[[Packet, SwitchConfig], bool]], ...]] = (
+    (Drop.BAD_VERSION, lambda packet, _: packet.header.version != WIRE_VERSION),
+    (Drop.BAD_KIND, lambda packet, _: packet.header.kind != Kind.UPDATE),
+    (Drop.BAD_FLAGS, lambda packet, switch: bool(packet.header.flags & ~(Flag.FLUSH if switch.flush else 0))),
+    (Drop.BAD_OP, lambda packet, _: packet.header.op not in SHAPES),
+    (
+        Drop.BAD_LENGTH,
+        lambda packet, _: not packet.lengths_fit or packet.header.length != SHAPES[packet.header.op].up_bytes,
+    ),
+)
+
+JOB_CHECKS: Final[tuple[tuple[Drop, Callable[[Admitted], bool]], ...]] = (
+    (Drop.WRONG_PORT, lambda a: a.packet.source.port != a.worker.port),
+    (
+        Drop.WRONG_SOURCE,
+        lambda a: a.packet.source[1:] != (a.worker.ip, a.worker.udp_port),
+    ),
+    (Drop.BAD_SLOT, lambda a: a.packet.header.slot >= a.job.slots),
+    (Drop.BAD_ROUND, lambda a: a.packet.header.round == 0),
+    (Drop.BAD_VALUE, lambda a: a.packet.header.op == Op.MAX32 and _has_top_bit(a.packet)),
+    (Drop.NO_TABLE, lambda a: a.packet.header.op == Op.LOOKUP_ADD8 and a.job.table is None),
+)
+
+
+def _has_top_bit(packet: Packet) -> bool:
+    return bool((lanes(packet.header.op, packet.payload) >> 31).any())
+
+
+def admit(packet: Packet, switch: SwitchConfig, jobs: Mapping[int, JobConfig]) -> Admitted | Drop:
+    """Return the packet with its job and worker, or why it is dropped. `jobs` is keyed by epoch."""
+    for reason, fails in PACKET_CHECKS:
+        if fails(packet, switch):
+            return reason
+    job = jobs.get(packet.header.epoch)
+    if job is None:
+        return Drop.UNKNOWN_EPOCH
+    worker = job.worker(packet.header.worker)
+    if worker is None:
+        return Drop.UNKNOWN_WORKER
+    admitted = Admitted(packet, job, worker)
+    return next((reason for reason, fails in JOB_CHECKS if fails(admitted)), admitted)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registers of a switch: one set of cells per copy (slot, version), and the arithmetic on their lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.protocol.decision import Copy, Lanes
+from hopsum.wire import MAX_SLOTS, Op, unpack_codes
+from hopsum.wire._layout import LANES_BYTES
+from hopsum.wire.payload import lanes as lanes_of
+
+COPIES = 2 * MAX_SLOTS
+
+
+class Registers:
+    """All copies of a switch. They outlive jobs: nothing here is ever cleared."""
+
+    def __init__(self) -> None:
+        self.copies: list[Copy] = [Copy()] * COPIES
+        self.ops: list[int] = [0] * COPIES
+        self.values: NDArray[np.uint8] = np.zeros((COPIES, LANES_BYTES), np.uint8)
+
+    def apply(self, index: int, op: int, action: Lanes, payload: NDArray[np.uint8]) -> None:
+        """Write or add lanes (uint8[1024], already looked up) at copy `index`."""
+        if action is Lanes.WRITE:
+            self.values[index] = payload
+        elif action is Lanes.ADD:
+            combine(op, lanes_of(op, self.values[index]), lanes_of(op, payload))
+
+
+def combine(op: int, held: NDArray[Any], arrived: NDArray[Any]) -> None:
+    """Combine lanes into `held` as the op says: maximum, or sums modulo the lane (no lane carries)."""
+    if op == Op.MAX32:
+        np.maximum(held, arrived, out=held)
+    else:
+        np.add(held, arrived, out=held)
+
+
+def look_up(table: Sequence[int], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Turn an UPDATE's payload of packed codes into 8-bit lanes: uint8[512] to uint8[1024]."""
+    return np.asarray(table, np.uint8)[unpack_codes(codes)]

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Positions in an epoch's stream of chunks, and where they stand on the wire.
+
+Rules
+    N1  The chunks of all all-reduces of an epoch form one stream: positions 0, 1, ... never restart in it.
+    N2  slot = p mod S,  round = p div S + 1,  version = round & 1, whatever all-reduce p belongs to.
+    N3  The window is the slots: one position of each slot is outstanding at most (worker.py, W1).
+    N4  Rounds start at 1 and do not wrap: an epoch ends before a slot's round reaches 2^32 - 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.errors import EpochOver
+from hopsum.wire import MAX_SLOTS
+
+MAX_ROUND: Final = (1 << 32) - 2
+"""The last round of a slot that an epoch may use."""
+
+
+class Place(NamedTuple):
+    """Where a position stands on the wire."""
+
+    slot: int
+    round: int
+
+    @property
+    def version(self) -> int:
+        """Which of the slot's two copies."""
+        return self.round & 1
+
+
+class Stream:
+    """The numbering of one epoch; `slots` is the job's S.
+
+    Raises:
+        ValueError: `slots` is not in 1..2048.
+    """
+
+    def __init__(self, slots: int) -> None:
+        if not 1 <= slots <= MAX_SLOTS:
+            raise ValueError(f"a job has 1 to {MAX_SLOTS} slots, not {slots}")
+        self.slots = slots
+        self.end = 0
+        """The first position that is not yet taken."""
+
+    @property
+    def capacity(self) -> int:
+        """Positions that the epoch has in all (N4)."""
+        return self.slots * MAX_ROUND
+
+    def place(self, position: int) -> Place:
+        """Return where a position stands."""
+        return Place(position % self.slots, position // self.slots + 1)
+
+    def places(self, first: int, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the slots and rounds, int64[count] each, of consecutive positions."""
+        positions = np.arange(first, first + count, dtype=np.int64)
+        return positions % self.slots, positions // self.slots + 1
+
+    def position(self, slot: int, round: int) -> int:
+        """Return the position that stands at a slot and round.
+
+        Raises:
+            ValueError: no position of this epoch stands there.
+        """
+        if not (0 <= slot < self.slots and 1 <= round <= MAX_ROUND):
+            raise ValueError(
+                f"slot {slot}, round {round}: the epoch has slots 0..{self.slots - 1}, rounds 1..{MAX_ROUND}"
+            )
+        return (round - 1) * self.slots + slot
+
+    def require(self, count: int) -> None:
+        """Make sure that `count` more positions fit.
+
+        Raises:
+            EpochOver: the rounds do not suffice (N4). Continue in a new epoch.
+        """
+        if self.end + count > self.capacity:
+            raise EpochOver(
+                f"{count} chunks do not fit: the epoch has used {self.end} of {self.capacity} positions "
+                f"({self.slots} slots, rounds up to {MAX_ROUND}). Continue in a new epoch"
+            )
+
+    def take(self, count: int) -> int:
+        """Append `count` positions and return the first. Raises EpochOver as `require`, taking nothing."""
+        self.require(count)
+        first, self.end = self.end, self.end + count
+        return first

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the control plane tells a switch, as values: the switch's address, its jobs, their workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hopsum.wire import MAX_JOBS, MAX_SLOTS, MAX_WORKERS
+from hopsum.wire._layout import TABLE_ENTRIES
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Where one worker is: its UPDATEs must come from here, and its replies go here."""
+
+    rank: int
+    port: int
+    """Switch port, ingress and egress."""
+    mac: int
+    ip: int
+    udp_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """One epoch of one job.
+
+    Raises:
+        ValueError: a value is out of the program's limits; the message names it.
+    """
+
+    epoch: int
+    job_index: int
+    """Which part of the `job_events` counter is this job's."""
+    slot_base: int
+    slots: int
+    workers: tuple[WorkerConfig, ...]
+    """In the order of the multicast group's replicas."""
+    quorum: int
+    """Workers that complete a round."""
+    min_quorum: int = 1
+    """Workers that complete it once a FLUSH arrives; without meaning where the switch refuses FLUSH."""
+    table: tuple[int, ...] | None = None
+    """16 values of 0..255 for LOOKUP_ADD8, or none."""
+
+    def __post_init__(self) -> None:
+        ranks = [worker.rank for worker in self.workers]
+        checks = {
+            f"epoch {self.epoch} is not in 1..2^32-1": 1 <= self.epoch < 1 << 32,
+            f"job_index {self.job_index} is not in 0..{MAX_JOBS - 1}": 0 <= self.job_index < MAX_JOBS,
+            f"slots {self.slot_base}..{self.slot_base + self.slots - 1} are not within 0..{MAX_SLOTS - 1}": (
+                self.slot_base >= 0 and self.slots >= 1 and self.slot_base + self.slots <= MAX_SLOTS
+            ),
+            f"ranks {ranks} are not distinct in 0..{MAX_WORKERS - 1}": (
+                bool(ranks) and len(set(ranks)) == len(ranks) and 0 <= min(ranks) <= max(ranks) < MAX_WORKERS
+            ),
+            f"quorum {self.quorum} is not in 1..{len(ranks)} (workers)": 1 <= self.quorum <= len(ranks),
+            f"min_quorum {self.min_quorum} is not in 1..{self.quorum} (quorum)": (1 <= self.min_quorum <= self.quorum),
+            f"table {self.table} is not {TABLE_ENTRIES} values of 0..255": self.table is None
+            or (len(self.table) == TABLE_ENTRIES and all(0 <= value <= 255 for value in self.table)),
+        }
+        wrong = [message for message, right in checks.items() if not right]
+        if wrong:
+            raise ValueError(f"job of epoch {self.epoch}: {'; '.join(wrong)}")
+
+    def worker(self, rank: int) -> WorkerConfig | None:
+        """Return the worker of this rank, or None."""
+        return next((worker for worker in self.workers if worker.rank == rank), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchConfig:
+    """The switch itself.
+
+    `forwarding` and `floods` are its plain layer-2 table: destination MAC to one port, or to the ports of a
+    group (a flood leaves out the port that the frame came from).
+    """
+
+    mac: int = 0x02_00_00_00_00_01
+    ip: int = 0x0A_00_00_FE
+    flush: bool = False
+    """Whether the program knows the FLUSH flag; otherwise UPDATEs with it are dropped as BAD_FLAGS."""
+    forwarding: Mapping[int, int] = field(default_factory=dict)
+    floods: Mapping[int, tuple[int, ...]] = field(default_factory=dict)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values that a worker handles: who it is, its timing, one all-reduce in progress, and its events."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.errors import AllReduceFailed
+from hopsum.wire import MAX_WORKERS, Drop, down_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One worker's part in one epoch, as the controller hands it out.
+
+    Raises:
+        ValueError: epoch, rank or workers are out of range.
+    """
+
+    epoch: int
+    rank: int
+    workers: int
+    """Workers of the job; ranks are 0..workers-1."""
+    slots: int
+    """The job's window S."""
+    switch: str = "the switch"
+    """How messages name the switch: its address."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.epoch < 1 << 32:
+            raise ValueError(f"epoch {self.epoch} is not in 1..2^32-1")
+        if not 0 <= self.rank < self.workers <= MAX_WORKERS:
+            raise ValueError(f"rank {self.rank} of {self.workers} workers: at most {MAX_WORKERS}, ranks from 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When a worker sends again and when it gives up; all in seconds.
+
+    Raises:
+        ValueError: a time is not positive, or the backoff would shorten the wait.
+    """
+
+    retransmit_s: float = 0.05
+    """Wait before the first retransmission."""
+    backoff: float = 2.0
+    """Factor of the wait after every retransmission."""
+    retransmit_max_s: float = 1.0
+    deadline_s: float = 30.0
+    """Life of an all-reduce from its submission."""
+
+    def __post_init__(self) -> None:
+        times = (self.retransmit_s, self.retransmit_max_s, self.deadline_s)
+        if min(times) <= 0 or self.backoff < 1:
+            raise ValueError(f"times must be positive and the backoff at least 1: {self}")
+
+    def wait_s(self, sent: int) -> float:
+        """Return the wait after the `sent`-th transmission, from 1."""
+        exponent = min(sent - 1, 64)  # far beyond any maximum, and no float overflows
+        return float(min(self.retransmit_s * self.backoff**exponent, self.retransmit_max_s))
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceDone:
+    """Event: every chunk of an all-reduce has its result."""
+
+    handle: int
+    results: NDArray[np.uint8]
+    """uint8[chunks, down_bytes(op)], the caller's from now on; `hopsum.wire.payload.lanes` reads them."""
+    contributors: NDArray[np.uint64]
+    """[chunks]: bitmap of the workers in each sum. Divide by their number, not by the job's."""
+    included: NDArray[np.bool_]
+    """[chunks]: whether this worker's own contribution is in. Where it is not, all of it goes back (W5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceGone:
+    """Event: an all-reduce will have no result, and the epoch is over for this worker."""
+
+    handle: int
+    error: AllReduceFailed
+
+
+@dataclass(slots=True)
+class WorkerStatistics:
+    """What a worker sent and received, in datagrams."""
+
+    updates: int = 0
+    """First transmissions."""
+    retransmits: int = 0
+    results: int = 0
+    """RESULTs accepted."""
+    duplicates: int = 0
+    """RESULTs of chunks that were held already."""
+    stale_ignored: int = 0
+    """STALEs about rounds that the worker does not wait for: answers to late duplicates (W4)."""
+    ignored: Counter[Drop] = field(default_factory=Counter)
+    """Malformed and foreign datagrams, by reason."""
+
+
+@dataclass(slots=True)
+class AllReduce:
+    """One all-reduce in the stream: positions first .. first + chunks - 1."""
+
+    handle: int
+    op: int
+    first: int
+    datagrams: NDArray[np.uint8]
+    """uint8[chunks, bytes], read-only: what is sent, every time the same (W2)."""
+    submitted_at: float
+    deadline_at: float
+    results: NDArray[np.uint8] = field(init=False)
+    contributors: NDArray[np.uint64] = field(init=False)
+    held: bytearray = field(init=False)
+    missing: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.missing = len(self.datagrams)
+        self.datagrams.flags.writeable = False
+        self.results = np.zeros((self.missing, down_bytes(self.op)), np.uint8)
+        self.contributors = np.zeros(self.missing, np.uint64)
+        self.held = bytearray(self.missing)
+
+    def covers(self, position: int) -> bool:
+        """Say whether a stream position belongs to this all-reduce."""
+        return self.first <= position < self.first + len(self.held)
+
+    def hold(self, position: int, contributors: int, values: memoryview) -> None:
+        """Take the result of a position that is not held yet."""
+        index = position - self.first
+        self.results[index] = np.frombuffer(values, np.uint8)
+        self.contributors[index] = contributors
+        self.held[index] = 1
+        self.missing -= 1
+
+    def done(self, rank: int) -> AllReduceDone:
+        """Return the event of a complete all-reduce."""
+        included = (self.contributors >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
+        return AllReduceDone(self.handle, self.results, self.contributors, included)
+
+
+@dataclass(slots=True)
+class Awaited:
+    """A position that was opened for sending and has no result yet."""
+
+    sent: int = 0
+    """Transmissions so far."""
+
+
+@dataclass(slots=True)
+class Unhelpful:
+    """What came back without being a result that was waited for: the second half of an error message."""
+
+    seen: Counter[str] = field(default_factory=Counter)
+    kinds_max: int = 32
+    """Different things told apart; a stranger who varies its packets must not fill the memory."""
+
+    def note(self, what: str) -> None:
+        """Count one more of `what`."""
+        known = what in self.seen or len(self.seen) < self.kinds_max
+        self.seen[what if known else "other"] += 1
+
+    def __str__(self) -> str:
+        if not self.seen:
+            return "nothing came back"
+        listed = [f"{count} x {what}" for what, count in self.seen.most_common(4)]
+        rest = sum(self.seen.values()) - sum(count for _, count in self.seen.most_common(4))
+        return "came back: " + ", ".join(listed + ([f"{rest} more"] if rest else []))

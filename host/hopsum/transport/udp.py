@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocking all-reduce over an ordinary UDP socket: no root, no threads.
+
+One loop: send what the worker wants sent, wait for a datagram or the worker's timer, hand it over.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hopsum.protocol.worker import AllReduceDone, Membership, Timing, Worker, WorkerStatistics
+from hopsum.transport.link import Link, LinkStatistics, UdpLink
+
+
+@dataclass(frozen=True, slots=True)
+class TransportStatistics:
+    """What passed the socket, and what it was."""
+
+    link: LinkStatistics
+    worker: WorkerStatistics
+
+
+class UdpTransport:
+    """One worker on one socket. Not for several threads at once.
+
+    Args:
+        local: (IPv4 address, port) that the switch admits this rank from.
+        switch: (IPv4 address, port) of the service; messages name the switch by it.
+        epoch, rank, workers, slots: this worker's part in the job, see `Membership`.
+        link: instead of a UDP socket of its own; closed with the transport.
+
+    Raises:
+        OSError: the socket cannot be opened at `local`.
+        ValueError: rank, workers or slots are out of range.
+    """
+
+    def __init__(
+        self,
+        local: tuple[str, int],
+        switch: tuple[str, int],
+        *,
+        epoch: int,
+        rank: int,
+        workers: int,
+        slots: int,
+        timing: Timing | None = None,
+        link: Link | None = None,
+    ) -> None:
+        label = f"switch {switch[0]}:{switch[1]}"
+        self.worker = Worker(Membership(epoch, rank, workers, slots, label), timing)
+        self._link = link or UdpLink(local, switch)
+
+    @property
+    def statistics(self) -> TransportStatistics:
+        """Counts so far, live."""
+        return TransportStatistics(self._link.statistics, self.worker.statistics)
+
+    def allreduce(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> AllReduceDone:
+        """Sum chunks over all workers; blocks until every result is here or the deadline passes.
+
+        All ranks make the same calls in the same order.
+
+        Args:
+            op: what the switch does with the payloads.
+            payloads: uint8[chunks, up_bytes(op)].
+            counts: [chunks] or a scalar, elements in use.
+
+        Raises:
+            NoAnswer: no result by the deadline; the message says what was sent and what came back.
+            RoundLost: the switch no longer has a result that this rank lacks.
+            EpochOver: an earlier all-reduce failed, or the epoch's rounds are used up.
+                After these three, continue in a new epoch with a new transport.
+            WireError: unknown op or payloads of another shape; nothing was sent.
+        """
+        handle = self.worker.submit(op, payloads, now=time.monotonic(), counts=counts)
+        while True:
+            self._step()
+            while (event := self.worker.next_event()) is not None:
+                if event.handle != handle:
+                    continue
+                if isinstance(event, AllReduceDone):
+                    return event
+                raise event.error
+
+    def _step(self) -> None:
+        """Send, wait for one thing to happen, and hand it to the worker."""
+        worker, unreachable = self.worker, self._link.statistics.unreachable
+        for datagram in worker.datagrams_to_send(time.monotonic()):
+            self._link.send(datagram)
+        timer = worker.get_timer()
+        wait_s = 0.0 if timer is None else timer - time.monotonic()
+        for received in self._link.receive(wait_s):
+            worker.receive_datagram(received, time.monotonic())
+        for _ in range(self._link.statistics.unreachable - unreachable):
+            worker.note_unreachable()
+        worker.handle_timer(time.monotonic())
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._link.close()
+
+    def __enter__(self) -> UdpTransport:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

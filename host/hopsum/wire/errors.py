@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be wrong with bytes that claim to be hopsum packets."""
+
+from __future__ import annotations
+
+from hopsum.wire._layout import Drop
+
+
+class WireError(ValueError):
+    """Bytes or values that are no valid packet. A receiver counts `reason` and goes on."""
+
+    def __init__(self, reason: Drop, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """The reason in the words of the switch's `drops` counter."""

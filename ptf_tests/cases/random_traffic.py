@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hundreds of packets of several jobs with random faults, each step compared with the oracle. Seeds are fixed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from hopsum.wire import Drop, Event, Op, up_bytes
+from hopsum_controlplane import Job
+from hopsum_ptf.bed import PORTS
+from hopsum_ptf.case import SwitchCase
+from hopsum_ptf.frames import PAYLOAD_AT, altered, update
+
+TABLE = (0, 1, 2, 4, 5, 7, 8, 9, 11, 12, 14, 15, 17, 18, 19, 20)
+PACKETS = 400
+POOL = 24  # different payloads of each operation
+
+Fault = Callable[[random.Random, Job, bytes], bytes]
+
+
+def _any_field(rng: random.Random, job: Job, frame: bytes) -> bytes:
+    """Replace one field of the hopsum header by a small or a large number."""
+    name, bits = rng.choice(
+        [("version", 8), ("kind", 8), ("flags", 8), ("op", 8), ("worker", 16), ("slot", 16), ("length", 16)]
+    )
+    return altered(frame, "hopsum", **{name: rng.choice((rng.randrange(8), rng.getrandbits(bits)))})
+
+
+def _other_epoch(rng: random.Random, job: Job, frame: bytes) -> bytes:
+    return altered(frame, "hopsum", epoch=job.epoch + rng.choice((-2, -1, 1, 2)))
+
+
+def _cut(rng: random.Random, job: Job, frame: bytes) -> bytes:
+    return frame[: rng.randrange(15, len(frame))]
+
+
+def _flip(rng: random.Random, job: Job, frame: bytes) -> bytes:
+    """Flip one bit below the payload, checksum left as it was."""
+    bit = rng.randrange(8 * 74)
+    flipped = bytearray(frame)
+    flipped[bit // 8] ^= 1 << bit % 8
+    return bytes(flipped)
+
+
+def _round_zero(rng: random.Random, job: Job, frame: bytes) -> bytes:
+    return altered(frame, "hopsum", round=0)
+
+
+def _top_bit(rng: random.Random, job: Job, frame: bytes) -> bytes:
+    """Set the top bit of one lane, which only MAX32 minds."""
+    spoilt = bytearray(frame)
+    spoilt[PAYLOAD_AT + 4 * rng.randrange(128)] |= 0x80
+    return bytes(spoilt)
+
+
+def _trailer(rng: random.Random, job: Job, frame: bytes) -> bytes:
+    return frame + rng.randbytes(rng.randrange(1, 64))
+
+
+FAULTS: tuple[Fault, ...] = (
+    _any_field,
+    _any_field,
+    _other_epoch,
+    _cut,
+    _flip,
+    _round_zero,
+    _top_bit,
+    _trailer,
+)
+
+
+class _RandomTraffic(SwitchCase):
+    """Workers that send what they should, late, twice, ahead, or broken."""
+
+    seed: int
+    fault_rate: float
+    full_quorum = True
+    shows: tuple[Event | Drop, ...]
+
+    def traffic(self) -> None:
+        """Send it, and see that it was varied. (A `runTest` here would make this base a case.)"""
+        self._send_all()
+        seen = {event.name for _, event in self.oracle.job_events} | {drop.name for drop in self.oracle.drops}
+        missing = {what.name for what in self.shows} - seen
+        self.assertEqual(missing, set(), "seed and rates no longer show what they should")
+
+    def _send_all(self) -> None:
+        print(f"seed {self.seed}", flush=True)
+        rng = random.Random(self.seed)
+        pool = {
+            Op.LOOKUP_ADD8: [rng.randbytes(up_bytes(Op.LOOKUP_ADD8)) for _ in range(POOL)],
+            Op.ADD32: [rng.randbytes(up_bytes(Op.ADD32)) for _ in range(POOL)],
+            Op.MAX32: [self._small(rng.randbytes(up_bytes(Op.MAX32))) for _ in range(POOL)],
+        }
+        jobs = [self._job(index) for index in range(3)]
+        rounds = {(job.epoch, slot): 1 for job in jobs for slot in range(job.slots)}
+        for number in range(PACKETS):
+            if number == PACKETS // 2:
+                jobs[0] = self._replace(jobs[0], rounds)
+            job = rng.choice(jobs)
+            slot = rng.randrange(job.slots)
+            now = rounds[job.epoch, slot]
+            round_ = max(1, now + rng.choices((0, -1, -2, 1, 2), (40, 6, 4, 1, 1))[0])
+            op = (Op.ADD32, Op.LOOKUP_ADD8, Op.MAX32)[(slot + round_) % 3]
+            worker = rng.choice(job.spec.workers)
+            frame = update(job, worker.rank, rng.choice(pool[op]), op=op, slot=slot, round=round_)
+            port = worker.port
+            if rng.random() < self.fault_rate:
+                frame = rng.choice(FAULTS)(rng, job, frame)
+                port = rng.choice((port, port, port, rng.choice(PORTS)))
+            self.send(port, frame)
+            if self.outcome.drop is Drop.NONE and self._complete(job, slot, now):
+                rounds[job.epoch, slot] += 1
+
+    def _job(self, index: int) -> Job:
+        workers = (2, 3, 5)[index]
+        quorum = None if self.full_quorum else max(1, workers - 1)
+        return self.job(workers, slots=(4, 2, 3)[index], table=None if index == 1 else TABLE, quorum=quorum)
+
+    def _replace(self, job: Job, rounds: dict[tuple[int, int], int]) -> Job:
+        """End a job in the middle of its rounds; the next one gets its slots."""
+        self.end_job(job)
+        successor = self._job(0)
+        rounds.update({(successor.epoch, slot): 1 for slot in range(successor.slots)})
+        return successor
+
+    def _complete(self, job: Job, slot: int, round_: int) -> bool:
+        copy = self.oracle.registers.copies[(job.slot_base + slot) * 2 + (round_ & 1)]
+        return (copy.epoch, copy.round, copy.ctr) == (job.epoch, round_, 255)
+
+    def _small(self, payload: bytes) -> bytes:
+        return bytes(byte & 0x7F if i % 4 == 0 else byte for i, byte in enumerate(payload))
+
+
+class MostlyGoodTraffic(_RandomTraffic):
+    """One packet in ten is broken."""
+
+    seed = 20240501
+    fault_rate = 0.1
+
+    shows = tuple(Event)
+
+    def runTest(self) -> None:
+        self.traffic()
+
+
+class MostlyBrokenTraffic(_RandomTraffic):
+    """Six packets in ten are broken."""
+
+    seed = 20240502
+    fault_rate = 0.6
+
+    shows = (*Event, *(drop for drop in Drop if drop is not Drop.NONE))
+
+    def runTest(self) -> None:
+        self.traffic()
+
+
+class TrafficWithSmallQuorum(_RandomTraffic):
+    """All but one worker complete a round."""
+
+    seed = 20240503
+    fault_rate = 0.1
+    full_quorum = False
+
+    shows = tuple(Event)
+
+    def runTest(self) -> None:
+        self.traffic()

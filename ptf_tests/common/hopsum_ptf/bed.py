@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The test bed: eight switch ports, the switch's address, and who sits where.
+
+    workers of all jobs, several behind one port        stations: plain hosts, one behind each port
+          \\____  port 0 .. port 7  ____/
+                     switch 02:00:00:00:00:fe 10.0.0.254
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hopsum_controlplane.jobs import SwitchEndpoint, WorkerEndpoint
+
+PORTS = tuple(range(8))
+SWITCH = SwitchEndpoint(mac="02:00:00:00:00:fe", ip="10.0.0.254")
+BROADCAST_MAC = (1 << 48) - 1
+UNKNOWN_MAC = 0x02_00_00_00_0F_FF
+
+
+def station_mac(port: int) -> str:
+    """Return the MAC address of the plain host behind a port."""
+    return f"02:00:00:00:01:{port:02x}"
+
+
+def barrier_mac(port: int) -> str:
+    """Return the MAC address that forwards to `port` and that nothing but barrier frames uses."""
+    return f"02:00:00:00:0b:{port:02x}"
+
+
+def make_workers(count: int, *, job: int = 0, ports: Sequence[int] = PORTS) -> tuple[WorkerEndpoint, ...]:
+    """Return `count` workers, no address of one shared with another or with another `job`, dealt out to `ports`."""
+    return tuple(
+        WorkerEndpoint(
+            rank=rank,
+            port=ports[rank % len(ports)],
+            mac=f"02:00:00:01:{job:02x}:{rank:02x}",
+            ip=f"10.0.{job + 1}.{rank + 1}",
+            udp_port=20000 + 100 * job + rank,
+        )
+        for rank in range(count)
+    )

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base of all cases: a switch with an empty program, the oracle beside it, and sentences to write cases in.
+
+Every frame goes to the switch and to the oracle, and the switch must send bit for bit what the oracle sends, through
+the same ports, and nothing else. The sentences (`added`, `completed`, `stale`, ...) say besides what the case expects
+both to do, so that a rule forgotten in both is noticed. At the end of a case the counters must be the oracle's.
+
+A case is a subclass with a `runTest`. It may use `self.job(...)` as often as it likes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ptf
+from hopsum.protocol.aggregator import FrameAggregator, SwitchConfig
+from hopsum.wire import Drop, Event, Header, Kind, Op
+from hopsum.wire.payload import lanes as lanes_of
+from hopsum_controlplane import Controller, Job, JobSpec, WorkerEndpoint
+from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
+from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.entries import Insert
+from hopsum_controlplane.tables import forward
+from numpy.typing import ArrayLike, NDArray
+from ptf import testutils
+from ptf.base_tests import BaseTest
+
+from hopsum_ptf import control, frames
+from hopsum_ptf.bed import BROADCAST_MAC, PORTS, SWITCH, barrier_mac, make_workers, station_mac
+from hopsum_ptf.links import Links, Output
+from hopsum_ptf.recording import Exchange, Recording, multiset
+from hopsum_ptf.results import Outcome, Result, append_result
+
+
+@functools.cache
+def _device() -> Device:
+    """Connect once for all cases of this process."""
+    parameters = testutils.test_params_get()
+    device = control.open_device(parameters["target"], parameters["address"], parameters["device_id"])
+    atexit.register(device.close)
+    return device
+
+
+@functools.cache
+def _pipeline() -> Pipeline:
+    return control.load_pipeline()
+
+
+class SwitchCase(BaseTest):  # type: ignore[misc]
+    """One case on one switch."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.maxDiff = None
+        self._name = type(self).__module__ + "." + type(self).__name__
+        self._jobs_made = 0
+        self._recording = Recording(self._name)
+        self.device = control.RecordingDevice(_device(), self._recording)
+        self.device.push(_pipeline())
+        self.controller = Controller(self.device, SWITCH, clock=lambda: control.CLOCK_S)
+        self._links = Links(ptf.dataplane_instance, PORTS)
+        self._forwarding()
+
+    def tearDown(self) -> None:
+        self._links.check_empty()
+        counters = control.read_counters(self.device)
+        self._recording.counters = counters
+        expected = control.oracle_counters(self.oracle.drops, self.oracle.job_events)
+        self.assertEqual(counters, expected, "counters of the switch (first) and of the oracle (second)")
+        super().tearDown()
+
+    def run(self, result: Any = None) -> None:
+        """Run as unittest does, and tell the runner how it ended."""
+        kinds: tuple[tuple[Outcome, list[Any]], ...] = (
+            ("FAILED", result.failures),
+            ("ERROR", result.errors),
+            ("skipped", result.skipped),
+        )
+        before = [len(entries) for _, entries in kinds]
+        super().run(result)
+        name = type(self).__module__ + "." + type(self).__name__
+        ended = Result(name, "ok")
+        for (outcome, entries), count in zip(kinds, before, strict=True):
+            if len(entries) > count:
+                ended = Result(name, outcome, _reason(entries[count][1]))
+                break
+        self._report(ended)
+
+    # ---- what there is ------------------------------------------------------------------------------------
+
+    def job(
+        self,
+        workers: int | Sequence[WorkerEndpoint] = 3,
+        *,
+        slots: int = 4,
+        table: Sequence[int] | None = None,
+        quorum: int | None = None,
+    ) -> Job:
+        """Make a job through the controller; its workers' addresses are no other job's.
+
+        `quorum`, if given, is set by hand: the controller gives all jobs the full one.
+        """
+        if isinstance(workers, int):
+            workers = make_workers(workers, job=self._jobs_made)
+        name = f"job {self._jobs_made}"
+        self._jobs_made += 1
+        spec = JobSpec(name, tuple(workers), slots, None if table is None else tuple(table))
+        job = self.controller.create_job(spec)
+        self.oracle.add_job(control.oracle_job(job))
+        if quorum is not None:
+            self.set_quorum(job, quorum)
+        return job
+
+    def end_job(self, job: Job) -> None:
+        """End a job through the controller; the registers keep what it left."""
+        self.controller.delete_job(job)
+        self.oracle.remove_job(job.epoch)
+
+    def set_quorum(self, job: Job, quorum: int) -> None:
+        """Change a job's quorum under way, which the controller never does (rule E1)."""
+        self.device.write([control.quorum_update(job, quorum)])
+        self.oracle.jobs[job.epoch] = replace(self.oracle.jobs[job.epoch], quorum=quorum)
+
+    def set_table(self, job: Job, table: Sequence[int]) -> None:
+        """Give a job a table that the controller would refuse because sums may leave their lanes."""
+        self.device.write(control.table_updates(job, tuple(table)))
+        self.oracle.jobs[job.epoch] = replace(self.oracle.jobs[job.epoch], table=tuple(table))
+
+    # ---- one frame ----------------------------------------------------------------------------------------
+
+    def send(self, port: int, frame: bytes) -> list[Output]:
+        """Send a frame to the switch and to the oracle, compare, and return what came out, by port."""
+        self.outcome, predicted = self.oracle.explain_frame(port, frame)
+        expected = [Output(*output) for output in predicted]
+        outputs = self._links.exchange(port, frame, [output.port for output in expected])
+        self._recording.steps.append(Exchange(port, frame, tuple(outputs)))
+        if multiset(outputs) != multiset(expected):
+            self.fail(_difference(port, frame, outputs, expected))
+        return outputs
+
+    def send_update(self, job: Job, rank: int, payload: bytes, **header: int) -> list[Output]:
+        """Send a worker's UPDATE through its port; `header`: op, slot, round, count."""
+        return self.send(job.spec.workers[rank].port, frames.update(job, rank, payload, **header))
+
+    # ---- sentences ----------------------------------------------------------------------------------------
+
+    def added(self, job: Job, rank: int, payload: bytes, **header: int) -> None:
+        """The contribution enters the sum; nobody hears of it."""
+        self._silent(job, rank, payload, header, Event.ADDED)
+
+    def added_over_unfinished(self, job: Job, rank: int, payload: bytes, **header: int) -> None:
+        """The contribution opens a newer round although the older one was not complete: counted as a fault."""
+        self._silent(job, rank, payload, header, Event.FAULT, Event.ADDED)
+
+    def ignored(self, job: Job, rank: int, payload: bytes, **header: int) -> None:
+        """A duplicate while the round collects; nobody hears of it."""
+        self._silent(job, rank, payload, header, Event.DUPLICATE)
+
+    def completed(self, job: Job, rank: int, payload: bytes, **header: int) -> NDArray[Any]:
+        """The last contribution: RESULT to every worker of the job. Return the lanes."""
+        outputs = self.send_update(job, rank, payload, **header)
+        self.assertEqual(self.outcome.events, (Event.ADDED, Event.COMPLETED))
+        received = self._results(outputs, header)
+        everybody = [(worker.port, worker.rank) for worker in job.spec.workers]
+        self.assertEqual(sorted((port, reply.worker) for port, reply, _ in received), sorted(everybody))
+        return received[0][2]
+
+    def answered(self, job: Job, rank: int, payload: bytes, **header: int) -> NDArray[Any]:
+        """The round is complete already: RESULT to this worker alone. Return the lanes."""
+        outputs = self.send_update(job, rank, payload, **header)
+        self.assertEqual(self.outcome.events, (Event.ANSWERED,))
+        ((port, reply, lanes),) = self._results(outputs, header)
+        self.assertEqual((port, reply.worker), (job.spec.workers[rank].port, rank))
+        return lanes
+
+    def stale(self, job: Job, rank: int, payload: bytes, *, held: int, **header: int) -> Header:
+        """The slot has moved on to round `held`: STALE to this worker alone. Return its header."""
+        outputs = self.send_update(job, rank, payload, **header)
+        self.assertEqual(self.outcome.events, (Event.STALE,))
+        ((port, frame),) = outputs
+        reply = frames.hopsum_header(frame)
+        self.assertEqual(len(frame), frames.PAYLOAD_AT)
+        self.assertEqual((port, reply.worker), (job.spec.workers[rank].port, rank))
+        self.assertEqual((reply.kind, reply.held, reply.round), (Kind.STALE, held, header.get("round", 1)))
+        return reply
+
+    def refused(self, port: int, frame: bytes, reason: Drop) -> None:
+        """Nothing comes out, and the drop is counted under this reason."""
+        outputs = self.send(port, frame)
+        self.assertEqual((self.outcome.drop, outputs), (reason, []))
+
+    def forwarded(self, port: int, frame: bytes, to: Sequence[int]) -> None:
+        """The frame leaves untouched through these ports."""
+        self.assertEqual(self.send(port, frame), [Output(out, frame) for out in sorted(to)])
+
+    def assert_lanes(self, lanes: NDArray[Any], expected: ArrayLike) -> None:
+        """Compare lanes with expected values; a scalar stands for all lanes."""
+        np.testing.assert_array_equal(lanes, np.broadcast_to(np.asarray(expected), lanes.shape))
+
+    # ---- inside -------------------------------------------------------------------------------------------
+
+    def _forwarding(self) -> None:
+        stations = {station_mac(port): port for port in PORTS}
+        barriers = {barrier_mac(port): port for port in PORTS}
+        entries = [*forward.broadcast(PORTS), *forward.l2({**stations, **barriers})]
+        self.device.write([Insert(entry) for entry in entries])
+        config = SwitchConfig(
+            mac=mac_to_int(SWITCH.mac),
+            ip=ipv4_to_int(SWITCH.ip),
+            forwarding={mac_to_int(mac): port for mac, port in stations.items()},
+            floods={BROADCAST_MAC: PORTS},
+        )
+        self.oracle = FrameAggregator(config)
+
+    def _silent(self, job: Job, rank: int, payload: bytes, header: dict[str, int], *events: Event) -> None:
+        outputs = self.send_update(job, rank, payload, **header)
+        self.assertEqual((self.outcome.events, outputs), (events, []))
+
+    def _results(
+        self, outputs: Sequence[Output], header: dict[str, int]
+    ) -> list[tuple[int, Header, NDArray[Any]]]:
+        received = []
+        for port, frame in outputs:
+            reply = frames.hopsum_header(frame)
+            self.assertEqual((reply.kind, reply.round, reply.held), (Kind.RESULT, header.get("round", 1), 0))
+            payload = np.frombuffer(frames.payload_of(frame), np.uint8)
+            received.append((port, reply, lanes_of(header.get("op", Op.ADD32), payload)))
+        return received
+
+    def _report(self, result: Result) -> None:
+        folder = testutils.test_param_get("record")
+        if folder and result.outcome == "ok":
+            self._recording.save(Path(folder))
+        append_result(Path(testutils.test_param_get("results")), result)
+
+
+def _reason(report: str) -> str:
+    """Return the line of unittest's report that names the error; a skip's reason is its report."""
+    lines = report.strip().splitlines()
+    return next((line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)), lines[-1])
+
+
+def _difference(port: int, frame: bytes, outputs: Sequence[Output], expected: Sequence[Output]) -> str:
+    lines = [f"sent into port {port}: {frames.describe(frame)}"]
+    for title, some, others in (("missing", expected, outputs), ("unexpected", outputs, expected)):
+        rest = list(others)
+        for output in some:
+            if output in rest:
+                rest.remove(output)
+            else:
+                lines.append(f"{title} on port {output.port}: {frames.describe(output.frame)}")
+    return "\n".join(lines)

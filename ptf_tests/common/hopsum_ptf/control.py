@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control plane under the cases: the real Controller on a device that also writes down what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from google.protobuf import text_format
+from hopsum.protocol.aggregator import JobConfig, WorkerConfig
+from hopsum.wire import Event
+from hopsum.wire._layout import JOB_EVENTS
+from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.devices.base import Capabilities, Device, Pipeline
+from hopsum_controlplane.encoding import encode_update
+from hopsum_controlplane.entries import (
+    CounterValue,
+    DefaultAction,
+    Delete,
+    Modify,
+    MulticastGroup,
+    TableEntry,
+    Update,
+)
+from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.p4info import P4Info
+from hopsum_controlplane.tables import admit, lookup
+
+from hopsum_ptf.recording import Recording, Write
+
+# The clock of the cases' controller: epochs, and with them recordings, are the same every time.
+CLOCK_S = 1_000_000.0
+
+
+class RecordingDevice(Device):
+    """A device that adds every batch that was written to a recording, as P4Runtime updates in text form."""
+
+    def __init__(self, device: Device, recording: Recording) -> None:
+        self._device = device
+        self._recording = recording
+        self._p4info: P4Info | None = None
+        self.where = device.where
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]
+        """Return what the target declares."""
+        return self._device.capabilities
+
+    def write(self, updates: Sequence[Update]) -> None:
+        """Write a batch, and record it when the switch took it."""
+        self._device.write(updates)
+        assert self._p4info is not None, "write before push"
+        encoded = (encode_update(self._p4info, update) for update in updates)
+        self._recording.steps.append(Write(tuple(text_format.MessageToString(item) for item in encoded)))
+
+    def read_table(self, table: str) -> list[TableEntry]:
+        """Read all entries of a table."""
+        return self._device.read_table(table)
+
+    def read_default(self, table: str) -> DefaultAction:
+        """Read what a table does on a miss."""
+        return self._device.read_default(table)
+
+    def read_groups(self) -> list[MulticastGroup]:
+        """Read all multicast groups."""
+        return self._device.read_groups()
+
+    def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
+        """Read cells of a counter."""
+        return self._device.read_counter(counter, start, count)
+
+    def cookie(self) -> int | None:
+        """Read the cookie of the program that runs."""
+        return self._device.cookie()
+
+    def push(self, pipeline: Pipeline) -> None:
+        """Start from nothing: recordings do too."""
+        if self._device.cookie() is not None:
+            # bmv2 forgets its groups with the old program, but goes on replicating to their members.
+            self._device.write([Delete(group) for group in self._device.read_groups()])
+        self._device.push(pipeline)
+        self._p4info = P4Info.from_text(pipeline.p4info)
+
+    def close(self) -> None:
+        """Leave the device to its owner."""
+
+
+def load_pipeline() -> Pipeline:
+    """Return the compiled program of this tree."""
+    return Pipeline.load(*compiled_program())
+
+
+def open_device(target: str, address: str, device_id: int) -> Device:
+    """Return the driver of a target, connected."""
+    from hopsum_controlplane.devices.bmv2 import Bmv2Device
+    from hopsum_controlplane.devices.native import NativeDevice
+
+    drivers: dict[str, Any] = {"bmv2": Bmv2Device, "native": NativeDevice}
+    device: Device = drivers[target](address, device_id)
+    return device
+
+
+def read_counters(device: Device) -> dict[str, dict[int, int]]:
+    """Return the packets of both counters by cell; cells of 0 are left out."""
+    return {
+        name: {index: cell.packets for index, cell in enumerate(device.read_counter(name)) if cell.packets}
+        for name in ("drops", "job_events")
+    }
+
+
+def oracle_counters(drops: dict[Any, int], job_events: dict[tuple[int, Event], int]) -> dict[str, dict[int, int]]:
+    """Return the oracle's counts in the form of `read_counters`."""
+    return {
+        "drops": {int(reason): packets for reason, packets in drops.items() if packets},
+        "job_events": {job * JOB_EVENTS + event: n for (job, event), n in job_events.items() if n},
+    }
+
+
+def oracle_job(job: Job) -> JobConfig:
+    """Return a job as the oracle takes it."""
+    workers = tuple(
+        WorkerConfig(w.rank, w.port, mac_to_int(w.mac), ipv4_to_int(w.ip), w.udp_port) for w in job.spec.workers
+    )
+    return JobConfig(
+        epoch=job.epoch,
+        job_index=job.job_index,
+        slot_base=job.slot_base,
+        slots=job.slots,
+        workers=workers,
+        quorum=job.quorum,
+        table=job.spec.table,
+    )
+
+
+def quorum_update(job: Job, quorum: int) -> Update:
+    """Return the update that gives a job another quorum."""
+    (entry,) = admit.jobs(job)
+    return Modify(replace(entry, params={**entry.params, "quorum": quorum}))
+
+
+def table_updates(job: Job, table: tuple[int, ...]) -> list[Update]:
+    """Return the updates that give a job with a table another one."""
+    return [Modify(entry) for entry in lookup.lookup(replace(job, spec=replace(job.spec, table=table)))]

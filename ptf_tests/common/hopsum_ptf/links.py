@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The switch's ports through ptf's data plane: send one frame, get back exactly what the switch sent because of it.
+
+Nothing here waits for silence. Behind the frame, and through the same port, one barrier frame for every port follows;
+a switch keeps the order of frames from one port to one port, so whatever arrives on a port before its barrier is the
+frame's doing, and when all barriers are back there is nothing else to come.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+from hopsum_controlplane.addresses import mac_to_int
+
+from hopsum_ptf.bed import barrier_mac, station_mac
+from hopsum_ptf.frames import plain
+
+_ARRIVAL_S = 10.0
+_BARRIER_ETHERTYPE = 0x88B6  # the second one for local experiments: no case uses it
+
+
+class Output(NamedTuple):
+    """A frame that the switch sent, and through which port."""
+
+    port: int
+    frame: bytes
+
+
+class LinkError(AssertionError):
+    """The switch forwards nothing any more, or ports hold frames that nothing explains."""
+
+
+class Links:
+    """All ports of one switch."""
+
+    def __init__(self, dataplane: Any, ports: Collection[int]) -> None:
+        self._dataplane = dataplane
+        self._ports = sorted(ports)
+        self._numbers = itertools.count(1)
+        dataplane.flush()
+
+    def exchange(self, port: int, frame: bytes, expected: Collection[int]) -> list[Output]:
+        """Send a frame into `port` and return all that came of it, by port, in order of arrival on each.
+
+        `expected` names a port once for every frame that should arrive there: these are taken first, so that small
+        socket queues do not overflow behind a large multicast. Raises LinkError when the switch is dead.
+        """
+        self._send(port, frame)
+        outputs = [output for output_port in sorted(expected) for output in self._take(output_port)]
+        outputs += self._barrier(port)
+        return sorted(outputs, key=lambda output: output.port)
+
+    def check_empty(self) -> None:
+        """Raise LinkError when any port holds a frame, or one is still inside the switch."""
+        for port in self._ports:
+            for output in self._barrier(port):
+                raise LinkError(f"port {output.port} holds an unexplained frame {output.frame.hex()}")
+
+    def barrier_frame(self, port: int, output_port: int, number: int) -> bytes:
+        """Return the frame from `port` that the switch forwards to `output_port`."""
+        body = number.to_bytes(8, "big") + bytes(40)
+        source, destination = mac_to_int(station_mac(port)), mac_to_int(barrier_mac(output_port))
+        return plain(destination, source, body, _BARRIER_ETHERTYPE)
+
+    def _barrier(self, port: int) -> Iterator[Output]:
+        number = next(self._numbers)
+        barriers = {output_port: self.barrier_frame(port, output_port, number) for output_port in self._ports}
+        for barrier in barriers.values():
+            self._send(port, barrier)
+        for output_port, barrier in barriers.items():
+            while True:
+                taken = self._take(output_port)
+                if not taken:
+                    raise LinkError(f"no barrier frame from port {port} to port {output_port} in {_ARRIVAL_S} s")
+                if taken[0].frame == barrier:
+                    break
+                yield taken[0]
+
+    def _send(self, port: int, frame: bytes) -> None:
+        sent = self._dataplane.send(0, port, frame)
+        if sent != len(frame):
+            raise LinkError(f"port {port} took {sent} of {len(frame)} bytes")
+
+    def _take(self, port: int) -> list[Output]:
+        found = self._dataplane.poll(device_number=0, port_number=port, timeout=_ARRIVAL_S)
+        return [] if found.packet is None else [Output(port, bytes(found.packet))]

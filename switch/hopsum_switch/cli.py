@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of the switch process."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple, TypeVar
+
+from hopsum_switch.p4runtime.status import P4RuntimeError
+from hopsum_switch.ports.base import PortError, check_port_number
+from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
+from hopsum_switch.ports.unix import UnixPort
+from hopsum_switch.server import DEFAULT_DEVICE_ID, DEFAULT_GRPC, ServerError, SwitchServer
+
+T = TypeVar("T")
+_PR_SET_PDEATHSIG = 1
+
+_EPILOG = """\
+A UDP port: peers send datagrams to HOST:PORT; each becomes an Ethernet/IPv4/UDP frame from the peer's
+address to HOST:PORT (or to the as= address). Frames that leave are stripped and sent where they say.
+An AF_UNIX port: one datagram is one frame; the switch's end is PATH, the other end PATH.peer.
+Without --program the switch waits for a P4Runtime client to push one.
+When it serves it prints one line on stdout: ready grpc=HOST:PORT device_id=N
+"""
+
+
+class UdpArgument(NamedTuple):
+    """--udp PORT=HOST:PORT[,as=IP:UDPPORT]."""
+
+    number: int
+    address: UdpAddress
+    shown_as: UdpAddress | None
+
+
+class UnixArgument(NamedTuple):
+    """--unix PORT=PATH."""
+
+    number: int
+    path: str
+
+
+def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> int:
+    """Run a switch until SIGTERM or SIGINT; return the exit status."""
+    parser = _parser(prog)
+    arguments = parser.parse_args(argv)
+    if (arguments.program is None) != (arguments.p4info is None):
+        parser.error("--program and --p4info go together: p4c-bm2-ss writes both from one P4 source")
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO if arguments.trace else logging.WARNING,
+        format="%(message)s" if arguments.trace else "%(name)s: %(message)s",
+    )
+    if arguments.die_with_parent is not None:
+        _die_with_parent(arguments.die_with_parent)
+    try:
+        _serve(arguments)
+    except (ServerError, PortError, P4RuntimeError, OSError, UnicodeDecodeError) as error:
+        print(f"{prog}: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse_udp_port(text: str) -> UdpArgument:
+    """Read PORT=HOST:PORT[,as=IP:UDPPORT]. Raises PortError: the message shows what is wrong."""
+    number, rest = _split_port(text, "--udp 1=127.0.0.1:0,as=10.0.0.1:24677")
+    address, comma, option = rest.partition(",")
+    if comma and not option.startswith("as="):
+        raise PortError(f"{text!r}: {option!r} is unknown: the only option is as=IP:UDPPORT")
+    return UdpArgument(number, parse_udp_address(address), parse_udp_address(option[3:]) if comma else None)
+
+
+def parse_unix_port(text: str) -> UnixArgument:
+    """Read PORT=PATH. Raises PortError: the message shows what is wrong."""
+    return UnixArgument(*_split_port(text, "--unix 1=/tmp/port1"))
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    server = SwitchServer(arguments.grpc, device_id=arguments.device_id, cpu_port=arguments.cpu_port)
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        server.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    try:
+        for udp in arguments.udp:
+            server.dataplane.bind(udp.number, UdpPort.bind(*udp))
+        for unix in arguments.unix:
+            server.dataplane.bind(unix.number, UnixPort.bind(unix.path))
+        if arguments.program is not None:
+            server.load(arguments.p4info.read_text(), arguments.program.read_bytes())
+        server.open()
+        print(f"ready grpc={server.grpc_address} device_id={server.device_id}", flush=True)
+        server.run()
+    finally:
+        server.close()
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Run a P4 program compiled by p4c-bm2-ss (v1model) as a switch with P4Runtime.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--program", type=_file, metavar="X.json", help="compiled program")
+    parser.add_argument("--p4info", type=_file, metavar="X.p4info.txtpb", help="its P4Info, in text format")
+    parser.add_argument(
+        "--grpc",
+        default=DEFAULT_GRPC,
+        metavar="HOST:PORT",
+        help=f"where P4Runtime and management listen; PORT 0 is any free one (default {DEFAULT_GRPC})",
+    )
+    parser.add_argument(
+        "--device-id",
+        type=int,
+        default=DEFAULT_DEVICE_ID,
+        metavar="N",
+        help=f"P4Runtime device id (default {DEFAULT_DEVICE_ID})",
+    )
+    parser.add_argument(
+        "--cpu-port",
+        type=_checked(_port_number),
+        metavar="N",
+        help="port whose frames are packet-ins and where packet-outs enter",
+    )
+    parser.add_argument(
+        "--udp",
+        type=_checked(parse_udp_port),
+        action="append",
+        default=[],
+        metavar="PORT=HOST:PORT[,as=IP:UDPPORT]",
+        help="a switch port over UDP; may be repeated",
+    )
+    parser.add_argument(
+        "--unix",
+        type=_checked(parse_unix_port),
+        action="append",
+        default=[],
+        metavar="PORT=PATH",
+        help="a switch port over AF_UNIX datagrams; may be repeated",
+    )
+    parser.add_argument("--trace", action="store_true", help="show every frame in and out on stderr")
+    parser.add_argument(
+        "--die-with-parent",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="PID",
+        help="stop when the thread that started this process ends; with PID, also if it has already",
+    )
+    return parser
+
+
+def _split_port(text: str, example: str) -> tuple[int, str]:
+    number, equals, rest = text.partition("=")
+    if not equals or not rest:
+        raise PortError(f"{text!r} does not start with PORT=, as in {example}")
+    return _port_number(number), rest
+
+
+def _port_number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise PortError(f"{text!r} is not a switch port number")
+    return check_port_number(int(text))
+
+
+def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Make argparse show the parser's own message."""
+
+    def parse_argument(text: str) -> T:
+        try:
+            return parse(text)
+        except PortError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse_argument
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    return path
+
+
+def _die_with_parent(parent: int) -> None:
+    """Have the kernel send SIGTERM when the parent goes; stop at once if it is not `parent` (unless 0)."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if parent and os.getppid() != parent:
+        sys.exit(f"the parent process {parent} has gone already")

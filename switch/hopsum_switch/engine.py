@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program together with its state: frames in, frames out.
+
+An engine is single-threaded. Whoever owns it serialises packets and control-plane accesses; it has no
+clock (`now_us` is an argument), no sockets and no randomness beyond its seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from random import Random
+from typing import NamedTuple
+
+from .interp.v1model import Interpreter
+from .program.ir import Program
+from .state.counters import CounterStore
+from .state.multicast import MulticastStore
+from .state.registers import RegisterStore
+from .state.tables import TableStore
+
+
+class Output(NamedTuple):
+    """A frame to send."""
+
+    port: int
+    frame: bytes
+
+
+class Engine:
+    """Runs one program with the reference interpreter."""
+
+    program: Program
+    tables: TableStore
+    multicast: MulticastStore
+    counters: CounterStore
+    registers: RegisterStore
+
+    def __init__(self, program: Program, *, ports: Collection[int] = (), seed: int = 0) -> None:
+        """Start with empty state.
+
+        Args:
+            program: what `hopsum_switch.program.load_program` returned.
+            ports: the ports that exist; frames for other ports are discarded. Empty: every port exists.
+            seed: of the program's `random()` calls.
+        """
+        self.program = program
+        self.tables = TableStore(program)
+        self.multicast = MulticastStore()
+        self.counters = CounterStore(program, self.tables)
+        self.registers = RegisterStore(program)
+        self._ports = frozenset(ports)
+        self._interpreter = Interpreter(
+            program, self.tables, self.multicast, self.counters, self.registers, Random(seed)
+        )
+
+    def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
+        """Run one received frame through parser, ingress, replication, egress and deparser.
+
+        Args:
+            port: ingress port.
+            frame: the whole frame, from the first byte of its first header.
+            now_us: time since the switch started, in microseconds, for the timestamps of the program.
+
+        Returns: the frames to send, in the order in which the copies were made.
+        """
+        outputs = [Output(*copy) for copy in self._interpreter.process(port, frame, now_us)]
+        return [o for o in outputs if o.port in self._ports] if self._ports else outputs
+
+    def reset_state(self) -> None:
+        """Forget everything but the program: as if it had just been loaded."""
+        self.tables.reset()
+        self.multicast.reset()
+        self.counters.reset()
+        self.registers.reset()

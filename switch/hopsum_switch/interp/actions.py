@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actions to Python functions.
+
+An action without jumps is its operations in order. With jumps, it is cut into blocks, and `b` is the number
+of the block to run next; since blocks stand in order, a forward jump just skips some, and a backward jump goes
+round the loop once more:
+
+    b = 0
+    while True:
+        if b == 0: ...; b = 1
+        if b == 1: ...; b = 2 if condition else 4
+        ...
+        if b == LAST: break
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..program.ir_actions import ActionIR, Jump, JumpIfZero, Operation
+from .expressions import function
+from .operations import Environment, OperationWriter
+from .packet import PacketState
+
+ActionFunction = Callable[[PacketState, tuple[int, ...]], None]
+
+
+def compile_action(action: ActionIR, environment: Environment) -> ActionFunction:
+    """Return a function of a packet and the action's arguments."""
+    return compile_operations(action.name, action.body, environment)
+
+
+def compile_operations(name: str, body: tuple[Operation, ...], environment: Environment) -> ActionFunction:
+    """Return a function that runs operations, jumps included."""
+    writer = OperationWriter(environment)
+    writer.lines.append("v = p.values")
+    if any(isinstance(op, Jump | JumpIfZero) for op in body):
+        _write_blocks(body, writer)
+    else:
+        for operation in body:
+            writer.write(operation)
+    return function(name, "p, a", writer.lines, writer.namespace)
+
+
+def _write_blocks(body: tuple[Operation, ...], writer: OperationWriter) -> None:
+    starts = sorted(_block_starts(body))
+    block_of = {start: number for number, start in enumerate(starts)}
+    outer = writer.lines
+    outer += ["b = 0", "while True:"]
+    for number, start in enumerate(starts[:-1]):
+        first = len(outer)
+        _write_block(body[start : starts[number + 1]], number, block_of, writer)
+        outer[first:] = [f"    if b == {number}:", *(f"        {line}" for line in outer[first:])]
+    outer.append(f"    if b == {len(starts) - 1}: break")
+
+
+def _write_block(
+    operations: tuple[Operation, ...], number: int, block_of: dict[int, int], writer: OperationWriter
+) -> None:
+    following: str | int = number + 1
+    for operation in operations:
+        if isinstance(operation, Jump):
+            following = block_of[operation.to]
+        elif isinstance(operation, JumpIfZero):
+            following = f"{following} if {writer.data(operation.value)} else {block_of[operation.to]}"
+        else:
+            writer.write(operation)
+    writer.lines.append(f"b = {following}")
+
+
+def _block_starts(body: tuple[Operation, ...]) -> set[int]:
+    starts = {0, len(body)}
+    for index, operation in enumerate(body):
+        if isinstance(operation, Jump | JumpIfZero):
+            starts |= {operation.to, index + 1}
+    return starts

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checksum and hash calculations over fields, headers, constants and the payload.
+
+Inputs are packed bit by bit in order, skipping fields and headers that are invalid; the last byte is filled
+with zeros, and the payload, if it belongs to the input, follows.
+"""
+
+from __future__ import annotations
+
+import binascii
+import zlib
+from collections.abc import Callable
+
+from ..program.ir_objects import CalculationInput, CalculationIR
+from .packet import Layout, PacketState
+
+Calculation = Callable[[PacketState], int]
+
+
+class Calculations:
+    """The calculations of a program as functions of a packet, built once each."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._functions: dict[str, Calculation] = {}
+
+    def function(self, ir: CalculationIR) -> Calculation:
+        """Return the function that computes a calculation's value."""
+        if ir.name not in self._functions:
+            self._functions[ir.name] = _build(ir, self._layout)
+        return self._functions[ir.name]
+
+    def number(self, ir: CalculationIR) -> int:
+        """Return a number that identifies a calculation."""
+        self.function(ir)
+        return list(self._functions).index(ir.name)
+
+
+def _build(ir: CalculationIR, layout: Layout) -> Calculation:
+    pieces = [piece for item in ir.inputs for piece in _pieces(item, layout)]
+    algorithm, with_payload = ALGORITHMS[ir.algorithm], ir.with_payload
+
+    def compute(packet: PacketState) -> int:
+        values, word, bits = packet.values, 0, 0
+        for valid, slot, constant, width in pieces:
+            if valid is not None and not values[valid]:
+                continue
+            value = constant if slot is None else values[slot]
+            word = word << width | value & ((1 << width) - 1)
+            bits += width
+        size = (bits + 7) // 8
+        data = (word << (8 * size - bits)).to_bytes(size, "big")
+        return algorithm(data + packet.data[: packet.limit] if with_payload else data)
+
+    return compute
+
+
+def _pieces(item: CalculationInput, layout: Layout) -> list[tuple[int | None, int | None, int, int]]:
+    """Return (validity slot, field slot, constant, width) for each field of an input."""
+    if item.header is None:
+        return [(None, None, item.constant, item.bits)]
+    valid = layout.valid(item.header)
+    fields = item.header.fields if item.field is None else (item.field,)
+    return [(valid, field.slot, 0, field.bits) for field in fields]
+
+
+def csum16(data: bytes) -> int:
+    """Return the Internet checksum (RFC 1071); an odd last byte counts as the high half of a word."""
+    number = int.from_bytes(data + bytes(len(data) % 2), "big")
+    # 2**16 is 1 modulo 2**16 - 1, so the remainder adds all 16-bit words with end-around carry.
+    folded = number % 0xFFFF
+    if folded == 0 and number:
+        folded = 0xFFFF
+    return 0xFFFF - folded
+
+
+def crc16(data: bytes) -> int:
+    """Return CRC-16/ARC: polynomial 0x8005, reflected, initial value and final xor 0."""
+    crc = 0
+    for byte in data:
+        crc = crc >> 8 ^ _CRC16[(crc ^ byte) & 0xFF]
+    return crc
+
+
+def _crc16_entry(index: int) -> int:
+    for _ in range(8):
+        index = index >> 1 ^ (0xA001 if index & 1 else 0)
+    return index
+
+
+_CRC16 = [_crc16_entry(index) for index in range(256)]
+
+
+def crc_ccitt(data: bytes) -> int:
+    """Return CRC-16/CCITT-FALSE: polynomial 0x1021, initial value 0xFFFF, not reflected."""
+    return binascii.crc_hqx(data, 0xFFFF)
+
+
+def identity(data: bytes) -> int:
+    """Return the first 8 bytes as a number."""
+    return int.from_bytes(data[:8], "big")
+
+
+def xor16(data: bytes) -> int:
+    """Return the exclusive or of all 16-bit words; an odd last byte counts as the high half of a word."""
+    result = 0
+    for position in range(0, len(data), 2):
+        result ^= int.from_bytes(data[position : position + 2].ljust(2, b"\0"), "big")
+    return result
+
+
+ALGORITHMS: dict[str, Callable[[bytes], int]] = {
+    "crc16": crc16,
+    "crc32": zlib.crc32,
+    "crcCCITT": crc_ccitt,
+    "csum16": csum16,
+    "identity": identity,
+    "xor16": xor16,
+}

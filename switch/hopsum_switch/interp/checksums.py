@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checksums: verified after the parser, updated before the deparser."""
+
+from __future__ import annotations
+
+from ..program.ir import ChecksumIR
+from .calculations import Calculations
+from .expressions import compile_condition
+from .packet import Layout, PacketState, store
+
+
+class Checksum:
+    """One checksum field."""
+
+    def __init__(self, ir: ChecksumIR, layout: Layout, calculations: Calculations) -> None:
+        self._target = ir.target
+        self._valid = layout.valid(ir.header)
+        self._compute = calculations.function(ir.calculation)
+        self._condition = None if ir.condition is None else compile_condition(ir.condition, layout, ir.name)
+
+    def verify(self, packet: PacketState) -> bool:
+        """Return whether the field is right; it is if its header or its condition is not met."""
+        values = packet.values
+        if not values[self._valid] or not self._applies(values):
+            return True
+        return self._compute(packet) == values[self._target.slot]
+
+    def update(self, packet: PacketState) -> None:
+        """Set the field, if the condition is met."""
+        if self._applies(packet.values):
+            store(packet.values, self._target, self._compute(packet))
+
+    def _applies(self, values: list[int]) -> bool:
+        return self._condition is None or bool(self._condition(values))

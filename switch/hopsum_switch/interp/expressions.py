@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expressions to Python source.
+
+The generated code reads the list of values `v` and the action's arguments `a`. Evaluation has no side
+effects, so deep parts may be computed ahead into temporaries, which keeps Python's nesting limit away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..program.int_types import MAX_SHIFT
+from ..program.ir_expressions import (
+    And,
+    Binary,
+    BinaryOp,
+    BoolConst,
+    BoolExpr,
+    Cast,
+    CastOp,
+    Compare,
+    CompareBools,
+    CompareHeaders,
+    Const,
+    DataExpr,
+    FieldIR,
+    FieldRef,
+    Invert,
+    IsValid,
+    NonZero,
+    Not,
+    Or,
+    ParamRef,
+    Select,
+    SelectBool,
+)
+from .packet import Layout, wrap_signed
+
+MAX_NESTING = 40
+
+# Operators whose Python spelling differs from P4's.
+_SPELLING = {BinaryOp.DIV: "//"}
+
+
+class ExpressionWriter:
+    """Turns expressions into Python source; `lines` collects the temporaries to compute first."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.lines: list[str] = []
+        self._layout = layout
+        self._temporaries = 0
+
+    def data(self, expr: DataExpr) -> str:
+        """Return source that yields an integer."""
+        return self._data(expr)[0]
+
+    def condition(self, expr: BoolExpr) -> str:
+        """Return source that yields a truth value (a bool, or an int used as one)."""
+        return self._bool(expr)[0]
+
+    def stored(self, expr: DataExpr, field: FieldIR) -> str:
+        """Return source that yields an integer wrapped to a field's width."""
+        return wrapped(self.data(expr), expr, field)
+
+    def _data(self, expr: DataExpr) -> tuple[str, int]:
+        if isinstance(expr, FieldRef):
+            return f"v[{expr.field.slot}]", 1
+        if isinstance(expr, Const):
+            return f"{expr.value:#x}" if expr.value >= 0 else f"({expr.value:#x})", 1
+        if isinstance(expr, ParamRef):
+            return f"a[{expr.index}]", 1
+        if isinstance(expr, Binary):
+            return self._binary(expr)
+        if isinstance(expr, Invert):
+            return self._nest("(~{})", self._data(expr.operand))
+        if isinstance(expr, Cast):
+            return self._cast(expr)
+        if isinstance(expr, Select):
+            parts = self._data(expr.yes), self._bool(expr.condition), self._data(expr.no)
+            return self._nest("({} if {} else {})", *parts)
+        return self._nest("(1 if {} else 0)", self._bool(expr.operand))
+
+    def _binary(self, expr: Binary) -> tuple[str, int]:
+        left, right = self._data(expr.left), self._data(expr.right)
+        operator = _SPELLING.get(expr.op, expr.op.value)
+        if expr.op in (BinaryOp.SHL, BinaryOp.SHR) and (1 << expr.right.type.bits) - 1 > MAX_SHIFT:
+            return self._nest(f"({{}} {operator} min({{}}, {MAX_SHIFT}))", left, right)
+        return self._nest(f"({{}} {operator} {{}})", left, right)
+
+    def _cast(self, expr: Cast) -> tuple[str, int]:
+        operand = self._data(expr.operand)
+        if expr.op is CastOp.WRAP:
+            return self._nest(f"wrap({{}}, {expr.bits})", operand)
+        low = 0 if expr.op is CastOp.SATURATE else -(1 << (expr.bits - 1))
+        high = low + (1 << expr.bits) - 1
+        return self._nest(f"min(max({{}}, {low}), {high})", operand)
+
+    def _bool(self, expr: BoolExpr) -> tuple[str, int]:
+        if isinstance(expr, BoolConst):
+            return str(expr.value), 1
+        if isinstance(expr, Compare):
+            return self._nest(f"({{}} {expr.op.value} {{}})", self._data(expr.left), self._data(expr.right))
+        if isinstance(expr, CompareHeaders):
+            return self._compare_headers(expr), 3
+        if isinstance(expr, CompareBools):
+            return self._nest("(bool({}) == bool({}))", self._bool(expr.left), self._bool(expr.right))
+        if isinstance(expr, And):
+            return self._nest("({} and {})", self._bool(expr.left), self._bool(expr.right))
+        if isinstance(expr, Or):
+            return self._nest("({} or {})", self._bool(expr.left), self._bool(expr.right))
+        if isinstance(expr, Not):
+            return self._nest("(not {})", self._bool(expr.operand))
+        if isinstance(expr, IsValid):
+            return f"v[{self._layout.valid(expr.header)}]", 1
+        if isinstance(expr, NonZero):
+            return self._nest("({} != 0)", self._data(expr.operand))
+        assert isinstance(expr, SelectBool)
+        parts = self._bool(expr.yes), self._bool(expr.condition), self._bool(expr.no)
+        return self._nest("({} if {} else {})", *parts)
+
+    def _compare_headers(self, expr: CompareHeaders) -> str:
+        if expr.left.type_name != expr.right.type_name:
+            return "False"
+        (a, b), (c, d) = self._layout.span(expr.left), self._layout.span(expr.right)
+        valid = f"v[{self._layout.valid(expr.left)}] and v[{self._layout.valid(expr.right)}]"
+        return f"({valid} and v[{a}:{b}] == v[{c}:{d}])"
+
+    def _nest(self, form: str, *parts: tuple[str, int]) -> tuple[str, int]:
+        text, depth = form.format(*(part for part, _ in parts)), 1 + max(d for _, d in parts)
+        if depth < MAX_NESTING:
+            return text, depth
+        self._temporaries += 1
+        name = f"t{self._temporaries}"
+        self.lines.append(f"{name} = {text}")
+        return name, 1
+
+
+def wrapped(text: str, expr: DataExpr, field: FieldIR) -> str:
+    """Return source that wraps the value of `text`, an expression of `expr`'s type, to a field's width."""
+    if field.signed:
+        fits = expr.type.as_signed().bits <= field.bits
+        return text if fits else f"wrap_field({text}, {field.bits})"
+    if not expr.type.signed and expr.type.bits <= field.bits:
+        return text
+    return f"{text} & {(1 << field.bits) - 1:#x}"
+
+
+def wrap(value: int, bits: int) -> int:
+    """Return the two's complement value of the low `bits` bits."""
+    half = 1 << (bits - 1)
+    return ((value + half) & ((1 << bits) - 1)) - half
+
+
+NAMESPACE: dict[str, Any] = {"wrap": wrap, "wrap_field": wrap_signed}
+
+
+def function(name: str, arguments: str, lines: list[str], namespace: dict[str, Any]) -> Callable[..., Any]:
+    """Return the Python function with a body of source lines; `namespace` holds what it may name."""
+    body = "\n".join(f"    {line}" for line in lines or ["pass"])
+    scope = {**NAMESPACE, **namespace}
+    exec(compile(f"def run({arguments}):\n{body}\n", f"<{name}>", "exec"), scope)
+    run: Callable[..., Any] = scope["run"]
+    return run
+
+
+def compile_data(expr: DataExpr, layout: Layout, name: str) -> Callable[[list[int]], int]:
+    """Return a function from values to the integer of an expression without action arguments."""
+    writer = ExpressionWriter(layout)
+    result = writer.data(expr)
+    return function(name, "v", [*writer.lines, f"return {result}"], {})
+
+
+def compile_condition(expr: BoolExpr, layout: Layout, name: str) -> Callable[[list[int]], object]:
+    """Return a function from values to the truth of a condition."""
+    writer = ExpressionWriter(layout)
+    result = writer.condition(expr)
+    return function(name, "v", [*writer.lines, f"return {result}"], {})

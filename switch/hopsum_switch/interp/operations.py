@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations of actions to Python source, one method per operation.
+
+The generated code works on `p` (PacketState), `v` (its values) and `a` (the action's arguments). An index
+outside a register or counter array reads, writes and counts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from ..program.ir_actions import (
+    AddHeader,
+    Assign,
+    AssignHeader,
+    Count,
+    Exit,
+    Hash,
+    MarkToDrop,
+    NoOp,
+    Operation,
+    RandomUniform,
+    RegisterRead,
+    RegisterWrite,
+    RemoveHeader,
+    Truncate,
+)
+from ..program.ir_expressions import Const, DataExpr, FieldIR, FieldRef, IntType
+from ..state.counters import CounterStore
+from ..state.registers import RegisterStore
+from .calculations import Calculations
+from .expressions import ExpressionWriter, wrapped
+from .packet import Layout
+
+DROP_PORT = 511
+UINT64 = (1 << 64) - 1
+
+
+class Environment:
+    """What operations reach besides the packet."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        counters: CounterStore,
+        registers: RegisterStore,
+        calculations: Calculations,
+        rng: Random,
+    ) -> None:
+        self.layout = layout
+        self.counters = counters
+        self.registers = registers
+        self.calculations = calculations
+        self.rng = rng
+
+
+class OperationWriter:
+    """Collects the source lines of a run of operations and the objects they name."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.lines: list[str] = []
+        self.namespace: dict[str, Any] = {}
+        self._environment = environment
+        self._layout = environment.layout
+        self._expressions = ExpressionWriter(environment.layout)
+        self._expressions.lines = self.lines
+
+    def data(self, expr: DataExpr) -> str:
+        """Return source for an expression, after lines for its temporaries."""
+        return self._expressions.data(expr)
+
+    def write(self, operation: Operation) -> None:
+        """Append the lines of one operation; jumps belong to the caller."""
+        _WRITERS[type(operation)](self, operation)
+
+    def assign(self, op: Assign) -> None:
+        """Field = expression."""
+        self.lines.append(f"v[{op.target.slot}] = {self._expressions.stored(op.value, op.target)}")
+
+    def assign_header(self, op: AssignHeader) -> None:
+        """Header = header; an invalid source makes the target invalid and leaves its fields."""
+        (a, b), (c, d) = self._layout.span(op.target), self._layout.span(op.value)
+        target, source = self._layout.valid(op.target), self._layout.valid(op.value)
+        self.lines.append(f"if v[{source}]: v[{target}] = 1; v[{a}:{b}] = v[{c}:{d}]")
+        if not op.target.metadata:
+            self.lines.append(f"else: v[{target}] = 0")
+
+    def add_header(self, op: AddHeader) -> None:
+        """setValid()."""
+        if op.header.metadata:
+            return
+        valid, (first, end) = self._layout.valid(op.header), self._layout.span(op.header)
+        body = f"v[{valid}] = 1; v[{first}:{end}] = [0] * {end - first}; p.length += {op.header.bits // 8}"
+        self.lines.append(f"if not v[{valid}]: {body}")
+
+    def remove_header(self, op: RemoveHeader) -> None:
+        """setInvalid()."""
+        if op.header.metadata:
+            return
+        valid = self._layout.valid(op.header)
+        self.lines.append(f"if v[{valid}]: v[{valid}] = 0; p.length -= {op.header.bits // 8}")
+
+    def mark_to_drop(self, op: MarkToDrop) -> None:
+        """Egress to the drop port, no multicast."""
+        self.lines.append(f"v[{op.egress_spec.slot}] = {DROP_PORT & ((1 << op.egress_spec.bits) - 1)}")
+        if op.mcast_grp is not None:
+            self.lines.append(f"v[{op.mcast_grp.slot}] = 0")
+
+    def exit(self, op: Exit) -> None:
+        """End the control after this action."""
+        del op
+        self.lines.append("p.exited = True")
+
+    def truncate(self, op: Truncate) -> None:
+        """Cut the frame when it is emitted."""
+        self.lines.append(f"p.limit = min(p.limit, {self.data(op.length)})")
+
+    def register_read(self, op: RegisterRead) -> None:
+        """Field = cell."""
+        cells = self._bind(f"register_{op.register.id}", self._environment.registers.cells(op.register.name))
+        cell = f"{cells}[i]"
+        value = FieldRef(op.target, IntType(op.register.bits, False))  # only its type matters to the wrapping
+        self._indexed(op.index, op.register.size, f"v[{op.target.slot}] = {wrapped(cell, value, op.target)}")
+
+    def register_write(self, op: RegisterWrite) -> None:
+        """Cell = expression."""
+        cells = self._bind(f"register_{op.register.id}", self._environment.registers.cells(op.register.name))
+        cell = FieldIR("", op.register.name, op.register.bits, False, 0)
+        self._indexed(op.index, op.register.size, f"{cells}[i] = {self._expressions.stored(op.value, cell)}")
+
+    def count(self, op: Count) -> None:
+        """One packet and its bytes."""
+        cells = self._environment.counters.cells(op.counter.name)
+        packets = self._bind(f"packets_{op.counter.id}", cells.packets)
+        octets = self._bind(f"bytes_{op.counter.id}", cells.bytes)
+        self._indexed(op.index, op.counter.size, f"{packets}[i] += 1; {octets}[i] += p.received")
+
+    def hash(self, op: Hash) -> None:
+        """Field = base + hash % size, in 64 bits."""
+        index = self._environment.calculations.number(op.calculation)
+        compute = self._bind(f"hash_{index}", self._environment.calculations.function(op.calculation))
+        size = f"(min({self.data(op.size)}, {UINT64}) or 1)"
+        total = f"({compute}(p) % {size} + min({self.data(op.base)}, {UINT64})) & {UINT64}"
+        self.lines.append(f"h = {total}")
+        self.lines.append(f"v[{op.target.slot}] = {self._wrap_word('h', op.target)}")
+
+    def random_uniform(self, op: RandomUniform) -> None:
+        """Field = random in [low, high]; nothing if there is no such number."""
+        draw = self._bind("draw", self._environment.rng.randint)
+        self.lines.append(f"low = min({self.data(op.low)}, {UINT64})")
+        self.lines.append(f"high = min({self.data(op.high)}, {UINT64})")
+        value = self._wrap_word(f"{draw}(low, high)", op.target)
+        self.lines.append(f"if low <= high: v[{op.target.slot}] = {value}")
+
+    def no_op(self, op: NoOp) -> None:
+        """Nothing."""
+        del op
+
+    def _indexed(self, index: DataExpr, size: int, statement: str) -> None:
+        self.lines.append(f"i = {self.data(index)}")
+        if isinstance(index, Const) and 0 <= index.value < size:
+            self.lines.append(statement)
+        else:
+            self.lines.append(f"if 0 <= i < {size}: {statement}")
+
+    def _wrap_word(self, text: str, field: FieldIR) -> str:
+        return wrapped(text, FieldRef(field, IntType(64, False)), field)
+
+    def _bind(self, name: str, value: Any) -> str:
+        self.namespace[name] = value
+        return name
+
+
+_WRITERS: dict[type, Callable[[OperationWriter, Any], None]] = {
+    Assign: OperationWriter.assign,
+    AssignHeader: OperationWriter.assign_header,
+    AddHeader: OperationWriter.add_header,
+    RemoveHeader: OperationWriter.remove_header,
+    MarkToDrop: OperationWriter.mark_to_drop,
+    Exit: OperationWriter.exit,
+    Truncate: OperationWriter.truncate,
+    RegisterRead: OperationWriter.register_read,
+    RegisterWrite: OperationWriter.register_write,
+    Count: OperationWriter.count,
+    Hash: OperationWriter.hash,
+    RandomUniform: OperationWriter.random_uniform,
+    NoOp: OperationWriter.no_op,
+}

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One packet on its way through the pipeline.
+
+All fields of all headers are one list of integers, indexed by `FieldIR.slot`; one validity flag (0 or 1) per
+header follows, at `Layout.valid`. Fields of a header that was never valid read 0; those of a header that was
+made invalid keep their values until the packet is replicated, where they become 0.
+"""
+
+from __future__ import annotations
+
+from ..program.ir import Program
+from ..program.ir_expressions import FieldIR, HeaderIR
+
+NO_LIMIT = 1 << 62
+
+
+class Layout:
+    """Where everything is in the list of values."""
+
+    def __init__(self, program: Program) -> None:
+        self._fields = len(program.fields)
+        self._template = [0] * (self._fields + len(program.headers))
+        self._spans: list[tuple[int, int, int]] = []  # (validity slot, first field, past last field)
+        for header in program.headers.values():
+            if header.metadata:
+                self._template[self.valid(header)] = 1
+            elif header.fields:
+                self._spans.append((self.valid(header), *self.span(header)))
+
+    def valid(self, header: HeaderIR) -> int:
+        """Return the slot of a header's validity."""
+        return self._fields + header.index
+
+    def span(self, header: HeaderIR) -> tuple[int, int]:
+        """Return the first slot of a header's fields and the one past the last."""
+        first = header.fields[0].slot if header.fields else 0
+        return first, first + len(header.fields)
+
+    def fresh(self) -> list[int]:
+        """Return the values of a packet before parsing."""
+        return self._template.copy()
+
+    def replica(self, values: list[int]) -> list[int]:
+        """Return a copy of values in which the fields of invalid headers are 0."""
+        copy = values.copy()
+        for valid, first, end in self._spans:
+            if not copy[valid]:
+                copy[first:end] = [0] * (end - first)
+        return copy
+
+
+class PacketState:
+    """What the constructs read and write.
+
+    `data` is the received frame; after parsing, what follows the parsed headers. `length` is the packet
+    length that the program sees in egress; `received` the bytes that counters add; `limit` the cut by
+    truncate().
+    """
+
+    __slots__ = ("data", "exited", "length", "limit", "position", "received", "values")
+
+    def __init__(self, values: list[int], data: bytes) -> None:
+        self.values = values
+        self.data = data
+        self.position = 0
+        self.length = len(data)
+        self.received = len(data)
+        self.limit = NO_LIMIT
+        self.exited = False
+
+    def replicate(self, layout: Layout) -> PacketState:
+        """Return a copy for another egress port; a cut by truncate() does not go with it."""
+        copy = PacketState(layout.replica(self.values), self.data)
+        copy.length = self.length
+        copy.received = self.received
+        return copy
+
+
+def wrap_signed(value: int, bits: int) -> int:
+    """Return what a signed field holds after a store: unchanged in [-2**(bits-1), 2**bits), else wrapped."""
+    half = 1 << (bits - 1)
+    if -half <= value < 2 * half:
+        return value
+    value &= 2 * half - 1
+    return value - 2 * half if value >= half else value
+
+
+def decode_signed(value: int, bits: int) -> int:
+    """Return the two's complement value of `bits` bits read from a packet."""
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def store(values: list[int], field: FieldIR, value: int) -> None:
+    """Store a value into a field, wrapped to its width."""
+    if field.signed:
+        values[field.slot] = wrap_signed(value, field.bits)
+    else:
+        values[field.slot] = value & ((1 << field.bits) - 1)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parser: a machine over the received bytes.
+
+On an error parsing stops, `run` returns the error's number, and the packet goes on with the headers extracted
+so far; bytes read before the failed operation stay read. A transition key that looks ahead past the end of the
+frame is a PacketTooShort error (undefined in the behavioral model).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..program.ir import Program
+from ..program.ir_expressions import FieldIR, HeaderIR
+from ..program.ir_parser import (
+    Advance,
+    Extract,
+    KeyPart,
+    Lookahead,
+    ParserOp,
+    Perform,
+    SetField,
+    SetLookahead,
+    StateIR,
+    Verify,
+)
+from ..program.lower_parser import padded_bytes
+from .actions import compile_operations
+from .expressions import compile_condition, compile_data
+from .operations import Environment
+from .packet import PacketState, decode_signed, store
+
+Step = Callable[[PacketState], None]
+Key = Callable[[PacketState], int]
+
+
+class ParserError(Exception):
+    """Parsing stops with the error number in `code`."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Parser:
+    """The parser of a program."""
+
+    def __init__(self, program: Program, environment: Environment) -> None:
+        self._init = program.parser.init
+        self.no_error = error_number(program, "NoError")
+        builder = _StateBuilder(program, environment)
+        self._states = {name: builder.build(state) for name, state in program.parser.states.items()}
+
+    def run(self, packet: PacketState) -> int:
+        """Parse, leave the rest of the frame in `packet.data`, return the error number."""
+        error = self.no_error
+        name = self._init
+        try:
+            while name is not None:
+                name = self._states[name].run(packet)
+        except ParserError as stop:
+            error = stop.code
+        packet.data = packet.data[packet.position :]
+        return error
+
+
+def error_number(program: Program, name: str) -> int:
+    """Return the number of a core error; one past the program's errors if the program lists none such."""
+    if name in program.errors:
+        return program.errors[name]
+    return max(program.errors.values(), default=0) + 1 if name != "NoError" else 0
+
+
+class _State:
+    """Operations, then the choice of the next state."""
+
+    def __init__(self, steps: list[Step], key: Key | None, ir: StateIR) -> None:
+        self._steps = steps
+        self._key = key
+        self._cases = [(case.value, case.mask, case.next) for case in ir.cases]
+        self._default = ir.default
+
+    def run(self, packet: PacketState) -> str | None:
+        for step in self._steps:
+            step(packet)
+        if self._key is not None:
+            key = self._key(packet)
+            for value, mask, following in self._cases:
+                if key & mask == value:
+                    return following
+        return self._default
+
+
+class _StateBuilder:
+    """Binds states to the layout."""
+
+    def __init__(self, program: Program, environment: Environment) -> None:
+        self._environment = environment
+        self._layout = environment.layout
+        self._too_short = error_number(program, "PacketTooShort")
+        self._invalid_argument = error_number(program, "ParserInvalidArgument")
+
+    def build(self, state: StateIR) -> _State:
+        steps = [self._step(op, state.name) for op in state.ops]
+        return _State(steps, self._key(state.key) if state.key else None, state)
+
+    def _step(self, op: ParserOp, name: str) -> Step:
+        if isinstance(op, Extract):
+            return self._extract(op.header)
+        if isinstance(op, SetField):
+            return self._set_field(op, name)
+        if isinstance(op, SetLookahead):
+            return self._set_lookahead(op)
+        if isinstance(op, Verify):
+            return self._verify(op, name)
+        if isinstance(op, Advance):
+            return self._advance(op, name)
+        assert isinstance(op, Perform)
+        run = compile_operations(name, (op.operation,), self._environment)
+        return lambda packet: run(packet, ())
+
+    def _extract(self, header: HeaderIR) -> Step:
+        size, valid, too_short = header.bits // 8, self._layout.valid(header), self._too_short
+        shift, places = header.bits, []
+        for field in header.fields:
+            shift -= field.bits
+            places.append((field.slot, shift, (1 << field.bits) - 1))
+        signed = [(field.slot, field.bits) for field in header.fields if field.signed]
+
+        def extract(packet: PacketState) -> None:
+            start, end = packet.position, packet.position + size
+            if end > len(packet.data):
+                raise ParserError(too_short)
+            word, values = int.from_bytes(packet.data[start:end], "big"), packet.values
+            for slot, low, mask in places:
+                values[slot] = word >> low & mask
+            for slot, bits in signed:
+                values[slot] = decode_signed(values[slot], bits)
+            values[valid] = 1
+            packet.position = end
+
+        return extract
+
+    def _set_field(self, op: SetField, name: str) -> Step:
+        target, compute = op.target, compile_data(op.value, self._layout, name)
+        return lambda packet: store(packet.values, target, compute(packet.values))
+
+    def _set_lookahead(self, op: SetLookahead) -> Step:
+        target, peek = op.target, self._peek(op.value)
+        decode = target.signed and target.bits == op.value.bits
+
+        def set_lookahead(packet: PacketState) -> None:
+            value = peek(packet)
+            store(packet.values, target, decode_signed(value, target.bits) if decode else value)
+
+        return set_lookahead
+
+    def _verify(self, op: Verify, name: str) -> Step:
+        holds = compile_condition(op.condition, self._layout, name)
+        code = compile_data(op.error, self._layout, name)
+
+        def verify(packet: PacketState) -> None:
+            if not holds(packet.values):
+                raise ParserError(code(packet.values))
+
+        return verify
+
+    def _advance(self, op: Advance, name: str) -> Step:
+        amount, too_short = compile_data(op.bits, self._layout, name), self._too_short
+        invalid_argument = self._invalid_argument
+
+        def advance(packet: PacketState) -> None:
+            size, rest = divmod(amount(packet.values), 8)
+            if rest:
+                raise ParserError(invalid_argument)
+            if packet.position + size > len(packet.data):
+                raise ParserError(too_short)
+            packet.position += size
+
+        return advance
+
+    def _peek(self, ahead: Lookahead) -> Key:
+        first, end_bit, mask = ahead.offset // 8, ahead.offset + ahead.bits, (1 << ahead.bits) - 1
+        size, too_short = (end_bit + 7) // 8, self._too_short
+        shift = 8 * size - end_bit
+
+        def peek(packet: PacketState) -> int:
+            start, end = packet.position + first, packet.position + size
+            if end > len(packet.data):
+                raise ParserError(too_short)
+            return int.from_bytes(packet.data[start:end], "big") >> shift & mask
+
+        return peek
+
+    def _key(self, parts: tuple[KeyPart, ...]) -> Key:
+        readers = [(8 * padded_bytes(part.bits), self._key_part(part.value)) for part in parts]
+        if len(readers) == 1:
+            return readers[0][1]
+
+        def key(packet: PacketState) -> int:
+            word = 0
+            for bits, read in readers:
+                word = word << bits | read(packet)
+            return word
+
+        return key
+
+    def _key_part(self, value: FieldIR | Lookahead) -> Key:
+        if isinstance(value, Lookahead):
+            return self._peek(value)
+        slot, mask = value.slot, (1 << value.bits) - 1
+        return lambda packet: packet.values[slot] & mask

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Controls: tables, conditions and action calls as nodes that return the number of the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..program.ir import ActionNodeIR, ConditionalIR, KeyIR, NodeIR, PipelineIR, TableIR
+from ..state.tables import TableState, TableStore
+from .actions import ActionFunction, compile_action
+from .expressions import ExpressionWriter, compile_condition, function
+from .operations import Environment
+from .packet import Layout, PacketState
+
+END = -1
+
+Node = Callable[[PacketState], int]
+KeyFunction = Callable[[list[int]], tuple[int, ...]]
+
+
+class Control:
+    """One control, ready to run."""
+
+    def __init__(self, ir: PipelineIR, tables: TableStore, environment: Environment) -> None:
+        self._numbers = {name: number for number, name in enumerate(ir.nodes)}
+        self._actions: dict[int, ActionFunction] = {}
+        self._environment = environment
+        self._first = self._number(ir.init)
+        self._nodes = [self._bind(node, tables) for node in ir.nodes.values()]
+
+    def run(self, packet: PacketState) -> None:
+        """Run until the end or an exit."""
+        nodes, number = self._nodes, self._first
+        while number != END and not packet.exited:
+            number = nodes[number](packet)
+
+    def _number(self, name: str | None) -> int:
+        return END if name is None else self._numbers[name]
+
+    def _bind(self, node: NodeIR, tables: TableStore) -> Node:
+        if isinstance(node, ConditionalIR):
+            return self._conditional(node)
+        if isinstance(node, ActionNodeIR):
+            return self._action_node(node)
+        return self._table(node, tables[node.name])
+
+    def _conditional(self, node: ConditionalIR) -> Node:
+        holds = compile_condition(node.condition, self._environment.layout, node.name)
+        yes, no = self._number(node.on_true), self._number(node.on_false)
+        return lambda packet: yes if holds(packet.values) else no
+
+    def _action_node(self, node: ActionNodeIR) -> Node:
+        run, following = compile_action(node.action, self._environment), self._number(node.next)
+
+        def call(packet: PacketState) -> int:
+            run(packet, ())
+            return following
+
+        return call
+
+    def _table(self, ir: TableIR, state: TableState) -> Node:
+        for action in ir.actions.values():
+            self._actions[action.id] = compile_action(action, self._environment)
+        if ir.default is not None:
+            self._actions[ir.default.action.id] = compile_action(ir.default.action, self._environment)
+        actions = self._actions
+        by_action = {action: self._number(name) for action, name in ir.by_action.items()}
+        on_hit = self._number(ir.on_hit) if ir.branches_on_hit else None
+        on_miss = self._number(ir.on_miss) if ir.branches_on_miss else None
+        base_next = self._number(ir.on_miss if ir.branches_on_miss else ir.base_next)
+        key = compile_key(ir.keys, self._environment.layout, ir.name) if ir.keys else None
+        counts = ir.with_counters
+
+        def apply(packet: PacketState) -> int:
+            entry = state.lookup(key(packet.values)) if key is not None else None
+            if entry is not None:
+                if counts:
+                    entry.packets += 1
+                    entry.bytes += packet.received
+                call, following = entry.call, on_hit
+            elif state.default is None:
+                return base_next
+            else:
+                call, following = state.default, on_miss
+            actions[call.action.id](packet, call.args)
+            return by_action[call.action.id] if following is None else following
+
+        return apply
+
+
+def compile_key(keys: tuple[KeyIR, ...], layout: Layout, name: str) -> KeyFunction:
+    """Return a function from values to a table's key; fields of invalid headers count as 0."""
+    writer = ExpressionWriter(layout)
+    parts = [_key_source(key, writer, layout) for key in keys]
+    return function(name, "v", [*writer.lines, f"return ({', '.join(parts)},)"], {})
+
+
+def _key_source(key: KeyIR, writer: ExpressionWriter, layout: Layout) -> str:
+    text = writer.data(key.target)
+    mask = (1 << key.bits) - 1 if key.mask is None else key.mask
+    if key.mask is not None or key.target.type.signed:
+        text = f"({text} & {mask:#x})"
+    return text if key.header is None else f"({text} if v[{layout.valid(key.header)}] else 0)"

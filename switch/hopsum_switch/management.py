@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports and statistics of a running switch over gRPC, as JSON.
+
+Service `hopsum_switch.Management`, on P4Runtime's address; unary methods, UTF-8 JSON objects both ways:
+
+  BindUdp    {"port": 1, "address": "127.0.0.1:0", "as": "10.0.0.1:24677"}   -> the port as ListPorts shows it
+  BindUnix   {"port": 1, "path": "/run/x/port1"}                             -> the port as ListPorts shows it
+  Unbind     {"port": 1}                                                     -> {}
+  ListPorts  {}                        -> {"ports": {"1": {"kind": ..., "received": ..., "dropped": {...}}}}
+  Stats      {}                        -> {"packets": ..., "busy_s": ..., "dropped": {...}, "uptime_s": ...}
+
+INVALID_ARGUMENT says what is wrong with a request, FAILED_PRECONDITION why a port cannot be opened or closed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from hopsum_switch.ports.base import PortError
+from hopsum_switch.ports.dataplane import Dataplane
+from hopsum_switch.ports.udp import UdpPort, parse_udp_address
+from hopsum_switch.ports.unix import UnixPort
+
+SERVICE = "hopsum_switch.Management"
+Json = dict[str, Any]
+
+
+class ManagementError(Exception):
+    """The switch refused a management request; the message is the switch's."""
+
+
+class BadRequestError(Exception):
+    """A request that is not as the method wants it."""
+
+
+class Management:
+    """The methods, without gRPC: each takes and returns a JSON object."""
+
+    def __init__(self, dataplane: Dataplane) -> None:
+        self._dataplane = dataplane
+        self._started = time.monotonic()
+
+    def methods(self) -> dict[str, Callable[[Json], Json]]:
+        """Return the methods by their name on the wire."""
+        return {
+            "BindUdp": self.bind_udp,
+            "BindUnix": self.bind_unix,
+            "Unbind": self.unbind,
+            "ListPorts": self.list_ports,
+            "Stats": self.stats,
+        }
+
+    def bind_udp(self, request: Json) -> Json:
+        """Open a UDP port. Raises BadRequestError or PortError: nothing was opened."""
+        _check_keys(request, required={"port": int, "address": str}, optional={"as": str})
+        shown_as = parse_udp_address(request["as"]) if "as" in request else None
+        port = UdpPort.bind(request["port"], parse_udp_address(request["address"]), shown_as)
+        return self._bind(request["port"], port)
+
+    def bind_unix(self, request: Json) -> Json:
+        """Open an AF_UNIX port. Raises BadRequestError or PortError: nothing was opened."""
+        _check_keys(request, required={"port": int, "path": str})
+        return self._bind(request["port"], UnixPort.bind(request["path"]))
+
+    def unbind(self, request: Json) -> Json:
+        """Close a port. Raises BadRequestError or PortError: there is none of that number."""
+        _check_keys(request, required={"port": int})
+        self._dataplane.unbind(request["port"])
+        return {}
+
+    def list_ports(self, request: Json) -> Json:
+        """Return all ports with their counters."""
+        _check_keys(request)
+        return {"ports": {str(number): shown for number, shown in self._dataplane.ports().items()}}
+
+    def stats(self, request: Json) -> Json:
+        """Return the counts of the whole switch."""
+        _check_keys(request)
+        return {**self._dataplane.stats(), "uptime_s": time.monotonic() - self._started}
+
+    def _bind(self, number: int, port: UdpPort | UnixPort) -> Json:
+        self._dataplane.bind(number, port)
+        return {"port": number, **port.describe()}
+
+
+def add_to_server(management: Management, server: grpc.Server) -> None:
+    """Serve the methods on `server`, which has not started yet."""
+    handlers = {
+        name: grpc.unary_unary_rpc_method_handler(
+            _handler(method), request_deserializer=_identity, response_serializer=_identity
+        )
+        for name, method in management.methods().items()
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+
+class ManagementClient:
+    """One method per RPC. Every method raises ManagementError: refused, or no answer in time."""
+
+    def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
+        """Talk to the switch whose gRPC address is `address` (HOST:PORT); nothing is sent yet."""
+        self._channel = grpc.insecure_channel(address)
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> ManagementClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def bind_udp(self, port: int, address: str, shown_as: str | None = None) -> str:
+        """Open switch port `port` on UDP HOST:PORT (PORT 0: any free one) and return the bound HOST:PORT."""
+        request: Json = {"port": port, "address": address}
+        if shown_as is not None:
+            request["as"] = shown_as
+        return str(self._call("BindUdp", request)["address"])
+
+    def bind_unix(self, port: int, path: str) -> None:
+        """Open switch port `port` at an AF_UNIX path of the switch's machine."""
+        self._call("BindUnix", {"port": port, "path": path})
+
+    def unbind(self, port: int) -> None:
+        """Close switch port `port`."""
+        self._call("Unbind", {"port": port})
+
+    def list_ports(self) -> dict[int, Json]:
+        """Return kind, addresses and counters by port number."""
+        return {int(number): shown for number, shown in self._call("ListPorts", {})["ports"].items()}
+
+    def stats(self) -> Json:
+        """Return the counts of the whole switch."""
+        return self._call("Stats", {})
+
+    def _call(self, method: str, request: Json) -> Json:
+        call = self._channel.unary_unary(f"/{SERVICE}/{method}", request_serializer=_dump, response_deserializer=_load)
+        try:
+            response: Json = call(request, timeout=self._timeout_s, wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise ManagementError(f"{method}: {error.details()} ({error.code().name})") from error
+        return response
+
+
+def _handler(method: Callable[[Json], Json]) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+    def serve(request: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            return _dump(method(_load(request)))
+        except (BadRequestError, ValueError) as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except PortError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        raise AssertionError("abort raises")
+
+    return serve
+
+
+def _check_keys(
+    request: Json, required: dict[str, type] | None = None, optional: dict[str, type] | None = None
+) -> None:
+    required, known = required or {}, {**(required or {}), **(optional or {})}
+    missing, unknown = required.keys() - request.keys(), request.keys() - known.keys()
+    if missing or unknown:
+        raise BadRequestError(f"keys missing: {sorted(missing)}, unknown: {sorted(unknown)}; known are {sorted(known)}")
+    for key, value in request.items():
+        if type(value) is not known[key]:  # not isinstance: true is no port number
+            raise BadRequestError(f"{key} must be {known[key].__name__}, not {value!r}")
+
+
+def _dump(value: Json) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _load(data: bytes) -> Json:
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise BadRequestError(f"a JSON object is wanted, not {type(value).__name__}")
+    return value
+
+
+def _identity(data: bytes) -> bytes:
+    return data

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A P4Runtime v1 server around the engine.
+
+arbitration   who is primary                 status        canonical error codes
+pipeline      the loaded program             p4info        ids, names and widths of what it declares
+values        byte strings <-> integers      translate     matches, actions, counters <-> the engine's stores
+entities      Write and Read of entities     packet_io     packet-in and packet-out headers
+service       gRPC
+
+Only `service` imports gRPC. The protobuf bindings are those of the `p4runtime` package, which registers
+them once for everybody in the process.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""P4Info as the server uses it: objects by id, with their names, widths and limits."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
+
+from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+
+T = TypeVar("T")
+_Sized: TypeAlias = "p4info_pb2.MatchField | p4info_pb2.Action.Param | p4info_pb2.ControllerPacketMetadata.Metadata"
+
+
+class MatchKind(enum.Enum):
+    """How a key field matches."""
+
+    EXACT = "exact"
+    LPM = "lpm"
+    TERNARY = "ternary"
+    RANGE = "range"
+    OPTIONAL = "optional"
+
+
+_MATCH_KINDS = {
+    p4info_pb2.MatchField.EXACT: MatchKind.EXACT,
+    p4info_pb2.MatchField.LPM: MatchKind.LPM,
+    p4info_pb2.MatchField.TERNARY: MatchKind.TERNARY,
+    p4info_pb2.MatchField.RANGE: MatchKind.RANGE,
+    p4info_pb2.MatchField.OPTIONAL: MatchKind.OPTIONAL,
+}
+_BY_PRIORITY = {MatchKind.TERNARY, MatchKind.RANGE, MatchKind.OPTIONAL}
+
+
+class Field(NamedTuple):
+    """An action parameter or a field of a packet-in or packet-out header."""
+
+    id: int
+    name: str
+    width: int
+    translated: bool  # a user-defined type: the control plane's width may differ from the program's
+
+
+class MatchField(NamedTuple):
+    """One field of a table's key."""
+
+    id: int
+    name: str
+    width: int
+    translated: bool
+    kind: MatchKind
+
+
+@dataclass(frozen=True)
+class ActionInfo:
+    """An action and its parameters, in the order of their declaration."""
+
+    id: int
+    name: str
+    params: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """A table, its key fields in the order of their declaration, and what may be written to it."""
+
+    id: int
+    name: str
+    fields: tuple[MatchField, ...]
+    entry_actions: frozenset[int]
+    default_actions: frozenset[int]
+    const_default: bool
+    is_const: bool
+    size: int
+    direct_counter: int  # id, 0 if there is none
+    unsupported: tuple[str, ...]  # direct meters, action profiles, idle timeouts: named where used
+
+    @property
+    def needs_priority(self) -> bool:
+        """Return whether entries carry a priority."""
+        return any(field.kind in _BY_PRIORITY for field in self.fields)
+
+
+@dataclass(frozen=True)
+class CounterInfo:
+    """A counter array, or (with `table` set to the table's id) a direct counter."""
+
+    id: int
+    name: str
+    size: int
+    table: int = 0
+
+
+@dataclass(frozen=True)
+class RegisterInfo:
+    """A register array of plain integers; `width` is 0 for other element types, which cannot be read."""
+
+    id: int
+    name: str
+    size: int
+    width: int
+
+
+class P4Info:
+    """The objects of one P4Info message by id. `message` is kept as it came."""
+
+    def __init__(self, message: p4info_pb2.P4Info) -> None:
+        """Read `message` (p4.config.v1.P4Info).
+
+        Raises P4RuntimeError: it contradicts itself; compile again.
+        """
+        self.message = message
+        self.actions = _by_id(_action(action) for action in message.actions)
+        self.counters = _by_id(CounterInfo(c.preamble.id, c.preamble.name, c.size) for c in message.counters)
+        self.direct_counters = _by_id(
+            CounterInfo(c.preamble.id, c.preamble.name, 0, c.direct_table_id) for c in message.direct_counters
+        )
+        self.registers = _by_id(_register(register) for register in message.registers)
+        self.tables = _by_id(_table(table, self.direct_counters) for table in message.tables)
+        self._headers = {
+            header.preamble.name: tuple(_field(field) for field in header.metadata)
+            for header in message.controller_packet_metadata
+        }
+        self._check_references()
+
+    def table(self, table_id: int) -> TableInfo:
+        """Return a table. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
+        return _get(self.tables, table_id, "table")
+
+    def action(self, action_id: int) -> ActionInfo:
+        """Return an action. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
+        return _get(self.actions, action_id, "action")
+
+    def counter(self, counter_id: int) -> CounterInfo:
+        """Return an indexed counter. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
+        return _get(self.counters, counter_id, "counter")
+
+    def register(self, register_id: int) -> RegisterInfo:
+        """Return a register array. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
+        return _get(self.registers, register_id, "register")
+
+    def packet_header(self, name: str) -> tuple[Field, ...]:
+        """Return the fields of header `packet_in` or `packet_out`; none if the program has no such header."""
+        return self._headers.get(name, ())
+
+    def _check_references(self) -> None:
+        for table in self.tables.values():
+            unknown = (table.entry_actions | table.default_actions) - self.actions.keys()
+            if unknown:
+                raise P4RuntimeError(
+                    Code.INVALID_ARGUMENT,
+                    f"P4Info: table {table.name} refers to action ids {sorted(unknown)}, which are not declared",
+                )
+
+
+def parse_text(text: str) -> p4info_pb2.P4Info:
+    """Read a P4Info message in text format.
+
+    Raises P4RuntimeError: not P4Info text; the message says where.
+    """
+    message = p4info_pb2.P4Info()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        raise P4RuntimeError(Code.INVALID_ARGUMENT, f"not a P4Info in text format: {error}") from error
+    return message
+
+
+def _by_id(objects: Iterable[T]) -> dict[int, T]:
+    found: dict[int, T] = {}
+    for item in objects:
+        number = item.id  # type: ignore[attr-defined]
+        if number == 0 or number in found:
+            raise P4RuntimeError(Code.INVALID_ARGUMENT, f"P4Info: id {number} is 0 or used twice: {item}")
+        found[number] = item
+    return found
+
+
+def _get(objects: dict[int, T], number: int, what: str) -> T:
+    try:
+        return objects[number]
+    except KeyError:
+        raise P4RuntimeError(Code.INVALID_ARGUMENT, f"{what} id {number} is not in the P4Info") from None
+
+
+def _field(field: _Sized) -> Field:
+    if not field.bitwidth:
+        raise P4RuntimeError(Code.UNIMPLEMENTED, f"P4Info: {field.name} has no bit width: strings are not supported")
+    return Field(field.id, field.name, field.bitwidth, field.HasField("type_name"))
+
+
+def _action(action: p4info_pb2.Action) -> ActionInfo:
+    return ActionInfo(action.preamble.id, action.preamble.name, tuple(_field(param) for param in action.params))
+
+
+def _register(register: p4info_pb2.Register) -> RegisterInfo:
+    bitstring = register.type_spec.bitstring
+    plain = register.type_spec.HasField("bitstring") and bitstring.HasField("bit")
+    return RegisterInfo(
+        register.preamble.id, register.preamble.name, register.size, bitstring.bit.bitwidth if plain else 0
+    )
+
+
+def _match_field(field: p4info_pb2.MatchField, table: str) -> MatchField:
+    kind = _MATCH_KINDS.get(field.match_type)
+    if kind is None:
+        raise P4RuntimeError(
+            Code.UNIMPLEMENTED,
+            f"P4Info: table {table}: key field {field.name} matches by"
+            f" {field.other_match_type or 'nothing known'}; known are"
+            f" {', '.join(kind.value for kind in MatchKind)}",
+        )
+    return MatchField(*_field(field), kind)
+
+
+def _table(table: p4info_pb2.Table, direct_counters: dict[int, CounterInfo]) -> TableInfo:
+    scopes = {ref.id: ref.scope for ref in table.action_refs}
+    counters = [number for number in table.direct_resource_ids if number in direct_counters]
+    others = [number for number in table.direct_resource_ids if number not in direct_counters]
+    unsupported = [f"direct resource {number}" for number in others]
+    if table.implementation_id:
+        unsupported.append(f"action profile {table.implementation_id}")
+    if table.idle_timeout_behavior:
+        unsupported.append("idle timeout")
+    return TableInfo(
+        id=table.preamble.id,
+        name=table.preamble.name,
+        fields=tuple(_match_field(field, table.preamble.name) for field in table.match_fields),
+        entry_actions=frozenset(i for i, scope in scopes.items() if scope != p4info_pb2.ActionRef.DEFAULT_ONLY),
+        default_actions=frozenset(i for i, scope in scopes.items() if scope != p4info_pb2.ActionRef.TABLE_ONLY),
+        const_default=table.const_default_action_id != 0,
+        is_const=table.is_const_table,
+        size=table.size,
+        direct_counter=counters[0] if counters else 0,
+        unsupported=tuple(unsupported),
+    )

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forwarding pipeline: a compiled program with its P4Info, and which one is saved and which one runs.
+
+action              needs a config   effect
+------------------------------------------------------------------------------------------------------------
+VERIFY              yes              none
+VERIFY_AND_SAVE     yes              Read and Write go to empty state of the new program; packets not yet
+COMMIT              no               packets go to the saved program with what has been written since
+VERIFY_AND_COMMIT   yes              both at once, with empty state; a saved program is forgotten
+RECONCILE...        -                refused by the service: state is never carried from program to program
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from p4.config.v1 import p4info_pb2
+
+from hopsum_switch.engine import Engine
+from hopsum_switch.errors import ProgramError
+from hopsum_switch.p4runtime.p4info import MatchKind, P4Info, TableInfo
+from hopsum_switch.p4runtime.packet_io import PacketHeader
+from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.ports.dataplane import Dataplane
+from hopsum_switch.program import load_program
+from hopsum_switch.program.ir import Program, TableIR
+
+EngineFactory = Callable[[Program], Engine]
+_SHOWN_PROBLEMS = 10
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One verified config."""
+
+    p4info: P4Info
+    program: Program
+    device_config: bytes
+    cookie: int | None
+    packet_in: PacketHeader
+    packet_out: PacketHeader
+
+
+class Notes(NamedTuple):
+    """What a client attached to an entity and gets back when it reads."""
+
+    controller_metadata: int = 0
+    metadata: bytes = b""
+
+
+NO_NOTES = Notes()
+
+
+@dataclass
+class Target:
+    """A pipeline with its state: what Read and Write act on. Guarded by the data plane's gate."""
+
+    pipeline: Pipeline
+    engine: Engine
+    table_notes: dict[tuple[str, int | None], Notes] = field(default_factory=dict)  # by table and handle
+    group_notes: dict[int, bytes] = field(default_factory=dict)
+    group_forms: dict[int, tuple[str, ...]] = field(default_factory=dict)  # how each replica's port was written
+
+
+def verify(p4info: p4info_pb2.P4Info, device_config: bytes, cookie: int | None = None) -> Pipeline:
+    """Return the pipeline of a P4Info message and a compiled program (the JSON text of p4c-bm2-ss).
+
+    Raises P4RuntimeError (INVALID_ARGUMENT): the program cannot run here, or the two do not belong together.
+    """
+    try:
+        program = load_program(device_config.decode())
+    except UnicodeDecodeError as error:
+        raise P4RuntimeError(Code.INVALID_ARGUMENT, f"the device config is not JSON text: {error}") from error
+    except ProgramError as error:
+        raise P4RuntimeError(Code.INVALID_ARGUMENT, f"the program cannot run here: {error}") from error
+    info = P4Info(p4info)
+    problems = list(mismatches(info, program))
+    if problems:
+        more = f" (and {len(problems) - _SHOWN_PROBLEMS} more)" if len(problems) > _SHOWN_PROBLEMS else ""
+        raise P4RuntimeError(
+            Code.INVALID_ARGUMENT,
+            "P4Info and program do not belong together: " + "; ".join(problems[:_SHOWN_PROBLEMS]) + more,
+        )
+    headers = (PacketHeader(name, info.packet_header(name)) for name in ("packet_in", "packet_out"))
+    return Pipeline(info, program, device_config, cookie, *headers)
+
+
+class PipelineManager:
+    """The saved and the running pipeline of one data plane. The owner serialises the calls."""
+
+    def __init__(self, dataplane: Dataplane, make_engine: EngineFactory) -> None:
+        self._dataplane = dataplane
+        self._make_engine = make_engine
+        self._saved: Target | None = None
+        self._running: Target | None = None
+
+    @property
+    def running(self) -> Target | None:
+        """Return what packets go through."""
+        return self._running
+
+    @property
+    def current(self) -> Target | None:
+        """Return what Read, Write and GetForwardingPipelineConfig refer to."""
+        return self._saved or self._running
+
+    def save(self, pipeline: Pipeline) -> None:
+        """Let Read and Write refer to `pipeline` from now on; packets do not yet."""
+        self._saved = Target(pipeline, self._make_engine(pipeline.program))
+
+    def commit(self) -> None:
+        """Let packets go through the saved pipeline. Raises P4RuntimeError (NOT_FOUND): none is saved."""
+        if self._saved is None:
+            raise P4RuntimeError(Code.NOT_FOUND, "no saved config: use VERIFY_AND_SAVE first, or VERIFY_AND_COMMIT")
+        with self._dataplane.gate.control():
+            self._running, self._saved = self._saved, None
+            self._dataplane.engine = self._running.engine
+
+
+def mismatches(info: P4Info, program: Program) -> list[str]:
+    """Return what P4Info declares and the program has not, or has otherwise."""
+    problems: list[str] = []
+    for table in info.tables.values():
+        ir = program.tables.get(table.name)
+        problems += [f"no table {table.name}"] if ir is None else _table_problems(info, table, ir)
+    for counter in info.counters.values():
+        ir_counter = program.counters.get(counter.name)
+        if ir_counter is None or ir_counter.table is not None or ir_counter.size != counter.size:
+            problems.append(f"no counter {counter.name} of size {counter.size}")
+    for register in info.registers.values():
+        ir_register = program.registers.get(register.name)
+        if ir_register is None or ir_register.size != register.size or register.width not in (0, ir_register.bits):
+            problems.append(f"no register {register.name} of {register.size} x {register.width} bits")
+    return problems
+
+
+def _table_problems(info: P4Info, table: TableInfo, ir: TableIR) -> list[str]:
+    if len(table.fields) != len(ir.keys):
+        return [f"table {table.name} has {len(ir.keys)} key fields, not {len(table.fields)}"]
+    problems = [f"table {table.name} uses {what}, which is not supported" for what in table.unsupported]
+    for field_info, key in zip(table.fields, ir.keys, strict=True):
+        kind = MatchKind.TERNARY if field_info.kind is MatchKind.OPTIONAL else field_info.kind
+        if kind.value != key.kind.value or (field_info.width != key.bits and not field_info.translated):
+            problems.append(
+                f"key {key.name} of table {table.name} is {key.kind.value} bit<{key.bits}>,"
+                f" not {field_info.kind.value} bit<{field_info.width}>"
+            )
+    if bool(table.direct_counter) and not ir.with_counters:
+        problems.append(f"table {table.name} has no direct counter")
+    for action_id in sorted(table.entry_actions | table.default_actions):
+        action = info.actions[action_id]
+        action_ir = ir.actions.get(action.name)
+        widths = None if action_ir is None else [param.bits for param in action_ir.params]
+        wanted = [
+            bits if param.translated else param.width for param, bits in zip(action.params, widths or [], strict=False)
+        ]
+        if widths is None or len(widths) != len(action.params) or widths != wanted:
+            problems.append(
+                f"table {table.name} has no action {action.name}"
+                f"({', '.join(f'bit<{param.width}> {param.name}' for param in action.params)})"
+            )
+    return problems

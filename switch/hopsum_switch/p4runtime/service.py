@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The P4Runtime gRPC service of one device.
+
+Locks: `_lock` serialises all requests, so a write batch is seen whole or not at all by other requests; the
+data plane's gate, taken inside it for one entity at a time, keeps packets out meanwhile. The thread that
+carries packets holds the gate and must never wait for `_lock`: delivery of packet-ins reads two references
+and no more.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import grpc
+from google.rpc import status_pb2
+from p4.config.v1 import p4info_pb2
+from p4.v1 import p4runtime_pb2_grpc
+from p4.v1.p4runtime_pb2 import (
+    CapabilitiesRequest,
+    CapabilitiesResponse,
+    Entity,
+    ForwardingPipelineConfig,
+    GetForwardingPipelineConfigRequest,
+    GetForwardingPipelineConfigResponse,
+    MasterArbitrationUpdate,
+    PacketOut,
+    ReadRequest,
+    ReadResponse,
+    SetForwardingPipelineConfigRequest,
+    SetForwardingPipelineConfigResponse,
+    StreamMessageRequest,
+    StreamMessageResponse,
+    Update,
+    WriteRequest,
+    WriteResponse,
+)
+
+from hopsum_switch.p4runtime.arbitration import Arbitration, Notice
+from hopsum_switch.p4runtime.cpu_port import CpuPort
+from hopsum_switch.p4runtime.entities import error_messages, read_entity, write_update
+from hopsum_switch.p4runtime.pipeline import EngineFactory, Pipeline, PipelineManager, Target, verify
+from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.ports.dataplane import Dataplane
+
+API_VERSION = "1.4.1"
+MAX_STREAMS = 16  # each holds a thread
+_MAX_QUEUED = 4096  # messages to one client; beyond it packet-ins are dropped
+_RESPONSE_BYTES = 1 << 20  # of one ReadResponse; clients accept 4 MiB by default
+_DETAILS_BYTES = 5500  # of an error's details; clients accept 8 KiB of metadata by default, in base64
+_STATUS = {code: next(status for status in grpc.StatusCode if status.value[0] == code) for code in Code}
+
+_Elected: TypeAlias = "MasterArbitrationUpdate | WriteRequest | SetForwardingPipelineConfigRequest"
+_DeviceRequest: TypeAlias = (
+    "WriteRequest | ReadRequest | SetForwardingPipelineConfigRequest | GetForwardingPipelineConfigRequest"
+)
+
+
+class _Stream:
+    """What waits to be sent on one StreamChannel, and how it ends."""
+
+    def __init__(self) -> None:
+        self._outgoing: queue.SimpleQueue[StreamMessageResponse | None] = queue.SimpleQueue()
+        self.refusal: P4RuntimeError | None = None
+        self.closed = False  # under the service's lock
+
+    def put(self, message: StreamMessageResponse) -> None:
+        self._outgoing.put(message)
+
+    def put_if_room(self, message: StreamMessageResponse) -> bool:
+        if self._outgoing.qsize() >= _MAX_QUEUED:
+            return False
+        self._outgoing.put(message)
+        return True
+
+    def end(self) -> None:
+        self._outgoing.put(None)
+
+    def messages(self) -> Iterator[StreamMessageResponse]:
+        """Yield messages until the end."""
+        return iter(self._outgoing.get, None)
+
+
+class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
+    """P4Runtime for one data plane. The RPC methods are called by gRPC's threads."""
+
+    def __init__(
+        self, dataplane: Dataplane, make_engine: EngineFactory, *, device_id: int, cpu_port: int | None = None
+    ) -> None:
+        self._dataplane = dataplane
+        self._device_id = device_id
+        self._cpu_port = cpu_port
+        self._lock = threading.Lock()
+        self._arbitration = Arbitration(device_id)
+        self._pipelines = PipelineManager(dataplane, make_engine)
+        self._streams = 0
+        self._primary: _Stream | None = None  # read without the lock by `_deliver`
+        if cpu_port is not None:
+            dataplane.bind(cpu_port, CpuPort(self._deliver))
+
+    def load(self, p4info: p4info_pb2.P4Info, device_config: bytes) -> None:
+        """Run a program as if a client had pushed it. Raises P4RuntimeError: it cannot run here."""
+        with self._lock:
+            self._pipelines.save(verify(p4info, device_config))
+            self._pipelines.commit()
+
+    def Capabilities(self, request: CapabilitiesRequest, context: grpc.ServicerContext) -> CapabilitiesResponse:
+        """Return the API version."""
+        return CapabilitiesResponse(p4runtime_api_version=API_VERSION)
+
+    def SetForwardingPipelineConfig(
+        self, request: SetForwardingPipelineConfigRequest, context: grpc.ServicerContext
+    ) -> SetForwardingPipelineConfigResponse:
+        """Verify, save or commit a pipeline."""
+        with _answering(context), self._lock:
+            self._check_device(request)
+            self._arbitration.check_writer(_election_id(request))
+            self._set_pipeline(request)
+        return SetForwardingPipelineConfigResponse()
+
+    def GetForwardingPipelineConfig(
+        self, request: GetForwardingPipelineConfigRequest, context: grpc.ServicerContext
+    ) -> GetForwardingPipelineConfigResponse:
+        """Return the parts of the current pipeline that are asked for."""
+        response = GetForwardingPipelineConfigResponse()
+        with _answering(context), self._lock:
+            self._check_device(request)
+            if self._pipelines.current is not None:
+                _fill_config(response.config, self._pipelines.current.pipeline, request.response_type)
+        return response
+
+    def Write(self, request: WriteRequest, context: grpc.ServicerContext) -> WriteResponse:
+        """Apply a batch of updates, each on its own."""
+        with _answering(context), self._lock:
+            self._check_device(request)
+            self._arbitration.check_writer(_election_id(request))
+            target = self._require_target()
+            if request.atomicity != WriteRequest.CONTINUE_ON_ERROR:
+                raise P4RuntimeError(Code.UNIMPLEMENTED, "only CONTINUE_ON_ERROR is supported")
+            errors = [self._apply(target, update) for update in request.updates]
+        if any(errors):
+            _abort_batch(context, errors, "Write")
+        return WriteResponse()
+
+    def Read(self, request: ReadRequest, context: grpc.ServicerContext) -> Iterator[ReadResponse]:
+        """Stream what a batch of queries selects, then the errors of those that make no sense."""
+        entities: list[Entity] = []
+        errors: list[P4RuntimeError | None] = []
+        with _answering(context), self._lock:
+            self._check_device(request)
+            target = self._require_target()
+            for query in request.entities:
+                try:
+                    with self._dataplane.gate.control():
+                        entities += read_entity(target, query)
+                    errors.append(None)
+                except P4RuntimeError as error:
+                    errors.append(error)
+        yield from _responses(entities)
+        if any(errors):
+            _abort_batch(context, errors, "Read")
+
+    def StreamChannel(
+        self, requests: Iterable[StreamMessageRequest], context: grpc.ServicerContext
+    ) -> Iterator[StreamMessageResponse]:
+        """Arbitrate, and carry packet-ins and packet-outs."""
+        stream = _Stream()
+        with _answering(context), self._lock:
+            if self._streams >= MAX_STREAMS:
+                raise P4RuntimeError(Code.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} streams are open, which is the limit")
+            self._streams += 1
+        context.add_callback(stream.end)  # called when the RPC is over, however it ended
+        threading.Thread(target=self._listen, args=(stream, requests), name="p4runtime-stream", daemon=True).start()
+        try:
+            yield from stream.messages()
+        finally:
+            self._close(stream)
+        if stream.refusal is not None:
+            context.abort(_STATUS[stream.refusal.code], str(stream.refusal))
+
+    def _set_pipeline(self, request: SetForwardingPipelineConfigRequest) -> None:
+        if request.action == SetForwardingPipelineConfigRequest.COMMIT:
+            if request.HasField("config"):
+                raise P4RuntimeError(Code.INVALID_ARGUMENT, "COMMIT takes no config: it commits the saved one")
+            self._pipelines.commit()
+            return
+        if request.action not in (
+            SetForwardingPipelineConfigRequest.VERIFY,
+            SetForwardingPipelineConfigRequest.VERIFY_AND_SAVE,
+            SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
+        ):
+            raise P4RuntimeError(
+                *(
+                    (
+                        Code.UNIMPLEMENTED,
+                        "RECONCILE_AND_COMMIT is not supported: use VERIFY_AND_COMMIT and write again",
+                    )
+                    if request.action == SetForwardingPipelineConfigRequest.RECONCILE_AND_COMMIT
+                    else (Code.INVALID_ARGUMENT, f"action {request.action} is unknown")
+                )
+            )
+        config = request.config
+        if not request.HasField("config") or not config.HasField("p4info") or not config.p4_device_config:
+            raise P4RuntimeError(Code.INVALID_ARGUMENT, "the config needs p4info and p4_device_config")
+        cookie = config.cookie.cookie if config.HasField("cookie") else None
+        pipeline = verify(config.p4info, config.p4_device_config, cookie)
+        if request.action != SetForwardingPipelineConfigRequest.VERIFY:
+            self._pipelines.save(pipeline)
+        if request.action == SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT:
+            self._pipelines.commit()
+
+    def _apply(self, target: Target, update: Update) -> P4RuntimeError | None:
+        try:
+            with self._dataplane.gate.control():
+                write_update(target, update)
+        except P4RuntimeError as error:
+            return error
+        return None
+
+    def _check_device(self, request: _DeviceRequest) -> None:
+        if request.device_id != self._device_id:
+            raise P4RuntimeError(
+                Code.NOT_FOUND,
+                f"device id {request.device_id} is not served here: this is device {self._device_id}",
+            )
+        role = getattr(request, "role", "") or getattr(request, "role_id", 0)
+        if role:
+            raise P4RuntimeError(Code.NOT_FOUND, f"role {role!r} does not exist: leave it unset, for full access")
+
+    def _require_target(self) -> Target:
+        if self._pipelines.current is None:
+            raise P4RuntimeError(Code.FAILED_PRECONDITION, "no program is loaded: use SetForwardingPipelineConfig")
+        return self._pipelines.current
+
+    def _listen(self, stream: _Stream, requests: Iterable[StreamMessageRequest]) -> None:
+        """Handle a client's messages until it closes its side, its connection breaks or it is refused."""
+        try:
+            for request in requests:
+                kind = request.WhichOneof("update")
+                if kind == "arbitration":
+                    self._arbitrate(stream, request.arbitration)
+                elif kind == "packet":
+                    self._packet_out(stream, request.packet)
+                else:
+                    stream.put_if_room(
+                        _stream_error(
+                            Code.INVALID_ARGUMENT, f"{kind or 'an empty message'} means nothing here", request
+                        )
+                    )
+        except P4RuntimeError as error:
+            stream.refusal = error
+        except grpc.RpcError:
+            pass  # the connection is gone, which ends the stream as well
+        finally:
+            stream.end()
+
+    def _arbitrate(self, stream: _Stream, message: MasterArbitrationUpdate) -> None:
+        role = str(message.role).strip() if message.HasField("role") and message.role.ByteSize() else None
+        with self._lock:
+            if not stream.closed:
+                self._tell(self._arbitration.update(stream, message.device_id, _election_id(message), role))
+
+    def _close(self, stream: _Stream) -> None:
+        with self._lock:
+            stream.closed = True
+            self._streams -= 1
+            self._tell(self._arbitration.disconnect(stream))
+
+    def _tell(self, notices: list[Notice]) -> None:
+        self._primary = self._arbitration.primary  # type: ignore[assignment]  # clients are streams
+        for client, code, election_id in notices:
+            message = StreamMessageResponse()
+            message.arbitration.device_id = self._device_id
+            if election_id is not None:
+                message.arbitration.election_id.high = election_id >> 64
+                message.arbitration.election_id.low = election_id & (1 << 64) - 1
+            message.arbitration.status.code = int(code)
+            if code is not Code.OK:
+                message.arbitration.status.message = (
+                    "another client is primary" if code is Code.ALREADY_EXISTS else "no client is primary"
+                )
+            client.put(message)  # type: ignore[attr-defined]
+
+    def _packet_out(self, stream: _Stream, packet: PacketOut) -> None:
+        try:
+            if self._primary is not stream:
+                raise P4RuntimeError(Code.PERMISSION_DENIED, "only the primary may send packets")
+            if self._cpu_port is None:
+                raise P4RuntimeError(Code.FAILED_PRECONDITION, "this switch has no CPU port: start it with --cpu-port")
+            target = self._pipelines.running
+            if target is None:
+                raise P4RuntimeError(Code.FAILED_PRECONDITION, "no program is loaded")
+            header = target.pipeline.packet_out.pack((field.metadata_id, field.value) for field in packet.metadata)
+        except P4RuntimeError as error:
+            request = StreamMessageRequest(packet=packet)
+            stream.put_if_room(_stream_error(error.code, str(error), request))
+            return
+        self._dataplane.inject(self._cpu_port, header + packet.payload)
+
+    def _deliver(self, frame: bytes) -> str | None:
+        """Send a frame from the CPU port to the primary; return why not. Called with the gate held."""
+        stream, target = self._primary, self._pipelines.running
+        if stream is None or target is None:
+            return "no_primary"
+        message = StreamMessageResponse()
+        try:
+            metadata, message.packet.payload = target.pipeline.packet_in.unpack(frame)
+        except P4RuntimeError:
+            return "short_packet_in"
+        for number, value in metadata:
+            message.packet.metadata.add(metadata_id=number, value=value)
+        return None if stream.put_if_room(message) else "controller_slow"
+
+
+@contextmanager
+def _answering(context: grpc.ServicerContext) -> Iterator[None]:
+    """Answer a P4RuntimeError with its code and message."""
+    try:
+        yield
+    except P4RuntimeError as error:
+        context.abort(_STATUS[error.code], str(error))
+
+
+def _abort_batch(context: grpc.ServicerContext, errors: list[P4RuntimeError | None], what: str) -> None:
+    """End an RPC with one p4.v1.Error for each element of its batch, shortened so that clients take it."""
+    summary = f"{what}: {sum(error is not None for error in errors)} of {len(errors)} failed"
+    for limit in (1000, 200, 60, 0):
+        status = status_pb2.Status(code=int(Code.UNKNOWN), message=summary)
+        for message in error_messages(errors):
+            message.message = message.message[:limit]
+            status.details.add().Pack(message)
+        if status.ByteSize() <= _DETAILS_BYTES:
+            break
+    context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+    context.abort(grpc.StatusCode.UNKNOWN, summary)
+
+
+def _responses(entities: Iterable[Entity]) -> Iterator[ReadResponse]:
+    response, size = ReadResponse(), 0
+    for entity in entities:
+        if size >= _RESPONSE_BYTES:
+            yield response
+            response, size = ReadResponse(), 0
+        response.entities.append(entity)
+        size += entity.ByteSize()
+    if size:
+        yield response
+
+
+def _fill_config(config: ForwardingPipelineConfig, pipeline: Pipeline, parts: int) -> None:
+    if parts in (
+        GetForwardingPipelineConfigRequest.ALL,
+        GetForwardingPipelineConfigRequest.P4INFO_AND_COOKIE,
+    ):
+        config.p4info.CopyFrom(pipeline.p4info.message)
+    if parts in (
+        GetForwardingPipelineConfigRequest.ALL,
+        GetForwardingPipelineConfigRequest.DEVICE_CONFIG_AND_COOKIE,
+    ):
+        config.p4_device_config = pipeline.device_config
+    if pipeline.cookie is not None:
+        config.cookie.cookie = pipeline.cookie
+    config.SetInParent()
+
+
+def _election_id(message: _Elected) -> int | None:
+    if not message.HasField("election_id"):
+        return None
+    return int(message.election_id.high) << 64 | int(message.election_id.low)
+
+
+def _stream_error(code: Code, message: str, request: StreamMessageRequest) -> StreamMessageResponse:
+    response = StreamMessageResponse()
+    response.error.canonical_code = int(code)
+    response.error.message = message
+    kind = request.WhichOneof("update")
+    if kind == "packet":
+        response.error.packet_out.packet_out.CopyFrom(request.packet)
+    elif kind == "digest_ack":
+        response.error.digest_list_ack.digest_list_ack.CopyFrom(request.digest_ack)
+    else:
+        response.error.other.SetInParent()
+    return response

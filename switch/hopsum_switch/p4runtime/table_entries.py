@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TableEntry and DirectCounterEntry: writing and reading them.
+
+The caller holds the data plane's gate. A write that is refused has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from p4.v1.p4runtime_pb2 import CounterData, DirectCounterEntry, TableEntry, Update
+
+from hopsum_switch.errors import NotFoundError
+from hopsum_switch.p4runtime.p4info import TableInfo
+from hopsum_switch.p4runtime.pipeline import NO_NOTES, Notes, Target
+from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.translate import (
+    action_from_proto,
+    action_to_proto,
+    counter_from_proto,
+    counter_to_proto,
+    invalid,
+    match_from_proto,
+    match_to_proto,
+    store_refusals,
+)
+from hopsum_switch.state.counters import CounterValue
+from hopsum_switch.state.lookup import Entry
+from hopsum_switch.state.match import Match, normalise
+from hopsum_switch.state.tables import TableState
+
+INSERT, MODIFY, DELETE = (
+    Update.INSERT,
+    Update.MODIFY,
+    Update.DELETE,
+)
+
+
+class _Table(NamedTuple):
+    """A table from all sides."""
+
+    target: Target
+    info: TableInfo
+    state: TableState
+
+    @classmethod
+    def of(cls, target: Target, table_id: int) -> _Table:
+        info = target.pipeline.p4info.table(table_id)
+        return cls(target, info, target.engine.tables[info.name])
+
+    def key(self, message: TableEntry) -> tuple[Match, ...]:
+        """Return the entry's match as the store keeps it."""
+        with store_refusals():
+            return normalise(self.state.ir, match_from_proto(self.info, self.state.ir, message.match))
+
+    def handle(self, message: TableEntry) -> int:
+        """Return the handle of the entry that `message` names."""
+        self.check_priority(message.priority)
+        with store_refusals():
+            return self.state.find(self.key(message), message.priority)
+
+    def check_priority(self, priority: int) -> None:
+        if self.info.needs_priority and priority <= 0:
+            raise invalid(f"table {self.info.name} needs a priority > 0, not {priority}")
+        if not self.info.needs_priority and priority:
+            raise invalid(f"table {self.info.name} takes no priority, but {priority} is given")
+
+    def action(self, message: TableEntry, *, default: bool) -> tuple[str, tuple[int, ...]]:
+        info = self.target.pipeline.p4info
+        return action_from_proto(info, self.info, self.state.ir, message.action, default=default)
+
+    def counter(self, message: TableEntry) -> CounterValue | None:
+        """Return the counter value that a table entry sets, or None."""
+        if not message.HasField("counter_data"):
+            return None
+        self.require_counter()
+        value = counter_from_proto(message.counter_data)
+        if min(value) < 0:
+            raise invalid(f"a counter of table {self.info.name} cannot be negative")
+        return value
+
+    def require_counter(self) -> None:
+        if not self.info.direct_counter:
+            raise invalid(f"table {self.info.name} has no direct counter")
+
+    def read_counter(self, handle: int) -> CounterData:
+        return counter_to_proto(self.target.engine.counters.read_direct(self.info.name, handle))
+
+    def write_counter(self, handle: int, value: CounterValue | None) -> None:
+        if value is not None:
+            self.target.engine.counters.write_direct(self.info.name, handle, value)
+
+
+def write_table_entry(target: Target, update: int, message: TableEntry) -> None:
+    """Insert, modify or delete an entry, or modify the default entry.
+
+    Raises P4RuntimeError: nothing changed.
+    """
+    table = _Table.of(target, message.table_id)
+    if message.is_const:
+        raise invalid("is_const is for the server to set")
+    if update != DELETE:
+        _refuse_unsupported(table.info, message)
+    if message.is_default_action:
+        _write_default(table, update, message)
+        return
+    if table.info.is_const and (update != MODIFY or message.HasField("action")):
+        raise P4RuntimeError(
+            Code.PERMISSION_DENIED,
+            f"the entries of table {table.info.name} are constant; only their direct counters can be modified",
+        )
+    if update == INSERT:
+        _insert(table, message)
+    elif update == MODIFY:
+        _modify(table, message)
+    else:
+        handle = table.handle(message)
+        with store_refusals():
+            table.state.delete(handle)
+        target.table_notes.pop((table.info.name, handle), None)
+
+
+def read_table_entries(target: Target, query: TableEntry) -> Iterator[TableEntry]:
+    """Yield the TableEntry messages that `query` selects. Raises P4RuntimeError: the query makes no sense."""
+    if query.table_id == 0:
+        if query.match or query.priority or query.HasField("action"):
+            raise invalid("table_id 0 selects all tables; no match, priority or action can be given with it")
+        for table_id in target.pipeline.p4info.tables:
+            yield from _read_table(_Table.of(target, table_id), query)
+        return
+    yield from _read_table(_Table.of(target, query.table_id), query)
+
+
+def write_direct_counter(target: Target, update: int, message: DirectCounterEntry) -> None:
+    """Set the direct counter of an entry. Raises P4RuntimeError: nothing changed."""
+    if update != MODIFY:
+        raise invalid("a direct counter lives with its entry: it can be modified only")
+    if message.table_entry.is_default_action:
+        raise P4RuntimeError(Code.UNIMPLEMENTED, "default entries have no direct counter here, as on bmv2")
+    table = _Table.of(target, message.table_entry.table_id)
+    table.require_counter()
+    handle = table.handle(message.table_entry)
+    if message.HasField("data"):
+        with store_refusals():
+            table.write_counter(handle, counter_from_proto(message.data))
+
+
+def read_direct_counters(target: Target, query: DirectCounterEntry) -> Iterator[DirectCounterEntry]:
+    """Yield the DirectCounterEntry messages that `query` selects.
+
+    Raises P4RuntimeError: no such entry or counter.
+    """
+    entry = query.table_entry
+    if entry.is_default_action:
+        raise P4RuntimeError(Code.UNIMPLEMENTED, "default entries have no direct counter here, as on bmv2")
+    if entry.table_id:
+        tables = [_Table.of(target, entry.table_id)]
+        tables[0].require_counter()
+    else:
+        tables = [_Table.of(target, info.id) for info in target.pipeline.p4info.tables.values() if info.direct_counter]
+    for table in tables:
+        if entry.match:
+            found: Iterable[Entry] = [table.state.entry(table.handle(entry))]
+        else:
+            found = [each for each in table.state.entries() if entry.priority in (0, each.priority)]
+        for each in found:
+            message = DirectCounterEntry(data=table.read_counter(each.handle))
+            _fill_key(table, each, message.table_entry)
+            yield message
+
+
+def _insert(table: _Table, message: TableEntry) -> None:
+    table.check_priority(message.priority)
+    match = table.key(message)
+    action, params = table.action(message, default=False)
+    counter = table.counter(message)
+    with store_refusals():
+        handle = table.state.insert(match, action, params, message.priority)
+        table.write_counter(handle, counter)
+    _keep_notes(table, handle, message)
+
+
+def _modify(table: _Table, message: TableEntry) -> None:
+    handle = table.handle(message)
+    counter = table.counter(message)
+    with store_refusals():
+        if message.HasField("action"):
+            table.state.modify(handle, *table.action(message, default=False))
+            _keep_notes(table, handle, message)
+        table.write_counter(handle, counter)
+
+
+def _write_default(table: _Table, update: int, message: TableEntry) -> None:
+    if message.match or message.priority:
+        raise invalid(f"the default entry of table {table.info.name} has neither match nor priority")
+    if update != MODIFY:
+        raise invalid(f"the default entry of table {table.info.name} always exists: it can be modified only")
+    if message.HasField("counter_data"):
+        raise invalid("default entries have no direct counter here, as on bmv2")
+    if table.info.const_default:
+        raise P4RuntimeError(Code.PERMISSION_DENIED, f"the default entry of table {table.info.name} is constant")
+    if not message.HasField("action"):
+        table.state.reset_default()
+        table.target.table_notes.pop((table.info.name, None), None)
+        return
+    with store_refusals():
+        table.state.set_default(*table.action(message, default=True))
+    _keep_notes(table, None, message)
+
+
+def _refuse_unsupported(table: TableInfo, message: TableEntry) -> None:
+    for field in ("meter_config", "meter_counter_data"):
+        if message.HasField(field):
+            raise invalid(f"{field}: table {table.name} has no direct meter")
+    if message.idle_timeout_ns:
+        raise invalid(f"idle_timeout_ns: table {table.name} does not support idle timeouts here")
+
+
+def _keep_notes(table: _Table, handle: int | None, message: TableEntry) -> None:
+    notes = Notes(message.controller_metadata, message.metadata)
+    if notes == NO_NOTES:
+        table.target.table_notes.pop((table.info.name, handle), None)
+    else:
+        table.target.table_notes[table.info.name, handle] = notes
+
+
+def _read_table(table: _Table, query: TableEntry) -> Iterator[TableEntry]:
+    if query.is_default_action:
+        yield from _filtered([_default_message(table)], query)
+        return
+    messages = (_entry_message(table, entry, query) for entry in _selected(table, query))
+    yield from _filtered(messages, query)
+
+
+def _selected(table: _Table, query: TableEntry) -> Iterable[Entry]:
+    """Return the entries with the match and priority that `query` gives."""
+    entries: Iterable[Entry] = table.state.entries()
+    if query.match:
+        wanted = table.key(query)
+        if not table.info.needs_priority:  # at most one; found without looking at the others
+            try:
+                return [table.state.entry(table.state.find(wanted))]
+            except NotFoundError:
+                return []
+        entries = [entry for entry in entries if entry.match == wanted]
+    return [entry for entry in entries if query.priority in (0, entry.priority)]
+
+
+def _filtered(messages: Iterable[TableEntry], query: TableEntry) -> Iterator[TableEntry]:
+    for message in messages:
+        action_id = query.action.action.action_id
+        if action_id and action_id != message.action.action.action_id:
+            continue
+        if query.metadata and query.metadata != message.metadata:
+            continue
+        if query.controller_metadata and query.controller_metadata != message.controller_metadata:
+            continue
+        yield message
+
+
+def _entry_message(table: _Table, entry: Entry, query: TableEntry) -> TableEntry:
+    message = TableEntry()
+    _fill_key(table, entry, message)
+    message.action.CopyFrom(action_to_proto(table.target.pipeline.p4info, table.info, entry.call))
+    message.is_const = table.info.is_const
+    _fill_notes(table, entry.handle, message)
+    if query.HasField("counter_data") and table.info.direct_counter:
+        message.counter_data.CopyFrom(table.read_counter(entry.handle))
+    return message
+
+
+def _default_message(table: _Table) -> TableEntry:
+    message = TableEntry(table_id=table.info.id, is_default_action=True)
+    message.is_const = table.info.const_default
+    call = table.state.get_default()
+    if call is not None:
+        message.action.CopyFrom(action_to_proto(table.target.pipeline.p4info, table.info, call))
+    _fill_notes(table, None, message)
+    return message
+
+
+def _fill_key(table: _Table, entry: Entry, message: TableEntry) -> None:
+    message.table_id = table.info.id
+    message.match.extend(match_to_proto(table.info, table.state.ir, entry.match))
+    message.priority = entry.priority
+
+
+def _fill_notes(table: _Table, handle: int | None, message: TableEntry) -> None:
+    notes = table.target.table_notes.get((table.info.name, handle), NO_NOTES)
+    message.controller_metadata, message.metadata = notes

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matches, actions and counter values: P4Runtime messages <-> what the engine's stores take.
+
+Widths are the program's: where P4Info translates a type, the control plane's value must still fit the data
+plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from p4.v1.p4runtime_pb2 import CounterData, FieldMatch, TableAction
+
+from hopsum_switch import errors
+from hopsum_switch.p4runtime.p4info import MatchField, MatchKind, P4Info, TableInfo
+from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.values import decode, encode
+from hopsum_switch.program.ir import ActionCall, KeyIR, TableIR
+from hopsum_switch.state.counters import CounterValue
+from hopsum_switch.state.match import Exact, Lpm, Match, Optional, Range, Ternary
+
+_CODES: dict[type[errors.TableError], Code] = {
+    errors.AlreadyExistsError: Code.ALREADY_EXISTS,
+    errors.NotFoundError: Code.NOT_FOUND,
+    errors.InvalidArgumentError: Code.INVALID_ARGUMENT,
+    errors.ResourceExhaustedError: Code.RESOURCE_EXHAUSTED,
+    errors.ReadOnlyError: Code.PERMISSION_DENIED,
+}
+
+
+@contextmanager
+def store_refusals() -> Iterator[None]:
+    """Turn a refusal by a store into a P4RuntimeError with the matching code."""
+    try:
+        yield
+    except errors.TableError as error:
+        raise P4RuntimeError(_CODES.get(type(error), Code.INTERNAL), str(error)) from error
+
+
+def invalid(message: str) -> P4RuntimeError:
+    """Return an INVALID_ARGUMENT error to raise."""
+    return P4RuntimeError(Code.INVALID_ARGUMENT, message)
+
+
+def match_from_proto(table: TableInfo, ir: TableIR, messages: Iterable[FieldMatch]) -> tuple[Match, ...]:
+    """Return one match value per key field; fields that are left out match everything.
+
+    Raises P4RuntimeError: a field is unknown, given twice, of another kind, not canonical, or an exact one
+    is missing.
+    """
+    given: dict[int, FieldMatch] = {}
+    known = {field.id for field in table.fields}
+    for message in messages:
+        if message.field_id not in known:
+            raise invalid(f"table {table.name} has no key field {message.field_id}: it has {sorted(known)}")
+        if message.field_id in given:
+            raise invalid(f"key field {message.field_id} of table {table.name} is given twice")
+        given[message.field_id] = message
+    return tuple(
+        _match_one(table, field, key, given.get(field.id)) for field, key in zip(table.fields, ir.keys, strict=True)
+    )
+
+
+def match_to_proto(table: TableInfo, ir: TableIR, match: tuple[Match, ...]) -> list[FieldMatch]:
+    """Return the FieldMatch messages of an entry, without fields that match everything."""
+    messages = []
+    for field, key, value in zip(table.fields, ir.keys, match, strict=True):
+        message = FieldMatch(field_id=field.id)
+        if _fill_match(message, field, key, value):
+            messages.append(message)
+    return messages
+
+
+def action_from_proto(
+    info: P4Info, table: TableInfo, ir: TableIR, message: TableAction, *, default: bool
+) -> tuple[str, tuple[int, ...]]:
+    """Return name and arguments of a TableAction, in the order of the action's parameters.
+
+    Raises P4RuntimeError: not an action of this table (or not one for this use), or arguments that do not
+    fit it.
+    """
+    if message.WhichOneof("type") != "action":
+        raise invalid(f"table {table.name} takes an action, not {message.WhichOneof('type') or 'nothing'}")
+    allowed, other = table.entry_actions, table.default_actions
+    if default:
+        allowed, other = other, allowed
+    action_id = message.action.action_id
+    if action_id not in allowed:
+        if action_id in other:
+            raise P4RuntimeError(
+                Code.PERMISSION_DENIED,
+                f"action {info.actions[action_id].name} cannot be used as"
+                f" {'default action' if default else 'action of an entry'} of table {table.name}",
+            )
+        raise invalid(
+            f"action id {action_id} is not an action of table {table.name}:"
+            f" {', '.join(f'{info.actions[i].name}={i}' for i in sorted(allowed))}"
+        )
+    action = info.actions[action_id]
+    given: dict[int, bytes] = {}
+    for param in message.action.params:
+        if param.param_id in given:
+            raise invalid(f"parameter {param.param_id} of action {action.name} is given twice")
+        given[param.param_id] = param.value
+    wanted = {param.id for param in action.params}
+    if given.keys() != wanted:
+        raise invalid(f"action {action.name} takes parameters {sorted(wanted)}, but {sorted(given)} are given")
+    bits = [param.bits for param in ir.actions[action.name].params]
+    return action.name, tuple(
+        decode(given[param.id], width, f"{action.name}.{param.name}")
+        for param, width in zip(action.params, bits, strict=True)
+    )
+
+
+def action_to_proto(info: P4Info, table: TableInfo, call: ActionCall) -> TableAction:
+    """Return the TableAction message of an engine's action call."""
+    for action_id in table.entry_actions | table.default_actions:
+        action = info.actions[action_id]
+        if action.name == call.action.name:
+            message = TableAction()
+            message.action.action_id = action_id
+            for param, value in zip(action.params, call.args, strict=True):
+                message.action.params.add(param_id=param.id, value=encode(value))
+            return message
+    raise P4RuntimeError(Code.INTERNAL, f"action {call.action.name} of table {table.name} is not in the P4Info")
+
+
+def counter_from_proto(message: CounterData) -> CounterValue:
+    """Return the value of a CounterData message."""
+    return CounterValue(message.packet_count, message.byte_count)
+
+
+def counter_to_proto(value: CounterValue) -> CounterData:
+    """Return a CounterData message."""
+    return CounterData(packet_count=value.packets, byte_count=value.bytes)
+
+
+def _match_one(table: TableInfo, field: MatchField, key: KeyIR, message: FieldMatch | None) -> Match:
+    where = f"key {field.name} of table {table.name}"
+    if message is None:
+        return _everything(field, key, where)
+    kind = message.WhichOneof("field_match_type")
+    if kind != field.kind.value:
+        raise invalid(f"{where} matches {field.kind.value}, not {kind or 'nothing'}")
+    value = getattr(message, kind)
+    if field.kind is MatchKind.EXACT:
+        return Exact(decode(value.value, key.bits, where))
+    if field.kind is MatchKind.OPTIONAL:
+        return Optional(decode(value.value, key.bits, where))
+    if field.kind is MatchKind.LPM:
+        if value.prefix_len <= 0:
+            raise invalid(f"{where}: prefix length {value.prefix_len}: to match everything, leave the field out")
+        return Lpm(decode(value.value, key.bits, where), value.prefix_len)
+    if field.kind is MatchKind.TERNARY:
+        mask = decode(value.mask, key.bits, f"mask of {where}")
+        if mask == 0:
+            raise invalid(f"{where}: mask 0: to match everything, leave the field out")
+        return Ternary(decode(value.value, key.bits, where), mask)
+    low, high = (
+        decode(value.low, key.bits, f"low of {where}"),
+        decode(value.high, key.bits, f"high of {where}"),
+    )
+    if (low, high) == (0, (1 << key.bits) - 1):
+        raise invalid(f"{where}: the whole range: to match everything, leave the field out")
+    return Range(low, high)
+
+
+def _everything(field: MatchField, key: KeyIR, where: str) -> Match:
+    if field.kind is MatchKind.EXACT:
+        raise invalid(f"{where} is missing: an exact key field must be given")
+    if field.kind is MatchKind.LPM:
+        return Lpm(0, 0)
+    if field.kind is MatchKind.RANGE:
+        return Range(0, (1 << key.bits) - 1)
+    return Ternary(0, 0)
+
+
+def _fill_match(message: FieldMatch, field: MatchField, key: KeyIR, value: Match) -> bool:
+    """Fill in `message`; return False for a value that matches everything, which has no message."""
+    if isinstance(value, Exact):
+        message.exact.value = encode(value.value)
+        return True
+    if isinstance(value, Lpm):
+        message.lpm.value, message.lpm.prefix_len = encode(value.value), value.prefix_len
+        return value.prefix_len > 0
+    if isinstance(value, Range):
+        message.range.low, message.range.high = encode(value.low), encode(value.high)
+        return (value.low, value.high) != (0, (1 << key.bits) - 1)
+    assert isinstance(value, Ternary), "the stores keep Optional as Ternary"
+    if field.kind is MatchKind.OPTIONAL:
+        message.optional.value = encode(value.value)
+    else:
+        message.ternary.value, message.ternary.mask = encode(value.value), encode(value.mask)
+    return value.mask != 0

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every kind of port offers, and what it counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+MAX_PORT = 511  # v1model ports have 9 bits
+DROP_PORT = 511  # the port that means "drop" in v1model
+RECEIVE_BATCH = 32  # frames taken from one port before the others and the control plane get their turn
+
+
+class PortError(Exception):
+    """A port cannot be opened as asked; the message says what to change."""
+
+
+@dataclass
+class PortCounters:
+    """Frames and bytes through one port, and drops by reason. Sizes are whole frames, Ethernet included."""
+
+    received: int = 0
+    received_bytes: int = 0
+    sent: int = 0
+    sent_bytes: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def count_received(self, frame: bytes) -> None:
+        """Count one frame from the wire."""
+        self.received += 1
+        self.received_bytes += len(frame)
+
+    def count_sent(self, frame: bytes) -> None:
+        """Count one frame put on the wire."""
+        self.sent += 1
+        self.sent_bytes += len(frame)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts as plain JSON values."""
+        return {
+            "received": self.received,
+            "received_bytes": self.received_bytes,
+            "sent": self.sent,
+            "sent_bytes": self.sent_bytes,
+            "dropped": dict(sorted(self.dropped.items())),
+        }
+
+
+class Port(Protocol):
+    """A place where frames enter and leave. Not thread-safe: the data plane's gate serialises the calls."""
+
+    counters: PortCounters
+
+    def fileno(self) -> int | None:
+        """Return the descriptor to select on, or None where frames come from this process."""
+        ...
+
+    def receive(self) -> list[bytes]:
+        """Return the frames that wait, at most RECEIVE_BATCH of them, without blocking."""
+        ...
+
+    def send(self, frame: bytes) -> None:
+        """Send one frame without blocking; a frame that cannot leave is dropped and counted by reason."""
+        ...
+
+    def close(self) -> None:
+        """Release what the port holds; further calls do nothing."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return kind and addresses as plain JSON values."""
+        ...
+
+
+def check_port_number(number: int) -> int:
+    """Return `number` if a v1model program can name it. Raises PortError: choose another number."""
+    if not 0 <= number < DROP_PORT:
+        raise PortError(
+            f"switch port {number} does not exist: v1model ports are 0..{DROP_PORT - 1} ({DROP_PORT} means drop)"
+        )
+    return number

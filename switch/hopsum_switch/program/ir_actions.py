@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actions: parameters and a list of operations with jumps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .ir_expressions import DataExpr, FieldIR, HeaderIR
+from .ir_objects import CalculationIR, CounterIR, RegisterIR
+from .source import SourceInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ParamIR:
+    """One parameter of an action."""
+
+    name: str
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Store a value, wrapped to the field's width."""
+
+    target: FieldIR
+    value: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class AssignHeader:
+    """Copy validity and, if valid, all fields."""
+
+    target: HeaderIR
+    value: HeaderIR
+
+
+@dataclass(frozen=True, slots=True)
+class AddHeader:
+    """Make an invalid header valid, with all fields 0; nothing if it is valid."""
+
+    header: HeaderIR
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveHeader:
+    """Make a header invalid; its fields keep their values."""
+
+    header: HeaderIR
+
+
+@dataclass(frozen=True, slots=True)
+class MarkToDrop:
+    """Set the egress port to the drop port and clear the multicast group."""
+
+    egress_spec: FieldIR
+    mcast_grp: FieldIR | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """End the control after the running action."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut the emitted frame to at most `length` bytes; the smallest of several cuts holds."""
+
+    length: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRead:
+    """Read a cell; an index outside the array leaves the field as it is."""
+
+    target: FieldIR
+    register: RegisterIR
+    index: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterWrite:
+    """Write a cell; an index outside the array writes nothing."""
+
+    register: RegisterIR
+    index: DataExpr
+    value: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Count the packet and its bytes as received; an index outside the array counts nothing."""
+
+    counter: CounterIR
+    index: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Hash:
+    """target = base + hash mod size, in 64 bits; a size of 0 acts as 1."""
+
+    target: FieldIR
+    base: DataExpr
+    calculation: CalculationIR
+    size: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class RandomUniform:
+    """A random integer in [low, high]; nothing if low > high."""
+
+    target: FieldIR
+    low: DataExpr
+    high: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """Go on at operation `to` of the action."""
+
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class JumpIfZero:
+    """Go on at operation `to` if the value is 0."""
+
+    value: DataExpr
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoOp:
+    """Nothing; keeps jump targets in place."""
+
+
+Operation = (
+    Assign
+    | AssignHeader
+    | AddHeader
+    | RemoveHeader
+    | MarkToDrop
+    | Exit
+    | Truncate
+    | RegisterRead
+    | RegisterWrite
+    | Count
+    | Hash
+    | RandomUniform
+    | Jump
+    | JumpIfZero
+    | NoOp
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionIR:
+    """An action; `sources` runs parallel to `body`."""
+
+    name: str
+    id: int
+    params: tuple[ParamIR, ...]
+    body: tuple[Operation, ...]
+    sources: tuple[SourceInfo | None, ...]
+    source: SourceInfo | None

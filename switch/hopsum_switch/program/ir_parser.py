@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parser: states of operations, each ending in a transition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .ir_actions import Operation
+from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR
+from .source import SourceInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Lookahead:
+    """`bits` bits that start `offset` bits after the read position."""
+
+    offset: int
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extract:
+    """Read a header and make it valid."""
+
+    header: HeaderIR
+
+
+@dataclass(frozen=True, slots=True)
+class SetField:
+    """Store an expression into a field."""
+
+    target: FieldIR
+    value: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class SetLookahead:
+    """Store bits that stay unread into a field."""
+
+    target: FieldIR
+    value: Lookahead
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Stop with an error unless the condition holds."""
+
+    condition: BoolExpr
+    error: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Skip bits; the number must be a multiple of 8."""
+
+    bits: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Perform:
+    """An operation that actions have too."""
+
+    operation: Operation
+
+
+ParserOp = Extract | SetField | SetLookahead | Verify | Advance | Perform
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """One piece of a transition key, padded at the left to whole bytes."""
+
+    value: FieldIR | Lookahead
+
+    @property
+    def bits(self) -> int:
+        """Return the width without padding."""
+        return self.value.bits
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionCase:
+    """Taken if key & mask == value; both cover the whole padded key."""
+
+    value: int
+    mask: int
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StateIR:
+    """One state; cases are tried in order, then `default` (None: parsing ends)."""
+
+    name: str
+    ops: tuple[ParserOp, ...]
+    key: tuple[KeyPart, ...]
+    cases: tuple[TransitionCase, ...]
+    default: str | None
+    source: SourceInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class ParserIR:
+    """All states; `init` None accepts without reading anything."""
+
+    name: str
+    init: str | None
+    states: Mapping[str, StateIR]

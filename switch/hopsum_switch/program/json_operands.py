@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON "type value" objects to operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ProgramError
+from .json_model import (
+    BoolOperand,
+    ExpressionOperand,
+    FieldOperand,
+    HexOperand,
+    LocalOperand,
+    LookaheadOperand,
+    NamedOperand,
+    Operand,
+    OtherOperand,
+)
+from .json_node import Node, parse_hex
+
+_NAMED = frozenset({"header", "regular", "register_array", "counter_array", "calculation"})
+
+
+def operand(data: Any, path: str) -> Operand:
+    """Return the operand that a type-value object describes. Raises: ProgramError (wrong shape)."""
+    node = Node(data, path)
+    kind = node.text("type")
+    if kind == "expression":
+        return _expression(node)
+    if kind == "field":
+        return field_operand(node.array("value"), path)
+    if kind == "hexstr":
+        text = node.text("value")
+        digits = text.lstrip("-").removeprefix("0x")
+        bits = node.number("bitwidth") if node.has("bitwidth") else 4 * len(digits)
+        return HexOperand(parse_hex(text, path), bits)
+    if kind == "bool":
+        return BoolOperand(node.flag("value"))
+    if kind in ("local", "runtime_data"):
+        return LocalOperand(node.number("value"))
+    if kind == "lookahead":
+        offset, bits = _pair(node.array("value"), path)
+        return LookaheadOperand(int(offset), int(bits))
+    if kind in _NAMED:
+        return NamedOperand("header" if kind == "regular" else kind, node.text("value"))
+    return OtherOperand(kind)
+
+
+def field_operand(value: list[Any], path: str) -> FieldOperand:
+    """Return the field that a [header, field] pair names."""
+    header, name = _pair(value, path)
+    return FieldOperand(str(header), str(name))
+
+
+def _expression(node: Node) -> Operand:
+    value = node.node("value")
+    if "op" not in value.data:  # an operand wrapped once more
+        return operand(value.data, value.path)
+    sides = {
+        side: operand(value.data[side], f"{value.path}.{side}") if _is_operand(value, side) else None
+        for side in ("left", "right", "cond")
+    }
+    return ExpressionOperand(value.text("op"), sides["left"], sides["right"], sides["cond"])
+
+
+def _is_operand(value: Node, side: str) -> bool:
+    # access_field and access_union_header carry a plain integer on the right; their operator is refused
+    return isinstance(value.data.get(side), dict)
+
+
+def _pair(value: list[Any], path: str) -> tuple[Any, Any]:
+    if len(value) != 2:
+        raise ProgramError(f"{path}: expected a pair, found {len(value)} items")
+    return value[0], value[1]

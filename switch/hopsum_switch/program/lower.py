@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The typed mirror to IR: everything resolved, everything unsupported refused."""
+
+from __future__ import annotations
+
+from ..errors import ProgramError
+from .ir import DeparserIR, PipelineIR, Program, TableIR
+from .ir_parser import ParserIR
+from .json_model import ProgramJson
+from .lower_actions import lower_action
+from .lower_parser import lower_parser
+from .lower_pipeline import lower_pipeline
+from .lower_state import declare_headers, declare_state, lower_checksum
+from .scope import Scope
+from .unsupported import refuse
+
+
+def lower(program: ProgramJson, digest: str) -> Program:
+    """Return the program with all names resolved. Raises: ProgramError."""
+    for construct, item in program.refused:
+        raise refuse(construct, item.name, item.source)
+    scope = Scope()
+    declare_headers(program, scope)
+    declare_state(program, scope)
+    for action in program.actions:
+        scope.actions_by_id[action.id] = lower_action(action, scope)
+    pipelines = {p.name: lower_pipeline(p, scope) for p in program.pipelines}
+    return Program(
+        name=program.name,
+        digest=digest,
+        headers=scope.headers,
+        fields=tuple(scope.fields.values()),
+        errors=program.errors,
+        parser=_parser(program, scope),
+        ingress=_pipeline(pipelines, "ingress"),
+        egress=_pipeline(pipelines, "egress"),
+        deparser=_deparser(program, scope),
+        tables=_tables(pipelines),
+        actions={a.name: a for a in reversed(scope.actions_by_id.values())},
+        counters=scope.counters,
+        registers=scope.registers,
+        calculations=scope.calculations,
+        checksums=tuple(lower_checksum(c, scope) for c in program.checksums),
+        standard=scope.standard,
+    )
+
+
+def _pipeline(pipelines: dict[str, PipelineIR], name: str) -> PipelineIR:
+    if name not in pipelines:
+        raise ProgramError(f"the program has no {name} control; compile it with --arch v1model")
+    return pipelines[name]
+
+
+def _parser(program: ProgramJson, scope: Scope) -> ParserIR:
+    if len(program.parsers) != 1:
+        raise ProgramError(f"the program has {len(program.parsers)} parsers, 1 needed; use --arch v1model")
+    return lower_parser(program.parsers[0], scope)
+
+
+def _deparser(program: ProgramJson, scope: Scope) -> DeparserIR:
+    if len(program.deparsers) != 1:
+        raise ProgramError(f"the program has {len(program.deparsers)} deparsers, 1 needed; use --arch v1model")
+    deparser = program.deparsers[0]
+    for primitive in deparser.primitives:
+        raise refuse("primitive", f"{primitive.op} in the deparser", primitive.source)
+    return DeparserIR(tuple(scope.header(name, None) for name in deparser.order))
+
+
+def _tables(pipelines: dict[str, PipelineIR]) -> dict[str, TableIR]:
+    nodes = [node for pipeline in pipelines.values() for node in pipeline.nodes.values()]
+    return {node.name: node for node in nodes if isinstance(node, TableIR)}

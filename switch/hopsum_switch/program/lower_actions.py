@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Primitive calls to operations, one function per primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..errors import ProgramError
+from .ir_actions import (
+    ActionIR,
+    AddHeader,
+    Assign,
+    AssignHeader,
+    Count,
+    Exit,
+    Hash,
+    Jump,
+    JumpIfZero,
+    MarkToDrop,
+    NoOp,
+    Operation,
+    ParamIR,
+    RandomUniform,
+    RegisterRead,
+    RegisterWrite,
+    RemoveHeader,
+    Truncate,
+)
+from .ir_expressions import Const, FieldIR
+from .json_model import ActionJson, FieldOperand, NamedOperand, Operand, PrimitiveJson
+from .lower_expressions import lower_data, lower_header
+from .scope import VALIDITY_FIELD, Place, Scope
+from .source import at
+from .unsupported import refuse
+
+Arguments = tuple[Operand, ...]
+
+
+def lower_action(action: ActionJson, scope: Scope) -> ActionIR:
+    """Return an action with all names resolved. Raises: ProgramError."""
+    params = tuple(ParamIR(p.name, p.bits) for p in action.runtime_data)
+    body = tuple(lower_primitive(p, scope, params) for p in action.primitives)
+    sources = tuple(p.source for p in action.primitives)
+    return ActionIR(action.name, action.id, params, body, sources, action.source)
+
+
+def lower_primitive(primitive: PrimitiveJson, scope: Scope, params: tuple[ParamIR, ...] = ()) -> Operation:
+    """Return one primitive call as an operation. Raises: ProgramError."""
+    place = Place(scope, params, primitive.source)
+    if primitive.op in _REFUSED:
+        raise refuse(_REFUSED[primitive.op], f"primitive {primitive.op}", primitive.source)
+    if primitive.op not in _PRIMITIVES:
+        raise refuse("primitive", primitive.op, primitive.source)
+    count, build = _PRIMITIVES[primitive.op]
+    if len(primitive.parameters) != count:
+        raise ProgramError(
+            f"{primitive.op} takes {count} arguments, {len(primitive.parameters)} given{at(primitive.source)}"
+        )
+    return build(primitive.parameters, place)
+
+
+def _assign(args: Arguments, place: Place) -> Operation:
+    return Assign(_target(args[0], place), lower_data(args[1], place))
+
+
+def _assign_header(args: Arguments, place: Place) -> Operation:
+    target, value = lower_header(args[0], place), lower_header(args[1], place)
+    if target.type_name != value.type_name:
+        raise ProgramError(f"{target.name} = {value.name} mixes header types{at(place.source)}")
+    return AssignHeader(target, value)
+
+
+def _mark_to_drop(args: Arguments, place: Place) -> Operation:
+    header = lower_header(args[0], place)
+    fields = {f.name: f for f in header.fields}
+    if "egress_spec" not in fields:
+        raise ProgramError(f"mark_to_drop({header.name}): no field egress_spec{at(place.source)}")
+    return MarkToDrop(fields["egress_spec"], fields.get("mcast_grp"))
+
+
+def _register_read(args: Arguments, place: Place) -> Operation:
+    register = place.scope.register(_name(args[1], "register_array", place), place.source)
+    return RegisterRead(_target(args[0], place), register, lower_data(args[2], place))
+
+
+def _register_write(args: Arguments, place: Place) -> Operation:
+    register = place.scope.register(_name(args[0], "register_array", place), place.source)
+    return RegisterWrite(register, lower_data(args[1], place), lower_data(args[2], place))
+
+
+def _count(args: Arguments, place: Place) -> Operation:
+    counter = place.scope.counter(_name(args[0], "counter_array", place), place.source)
+    if counter.table is not None:
+        raise ProgramError(f"count() on the direct counter {counter.name}{at(place.source)}")
+    return Count(counter, lower_data(args[1], place))
+
+
+def _hash(args: Arguments, place: Place) -> Operation:
+    calculation = place.scope.calculation(_name(args[2], "calculation", place), place.source)
+    base, size = lower_data(args[1], place), lower_data(args[3], place)
+    return Hash(_target(args[0], place), base, calculation, size)
+
+
+def _random(args: Arguments, place: Place) -> Operation:
+    return RandomUniform(_target(args[0], place), lower_data(args[1], place), lower_data(args[2], place))
+
+
+def _jump(args: Arguments, place: Place) -> Operation:
+    return Jump(_offset(args[0], place))
+
+
+def _jump_if_zero(args: Arguments, place: Place) -> Operation:
+    return JumpIfZero(lower_data(args[0], place), _offset(args[1], place))
+
+
+def _offset(arg: Operand, place: Place) -> int:
+    target = lower_data(arg, place)
+    if not isinstance(target, Const):
+        raise ProgramError(f"jump to an offset that is not a constant{at(place.source)}")
+    return target.value
+
+
+def _target(arg: Operand, place: Place) -> FieldIR:
+    if not isinstance(arg, FieldOperand):
+        lower_data(arg, place)  # refuses unsupported operands by their own name
+        raise ProgramError(f"assignment to something that is not a field{at(place.source)}")
+    if arg.field == VALIDITY_FIELD:
+        raise refuse("validity write", f"{arg.header}.{arg.field}", place.source)
+    return place.scope.field(arg, place.source)
+
+
+def _name(arg: Operand, kind: str, place: Place) -> str:
+    if isinstance(arg, NamedOperand) and arg.type == kind:
+        return arg.name
+    raise ProgramError(f"expected a {kind.replace('_', ' ')}{at(place.source)}")
+
+
+_PRIMITIVES: dict[str, tuple[int, Callable[[Arguments, Place], Operation]]] = {
+    "_jump": (1, _jump),
+    "_jump_if_zero": (2, _jump_if_zero),
+    "add_header": (1, lambda args, place: AddHeader(lower_header(args[0], place))),
+    "assign": (2, _assign),
+    "assign_header": (2, _assign_header),
+    "count": (2, _count),
+    "exit": (0, lambda args, place: Exit()),
+    "mark_to_drop": (1, _mark_to_drop),
+    "modify_field_rng_uniform": (3, _random),
+    "modify_field_with_hash_based_offset": (4, _hash),
+    "no_op": (0, lambda args, place: NoOp()),
+    "register_read": (3, _register_read),
+    "register_write": (3, _register_write),
+    "remove_header": (1, lambda args, place: RemoveHeader(lower_header(args[0], place))),
+    "truncate": (1, lambda args, place: Truncate(lower_data(args[0], place))),
+}
+
+_REFUSED = {
+    "assert": "assert",
+    "assign_VL": "varbit",
+    "assign_header_stack": "header stack",
+    "assign_union": "header union",
+    "assign_union_stack": "header union",
+    "assume": "assert",
+    "clone_egress_pkt_to_egress": "clone",
+    "clone_ingress_pkt_to_egress": "clone",
+    "execute_meter": "meter",
+    "generate_digest": "digest",
+    "log_msg": "log message",
+    "pop": "header stack",
+    "push": "header stack",
+    "recirculate": "recirculate",
+    "resubmit": "resubmit",
+}

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands and expressions of the mirror to typed trees."""
+
+from __future__ import annotations
+
+from ..errors import ProgramError
+from .int_types import binary_type, const_type, field_type, invert_type
+from .ir_expressions import (
+    And,
+    Binary,
+    BinaryOp,
+    BoolConst,
+    BoolExpr,
+    BoolToInt,
+    Cast,
+    CastOp,
+    Compare,
+    CompareBools,
+    CompareHeaders,
+    CompareOp,
+    Const,
+    DataExpr,
+    FieldRef,
+    HeaderIR,
+    IntType,
+    Invert,
+    IsValid,
+    NonZero,
+    Not,
+    Or,
+    ParamRef,
+    Select,
+    SelectBool,
+)
+from .json_model import (
+    BoolOperand,
+    ExpressionOperand,
+    FieldOperand,
+    HexOperand,
+    LocalOperand,
+    NamedOperand,
+    Operand,
+    OtherOperand,
+)
+from .scope import VALIDITY_FIELD, Place
+from .source import at
+from .unsupported import refuse
+
+_BINARY = {op.value: op for op in BinaryOp}
+_COMPARE = {op.value: op for op in CompareOp}
+_CAST = {op.value: op for op in CastOp}
+
+# Operands that have a construct of their own in the list of unsupported ones.
+_REFUSED_OPERANDS = {
+    "register": "register reference",
+    "stack_field": "header stack",
+    "header_stack": "header stack",
+    "header_union": "header union",
+    "header_union_stack": "header union",
+    "union_stack_field": "header union",
+    "extern": "extern",
+    "meter_array": "meter",
+}
+_STACK_OPERATORS = frozenset({"dereference_header_stack", "last_stack_index", "size_stack", "access_field"})
+_UNION_OPERATORS = frozenset({"valid_union", "==u", "!=u", "dereference_union_stack", "access_union_header"})
+
+
+def lower_data(operand: Operand | None, place: Place) -> DataExpr:
+    """Return an operand as an integer expression. Raises: ProgramError."""
+    if isinstance(operand, FieldOperand):
+        return _field(operand, place)
+    if isinstance(operand, HexOperand):
+        return Const(operand.value, const_type(operand.value))
+    if isinstance(operand, LocalOperand):
+        return _param(operand, place)
+    if isinstance(operand, ExpressionOperand) and operand.op not in _BOOL_OPERATORS:
+        return _data_operator(operand, place)
+    raise _misfit(operand, "an integer", place)
+
+
+def lower_bool(operand: Operand | None, place: Place) -> BoolExpr:
+    """Return an operand as a condition. Raises: ProgramError."""
+    if isinstance(operand, BoolOperand):
+        return BoolConst(operand.value)
+    if isinstance(operand, ExpressionOperand):
+        return _bool_operator(operand, place)
+    raise _misfit(operand, "a condition", place)
+
+
+def lower_header(operand: Operand | None, place: Place) -> HeaderIR:
+    """Return the header instance that an operand names. Raises: ProgramError."""
+    if isinstance(operand, NamedOperand) and operand.type == "header":
+        return place.scope.header(operand.name, place.source)
+    raise _misfit(operand, "a header", place)
+
+
+def _field(operand: FieldOperand, place: Place) -> DataExpr:
+    if operand.field == VALIDITY_FIELD:
+        return BoolToInt(IsValid(place.scope.header(operand.header, place.source)))
+    field = place.scope.field(operand, place.source)
+    return FieldRef(field, field_type(field))
+
+
+def _param(operand: LocalOperand, place: Place) -> DataExpr:
+    if operand.index >= len(place.params):
+        raise ProgramError(
+            f"argument {operand.index} of an action with {len(place.params)} parameters{at(place.source)}"
+        )
+    return ParamRef(operand.index, IntType(place.params[operand.index].bits, False))
+
+
+def _data_operator(expr: ExpressionOperand, place: Place) -> DataExpr:
+    if expr.op in _BINARY:
+        return _binary(_BINARY[expr.op], expr, place)
+    if expr.op == "~":
+        operand = lower_data(expr.right, place)
+        return Invert(operand, invert_type(operand.type))
+    if expr.op in _CAST:
+        return _cast(_CAST[expr.op], expr, place)
+    if expr.op == "?":
+        yes, no = lower_data(expr.left, place), lower_data(expr.right, place)
+        return Select(lower_bool(expr.condition, place), yes, no, yes.type.covering(no.type))
+    if expr.op == "b2d":
+        return BoolToInt(lower_bool(expr.right, place))
+    raise _unknown_operator(expr, place)
+
+
+def _binary(op: BinaryOp, expr: ExpressionOperand, place: Place) -> DataExpr:
+    # Unary plus and minus are written with an absent left side.
+    left = Const(0, const_type(0)) if expr.left is None else lower_data(expr.left, place)
+    right = lower_data(expr.right, place)
+    if op in (BinaryOp.DIV, BinaryOp.MOD):
+        if left.type.signed or not isinstance(right, Const) or right.value <= 0:
+            raise refuse("division", f"operator {op.value}", place.source)
+    elif op in (BinaryOp.SHL, BinaryOp.SHR) and right.type.signed:
+        raise ProgramError(f"shift by a value that may be negative{at(place.source)}")
+    return Binary(op, left, right, binary_type(op, left, right))
+
+
+def _cast(op: CastOp, expr: ExpressionOperand, place: Place) -> DataExpr:
+    operand, width = lower_data(expr.left, place), lower_data(expr.right, place)
+    if not isinstance(width, Const) or width.value <= 0:
+        raise ProgramError(f"{op.value} to a width that is not a positive constant{at(place.source)}")
+    return Cast(op, operand, width.value, IntType(width.value, op is not CastOp.SATURATE))
+
+
+def _bool_operator(expr: ExpressionOperand, place: Place) -> BoolExpr:
+    if expr.op in _COMPARE:
+        return _compare(_COMPARE[expr.op], expr, place)
+    if expr.op == "and":
+        return And(lower_bool(expr.left, place), lower_bool(expr.right, place))
+    if expr.op == "or":
+        return Or(lower_bool(expr.left, place), lower_bool(expr.right, place))
+    if expr.op == "not":
+        return Not(lower_bool(expr.right, place))
+    if expr.op == "valid":
+        return IsValid(lower_header(expr.right, place))
+    if expr.op == "d2b":
+        return NonZero(lower_data(expr.right, place))
+    if expr.op == "?":
+        yes, no = lower_bool(expr.left, place), lower_bool(expr.right, place)
+        return SelectBool(lower_bool(expr.condition, place), yes, no)
+    if expr.op in _STACK_OPERATORS | _UNION_OPERATORS or expr.op not in _BINARY.keys() | _CAST.keys() | {
+        "~",
+        "b2d",
+    }:
+        raise _unknown_operator(expr, place)
+    raise _misfit(expr, "a condition", place)
+
+
+_BOOL_OPERATORS = _COMPARE.keys() | {"and", "or", "not", "valid", "d2b"}
+
+
+def _compare(op: CompareOp, expr: ExpressionOperand, place: Place) -> BoolExpr:
+    if op in (CompareOp.EQ, CompareOp.NE):
+        equal: BoolExpr | None = None
+        if isinstance(expr.left, NamedOperand):
+            equal = CompareHeaders(lower_header(expr.left, place), lower_header(expr.right, place))
+        elif _is_bool(expr.left):
+            equal = CompareBools(lower_bool(expr.left, place), lower_bool(expr.right, place))
+        if equal is not None:
+            return equal if op is CompareOp.EQ else Not(equal)
+    return Compare(op, lower_data(expr.left, place), lower_data(expr.right, place))
+
+
+def _is_bool(operand: Operand | None) -> bool:
+    if isinstance(operand, ExpressionOperand):
+        return operand.op in _BOOL_OPERATORS or (operand.op == "?" and _is_bool(operand.left))
+    return isinstance(operand, BoolOperand)
+
+
+def _unknown_operator(expr: ExpressionOperand, place: Place) -> ProgramError:
+    if expr.op in _STACK_OPERATORS:
+        return refuse("header stack", f"operator {expr.op}", place.source)
+    if expr.op in _UNION_OPERATORS:
+        return refuse("header union", f"operator {expr.op}", place.source)
+    return refuse("expression", f"operator {expr.op}", place.source)
+
+
+def _misfit(operand: Operand | None, wanted: str, place: Place) -> ProgramError:
+    if isinstance(operand, OtherOperand):
+        construct = _REFUSED_OPERANDS.get(operand.type, "operand")
+        return refuse(construct, f"operand of type {operand.type}", place.source)
+    found = "nothing" if operand is None else type(operand).__name__.removesuffix("Operand").lower()
+    return ProgramError(f"expected {wanted}, found {found}{at(place.source)}")

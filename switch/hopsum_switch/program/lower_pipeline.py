@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Controls of the mirror to IR: tables, conditions, action calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..errors import ProgramError
+from .ir import (
+    ActionCall,
+    ActionNodeIR,
+    ConditionalIR,
+    ConstEntryIR,
+    KeyIR,
+    MatchKind,
+    NodeIR,
+    PipelineIR,
+    TableIR,
+)
+from .ir_actions import ActionIR
+from .json_model import (
+    DefaultEntryJson,
+    EntryJson,
+    KeyJson,
+    NamedOperand,
+    PipelineJson,
+    TableJson,
+)
+from .lower_expressions import lower_bool, lower_data
+from .scope import VALIDITY_FIELD, Place, Scope
+from .source import SourceInfo, at
+from .unsupported import refuse
+
+# The JSON's priorities run the other way round; the two senses are exchanged through this number.
+PRIORITY_PIVOT = 2**31 - 1
+
+_KINDS = {kind.value: kind for kind in MatchKind}
+_HIT, _MISS = "__HIT__", "__MISS__"
+
+
+def lower_pipeline(pipeline: PipelineJson, scope: Scope) -> PipelineIR:
+    """Return one control with all names resolved. Raises: ProgramError."""
+    for profile in pipeline.action_profiles:
+        raise refuse("action profile", profile.name, profile.source)
+    nodes: dict[str, NodeIR] = {}
+    for table in pipeline.tables:
+        nodes[table.name] = _table(table, scope)
+    for conditional in pipeline.conditionals:
+        condition = lower_bool(conditional.expression, Place(scope, (), conditional.source))
+        nodes[conditional.name] = ConditionalIR(
+            conditional.name, condition, conditional.true_next, conditional.false_next, conditional.source
+        )
+    for call in pipeline.action_calls:
+        action = scope.action(call.action_id, call.source)
+        nodes[call.name] = ActionNodeIR(call.name, action, call.next_node, call.source)
+    return PipelineIR(pipeline.name, pipeline.init_table, nodes)
+
+
+def _table(table: TableJson, scope: Scope) -> TableIR:
+    _refuse_table(table)
+    actions = {scope.action(i, table.source).name: scope.action(i, table.source) for i in table.action_ids}
+    keys = tuple(_key(key, scope, table.source) for key in table.key)
+    direct = [c.name for c in scope.counters.values() if c.table == table.name]
+    default = table.default_entry
+    branches = _HIT in table.next_tables or _MISS in table.next_tables
+    entries = table.entries
+    return TableIR(
+        name=table.name,
+        id=table.id,
+        match_kind=_KINDS[table.match_type],
+        keys=keys,
+        max_size=table.max_size,
+        actions=actions,
+        default=None if default is None else _call(default, scope, table.source),
+        const_default_action=default is not None and default.action_const,
+        const_default_entry=default is not None and default.action_entry_const,
+        const_entries=tuple(_entry(e, table, keys, scope) for e in entries or ()),
+        immutable=entries is not None,
+        with_counters=table.with_counters,
+        direct_counter=direct[0] if direct else None,
+        by_action={} if branches else _successors(table, actions),
+        branches_on_hit=branches,
+        on_hit=table.next_tables.get(_HIT),
+        branches_on_miss=branches,
+        on_miss=table.next_tables.get(_MISS),
+        base_next=table.base_default_next,
+        source=table.source,
+    )
+
+
+def _refuse_table(table: TableJson) -> None:
+    if table.type != "simple":
+        raise refuse("action profile", f"table {table.name} of type {table.type}", table.source)
+    if table.support_timeout:
+        raise refuse("idle timeout", f"table {table.name}", table.source)
+    if table.direct_meters is not None:
+        raise refuse("meter", f"direct meter {table.direct_meters} of table {table.name}", table.source)
+    for kind in (table.match_type, *(key.match_type for key in table.key)):
+        if kind not in _KINDS:
+            raise refuse("match kind", f"{kind} in table {table.name}", table.source)
+
+
+def _successors(table: TableJson, actions: Mapping[str, ActionIR]) -> dict[int, str | None]:
+    missing = [name for name in actions if name not in table.next_tables]
+    if missing:
+        raise ProgramError(f"table {table.name}: no successor for action {missing[0]}{at(table.source)}")
+    return {action.id: table.next_tables[name] for name, action in actions.items()}
+
+
+def _key(key: KeyJson, scope: Scope, source: SourceInfo | None) -> KeyIR:
+    place = Place(scope, (), source)
+    if isinstance(key.target, NamedOperand):
+        raise refuse("match kind", f"{key.match_type} of {key.name}", source)
+    target = lower_data(key.target, place)
+    header = scope.header(key.target.header, source)
+    always = header.metadata or key.target.field == VALIDITY_FIELD
+    bits = 1 if key.target.field == VALIDITY_FIELD else scope.field(key.target, source).bits
+    return KeyIR(key.name, _KINDS[key.match_type], target, bits, None if always else header, key.mask)
+
+
+def _call(entry: DefaultEntryJson | EntryJson, scope: Scope, source: SourceInfo | None) -> ActionCall:
+    action = scope.action(entry.action_id, source)
+    if len(entry.action_data) != len(action.params):
+        raise ProgramError(
+            f"{action.name}: {len(entry.action_data)} arguments for {len(action.params)} parameters{at(source)}"
+        )
+    return ActionCall(action, entry.action_data)
+
+
+def _entry(entry: EntryJson, table: TableJson, keys: tuple[KeyIR, ...], scope: Scope) -> ConstEntryIR:
+    if len(entry.match) != len(keys):
+        raise ProgramError(f"table {table.name}: an entry has {len(entry.match)} of {len(keys)} keys{at(table.source)}")
+    ordered = table.match_type in (MatchKind.TERNARY.value, MatchKind.RANGE.value)
+    priority = PRIORITY_PIVOT - entry.priority if ordered else 0
+    values = tuple((m.key, m.second) for m in entry.match)
+    return ConstEntryIR(values, _call(entry, scope, entry.source or table.source), priority)

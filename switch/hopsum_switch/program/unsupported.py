@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine does not run. The one list: documentation, loader and tests read it.
+
+Loading refuses by the names below, with the P4 object and its source line; nothing unsupported is ever
+ignored at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..errors import UnsupportedError
+from .source import SourceInfo, at
+
+UNSUPPORTED: Mapping[str, str] = {
+    "action profile": "tables with action profiles or selectors (only direct actions run)",
+    "assert": "assert() and assume(), which stop the switch",
+    "checksum type": "checksums that are not computed by a declared calculation",
+    "clone": "clone(), which needs mirroring sessions",
+    "digest": "digest(), which needs a learning channel",
+    "division": "/ and % by anything but a positive constant, or of signed values",
+    "expression": "an expression operator that is not known here",
+    "extern": "extern instances of the architecture or the program",
+    "hash algorithm": "hash algorithms other than crc16, crc32, crcCCITT, csum16, identity, xor16",
+    "header stack": "header stacks",
+    "header union": "header unions",
+    "idle timeout": "tables with support_timeout",
+    "log message": "log_msg()",
+    "match kind": "match kinds other than exact, lpm, ternary, range and optional",
+    "meter": "meters",
+    "operand": "an operand of a kind that is not known here",
+    "parser operation": "a parser operation that is not known here",
+    "primitive": "a primitive of the architecture that is not known here",
+    "recirculate": "recirculate()",
+    "register reference": "register cells used directly in expressions",
+    "resubmit": "resubmit()",
+    "saturating field": "fields of saturating types",
+    "validity write": "writing a header's validity bit as a field",
+    "value set": "parser value sets",
+    "varbit": "variable-length fields",
+}
+
+
+def refuse(construct: str, what: str, source: SourceInfo | None = None) -> UnsupportedError:
+    """Return the error for a construct of `UNSUPPORTED`, naming the object and its place in the source."""
+    return UnsupportedError(f"unsupported {construct}: {what}{at(source)}; not run: {UNSUPPORTED[construct]}")

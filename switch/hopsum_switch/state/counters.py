@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Indexed and direct counters. Every counter counts packets and bytes (of the frame as received)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import InvalidArgumentError, NotFoundError
+from ..program.ir import Program, TableIR
+from .tables import TableStore
+
+
+class CounterValue(NamedTuple):
+    """Both sides of one counter cell."""
+
+    packets: int
+    bytes: int
+
+
+class CounterCells:
+    """The cells of one indexed counter, as two parallel lists that the data plane adds to."""
+
+    __slots__ = ("bytes", "packets")
+
+    def __init__(self, size: int) -> None:
+        self.packets = [0] * size
+        self.bytes = [0] * size
+
+
+class CounterStore:
+    """All counters of a program, by fully qualified name; direct ones by their table and entry handle."""
+
+    def __init__(self, program: Program, tables: TableStore) -> None:
+        self._program = program
+        self._tables = tables
+        self._cells = {c.name: CounterCells(c.size) for c in program.counters.values() if c.table is None}
+
+    def cells(self, name: str) -> CounterCells:
+        """Return the live cells of an indexed counter. Raises: NotFoundError."""
+        try:
+            return self._cells[name]
+        except KeyError:
+            raise NotFoundError(f"the program has no indexed counter {name!r}") from None
+
+    def size(self, name: str) -> int:
+        """Return the number of cells. Raises: NotFoundError."""
+        return len(self.cells(name).packets)
+
+    def read(self, name: str, index: int) -> CounterValue:
+        """Return one cell. Raises: NotFoundError, InvalidArgumentError (index)."""
+        cells = self._checked(name, index)
+        return CounterValue(cells.packets[index], cells.bytes[index])
+
+    def read_all(self, name: str) -> list[CounterValue]:
+        """Return all cells in order. Raises: NotFoundError."""
+        cells = self.cells(name)
+        return [CounterValue(p, b) for p, b in zip(cells.packets, cells.bytes, strict=True)]
+
+    def write(self, name: str, index: int, value: CounterValue) -> None:
+        """Set one cell. Raises: NotFoundError, InvalidArgumentError (index, negative value)."""
+        cells = self._checked(name, index)
+        _check_value(name, value)
+        cells.packets[index], cells.bytes[index] = value
+
+    def read_direct(self, table: str, handle: int) -> CounterValue:
+        """Return the direct counter of an entry. Raises: NotFoundError, InvalidArgumentError (no counter)."""
+        self._require_direct(table)
+        entry = self._tables[table].entry(handle)
+        return CounterValue(entry.packets, entry.bytes)
+
+    def write_direct(self, table: str, handle: int, value: CounterValue) -> None:
+        """Set the direct counter of an entry. Raises: NotFoundError, InvalidArgumentError."""
+        self._require_direct(table)
+        entry = self._tables[table].entry(handle)
+        _check_value(table, value)
+        entry.packets, entry.bytes = value
+
+    def reset(self) -> None:
+        """Set all indexed cells to 0; direct counters go with their entries."""
+        for cells in self._cells.values():
+            cells.packets[:] = [0] * len(cells.packets)
+            cells.bytes[:] = [0] * len(cells.bytes)
+
+    def _checked(self, name: str, index: int) -> CounterCells:
+        cells = self.cells(name)
+        if not 0 <= index < len(cells.packets):
+            raise InvalidArgumentError(f"{name}: index {index} is outside 0..{len(cells.packets) - 1}")
+        return cells
+
+    def _require_direct(self, table: str) -> TableIR:
+        ir = self._tables[table].ir
+        if not ir.with_counters:
+            raise InvalidArgumentError(f"{table} has no direct counter")
+        return ir
+
+
+def _check_value(name: str, value: CounterValue) -> None:
+    if value.packets < 0 or value.bytes < 0:
+        raise InvalidArgumentError(f"{name}: a counter cannot be negative ({value})")

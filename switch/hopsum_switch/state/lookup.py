@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Search structures, one per kind of table.
+
+Keys and entries have been checked before they come here; a key is one integer per key field.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..program.ir import ActionCall, MatchKind, TableIR
+from .match import Exact, Lpm, Match, Range, Ternary, prefix_mask
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One entry of a table. `packets` and `bytes` are its direct counter (they stay 0 without one)."""
+
+    handle: int
+    match: tuple[Match, ...]
+    call: ActionCall
+    priority: int
+    is_const: bool
+    packets: int = 0
+    bytes: int = 0
+
+
+class Lookup(Protocol):
+    """A set of entries that can be searched by key and by identity."""
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry that `find` does not know."""
+
+    def remove(self, entry: Entry) -> None:
+        """Remove an entry that was added."""
+
+    def find(self, match: tuple[Match, ...], priority: int) -> Entry | None:
+        """Return the entry with exactly this match and priority."""
+
+    def match(self, key: tuple[int, ...]) -> Entry | None:
+        """Return the winning entry for key values."""
+
+
+class ExactLookup:
+    """A dictionary from key values to entries."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[tuple[int, ...], Entry] = {}
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry."""
+        self._by_key[_exact_key(entry.match)] = entry
+
+    def remove(self, entry: Entry) -> None:
+        """Remove an entry."""
+        del self._by_key[_exact_key(entry.match)]
+
+    def find(self, match: tuple[Match, ...], priority: int) -> Entry | None:
+        """Return the entry with this key."""
+        del priority  # exact tables have none
+        return self._by_key.get(_exact_key(match))
+
+    def match(self, key: tuple[int, ...]) -> Entry | None:
+        """Return the entry of a key."""
+        return self._by_key.get(key)
+
+
+class LpmLookup:
+    """One dictionary per prefix length, tried from the longest."""
+
+    def __init__(self, table: TableIR) -> None:
+        self._position = next(i for i, k in enumerate(table.keys) if k.kind is MatchKind.LPM)
+        self._bits = table.keys[self._position].bits
+        self._by_length: dict[int, dict[tuple[int, ...], Entry]] = {}
+        self._order: list[tuple[int, dict[tuple[int, ...], Entry]]] = []  # (mask, entries), longest first
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry."""
+        length, key = self._split(entry.match)
+        self._by_length.setdefault(length, {})[key] = entry
+        self._reorder()
+
+    def remove(self, entry: Entry) -> None:
+        """Remove an entry."""
+        length, key = self._split(entry.match)
+        del self._by_length[length][key]
+        if not self._by_length[length]:
+            del self._by_length[length]
+        self._reorder()
+
+    def find(self, match: tuple[Match, ...], priority: int) -> Entry | None:
+        """Return the entry with this key and prefix length."""
+        del priority  # the prefix length decides
+        length, key = self._split(match)
+        return self._by_length.get(length, {}).get(key)
+
+    def match(self, key: tuple[int, ...]) -> Entry | None:
+        """Return the entry with the longest matching prefix."""
+        position = self._position
+        before, value, after = key[:position], key[position], key[position + 1 :]
+        for mask, entries in self._order:
+            entry = entries.get((*before, value & mask, *after))
+            if entry is not None:
+                return entry
+        return None
+
+    def _split(self, match: tuple[Match, ...]) -> tuple[int, tuple[int, ...]]:
+        prefix = match[self._position]
+        assert isinstance(prefix, Lpm)
+        return prefix.prefix_len, tuple(m[0] or 0 for m in match)
+
+    def _reorder(self) -> None:
+        lengths = sorted(self._by_length, reverse=True)
+        self._order = [(prefix_mask(self._bits, n), self._by_length[n]) for n in lengths]
+
+
+class OrderedLookup:
+    """Entries of ternary and range tables, best first: larger priority, then older."""
+
+    def __init__(self, table: TableIR) -> None:
+        self._bits = tuple(key.bits for key in table.keys)
+        self._entries: list[tuple[tuple[int, int], Entry]] = []  # ((-priority, handle), entry), sorted
+        self._known: dict[tuple[tuple[Match, ...], int], Entry] = {}
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry."""
+        insort(self._entries, (_rank(entry), entry), key=lambda item: item[0])
+        self._known[entry.match, entry.priority] = entry
+
+    def remove(self, entry: Entry) -> None:
+        """Remove an entry."""
+        self._entries.remove((_rank(entry), entry))
+        del self._known[entry.match, entry.priority]
+
+    def find(self, match: tuple[Match, ...], priority: int) -> Entry | None:
+        """Return the entry with this key and priority."""
+        return self._known.get((match, priority))
+
+    def match(self, key: tuple[int, ...]) -> Entry | None:
+        """Return the best entry that matches in every field."""
+        for _, entry in self._entries:
+            fields = zip(entry.match, key, self._bits, strict=True)
+            if all(_matches(m, value, bits) for m, value, bits in fields):
+                return entry
+        return None
+
+
+def lookup_for(table: TableIR) -> Lookup:
+    """Return an empty search structure for a table."""
+    if table.match_kind is MatchKind.EXACT:
+        return ExactLookup()
+    if table.match_kind is MatchKind.LPM:
+        return LpmLookup(table)
+    return OrderedLookup(table)
+
+
+def _matches(match: Match, value: int, bits: int) -> bool:
+    if isinstance(match, Ternary):
+        return value & match.mask == match.value
+    if isinstance(match, Range):
+        return match.low <= value <= match.high
+    if isinstance(match, Lpm):
+        return value & prefix_mask(bits, match.prefix_len) == match.value
+    assert isinstance(match, Exact)
+    return value == match.value
+
+
+def _exact_key(match: tuple[Match, ...]) -> tuple[int, ...]:
+    return tuple(m[0] or 0 for m in match)
+
+
+def _rank(entry: Entry) -> tuple[int, int]:
+    return -entry.priority, entry.handle

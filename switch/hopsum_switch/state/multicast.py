@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multicast groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+
+MAX_GROUP_ID = 2**16 - 1
+MAX_INSTANCE = 2**16 - 1
+
+
+class Replica(NamedTuple):
+    """One copy of a multicast packet: its egress port and the number the egress control sees with it."""
+
+    port: int
+    instance: int
+
+
+class MulticastStore:
+    """Groups by id (1..65535); copies are made in the order in which a group lists its replicas."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, tuple[Replica, ...]] = {}
+
+    def insert(self, group: int, replicas: Sequence[Replica]) -> None:
+        """Add a group. Raises: AlreadyExistsError, InvalidArgumentError."""
+        checked = _check(group, replicas)
+        if group in self._groups:
+            raise AlreadyExistsError(f"multicast group {group} exists; modify it")
+        self._groups[group] = checked
+
+    def modify(self, group: int, replicas: Sequence[Replica]) -> None:
+        """Replace all replicas of a group. Raises: NotFoundError, InvalidArgumentError."""
+        checked = _check(group, replicas)
+        self.get(group)
+        self._groups[group] = checked
+
+    def delete(self, group: int) -> None:
+        """Remove a group. Raises: NotFoundError."""
+        self.get(group)
+        del self._groups[group]
+
+    def get(self, group: int) -> tuple[Replica, ...]:
+        """Return the replicas of a group. Raises: NotFoundError."""
+        try:
+            return self._groups[group]
+        except KeyError:
+            raise NotFoundError(f"no multicast group {group}") from None
+
+    def groups(self) -> dict[int, tuple[Replica, ...]]:
+        """Return a copy of all groups."""
+        return dict(self._groups)
+
+    def replicas(self, group: int) -> tuple[Replica, ...]:
+        """Return the replicas for a packet: none for an unknown group, which drops it."""
+        return self._groups.get(group, ())
+
+    def reset(self) -> None:
+        """Remove all groups."""
+        self._groups.clear()
+
+
+def _check(group: int, replicas: Sequence[Replica]) -> tuple[Replica, ...]:
+    if not 0 < group <= MAX_GROUP_ID:
+        raise InvalidArgumentError(f"multicast group {group} is outside 1..{MAX_GROUP_ID}")
+    for replica in replicas:
+        if not 0 <= replica.instance <= MAX_INSTANCE or replica.port < 0:
+            raise InvalidArgumentError(f"multicast group {group}: {replica} is out of range")
+    if len(set(replicas)) != len(replicas):
+        raise InvalidArgumentError(f"multicast group {group} lists a replica twice")
+    return tuple(replicas)

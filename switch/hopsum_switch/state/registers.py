@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Register arrays."""
+
+from __future__ import annotations
+
+from ..errors import InvalidArgumentError, NotFoundError
+from ..program.ir import Program
+
+
+class RegisterStore:
+    """All register arrays of a program, by fully qualified name; cells are unsigned integers."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._cells = {r.name: [0] * r.size for r in program.registers.values()}
+
+    def cells(self, name: str) -> list[int]:
+        """Return the live cells of an array. Raises: NotFoundError."""
+        try:
+            return self._cells[name]
+        except KeyError:
+            raise NotFoundError(f"the program has no register {name!r}") from None
+
+    def read(self, name: str, index: int) -> int:
+        """Return one cell. Raises: NotFoundError, InvalidArgumentError (index)."""
+        return self._checked(name, index)[index]
+
+    def read_all(self, name: str) -> list[int]:
+        """Return a copy of all cells. Raises: NotFoundError."""
+        return list(self.cells(name))
+
+    def write(self, name: str, index: int, value: int) -> None:
+        """Set one cell. Raises: NotFoundError, InvalidArgumentError (index, width)."""
+        cells = self._checked(name, index)
+        bits = self._program.registers[name].bits
+        if not 0 <= value < 1 << bits:
+            raise InvalidArgumentError(f"{name}: {value} is not a value of {bits} bits")
+        cells[index] = value
+
+    def reset(self) -> None:
+        """Set all cells to 0."""
+        for cells in self._cells.values():
+            cells[:] = [0] * len(cells)
+
+    def _checked(self, name: str, index: int) -> list[int]:
+        cells = self.cells(name)
+        if not 0 <= index < len(cells):
+            raise InvalidArgumentError(f"{name}: index {index} is outside 0..{len(cells) - 1}")
+        return cells

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lane proof and the lookup table."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.lanes import check_table, prove_lanes
+
+IDENTITY = tuple(range(16))
+
+
+@pytest.mark.parametrize(("workers", "granularity"), [(17, 15), (8, 31), (1, 255), (5, 51)])
+def test_the_largest_sum_fits(workers: int, granularity: int) -> None:
+    prove_lanes(workers, granularity)
+    with pytest.raises(ControlPlaneError):
+        prove_lanes(workers, granularity + 1 if workers > 1 else 256)
+
+
+def test_a_refusal_has_all_the_numbers() -> None:
+    with pytest.raises(ControlPlaneError) as error:
+        prove_lanes(10, 30)
+    assert str(error.value) == (
+        "n * g = 10 workers * granularity 30 = 300 may overflow a lane of 8 bits, whose maximum is 255: "
+        "granularity 30 allows 8 workers, 10 workers allow granularity 25; "
+        "use fewer workers or a coarser table"
+    )
+
+
+def test_a_refusal_says_when_no_table_is_coarse_enough() -> None:
+    with pytest.raises(ControlPlaneError) as error:
+        prove_lanes(18, 15)
+    assert "granularity 15 allows 17 workers, 18 workers allow no table (at least 15)" in str(error.value)
+
+
+def test_other_widths() -> None:
+    prove_lanes(64, 1023, lane_bits=16)
+    with pytest.raises(ControlPlaneError, match="maximum is 65535"):
+        prove_lanes(64, 1024, lane_bits=16)
+
+
+def test_the_granularity_is_the_last_value() -> None:
+    assert check_table(IDENTITY) == 15
+    assert check_table((*range(15), 200)) == 200
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (IDENTITY[:15], "15 entries"),
+        ((*IDENTITY, 16), "17 entries"),
+        ((1, *range(2, 17)), "T[0] = 1"),
+        ((*range(15), 14), "T[15] = 14 is not above T[14] = 14"),
+        ((*range(15), 15.0), "T[15] = 15.0 is not an int"),
+        ((False, *range(1, 16)), "T[0] = False is not an int"),
+    ],
+)
+def test_a_wrong_table_is_refused(table: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ControlPlaneError) as error:
+        check_table(table)
+    assert message in str(error.value)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about the tree itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [
+    path
+    for folder in ("host", "switch", "controlplane", "topologies", "ptf_tests", "tests", "tools", "p4")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in {".py", ".p4"} and "__pycache__" not in path.parts
+]
+
+
+def test_p4_holds_no_python() -> None:
+    """A package `p4` of ours would shadow the P4Runtime bindings."""
+    assert list((ROOT / "p4").rglob("*.py")) == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_source_carries_the_licence_and_stays_readable(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    assert any("SPDX-License-Identifier: Apache-2.0" in line for line in lines[:3]), "no SPDX line"
+    assert len(lines) <= 400 or path.name == "_layout.py", f"{len(lines)} lines: split it"
+
+
+def test_importing_hopsum_needs_numpy_only() -> None:
+    code = (
+        "import hopsum, hopsum.wire, hopsum.protocol, hopsum.transport, sys;"
+        "bad = [m for m in ('scapy', 'grpc', 'google.protobuf', 'p4', 'torch', 'rich') if m in sys.modules];"
+        "sys.exit(', '.join(bad))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_changelog_names_the_version_of_the_package() -> None:
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version is not None
+    assert f"## {version[1]}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_readme_ends_in_non_goals() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert headings[-1] == "Non-goals"

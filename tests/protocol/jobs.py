@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs, updates and payloads that several tests use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.protocol.aggregator import JobConfig, WorkerConfig
+from hopsum.wire import Header, Kind, Op, up_bytes
+
+TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 30)
+
+
+def worker(rank: int) -> WorkerConfig:
+    return WorkerConfig(rank, 10 + rank, 0x020000000100 + rank, 0x0A000001 + rank, 5000 + rank)
+
+
+def job(epoch: int = 7, workers: int = 2, *, quorum: int | None = None, **changes: Any) -> JobConfig:
+    settings: dict[str, Any] = {"job_index": 0, "slot_base": 0, "slots": 4, "table": TABLE, **changes}
+    members = tuple(worker(rank) for rank in range(workers))
+    return JobConfig(epoch, workers=members, quorum=quorum or workers, **settings)
+
+
+def update(rank: int = 0, **changes: int) -> Header:
+    settings: dict[str, int] = {"op": Op.ADD32, "epoch": 7, "round": 1, "count": 256, **changes}
+    length = settings.pop("length", up_bytes(settings["op"]) if settings["op"] in (1, 5, 7) else 0)
+    return Header(**{"kind": Kind.UPDATE, "worker": rank, "length": length, **settings})
+
+
+def words(*values: int) -> NDArray[np.uint8]:
+    """Payload of ADD32 or MAX32: these lanes first, then zeros."""
+    lanes = np.zeros(256, ">u4")
+    lanes[: len(values)] = values
+    return lanes.view(np.uint8)

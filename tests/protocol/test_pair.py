@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers and oracle together over a bad network: the sums are numpy's, and every rule is needed for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hopsum.protocol import admission, aggregator, decision, worker
+from hopsum.protocol.admission import Admitted, Packet
+from hopsum.protocol.decision import Lanes, Situation
+from hopsum.protocol.switch_config import JobConfig, SwitchConfig
+from hopsum.protocol.worker import Worker
+from hopsum.protocol.worker_state import AllReduce
+from hopsum.wire import Drop, Event, Header
+
+from .network import Weather, scenario
+
+SEEDS = range(40)
+Patch = pytest.MonkeyPatch
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_worker_gets_numpys_sums(seed: int) -> None:
+    scenario(seed)
+
+
+def test_a_good_network_needs_no_second_try() -> None:
+    for epoch in scenario(1, Weather(drop=0, duplicate=0, straggle=0, delay_s=0.001)):
+        for each in epoch.workers:
+            assert each.statistics.retransmits == 0
+            assert each.statistics.results == each.statistics.updates == each.stream.end
+
+
+def test_the_network_was_bad() -> None:
+    """Else the tests above say nothing: all that can happen with quorum n happened."""
+    events: Counter[Event] = Counter()
+    drops: Counter[Drop] = Counter()
+    retransmits = duplicates = stale = foreign = 0
+    for seed in SEEDS:
+        switch = scenario(seed)[-1].switch
+        drops.update(switch.drops)
+        for (_, event), count in switch.job_events.items():
+            events[event] += count
+        for epoch in scenario(seed):
+            for each in epoch.workers:
+                retransmits += each.statistics.retransmits
+                duplicates += each.statistics.duplicates
+                stale += each.statistics.stale_ignored
+                foreign += each.statistics.ignored[Drop.UNKNOWN_EPOCH]
+    assert set(events) == set(Event) - {Event.FAULT}
+    assert set(drops) == {Drop.UNKNOWN_EPOCH}
+    assert min(retransmits, duplicates, stale, foreign) > 0
+
+
+def dup_check(patch: Patch) -> None:
+    patch.setattr(decision, "is_repeat", lambda copy, update: False)
+
+
+def reset_all(patch: Patch) -> None:
+    row = decision.TABLE[Situation.NEW]
+    patch.setitem(decision.TABLE, Situation.NEW, row._replace(lanes=Lanes.ADD))
+
+
+def epoch_tag(patch: Patch) -> None:
+    def by_round(copy: decision.Copy, update: decision.Update) -> bool:
+        return update.round > copy.round
+
+    patch.setattr(decision, "is_new", by_round)
+    patch.setattr(aggregator, "is_new", by_round)
+
+
+def close(patch: Patch) -> None:
+    row = decision.TABLE[Situation.COMPLETE]
+    patch.setitem(decision.TABLE, Situation.COMPLETE, row._replace(lanes=Lanes.ADD))
+
+
+def answer_dup(patch: Patch) -> None:
+    row = decision.TABLE[Situation.COMPLETE]
+    patch.setitem(decision.TABLE, Situation.COMPLETE, row._replace(reply=decision.Reply.NONE))
+
+
+def epoch_switch(patch: Patch) -> None:
+    def any_epoch(packet: Packet, switch: SwitchConfig, jobs: dict[int, JobConfig]) -> Admitted | Drop:
+        (job,) = jobs.values()
+        return admission.admit(packet, switch, {packet.header.epoch: job})
+
+    patch.setattr(aggregator, "admit", any_epoch)
+
+
+def epoch_worker(patch: Patch) -> None:
+    position = Worker._own_position
+
+    def any_epoch(self: Worker, header: Header, values: memoryview) -> int:
+        return position(self, replace(header, epoch=self.membership.epoch), values)
+
+    patch.setattr(Worker, "_own_position", any_epoch)
+
+
+def in_order(patch: Patch) -> None:
+    """Send every position as soon as it is submitted: no window."""
+    open_new = Worker._open_new
+
+    def open_everything(self: Worker, reduce: AllReduce) -> None:
+        open_new(self, reduce)
+        for position in range(reduce.first, self.stream.end):
+            if position not in self._awaited:
+                self._awaited[position] = worker.Awaited()
+                self._to_send.append(position)
+
+    patch.setattr(Worker, "_open_new", open_everything)
+
+
+def frozen_payload(patch: Patch) -> None:
+    """Encode again before every transmission."""
+    to_send = Worker.datagrams_to_send
+
+    def reencoded(self: Worker, now: float) -> list[memoryview]:
+        views = to_send(self, now)
+        if not self.statistics.retransmits:
+            return views
+        changed = [np.frombuffer(view, np.uint8).copy() for view in views]
+        for datagram in changed:
+            datagram[-1] ^= 1
+        return [memoryview(datagram) for datagram in changed]
+
+    patch.setattr(Worker, "datagrams_to_send", reencoded)
+
+
+def first_stays(patch: Patch) -> None:
+    """A second RESULT for the same position is counted as progress."""
+    patch.setattr(Worker, "_is_held", lambda self, position, reduce: reduce is None and position < self.stream.end)
+
+
+def stale_match(patch: Patch) -> None:
+    """Any STALE is taken for the round that its slot waits for."""
+    on_stale = Worker._on_stale
+
+    def current(self: Worker, header: Header, position: int) -> None:
+        on_stale(self, header, self._open_position[header.slot])
+
+    patch.setattr(Worker, "_on_stale", current)
+
+
+@pytest.mark.parametrize(
+    "take_away",
+    [
+        dup_check,
+        reset_all,
+        epoch_tag,
+        close,
+        answer_dup,
+        epoch_switch,
+        epoch_worker,
+        in_order,
+        frozen_payload,
+        first_stays,
+        stale_match,
+    ],
+)
+def test_a_rule_less_is_found(take_away: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    take_away(monkeypatch)
+    for seed in SEEDS:
+        try:
+            scenario(seed)
+        except AssertionError:
+            return
+    pytest.fail(f"{take_away.__name__} was not missed in {len(SEEDS)} scenarios")

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Positions, slots and rounds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopsum.errors import EpochOver
+from hopsum.protocol.stream import MAX_ROUND, Place, Stream
+
+SLOTS = st.integers(1, 2048)
+
+
+@given(SLOTS, st.integers(0, 2**43))
+def test_place_and_position(slots: int, position: int) -> None:
+    stream = Stream(slots)
+    position %= stream.capacity
+    place = stream.place(position)
+    assert 0 <= place.slot < slots
+    assert 1 <= place.round <= MAX_ROUND
+    assert place.version == place.round % 2
+    assert stream.position(*place) == position
+
+
+@given(SLOTS, st.integers(0, 2**40), st.integers(0, 50))
+def test_places(slots: int, first: int, count: int) -> None:
+    stream = Stream(slots)
+    slot_array, round_array = stream.places(first, count)
+    assert list(zip(slot_array.tolist(), round_array.tolist(), strict=True)) == [
+        tuple(stream.place(position)) for position in range(first, first + count)
+    ]
+
+
+def test_a_slots_rounds_alternate_versions() -> None:
+    stream = Stream(3)
+    assert [stream.place(position) for position in (0, 2, 3, 7)] == [
+        Place(0, 1),
+        Place(2, 1),
+        Place(0, 2),
+        Place(1, 3),
+    ]
+
+
+def test_the_stream_runs_on_over_all_reduces() -> None:
+    stream = Stream(4)
+    assert [stream.take(3), stream.take(1), stream.take(6)] == [0, 3, 4]
+    assert stream.place(stream.end) == Place(2, 3)
+
+
+def test_an_epoch_ends_before_its_rounds_wrap() -> None:
+    stream = Stream(2)
+    assert stream.place(stream.capacity - 1) == Place(1, 2**32 - 2)
+    stream.end = stream.capacity - 3
+    with pytest.raises(EpochOver, match=r"4 chunks do not fit.*Continue in a new epoch"):
+        stream.take(4)
+    assert stream.take(3) == stream.capacity - 3
+    with pytest.raises(EpochOver):
+        stream.take(1)
+
+
+@pytest.mark.parametrize(("slot", "round_"), [(2, 1), (-1, 1), (0, 0), (0, 2**32 - 1), (0, 2**32)])
+def test_no_position_stands_there(slot: int, round_: int) -> None:
+    with pytest.raises(ValueError, match=r"slots 0\.\.1, rounds 1\.\.4294967294"):
+        Stream(2).position(slot, round_)
+
+
+@pytest.mark.parametrize("slots", [0, 2049])
+def test_slots_of_a_job(slots: int) -> None:
+    with pytest.raises(ValueError, match="1 to 2048 slots"):
+        Stream(slots)

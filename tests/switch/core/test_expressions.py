@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expressions: generated code against a model that evaluates the JSON directly, on random trees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsum_switch.errors import ProgramError
+from hopsum_switch.interp.expressions import compile_condition, compile_data
+from hopsum_switch.interp.packet import Layout
+from hopsum_switch.program import load_program
+from hopsum_switch.program.int_types import MAX_SHIFT
+from hopsum_switch.program.ir_expressions import IntType
+from hopsum_switch.program.json_operands import operand
+from hopsum_switch.program.lower_expressions import lower_bool, lower_data
+from hopsum_switch.program.scope import Place, Scope
+
+from .builder import Json, assign, build, expression, field, hexstr
+
+WIDTHS = {"a": 8, "b": 16, "w": 2048, "s": 8}
+BUILDER = build(("a", 8), ("b", 16), ("w", 2048), ("s", 8, True))
+PROGRAM = BUILDER.load()
+LAYOUT = Layout(PROGRAM)
+SCOPE = Scope(headers=dict(PROGRAM.headers), fields={(f.header, f.name): f for f in PROGRAM.fields})
+PLACE = Place(SCOPE, (), None)
+
+ARITHMETIC = ["+", "-", "*", "&", "|", "^"]
+COMPARISONS = ["==", "!=", "<", "<=", ">", ">="]
+
+
+def data_trees(depth: int) -> st.SearchStrategy[Json]:
+    leaves = st.one_of(
+        st.sampled_from([field("h", name) for name in WIDTHS]),
+        st.integers(-(2**70), 2**70).map(hexstr),
+        st.integers(0, 255).map(hexstr),
+    )
+    if depth == 0:
+        return leaves
+    data, condition = data_trees(depth - 1), bool_trees(depth - 1)
+    width = st.integers(1, 80).map(hexstr)
+    positive = st.integers(1, 2**70).map(hexstr)
+    unsigned = st.sampled_from([field("h", "a"), field("h", "b"), field("h", "w")])
+    return st.one_of(
+        leaves,
+        st.builds(expression, st.sampled_from(ARITHMETIC), data, data),
+        st.builds(expression, st.sampled_from(["<<", ">>"]), data, st.integers(0, 100).map(hexstr)),
+        st.builds(expression, st.sampled_from(["<<", ">>"]), data, st.just(field("h", "a"))),
+        st.builds(expression, st.sampled_from(["/", "%"]), unsigned, positive),
+        st.builds(expression, st.just("~"), st.none(), data),
+        st.builds(expression, st.just("-"), st.none(), data),
+        st.builds(expression, st.sampled_from(["two_comp_mod", "usat_cast", "sat_cast"]), data, width),
+        st.builds(expression, st.just("?"), data, data, condition),
+        st.builds(expression, st.just("b2d"), st.none(), condition),
+    )
+
+
+def bool_trees(depth: int) -> st.SearchStrategy[Json]:
+    leaves: st.SearchStrategy[Json] = st.booleans().map(lambda value: {"type": "bool", "value": value})
+    if depth == 0:
+        return leaves
+    data, condition = data_trees(depth - 1), bool_trees(depth - 1)
+    return st.one_of(
+        leaves,
+        st.builds(expression, st.sampled_from(COMPARISONS), data, data),
+        st.builds(expression, st.sampled_from(["and", "or", "==", "!="]), condition, condition),
+        st.builds(expression, st.just("not"), st.none(), condition),
+        st.builds(expression, st.just("d2b"), st.none(), data),
+        st.builds(expression, st.just("?"), condition, condition, condition),
+    )
+
+
+def model(tree: Json | None, values: dict[str, int]) -> Any:
+    """Evaluate the JSON as its format describes it: integers without limit."""
+    if tree is None:
+        return 0
+    if tree["type"] == "field":
+        return values[tree["value"][1]]
+    if tree["type"] == "hexstr":
+        return int(tree["value"], 16)
+    if tree["type"] == "bool":
+        return tree["value"]
+    inner = tree["value"]
+    op, right = inner["op"], model(inner["right"], values)
+    if op in UNARY_MODEL:
+        return UNARY_MODEL[op](right)
+    left = model(inner["left"], values)
+    if op == "?":
+        return left if model(inner["cond"], values) else right
+    return BINARY_MODEL[op](left, right)
+
+
+def wrap(value: int, bits: int) -> int:
+    value %= 2**bits
+    return value - 2**bits if value >= 2 ** (bits - 1) else value
+
+
+UNARY_MODEL: dict[str, Any] = {
+    "~": lambda x: -1 - x,
+    "not": lambda x: not x,
+    "d2b": lambda x: x != 0,
+    "b2d": int,
+}
+BINARY_MODEL: dict[str, Any] = {
+    "+": lambda x, y: x + y,
+    "-": lambda x, y: x - y,
+    "*": lambda x, y: x * y,
+    "/": lambda x, y: x // y,
+    "%": lambda x, y: x % y,
+    "&": lambda x, y: x & y,
+    "|": lambda x, y: x | y,
+    "^": lambda x, y: x ^ y,
+    "<<": lambda x, y: x * 2**y,
+    ">>": lambda x, y: x // 2**y,
+    "==": lambda x, y: x == y,
+    "!=": lambda x, y: x != y,
+    "<": lambda x, y: x < y,
+    "<=": lambda x, y: x <= y,
+    ">": lambda x, y: x > y,
+    ">=": lambda x, y: x >= y,
+    "and": lambda x, y: x and y,
+    "or": lambda x, y: x or y,
+    "two_comp_mod": wrap,
+    "usat_cast": lambda x, y: sorted((0, x, 2**y - 1))[1],
+    "sat_cast": lambda x, y: sorted((-(2 ** (y - 1)), x, 2 ** (y - 1) - 1))[1],
+}
+
+FIELD_VALUES = st.fixed_dictionaries(
+    {
+        "a": st.integers(0, 2**8 - 1),
+        "b": st.integers(0, 2**16 - 1),
+        "w": st.one_of(st.integers(0, 2**2048 - 1), st.just(2**2048 - 1)),
+        "s": st.integers(-(2**7), 2**8 - 1),
+    }
+)
+
+
+def slots(values: dict[str, int]) -> list[int]:
+    result = LAYOUT.fresh()
+    for name, value in values.items():
+        result[PROGRAM.field("h", name).slot] = value
+    return result
+
+
+def holds(kind: IntType, value: int) -> bool:
+    low = -(1 << (kind.bits - 1)) if kind.signed else 0
+    return low <= value < low + (1 << kind.bits)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(data_trees(4), FIELD_VALUES)
+def test_integer_expressions_equal_the_model_and_stay_in_their_type(tree: Json, values: dict[str, int]) -> None:
+    expr = lower_data(operand(tree, "test"), PLACE)
+    result = compile_data(expr, LAYOUT, "test")(slots(values))
+    assert result == model(tree, values)
+    assert holds(expr.type, result)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(bool_trees(4), FIELD_VALUES)
+def test_conditions_equal_the_model(tree: Json, values: dict[str, int]) -> None:
+    condition = compile_condition(lower_bool(operand(tree, "test"), PLACE), LAYOUT, "test")
+    assert bool(condition(slots(values))) == model(tree, values)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(data_trees(3), FIELD_VALUES, st.sampled_from(["a", "b", "w", "s"]))
+def test_a_store_wraps_to_the_field(tree: Json, values: dict[str, int], target: str) -> None:
+    builder = build(("a", 8), ("b", 16), ("w", 2048), ("s", 8, True))
+    builder.primitives.append(assign(field("h", target), tree))
+    frame = b"".join((values[name] % 2**bits).to_bytes(bits // 8, "big") for name, bits in WIDTHS.items())
+    out = builder.run(frame)
+    read = {**values, "s": wrap(values["s"], 8)}
+    expected = model(tree, read) % 2 ** WIDTHS[target]
+    offset = sum(bits // 8 for bits in list(WIDTHS.values())[: list(WIDTHS).index(target)])
+    assert int.from_bytes(out[offset : offset + WIDTHS[target] // 8], "big") == expected
+
+
+@pytest.mark.parametrize(
+    ("stored", "read_back"),
+    [(127, 127), (-128, -128), (128, 128), (255, 255), (256, 0), (-129, 127), (300, 44), (511, -1)],
+)
+def test_a_signed_field_wraps_only_outside_its_double_range(stored: int, read_back: int) -> None:
+    builder = build(("s", 8, True), ("pad", 56))
+    builder.primitives += [
+        assign(field("h", "s"), hexstr(stored)),
+        assign(field("scalars", "n"), field("h", "s")),
+        assign(field("h", "pad"), expression("+", field("scalars", "n"), hexstr(1000))),
+    ]
+    assert int.from_bytes(builder.run(bytes(8))[1:], "big") == read_back + 1000
+
+
+def test_a_hostile_shift_amount_costs_nothing() -> None:
+    builder = build(("w", 64),)
+    amount = expression("+", field("h", "w"), hexstr(2**40))
+    builder.primitives += [
+        assign(field("scalars", "m"), expression("<<", field("h", "w"), amount)),
+        assign(field("h", "w"), expression("+", field("scalars", "m"), expression(">>", field("h", "w"), amount))),
+    ]
+    assert builder.run(b"\xff" * 8) == bytes(8)
+
+
+def test_shift_types_are_bounded() -> None:
+    tree = expression("<<", field("h", "a"), field("h", "w"))
+    assert lower_data(operand(tree, "test"), PLACE).type.bits == 8 + MAX_SHIFT
+
+
+def test_deep_expressions_run_where_python_would_refuse_to_nest() -> None:
+    tree = field("h", "a")
+    for step in range(150):
+        tree = expression("+", tree, hexstr(step))
+    builder = build(("a", 32))
+    builder.primitives.append(assign(field("h", "a"), tree))
+    assert int.from_bytes(builder.run((7).to_bytes(4, "big")), "big") == 7 + sum(range(150))
+
+
+def test_absurdly_deep_expressions_are_refused() -> None:
+    text = build().text().replace('"primitives": []', '"primitives": [PLACE]', 1)
+    deep = '{"type":"expression","value":{"op":"~","left":null,"right":' * 3000
+    deep += '{"type":"field","value":["h","a"]}' + "}}" * 3000
+    call = '{"op":"assign","parameters":[{"type":"field","value":["h","a"]},' + deep + "]}"
+    with pytest.raises(ProgramError, match="nested too deeply"):
+        load_program(text.replace("PLACE", call, 1))
+
+
+def test_header_comparison_needs_both_valid() -> None:
+    builder = build()
+    same = expression("==", {"type": "header", "value": "h"}, {"type": "header", "value": "g"})
+    other = expression("!=", {"type": "header", "value": "h"}, {"type": "header", "value": "h"})
+    report = expression("+", expression("b2d", None, same), expression("b2d", None, other))
+    builder.primitives.append(assign(field("h", "a"), report))
+    assert builder.run(b"\x05\x06") == b"\x00\x06"
+    builder.primitives.insert(0, {"op": "assign_header", "parameters": [HEADER_G, HEADER_H]})
+    assert builder.run(b"\x05\x06") == b"\x01\x06" + b"\x05\x06"
+
+
+HEADER_H = {"type": "header", "value": "h"}
+HEADER_G = {"type": "header", "value": "g"}
+
+
+@pytest.mark.parametrize(("header", "expected"), [("h", 1), ("g", 0), ("scalars", 1)])
+def test_validity_as_operator_and_as_field(header: str, expected: int) -> None:
+    builder = build()
+    operator = expression("b2d", None, expression("valid", None, {"type": "header", "value": header}))
+    builder.primitives += [
+        assign(field("h", "a"), operator),
+        assign(field("h", "b"), field(header, "$valid$")),
+    ]
+    assert builder.run(b"\xff\xff") == bytes([expected, expected])

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every unsupported construct is refused by its name, object and source line; the list is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hopsum_switch.errors import UnsupportedError
+from hopsum_switch.program.unsupported import UNSUPPORTED, refuse
+
+from .builder import SOURCE, ProgramBuilder, assign, build, expression, field, hexstr, primitive
+
+Spoil = Callable[[ProgramBuilder], Any]
+HERE = " at test.p4(42): the construct"
+NOWHERE = " (no source position in the JSON)"
+
+
+def section(key: str, **item: Any) -> Spoil:
+    return lambda b: b.data.update({key: [{"name": "thing", "id": 0, "source_info": SOURCE, **item}]})
+
+
+def call(op: str, *args: Any) -> Spoil:
+    return lambda b: b.primitives.append(primitive(op, *args))
+
+
+def value(tree: Any) -> Spoil:
+    return call("assign", field("h", "a"), tree)
+
+
+def table(**change: Any) -> Spoil:
+    return lambda b: b.ingress["tables"][0].update(change)
+
+
+def parser(op: str, *args: Any) -> Spoil:
+    return lambda b: b.states[0]["parser_ops"].append({"op": op, "parameters": list(args)})
+
+
+def other(kind: str) -> Any:
+    return {"type": kind, "value": "thing"}
+
+
+def stack_key() -> Any:
+    return [{"match_type": "valid", "target": "h", "mask": None, "name": "h"}]
+
+
+CASES: list[tuple[str, str, str, Spoil]] = [
+    ("action profile", "thing", HERE, lambda b: b.ingress.update(action_profiles=[{"name": "thing", "source_info": SOURCE}])),
+    ("action profile", "table tbl_in of type indirect", HERE, table(type="indirect")),
+    ("assert", "primitive assert", HERE, call("assert", hexstr(1))),
+    ("assert", "primitive assume", HERE, call("assume", hexstr(1))),
+    ("checksum type", "ipv4 of sum", NOWHERE, section("checksums", name="sum", type="ipv4", target=["h", "a"], source_info=None)),
+    ("clone", "primitive clone_ingress_pkt_to_egress", HERE, call("clone_ingress_pkt_to_egress", hexstr(1), hexstr(1))),
+    ("clone", "primitive clone_egress_pkt_to_egress", HERE, call("clone_egress_pkt_to_egress", hexstr(1), hexstr(1))),
+    ("digest", "thing", HERE, section("learn_lists")),
+    ("digest", "primitive generate_digest", HERE, call("generate_digest", hexstr(1), hexstr(1))),
+    ("division", "operator /", HERE, value(expression("/", field("h", "a"), field("h", "b")))),
+    ("division", "operator %", HERE, value(expression("%", field("h", "a"), hexstr(0)))),
+    ("division", "operator /", HERE, value(expression("/", field("scalars", "n"), hexstr(3)))),
+    ("expression", "operator <=>", HERE, value(expression("<=>", field("h", "a"), field("h", "b")))),
+    ("extern", "thing", HERE, section("extern_instances")),
+    ("extern", "operand of type extern", HERE, value(other("extern"))),
+    ("hash algorithm", "xxh64 of thing", HERE, section("calculations", algo="xxh64", input=[])),
+    ("header stack", "thing", HERE, section("header_stacks")),
+    ("header stack", "primitive push", HERE, call("push", other("header_stack"), hexstr(1))),
+    ("header stack", "operator size_stack", HERE, value(expression("size_stack", None, other("header_stack")))),
+    ("header stack", "operand of type stack_field", HERE, value(other("stack_field"))),
+    ("header stack", "extract to stack", NOWHERE, parser("extract", other("stack"))),
+    ("header union", "thing", HERE, section("header_unions")),
+    ("header union", "thing", HERE, section("header_union_types")),
+    ("header union", "thing", HERE, section("header_union_stacks")),
+    ("header union", "primitive assign_union", HERE, call("assign_union", other("header_union"), other("header_union"))),
+    ("header union", "operator ==u", HERE, value(expression("b2d", None, expression("==u", other("x"), other("x"))))),
+    ("header union", "extract to union_stack", NOWHERE, parser("extract", other("union_stack"))),
+    ("idle timeout", "table tbl_in", HERE, table(support_timeout=True)),
+    ("log message", "primitive log_msg", HERE, call("log_msg", other("string"), other("parameters_vector"))),
+    ("match kind", "valid of h", HERE, table(key=stack_key(), match_type="exact")),
+    ("match kind", "fuzzy in table tbl_in", HERE, table(match_type="fuzzy")),
+    ("meter", "thing", HERE, section("meter_arrays")),
+    ("meter", "direct meter thing of table tbl_in", HERE, table(direct_meters="thing")),
+    ("meter", "primitive execute_meter", HERE, call("execute_meter", other("meter_array"), hexstr(1), field("h", "a"))),
+    ("operand", "operand of type surprise", HERE, value(other("surprise"))),
+    ("parser operation", "shift in state start", NOWHERE, lambda b: b.states[0]["parser_ops"].append({"op": "shift", "parameters": [1]})),
+    ("parser operation", "jump in state start", NOWHERE, parser("jump")),
+    ("primitive", "teleport", HERE, call("teleport")),
+    ("primitive", "teleport in the deparser", HERE, lambda b: b.data["deparsers"][0].update(primitives=[primitive("teleport")])),
+    ("recirculate", "primitive recirculate", HERE, call("recirculate", hexstr(1))),
+    ("register reference", "operand of type register", HERE, value({"type": "register", "value": ["r", hexstr(1)]})),
+    ("resubmit", "primitive resubmit", HERE, call("resubmit", hexstr(1))),
+    ("saturating field", "h.a", NOWHERE, lambda b: b.data["header_types"][0].update(fields=[["a", 8, False, True]])),
+    ("validity write", "h.$valid$", HERE, call("assign", field("h", "$valid$"), hexstr(1))),
+    ("validity write", "h.$valid$", NOWHERE, parser("set", field("h", "$valid$"), hexstr(1))),
+    ("value set", "thing", HERE, section("parse_vsets")),
+    (
+        "value set",
+        "transition of state start",
+        NOWHERE,
+        lambda b: b.states[0]["transitions"].insert(0, {"type": "parse_vset", "value": "x", "next_state": None}),
+    ),
+    ("varbit", "field h.a", NOWHERE, lambda b: b.data["header_types"][0].update(fields=[["a", "*"]])),
+    ("varbit", "extract with a length in state start", NOWHERE, parser("extract_VL", other("regular"), hexstr(8))),
+    ("varbit", "primitive assign_VL", HERE, call("assign_VL", field("h", "a"), field("h", "b"))),
+]
+
+
+@pytest.mark.parametrize(("construct", "what", "place", "spoil"), CASES, ids=[f"{c[0]}: {c[1]}" for c in CASES])
+def test_refused_by_name_object_and_line(construct: str, what: str, place: str, spoil: Spoil) -> None:
+    builder = build()
+    spoil(builder)
+    with pytest.raises(UnsupportedError) as caught:
+        builder.load()
+    assert str(caught.value) == f"unsupported {construct}: {what}{place}; not run: {UNSUPPORTED[construct]}"
+
+
+def test_every_construct_of_the_list_is_refused_somewhere() -> None:
+    assert {case[0] for case in CASES} == set(UNSUPPORTED)
+
+
+def test_only_listed_constructs_can_be_refused() -> None:
+    with pytest.raises(KeyError):
+        refuse("something else", "thing")
+
+
+def test_the_program_itself_loads() -> None:
+    builder = build()
+    builder.primitives.append(assign(field("h", "a"), hexstr(1)))
+    builder.load()

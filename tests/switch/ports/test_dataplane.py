@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop between ports and engine, with engines of a few lines."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from hopsum_switch.ports.base import PortError
+from hopsum_switch.ports.dataplane import Dataplane
+from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.udp import UdpAddress, UdpPort
+from hopsum_switch.ports.unix import UnixPort
+
+DEADLINE_S = 10.0
+
+
+class Cross:
+    """Sends every frame out of the other of two ports, twice."""
+
+    def process(self, port: int, frame: bytes, now_us: int) -> list[tuple[int, bytes]]:
+        return [(port ^ 1, frame), (port ^ 1, frame[::-1])]
+
+
+@contextmanager
+def running(dataplane: Dataplane) -> Iterator[Dataplane]:
+    thread = threading.Thread(target=dataplane.run)
+    thread.start()
+    try:
+        yield dataplane
+    finally:
+        dataplane.stop()
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+        dataplane.close()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.002)
+
+
+def pair(stack: ExitStack) -> tuple[UnixPort, socket.socket]:
+    inside, outside = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    stack.enter_context(outside)
+    outside.settimeout(DEADLINE_S)
+    return UnixPort(inside), outside
+
+
+def test_frames_go_through_memory_and_unix_ports() -> None:
+    with ExitStack() as stack:
+        port, outside = pair(stack)
+        memory = MemoryPort()
+        dataplane = stack.enter_context(running(Dataplane()))
+        dataplane.engine = Cross()
+        dataplane.bind(0, memory)
+        dataplane.bind(1, port)
+        for _ in range(100):
+            memory.inject(b"ab")
+            assert [outside.recv(10), outside.recv(10)] == [b"ab", b"ba"]
+        outside.send(b"cd")
+        wait_for(lambda: dataplane.ports()[0]["sent"] == 2)
+        assert memory.take() == [b"cd", b"dc"]
+        assert memory.take() == []
+        assert dataplane.stats()["packets"] == 101
+
+
+def test_frames_without_engine_or_port_are_counted() -> None:
+    with running(Dataplane()) as dataplane:
+        memory = MemoryPort()
+        dataplane.bind(4, memory)
+        memory.inject(b"x")
+        wait_for(lambda: dataplane.stats()["dropped"] == {"no_pipeline": 1})
+        dataplane.engine = Cross()
+        memory.inject(b"x")
+        wait_for(lambda: dataplane.stats()["dropped"] == {"no_pipeline": 1, "no_such_port": 2})
+
+
+def test_a_frame_on_which_the_engine_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Fragile(Cross):
+        def process(self, port: int, frame: bytes, now_us: int) -> list[tuple[int, bytes]]:
+            if frame == b"bad":
+                raise ZeroDivisionError("a bug")
+            return super().process(port, frame, now_us)
+
+    with running(Dataplane()) as dataplane:
+        dataplane.engine = Fragile()
+        memory = MemoryPort()
+        dataplane.bind(0, memory)
+        dataplane.bind(1, MemoryPort())
+        memory.inject(b"bad")
+        memory.inject(b"good")
+        wait_for(lambda: dataplane.ports()[1]["sent"] == 2)
+        assert dataplane.stats()["dropped"] == {"engine_error": 1}
+    assert "a bug" in caplog.text
+
+
+def test_ports_come_and_go_while_it_runs() -> None:
+    with ExitStack() as stack:
+        dataplane = stack.enter_context(running(Dataplane()))
+        dataplane.engine = Cross()
+        udp = UdpPort.bind(0, UdpAddress("127.0.0.1", 0))
+        dataplane.bind(0, udp)
+        with pytest.raises(PortError, match="already bound"):
+            dataplane.bind(0, MemoryPort())
+        assert sorted(dataplane.ports()) == [0]
+        dataplane.unbind(0)
+        with pytest.raises(PortError, match=r"port 0 is not bound: bound are \[\]"):
+            dataplane.unbind(0)
+        again = UdpPort.bind(0, udp.address)  # the address is free as soon as unbind returns
+        dataplane.bind(0, again)
+        port, outside = pair(stack)
+        dataplane.bind(1, port)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+            peer.sendto(b"x", again.address)
+            assert outside.recv(2000).endswith(b"x")
+
+
+def test_a_port_that_cannot_be_bound_is_closed() -> None:
+    with running(Dataplane()) as dataplane:
+        udp = UdpPort.bind(5, UdpAddress("127.0.0.1", 0))
+        with pytest.raises(PortError, match="511 does not exist"):
+            dataplane.bind(511, udp)
+        assert udp.fileno() == -1
+
+
+def test_control_operations_fall_between_packets_and_are_not_starved() -> None:
+    """Under endless traffic every control operation gets in, and never during a packet."""
+    inside = threading.Event()
+
+    class Slow(Cross):
+        def process(self, port: int, frame: bytes, now_us: int) -> list[tuple[int, bytes]]:
+            inside.set()
+            time.sleep(0.0005)
+            inside.clear()
+            return [(port, frame)]  # back into the same queue: the port is never idle
+
+    class Loop(MemoryPort):
+        def send(self, frame: bytes) -> None:
+            super().send(frame)
+            self.inject(frame)
+
+    with running(Dataplane()) as dataplane:
+        dataplane.engine = Slow()
+        port = Loop()
+        dataplane.bind(0, port)
+        port.inject(b"x")
+        wait_for(lambda: dataplane.packets > 10)
+        before = dataplane.packets
+        for _ in range(50):
+            with dataplane.gate.control():
+                assert not inside.is_set()
+        assert dataplane.packets - before < 50 * 2 * 32 + 100, "a control operation waited for more than a batch"
+        now = dataplane.packets
+        wait_for(lambda: dataplane.packets > now + 10)
+
+
+def test_injected_frames_need_no_bound_port() -> None:
+    with running(Dataplane()) as dataplane:
+        dataplane.engine = Cross()
+        out = MemoryPort()
+        dataplane.bind(1, out)
+        dataplane.inject(0, b"ab")
+        assert out.take() == [b"ab", b"ba"]

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""UDP ports: the frames they make, the frames they refuse to send, the addresses they refuse to bind."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopsum_switch.ports.base import PortError
+from hopsum_switch.ports.udp import (
+    FrameError,
+    UdpAddress,
+    UdpPort,
+    checksum,
+    ipv4_udp,
+    parse_udp_address,
+    strip,
+)
+
+LOOPBACK = UdpAddress("127.0.0.1", 0)
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def open_peer(stack: ExitStack) -> socket.socket:
+    peer = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    peer.bind(LOOPBACK)
+    peer.settimeout(DEADLINE_S)
+    return peer
+
+
+def open_port(stack: ExitStack, number: int = 3, shown_as: UdpAddress | None = None) -> UdpPort:
+    port = UdpPort.bind(number, LOOPBACK, shown_as)
+    stack.callback(port.close)
+    return port
+
+
+def receive_one(port: UdpPort) -> bytes:
+    """Loopback delivers before sendto returns, so one call suffices."""
+    (frame,) = port.receive()
+    return frame
+
+
+def reference_checksum(data: bytes) -> int:
+    """RFC 1071 as written: add 16-bit words, fold the carries, complement."""
+    data += b"\0" * (len(data) % 2)
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total ^ 0xFFFF
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=80),
+        st.sampled_from([b"", b"\0\0", b"\xff\xff", b"\xff\xff\xff\xff", b"\0\1\xff\xfe"]),
+    )
+)
+def test_checksum_is_rfc_1071s(data: bytes) -> None:
+    assert checksum(data) == reference_checksum(data)
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 32, 1400, 9001, 65507])
+def test_a_datagram_of_any_size_becomes_a_frame_consistent_with_itself(stack: ExitStack, size: int) -> None:
+    port, peer = open_port(stack), open_peer(stack)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    payload = bytes(i * 7 & 0xFF for i in range(size))
+    peer.sendto(payload, port.address)
+    frame = receive_one(port)
+    assert frame[:14] == bytes.fromhex("0200000000030200000001030800")
+    ip, udp = frame[14:34], frame[34:42]
+    assert frame[42:] == payload
+    assert (ip[0], ip[8], ip[9]) == (0x45, 64, 17)
+    assert int.from_bytes(ip[2:4], "big") == 28 + size
+    assert ip[12:16] == ip[16:20] == socket.inet_aton("127.0.0.1")
+    assert struct.unpack("!HHH", udp[:6]) == (peer.getsockname()[1], port.address.port, 8 + size)
+    assert reference_checksum(ip) == 0
+    assert udp[6:8] != b"\0\0"
+    assert reference_checksum(ip[12:20] + struct.pack("!HH", 17, 8 + size) + udp + payload) == 0
+    assert (port.counters.received, port.counters.received_bytes) == (1, 42 + size)
+
+
+def test_as_replaces_the_destination_only(stack: ExitStack) -> None:
+    port, peer = open_port(stack, shown_as=UdpAddress("10.0.0.1", 24677)), open_peer(stack)
+    peer.sendto(b"x", port.address)
+    frame = receive_one(port)
+    assert frame[26:34] == socket.inet_aton("127.0.0.1") + socket.inet_aton("10.0.0.1")
+    assert struct.unpack("!HH", frame[34:38]) == (peer.getsockname()[1], 24677)
+    assert strip(frame)[1] == ("10.0.0.1", 24677)
+
+
+def test_a_frame_goes_to_the_address_it_names_from_the_ports_socket(stack: ExitStack) -> None:
+    port, first, second = open_port(stack), open_peer(stack), open_peer(stack)
+    for peer, payload in ((first, b"one"), (second, b""), (first, b"three")):
+        port.send(frame_to(peer, payload))
+        assert peer.recvfrom(100) == (payload, tuple(port.address))
+    assert (port.counters.sent, port.counters.dropped) == (3, {})
+
+
+def test_padding_after_the_packet_is_not_sent(stack: ExitStack) -> None:
+    port, peer = open_port(stack), open_peer(stack)
+    port.send(frame_to(peer, b"tiny") + bytes(14))
+    assert peer.recv(100) == b"tiny"
+
+
+def frame_to(peer: socket.socket, payload: bytes) -> bytes:
+    packet = ipv4_udp(
+        socket.inet_aton("10.0.0.1"), socket.inet_aton("127.0.0.1"), 24677, peer.getsockname()[1], payload
+    )
+    return bytes(12) + b"\x08\x00" + packet
+
+
+GOOD = bytes(12) + b"\x08\x00" + ipv4_udp(b"\x0a\0\0\1", b"\x7f\0\0\1", 5, 9, b"payload!")
+
+
+def changed(offset: int, data: bytes, *, fix: bool = True) -> bytes:
+    """GOOD with some bytes replaced and, where asked, the checksums made right again."""
+    frame = bytearray(GOOD)
+    frame[offset : offset + len(data)] = data
+    if fix:
+        frame[24:26] = frame[40:42] = bytes(2)
+        frame[24:26] = checksum(bytes(frame[14:34])).to_bytes(2, "big")
+    return bytes(frame)
+
+
+REFUSED = {
+    "arp": (changed(12, b"\x08\x06"), "not_ipv4"),
+    "ipv6 in an ipv4 ethertype": (changed(14, b"\x65"), "not_ipv4"),
+    "header length 4": (changed(14, b"\x41"), "not_ipv4"),
+    "tcp": (changed(23, b"\x06"), "not_udp"),
+    "empty": (b"", "truncated"),
+    "ethernet only": (GOOD[:14], "truncated"),
+    "half an ip header": (GOOD[:25], "truncated"),
+    "payload cut": (GOOD[:-1], "truncated"),
+    "total length below the headers": (changed(16, b"\0\x1b"), "truncated"),
+    "udp length beyond the packet": (changed(38, b"\0\x11"), "truncated"),
+    "udp length 7": (changed(38, b"\0\x07"), "truncated"),
+    "more fragments": (changed(20, b"\x20\0"), "fragment"),
+    "fragment offset": (changed(20, b"\0\x01"), "fragment"),
+    "ip checksum": (changed(22, b"\x3f", fix=False), "bad_checksum"),
+    "udp checksum": (changed(44, b"!", fix=False), "bad_checksum"),
+    "to 0.0.0.0": (changed(30, bytes(4)), "bad_destination"),
+    "to multicast": (changed(30, b"\xe0\0\0\1"), "bad_destination"),
+    "to broadcast": (changed(30, b"\xff\xff\xff\xff"), "bad_destination"),
+    "to udp port 0": (changed(36, bytes(2)), "bad_destination"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_frames_a_socket_cannot_send_are_dropped_and_counted(stack: ExitStack, name: str) -> None:
+    frame, reason = REFUSED[name]
+    port = open_port(stack)
+    port.send(frame)
+    assert port.counters.as_dict()["dropped"] == {reason: 1}
+    assert port.counters.sent == 0
+
+
+@given(st.binary(max_size=60), st.integers(0, 60), st.binary(max_size=8))
+def test_no_frame_makes_it_crash(noise: bytes, offset: int, patch: bytes) -> None:
+    for frame in (noise, changed(min(offset, 41), patch)[: len(GOOD)], GOOD[:offset]):
+        try:
+            payload, (_, port) = strip(frame)
+        except FrameError:
+            continue
+        assert len(payload) <= len(frame) - 42
+        assert port
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "127.0.0.1",
+        "127.0.0.1:",
+        ":80",
+        "127.0.0.1:65536",
+        "127.0.0.1:-1",
+        "localhost:80",
+        "127.1:80",
+        "::1:80",
+        "[::1]:80",
+        "127.0.0.1:٣",
+        "127.0.0.1: 80",
+    ],
+)
+def test_text_that_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(PortError, match=r"HOST:PORT|dotted"):
+        parse_udp_address(text)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown_as", "message"),
+    [
+        ("0.0.0.0:0", None, "add as="),
+        ("224.0.0.1:0", None, "not the address of one host"),
+        ("255.255.255.255:0", None, "not the address of one host"),
+        ("127.0.0.1:0", "0.0.0.0:5", "as=0.0.0.0:5 cannot stand"),
+        ("127.0.0.1:0", "10.0.0.1:0", "UDP port 1..65535"),
+        ("127.0.0.1:0", "239.1.1.1:9", "cannot stand"),
+        ("203.0.113.7:0", None, "cannot bind UDP 203.0.113.7:0"),
+    ],
+)
+def test_nonsense_addresses_are_refused_when_bound(address: str, shown_as: str | None, message: str) -> None:
+    with pytest.raises(PortError, match=message):
+        UdpPort.bind(1, parse_udp_address(address), parse_udp_address(shown_as) if shown_as else None)
+
+
+def test_an_address_in_use_is_named(stack: ExitStack) -> None:
+    port = open_port(stack)
+    with pytest.raises(PortError, match=f"switch port 4: cannot bind UDP {port.address}: Address already in use"):
+        UdpPort.bind(4, port.address)
+
+
+def test_every_address_with_as_is_fine(stack: ExitStack) -> None:
+    port = UdpPort.bind(0, UdpAddress("0.0.0.0", 0), UdpAddress("10.0.0.1", 5))
+    stack.callback(port.close)
+    peer = open_peer(stack)
+    peer.sendto(b"x", ("127.0.0.1", port.address.port))
+    assert receive_one(port)[30:34] == b"\x0a\0\0\1"
+
+
+@pytest.mark.parametrize("number", [-1, 511, 512])
+def test_port_numbers_a_program_cannot_name_are_refused(number: int) -> None:
+    with pytest.raises(PortError, match=r"0\.\.510"):
+        UdpPort.bind(number, LOOPBACK)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports and statistics over the management RPC."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from hopsum_switch.management import SERVICE, ManagementClient, ManagementError
+from hopsum_switch.ports.unix import open_peer
+from hopsum_switch.server import SwitchServer
+
+from .controller import DEADLINE_S
+
+
+@pytest.fixture
+def client(switch: SwitchServer) -> Iterator[ManagementClient]:
+    with ManagementClient(switch.grpc_address, timeout_s=DEADLINE_S) as client:
+        yield client
+
+
+def test_ports_are_bound_listed_and_unbound(client: ManagementClient, tmp_path: Path) -> None:
+    address = client.bind_udp(10, "127.0.0.1:0", "10.0.0.1:24677")
+    path = str(tmp_path / "p11")
+    client.bind_unix(11, path)
+    ports = client.list_ports()
+    assert sorted(ports) == [0, 1, 2, 3, 10, 11, 510]
+    assert (ports[10]["kind"], ports[10]["address"], ports[10]["as"]) == ("udp", address, "10.0.0.1:24677")
+    assert (ports[11]["kind"], ports[11]["path"]) == ("unix", path)
+    client.unbind(10)
+    client.unbind(11)
+    assert sorted(client.list_ports()) == [0, 1, 2, 3, 510]
+    assert not list(tmp_path.iterdir())
+
+
+def test_counters_show_what_went_through(client: ManagementClient, switch: SwitchServer, tmp_path: Path) -> None:
+    path = str(tmp_path / "p12")
+    client.bind_unix(12, path)
+    host, _, port = client.bind_udp(10, "127.0.0.1:0").rpartition(":")
+    before = client.stats()
+    with open_peer(path) as peer, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        peer.settimeout(DEADLINE_S)
+        udp.sendto(b"to nowhere", (host, int(port)))
+        peer.send(b"\xff" * 12 + b"\x88\xcc")  # a packet-in that nobody is there to take
+        while client.stats()["packets"] < before["packets"] + 2:
+            pass
+    ports = client.list_ports()
+    assert (ports[10]["received"], ports[10]["received_bytes"], ports[12]["received"]) == (1, 52, 1)
+    assert ports[510]["dropped"] == {"no_primary": 1}
+    assert client.stats()["uptime_s"] >= before["uptime_s"] >= 0
+    assert client.stats()["busy_s"] > 0
+
+
+def test_refusals_carry_the_message(client: ManagementClient) -> None:
+    with pytest.raises(ManagementError, match="port 1 is already bound"):
+        client.bind_udp(1, "127.0.0.1:0")
+    with pytest.raises(ManagementError, match="add as="):
+        client.bind_udp(10, "0.0.0.0:0")
+    with pytest.raises(ManagementError, match="not HOST:PORT"):
+        client.bind_udp(10, "nonsense")
+    with pytest.raises(ManagementError, match="511 does not exist"):
+        client.bind_udp(511, "127.0.0.1:0")
+    with pytest.raises(ManagementError, match="port 77 is not bound"):
+        client.unbind(77)
+    with pytest.raises(ManagementError, match="No such file"):
+        client.bind_unix(10, "/nonexistent/directory/p")
+    assert sorted(client.list_ports()) == [0, 1, 2, 3, 510]
+
+
+def test_a_silent_switch_is_an_error_not_a_hang() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        with (
+            ManagementClient(f"127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.1) as client,
+            pytest.raises(ManagementError, match="Stats"),
+        ):
+            client.stats()
+
+
+@pytest.mark.parametrize(("method", "request_bytes"), [
+    ("Stats", b"{"), ("Stats", b"[]"), ("Stats", b'{"port": 1}'), ("Stats", b"\xff"), ("Unbind", b"{}"),
+    ("Unbind", b'{"port": true}'), ("Unbind", b'{"port": "1"}'), ("BindUdp", b'{"port": 1, "address": 7}'),
+    ("BindUdp", b'{"port": 1, "address": "127.0.0.1:0", "ass": "10.0.0.1:1"}'), ("BindUnix", b'{"port": 9, "path": null}'),
+])
+def test_bad_requests_are_named_so(switch: SwitchServer, method: str, request_bytes: bytes) -> None:
+    with grpc.insecure_channel(switch.grpc_address) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/{method}", request_serializer=None, response_deserializer=None)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(request_bytes, timeout=DEADLINE_S)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

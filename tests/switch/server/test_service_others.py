@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipelines, multicast groups, counters and registers over P4Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from google.protobuf import text_format
+from google.rpc import code_pb2
+from p4.config.v1 import p4info_pb2
+from p4.v1.p4runtime_pb2 import (
+    CapabilitiesRequest,
+    CounterEntry,
+    Entity,
+    MulticastGroupEntry,
+    PacketReplicationEngineEntry,
+    RegisterEntry,
+    Replica,
+    Update,
+)
+
+from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.server import SwitchServer
+
+from .controller import DELETE, INSERT, MODIFY, NAMES, P4INFO, PROGRAM, Controller, entry, l2
+
+MAC = b"\x0a\x0b\x0c\x0d\x0e\x0f"
+FRAME = MAC + b"\x01\x02\x03\x04\x05\x06" + b"\x12\x34payload"
+
+
+@pytest.fixture
+def pushing(empty_switch: SwitchServer) -> Iterator[Controller]:
+    """The primary of a switch without a program."""
+    with Controller(empty_switch.grpc_address) as controller:
+        yield controller.become_primary()
+
+
+def refused(call: object, *arguments: object, **fields: object) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(*arguments, **fields)  # type: ignore[operator]
+    return caught.value.code(), caught.value.details()
+
+
+def test_the_api_version_is_told(primary: Controller) -> None:
+    assert primary.stub.Capabilities(CapabilitiesRequest()).p4runtime_api_version == "1.4.1"
+
+
+def test_without_a_pipeline_nothing_else_works(pushing: Controller) -> None:
+    assert not pushing.get_pipeline().HasField("config")
+    assert refused(pushing.write, l2(INSERT, MAC))[0] is grpc.StatusCode.FAILED_PRECONDITION
+    assert refused(pushing.read_tables)[0] is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_a_pipeline_is_pushed_and_read_back_in_parts(pushing: Controller) -> None:
+    pushing.set_pipeline("VERIFY_AND_COMMIT", cookie=99)
+    everything = pushing.get_pipeline().config
+    assert (everything.p4info, everything.p4_device_config) == (NAMES.message, PROGRAM.read_bytes())
+    assert everything.cookie.cookie == 99
+    parts = {
+        name: pushing.get_pipeline(name).config
+        for name in ("COOKIE_ONLY", "P4INFO_AND_COOKIE", "DEVICE_CONFIG_AND_COOKIE")
+    }
+    assert [(c.HasField("p4info"), bool(c.p4_device_config), c.cookie.cookie) for c in parts.values()] == [
+        (False, False, 99),
+        (True, False, 99),
+        (False, True, 99),
+    ]
+    pushing.set_pipeline("VERIFY_AND_COMMIT")
+    config = pushing.get_pipeline("COOKIE_ONLY")
+    assert config.HasField("config")
+    assert not config.config.HasField("cookie")
+
+
+def test_verify_changes_nothing_and_commit_clears_the_state(empty_switch: SwitchServer, pushing: Controller) -> None:
+    pushing.set_pipeline("VERIFY")
+    assert not pushing.get_pipeline().HasField("config")
+    pushing.set_pipeline("VERIFY_AND_COMMIT")
+    pushing.write(l2(INSERT, MAC))
+    pushing.set_pipeline("VERIFY")
+    assert len(pushing.read_tables(table_id=NAMES.tables["l2"])) == 1
+    pushing.set_pipeline("VERIFY_AND_COMMIT")
+    assert pushing.read_tables(table_id=NAMES.tables["l2"]) == []
+
+
+def test_a_saved_pipeline_is_written_to_before_packets_see_it(empty_switch: SwitchServer, pushing: Controller) -> None:
+    ports = [MemoryPort(), MemoryPort()]
+    for number, port in enumerate(ports):
+        empty_switch.dataplane.bind(number, port)
+    assert refused(pushing.set_pipeline, "COMMIT", with_config=False)[0] is grpc.StatusCode.NOT_FOUND
+    pushing.set_pipeline("VERIFY_AND_COMMIT", cookie=1)
+    pushing.write(l2(INSERT, MAC, "forward", b"\0"))
+    pushing.set_pipeline("VERIFY_AND_SAVE", cookie=2)
+    assert pushing.get_pipeline("COOKIE_ONLY").config.cookie.cookie == 2
+    assert pushing.read_tables(table_id=NAMES.tables["l2"]) == []
+    pushing.write(l2(INSERT, MAC, "forward", b"\1"))
+    empty_switch.dataplane.inject(3, FRAME)
+    assert [port.take() for port in ports] == [[FRAME], []]
+    assert refused(pushing.set_pipeline, "COMMIT")[0] is grpc.StatusCode.INVALID_ARGUMENT
+    pushing.set_pipeline("COMMIT", with_config=False)
+    empty_switch.dataplane.inject(3, FRAME)
+    assert [port.take() for port in ports] == [[], [FRAME]]
+
+
+@pytest.mark.parametrize("action", ["VERIFY", "VERIFY_AND_SAVE", "VERIFY_AND_COMMIT"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda info, program: (info, b""), "needs p4info and p4_device_config"),
+        (lambda info, program: (info, b"{"), "the program cannot run here"),
+        (lambda info, program: (info, b"\xff"), "not JSON text"),
+        (
+            lambda info, program: (info, program.replace(b"StationIngress.l2", b"StationIngress.l3")),
+            "no table StationIngress.l2",
+        ),
+        (
+            lambda info, program: (info.replace("bitwidth: 48", "bitwidth: 47"), program),
+            r"key h.ethernet.dst of table StationIngress.l2 is exact bit<48>, not exact bit<47>",
+        ),
+        (
+            lambda info, program: (info.replace("match_type: LPM", "match_type: EXACT"), program),
+            "is lpm bit<32>, not exact",
+        ),
+        (
+            lambda info, program: (info.replace("size: 512", "size: 513"), program),
+            "no counter StationIngress.received of size 513",
+        ),
+        (
+            lambda info, program: (
+                info.replace("size: 16\n}\ndigest", "").replace("bitwidth: 8\n  }\n}", "bitwidth: 9\n  }\n}", 1),
+                program,
+            ),
+            "no action",
+        ),
+    ],
+)
+def test_configs_that_cannot_run_are_refused_by_name(
+    primary: Controller, action: str, change: object, message: str
+) -> None:
+    info, program = change(P4INFO.read_text(), PROGRAM.read_bytes())  # type: ignore[operator]
+    before = primary.get_pipeline()
+    parsed = text_format.Parse(info, p4info_pb2.P4Info())
+    code, details = refused(primary.set_pipeline, action, p4info=parsed, program=program)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert message in details
+    assert primary.get_pipeline() == before
+
+
+def test_other_actions_and_other_clients_are_refused(primary: Controller) -> None:
+    assert refused(primary.set_pipeline, "RECONCILE_AND_COMMIT")[0] is grpc.StatusCode.UNIMPLEMENTED
+    assert refused(primary.set_pipeline, "UNSPECIFIED")[0] is grpc.StatusCode.INVALID_ARGUMENT
+    primary.election_id = 7
+    assert refused(primary.set_pipeline, "VERIFY")[0] is grpc.StatusCode.PERMISSION_DENIED
+
+
+def group(kind: int, number: int, *replicas: Replica, metadata: bytes = b"") -> Update:
+    message = MulticastGroupEntry(multicast_group_id=number, replicas=replicas, metadata=metadata)
+    return Update(
+        type=kind,
+        entity=Entity(packet_replication_engine_entry=PacketReplicationEngineEntry(multicast_group_entry=message)),
+    )
+
+
+def read_groups(controller: Controller, number: int = 0) -> list[MulticastGroupEntry]:
+    query = group(INSERT, number).entity
+    return [e.packet_replication_engine_entry.multicast_group_entry for e in controller.read(query)]
+
+
+def test_multicast_groups_replicate_in_order_and_come_back_as_written(
+    switch: SwitchServer, primary: Controller
+) -> None:
+    ports = {number: MemoryPort() for number in (1, 2)}
+    for number, port in ports.items():
+        switch.dataplane.unbind(number)
+        switch.dataplane.bind(number, port)
+    update = group(
+        INSERT,
+        5,
+        Replica(egress_port=1, instance=1),
+        Replica(port=b"\x02", instance=7),
+        Replica(egress_port=2, instance=0),
+        metadata=b"x",
+    )
+    primary.write(update, l2(INSERT, MAC, "flood", b"\x05"))
+    (got,) = read_groups(primary)
+    assert got == update.entity.packet_replication_engine_entry.multicast_group_entry
+    switch.dataplane.inject(0, FRAME)
+    assert {number: len(port.take()) for number, port in ports.items()} == {1: 1, 2: 2}
+    assert primary.refusals(update) == [code_pb2.ALREADY_EXISTS]
+    primary.write(group(MODIFY, 5, Replica(egress_port=1)))
+    assert read_groups(primary, 5) == [MulticastGroupEntry(multicast_group_id=5, replicas=[Replica(egress_port=1)])]
+    primary.write(group(DELETE, 5))
+    assert read_groups(primary) == []
+    switch.dataplane.inject(0, FRAME)
+    assert not ports[1].take()
+
+
+@pytest.mark.parametrize(
+    ("update", "code"),
+    [
+        (group(INSERT, 0, Replica(egress_port=1)), code_pb2.INVALID_ARGUMENT),
+        (group(INSERT, 1 << 16, Replica(egress_port=1)), code_pb2.INVALID_ARGUMENT),
+        (group(INSERT, 1, Replica()), code_pb2.INVALID_ARGUMENT),
+        (group(INSERT, 1, Replica(egress_port=511)), code_pb2.INVALID_ARGUMENT),
+        (group(INSERT, 1, Replica(port=b"\x02\x00")), code_pb2.OUT_OF_RANGE),
+        (group(INSERT, 1, Replica(egress_port=1, instance=1 << 16)), code_pb2.INVALID_ARGUMENT),
+        (group(INSERT, 1, Replica(egress_port=1), Replica(port=b"\x01")), code_pb2.INVALID_ARGUMENT),
+        (group(MODIFY, 1, Replica(egress_port=1)), code_pb2.NOT_FOUND),
+        (group(DELETE, 1), code_pb2.NOT_FOUND),
+        (Update(type=INSERT, entity=Entity(packet_replication_engine_entry={})), code_pb2.UNIMPLEMENTED),
+    ],
+)
+def test_groups_that_make_no_sense_are_refused(primary: Controller, update: Update, code: int) -> None:
+    assert primary.refusals(update) == [code]
+    assert read_groups(primary) == []
+
+
+def counter(index: int | None, packets: int | None = None, counter_id: int = NAMES.counter, **fields: int) -> Entity:
+    message = CounterEntry(counter_id=counter_id)
+    if index is not None:
+        message.index.index = index
+    if packets is not None:
+        message.data.packet_count = packets
+    return Entity(counter_entry=message)
+
+
+def test_counters_are_read_and_set(switch: SwitchServer, primary: Controller) -> None:
+    switch.dataplane.inject(3, FRAME)
+    (got,) = primary.read(counter(3))
+    data = got.counter_entry.data
+    assert (data.packet_count, data.byte_count) == (1, len(FRAME))
+    everything = primary.read(counter(None, counter_id=0))
+    assert [e.counter_entry.index.index for e in everything] == list(range(512))
+    assert [e.counter_entry.index.index for e in everything if e.counter_entry.data.packet_count] == [3]
+    primary.write(Update(type=MODIFY, entity=counter(4, 44)), Update(type=MODIFY, entity=counter(3)))
+    assert [primary.read(counter(n))[0].counter_entry.data.packet_count for n in (3, 4)] == [1, 44]
+    primary.write(Update(type=MODIFY, entity=counter(None, 0)))
+    assert not any(e.counter_entry.data.packet_count for e in primary.read(counter(None)))
+
+
+def register(index: int | None, value: bytes | None = None) -> Entity:
+    message = RegisterEntry(register_id=NAMES.register)
+    if index is not None:
+        message.index.index = index
+    if value is not None:
+        message.data.bitstring = value
+    return Entity(register_entry=message)
+
+
+def test_registers_are_read_and_set(switch: SwitchServer, primary: Controller) -> None:
+    switch.dataplane.inject(3, FRAME)
+    assert primary.read(register(3)) == [register(3, FRAME[6:12])]
+    primary.write(Update(type=MODIFY, entity=register(4, b"\0\x05")))
+    assert primary.read(register(None)) == [register(n, {3: FRAME[6:12], 4: b"\x05"}.get(n, b"\0")) for n in range(16)]
+    boolean = register(4)
+    boolean.register_entry.data.bool = True
+    assert primary.refusals(
+        Update(type=MODIFY, entity=boolean),
+        Update(type=MODIFY, entity=register(4, b"\x01" + bytes(6))),
+    ) == [code_pb2.INVALID_ARGUMENT, code_pb2.OUT_OF_RANGE]
+
+
+@pytest.mark.parametrize("make", [counter, register])
+def test_cells_that_do_not_exist_are_refused(primary: Controller, make: object) -> None:
+    updates = [
+        (MODIFY, -1, code_pb2.INVALID_ARGUMENT),
+        (MODIFY, 512, code_pb2.OUT_OF_RANGE),
+        (INSERT, 1, code_pb2.INVALID_ARGUMENT),
+        (DELETE, 1, code_pb2.INVALID_ARGUMENT),
+    ]
+    got = primary.refusals(*(Update(type=kind, entity=make(index)) for kind, index, _ in updates))  # type: ignore[operator]
+    assert got == [code for _, _, code in updates]
+    assert primary.refusals(Update(type=MODIFY, entity=counter(1, 1, counter_id=9))) == [code_pb2.INVALID_ARGUMENT]
+
+
+def test_a_large_answer_comes_in_several_messages(primary: Controller) -> None:
+    for number in range(60):
+        primary.write(l2(INSERT, bytes([number + 1]), metadata=bytes(100_000)))
+    assert len(primary.read_tables(table_id=NAMES.tables["l2"])) == 60
+    primary.write(entry(MODIFY, "l2", "drop", is_default_action=True))

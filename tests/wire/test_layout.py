@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The generated layout against its sources and against the compiled program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsum.wire import Header, _layout
+
+ROOT = Path(__file__).resolve().parents[2]
+GENERATOR = ROOT / "tools" / "generate_wire.py"
+
+
+def load_generator() -> Any:
+    spec = spec_from_file_location("generate_wire", GENERATOR)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_layout_is_fresh() -> None:
+    run = subprocess.run([sys.executable, str(GENERATOR), "--check"], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_check_shows_a_stale_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = load_generator()
+    stale = tmp_path / "_layout.py"
+    stale.write_text(generator.generate().replace("RESULT = 2", "RESULT = 3"))
+    monkeypatch.setattr(generator, "TARGET", stale)
+    assert generator.main(["--check"]) == 1
+    assert "+    RESULT = 2" in capsys.readouterr().out
+    assert generator.main([]) == 0
+    assert generator.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("const int<8> X = 1;", "headers.p4:1: outside of the subset"),
+        ("const bit<8> X = 256;", "256 does not fit bit<8>"),
+        ("const bit<8> X = 1 + 1;", "outside of the subset"),
+        ("const bit<8> X = 1;\nconst bit<8> X = 2;", "headers.p4:2: X is declared twice"),
+        ("header a_h {\n    bit<8> x;", "the last header is not closed"),
+        ("header a_h {\n    bit<8> x;\n    bit<8> x;\n}", "x is declared twice"),
+        ("header a_h {\n    varbit<8> x;\n}", "not a header field"),
+        ("header a_h {\n    mac_t x;\n}", "unknown type mac_t"),
+        ("/* a comment */", "outside of the subset"),
+        ("struct s { bit<8> x; }", "outside of the subset"),
+        ("#if 1", "outside of the subset"),
+    ],
+)
+def test_generator_refuses_what_it_does_not_know(source: str, message: str) -> None:
+    generator = load_generator()
+    with pytest.raises(generator.SyntaxRefused, match=message):
+        generator.parse(source, "headers.p4", generator.Declarations())
+
+
+def test_generator_refuses_headers_of_broken_bytes() -> None:
+    generator = load_generator()
+    declared = generator.Declarations()
+    generator.parse("header a_h {\n    bit<7> x;\n}", "headers.p4", declared)
+    with pytest.raises(generator.SyntaxRefused, match="7 bits, which are no whole bytes"):
+        generator.render(declared)
+
+
+def compiled_headers() -> dict[str, list[tuple[str, int]]]:
+    program = json.loads((ROOT / "p4" / "build" / "hopsum.json").read_text())
+    return {kind["name"]: [(name, width) for name, width, *_ in kind["fields"]] for kind in program["header_types"]}
+
+
+@pytest.mark.parametrize("header", sorted(_layout.HEADERS))
+def test_layout_is_the_compiled_programs(header: str) -> None:
+    declared = [(field.name, field.bits) for field in _layout.HEADERS[header]]
+    assert compiled_headers()[header] == declared
+
+
+def test_offsets_follow_from_widths() -> None:
+    for layout in _layout.HEADERS.values():
+        offset = 0
+        for field in layout:
+            assert field.offset_bits == offset
+            offset += field.bits
+
+
+def test_dtype_and_dataclass_have_the_layouts_fields() -> None:
+    names = [field.name for field in _layout.HOPSUM_FIELDS]
+    assert list(_layout.HOPSUM_DTYPE.names or ()) == names
+    assert [field.name for field in fields(Header)] == names
+    assert _layout.HOPSUM_DTYPE.itemsize == _layout.HOPSUM_BYTES == 32
+    for field in _layout.HOPSUM_FIELDS:
+        dtype, offset = (_layout.HOPSUM_DTYPE.fields or {})[field.name][:2]
+        assert (dtype.itemsize * 8, offset * 8) == (field.bits, field.offset_bits)
+        assert np.dtype(dtype).byteorder in (">", "|")
+
+
+def test_wire_does_not_import_scapy() -> None:
+    program = (
+        "import sys, hopsum.wire, hopsum.wire.frames, hopsum.wire.datagrams\n"
+        "assert not [name for name in sys.modules if name.split('.')[0] == 'scapy']\n"
+        "import hopsum.wire.scapy\n"
+        "assert 'scapy.packet' in sys.modules\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_hopsum_imports_nothing_heavy() -> None:
+    program = "import sys, hopsum; assert 'numpy' not in sys.modules and 'scapy' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

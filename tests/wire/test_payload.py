@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Order of codes and lanes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopsum.wire import Drop, Op, WireError, down_bytes, pack_codes, unpack_codes, up_bytes
+from hopsum.wire.payload import SHAPES, lanes
+
+
+@given(st.lists(st.integers(0, 3), max_size=2), st.integers(1, 3), st.integers(0, 2**32 - 1))
+def test_codes_there_and_back(lead: list[int], groups: int, seed: int) -> None:
+    codes = np.random.default_rng(seed).integers(0, 16, (*lead, groups * 512), dtype=np.uint8)
+    packed = pack_codes(codes)
+    assert packed.shape == (*lead, groups * 256)
+    assert packed.dtype == np.uint8
+    np.testing.assert_array_equal(unpack_codes(packed), codes)
+
+
+def test_order_of_codes() -> None:
+    """Byte j of a group: code j high, code j + 256 low, said once more in a loop."""
+    codes = np.random.default_rng(1).integers(0, 16, 1024, dtype=np.uint8)
+    expected = bytearray()
+    for group in (0, 512):
+        for j in range(256):
+            expected.append(int(codes[group + j]) << 4 | int(codes[group + j + 256]))
+    assert pack_codes(codes).tobytes() == bytes(expected)
+
+
+def test_sizes() -> None:
+    assert {op: (up_bytes(op), down_bytes(op)) for op in SHAPES} == {
+        Op.LOOKUP_ADD8: (512, 1024),
+        Op.ADD32: (1024, 1024),
+        Op.MAX32: (1024, 1024),
+    }
+
+
+@pytest.mark.parametrize("op", [Op.OR, Op.ADD8, 0, 200])
+def test_other_ops_have_no_size(op: int) -> None:
+    with pytest.raises(WireError, match="not implemented by the switch program; it has LOOKUP_ADD8") as raised:
+        up_bytes(op)
+    assert raised.value.reason is Drop.BAD_OP
+
+
+def test_refused_codes() -> None:
+    with pytest.raises(WireError, match="code 16 does not fit in 4 bits"):
+        pack_codes(np.full(512, 16, np.uint8))
+    with pytest.raises(WireError, match="last axis must be a multiple of 512"):
+        pack_codes(np.zeros((3, 511), np.uint8))
+    with pytest.raises(WireError, match="must be uint8, not int64"):
+        pack_codes(np.zeros(512, np.int64))  # type: ignore[arg-type]
+    with pytest.raises(WireError, match="last axis must be a multiple of 256"):
+        unpack_codes(np.zeros(255, np.uint8))
+
+
+def test_lanes_are_views_in_element_order() -> None:
+    payload = np.arange(1024, dtype=np.uint16).astype(np.uint8)
+    words = lanes(Op.ADD32, payload)
+    assert words.shape == (256,)
+    assert int(words[1]) == 0x04050607
+    words[0] = 0x01020304
+    assert payload[:4].tolist() == [1, 2, 3, 4]
+    assert lanes(Op.LOOKUP_ADD8, payload).tolist() == payload.tolist()
+    assert lanes(Op.MAX32, np.zeros((2, 5, 1024), np.uint8)).shape == (2, 5, 256)
+    with pytest.raises(WireError, match="no whole lanes of 4 bytes"):
+        lanes(Op.ADD32, payload[:6])

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bmv2's simple_switch_grpc as a child process: the reference for the compiled program."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import TracebackType
+
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.netns import Namespace
+from hopsum_topologies.process import ManagedProcess
+
+_PROGRAM = "simple_switch_grpc"
+_START_S = 20.0
+
+
+def bmv2_unavailable() -> str | None:
+    """Return why bmv2 cannot run here with veths, or None when it can."""
+    if shutil.which(_PROGRAM) is None:
+        return f"{_PROGRAM} is not on PATH"
+    if shutil.which("ip") is None:
+        return "the `ip` command (iproute2) is not on PATH"
+    try:
+        with Namespace():
+            return None
+    except TopologyError as error:
+        return f"network namespaces cannot be made here: {error}"
+
+
+def bmv2_versions() -> dict[str, str]:
+    """Return the version that simple_switch_grpc prints, as {"bmv2": ...}.
+
+    Raises TopologyError when it cannot be run.
+    """
+    try:
+        done = subprocess.run(
+            (_PROGRAM, "--version"), capture_output=True, text=True, timeout=_START_S, check=False
+        )
+    except OSError as error:
+        raise TopologyError(f"{_PROGRAM} cannot be run: {error}") from error
+    match = re.search(r"\d+\.\d+\.\d+\S*", done.stdout)
+    if match is None:
+        raise TopologyError(f"`{_PROGRAM} --version` printed no version: {done.stdout!r} {done.stderr!r}")
+    return {"bmv2": match[0]}
+
+
+class Bmv2Switch:
+    """One simple_switch_grpc, started without a program; a context manager that stops it.
+
+    `interfaces` maps switch ports to interface names, in `namespace` or where we are. `address` is where its
+    P4Runtime server listens, on the loopback of the same namespace.
+    """
+
+    def __init__(
+        self,
+        interfaces: Mapping[int, str],
+        *,
+        namespace: Namespace | None = None,
+        device_id: int = 0,
+        cpu_port: int | None = None,
+        log_level: str = "warn",
+    ) -> None:
+        self.device_id = device_id
+        self._namespace = namespace
+        self._check_interfaces(interfaces)
+        self._folder = tempfile.TemporaryDirectory(prefix="hopsum-bmv2-")
+        grpc_port, thrift_port = self._free_ports()
+        self.address = f"127.0.0.1:{grpc_port}"
+        self._endpoint = ("127.0.0.1", grpc_port)
+        folder = Path(self._folder.name)
+        command = [_PROGRAM, "--no-p4", "--device-id", str(device_id), "--thrift-port", str(thrift_port)]
+        # Unset, both default to names that two switches on one machine would share.
+        command += ["--notifications-addr", f"ipc://{folder}/notifications.ipc"]
+        command += ["--log-console", "--log-level", log_level]
+        for port, interface in interfaces.items():
+            command += ["-i", f"{port}@{interface}"]
+        command += ["--", "--grpc-server-addr", self.address]
+        if cpu_port is not None:
+            command += ["--cpu-port", str(cpu_port)]
+        try:
+            inside = None if namespace is None else namespace.name
+            self.process = ManagedProcess(command, folder / "log", namespace=inside)
+            self.process.wait_for(self._serving, f"a P4Runtime server at {self.address}", _START_S)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def stop(self) -> None:
+        """Stop the switch. Harmless when it has ended."""
+        self.process.stop()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Bmv2Switch:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the switch, whatever happened."""
+        self.stop()
+
+    def _inside(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._namespace is None else self._namespace.inside()
+
+    def _check_interfaces(self, interfaces: Mapping[int, str]) -> None:
+        """Find missing interfaces: bmv2 logs them and goes on without the port."""
+        with self._inside():
+            known = {name for _, name in socket.if_nameindex()}
+        for port, interface in interfaces.items():
+            if interface not in known:
+                where = f"namespace {self._namespace.name}" if self._namespace else "this namespace"
+                raise TopologyError(f"port {port}: no interface {interface} in {where}; it has {sorted(known)}")
+
+    def _free_ports(self) -> tuple[int, int]:
+        with self._inside(), socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            second.bind(("127.0.0.1", 0))
+            return int(first.getsockname()[1]), int(second.getsockname()[1])
+
+    def _serving(self) -> bool:
+        with self._inside(), socket.socket() as probe:
+            return probe.connect_ex(self._endpoint) == 0

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded switch as a child process: needs neither root nor interfaces."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.process import ManagedProcess
+
+_START_S = 60.0
+_READY = re.compile(r"^ready grpc=(\S+) device_id=(\d+)\s*$", re.MULTILINE)
+
+
+class NativeSwitch:
+    """One native switch process; a context manager that stops it.
+
+    `unix` maps switch ports to the paths of AF_UNIX datagram sockets, `udp` to what follows `PORT=` in the
+    command's `--udp` option. `address` is where its P4Runtime server listens.
+    """
+
+    def __init__(
+        self,
+        program: Path,
+        p4info: Path,
+        *,
+        unix: Mapping[int, Path] | None = None,
+        udp: Mapping[int, str] | None = None,
+        device_id: int = 0,
+        extra: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="hopsum-native-")
+        command = [sys.executable, "-m", "hopsum_switch", "--program", str(program), "--p4info", str(p4info)]
+        command += ["--grpc", "127.0.0.1:0", "--device-id", str(device_id), *extra]
+        for port, path in (unix or {}).items():
+            command += ["--unix", f"{port}={path}"]
+        for port, specification in (udp or {}).items():
+            command += ["--udp", f"{port}={specification}"]
+        try:
+            log = Path(self._folder.name) / "log"
+            self.process = ManagedProcess(command, log, environment=environment)
+            self.process.wait_for(self._ready, "the line `ready`", _START_S)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        match = _READY.search(self.process.log_text())
+        if match is None:
+            raise TopologyError("the native switch took its `ready` line back")
+        self.address = match[1]
+        self.device_id = int(match[2])
+
+    def stop(self) -> None:
+        """Stop the switch. Harmless when it has ended."""
+        self.process.stop()
+        self._folder.cleanup()
+
+    def __enter__(self) -> NativeSwitch:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the switch, whatever happened."""
+        self.stop()
+
+    def _ready(self) -> bool:
+        return _READY.search(self.process.log_text()) is not None

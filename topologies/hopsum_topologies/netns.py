@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Network namespaces and veth pairs through the `ip` command.
+
+A namespace's name carries the process id of its owner (`hopsum-<pid>-<n>`), so that the ones of processes
+that were killed can be told apart and removed by the next owner. Interfaces live inside namespaces only, never
+beside the machine's own. IPv6 is off (its router solicitations would show up as traffic), and so are checksum,
+segmentation and GRO offloads on every veth: a switch in user space must see finished frames, one packet each.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import fcntl
+import itertools
+import os
+import re
+import socket
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from hopsum_topologies.errors import TopologyError
+
+_NAMESPACES = Path("/var/run/netns")
+_NAME = re.compile(r"hopsum-(\d+)-\d+")
+_CLONE_NEWNET = 0x40000000
+_INTERFACE_NAME_BYTES = 15
+_SIOCETHTOOL = 0x8946
+# linux/ethtool.h: receive and transmit checksums, scatter-gather, TSO, GSO, GRO
+_ETHTOOL_OFFLOADS = (0x15, 0x17, 0x19, 0x1F, 0x24, 0x2C)
+_IP_TIMEOUT_S = 20.0
+_numbers = itertools.count()
+_owned: set[str] = set()
+
+
+class VethPair(NamedTuple):
+    """The names of the two ends."""
+
+    left: str
+    right: str
+
+
+def enter_namespace(name: str) -> None:
+    """Move the calling thread into a named network namespace. Raises TopologyError when there is none."""
+    try:
+        descriptor = os.open(_NAMESPACES / name, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise TopologyError(f"network namespace {name} cannot be opened: {error}") from error
+    try:
+        _set_namespace(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _set_namespace(descriptor: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+        raise TopologyError(f"setns failed: {os.strerror(ctypes.get_errno())} (it needs root)")
+
+
+def _ip(*arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ("ip", *arguments), capture_output=True, text=True, timeout=_IP_TIMEOUT_S, check=False
+        )
+    except OSError as error:
+        raise TopologyError(f"the `ip` command cannot be run: {error}; install iproute2") from error
+    if done.returncode != 0:
+        raise TopologyError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def remove_stale_namespaces() -> list[str]:
+    """Remove the namespaces whose owner is dead; return their names."""
+    stale = []
+    for path in sorted(_NAMESPACES.glob("hopsum-*")) if _NAMESPACES.is_dir() else []:
+        match = _NAME.fullmatch(path.name)
+        if match is None or path.name in _owned:
+            continue
+        pid = int(match[1])
+        # A name with our own process id that we did not make is left from a dead process with the same id.
+        if pid == os.getpid() or not Path(f"/proc/{pid}").exists():
+            _ip("netns", "delete", path.name)
+            stale.append(path.name)
+    return stale
+
+
+class Namespace:
+    """A network namespace with loopback up; a context manager that always takes it down.
+
+    Raises TopologyError on construction without root or the `ip` command. Programs started inside must have
+    ended before `close`: the kernel keeps a namespace alive as long as a process is in it.
+    """
+
+    def __init__(self) -> None:
+        remove_stale_namespaces()
+        self.name = f"hopsum-{os.getpid()}-{next(_numbers)}"
+        _ip("netns", "add", self.name)
+        _owned.add(self.name)
+        try:
+            with self.inside():
+                for scope in ("all", "default"):
+                    Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6").write_text("1")
+            self.ip("link", "set", "lo", "up")
+        except BaseException:
+            self.close()
+            raise
+
+    def ip(self, *arguments: str) -> str:
+        """Run `ip -n <this namespace> ARGUMENTS`; return its output. Raises TopologyError when it fails."""
+        return _ip("-n", self.name, *arguments)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Run the block in this namespace: the calling thread only. Sockets made inside stay there."""
+        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            enter_namespace(self.name)
+            try:
+                yield
+            finally:
+                _set_namespace(home)
+        finally:
+            os.close(home)
+
+    def add_veth(
+        self, left: str, right: str, peer: Namespace | None = None, *, mtu_bytes: int = 9000
+    ) -> VethPair:
+        """Make a veth pair, `left` here and `right` in `peer` (default: here), up, offloads off."""
+        for name in (left, right):
+            if len(name) > _INTERFACE_NAME_BYTES:
+                raise TopologyError(f"interface name {name} is longer than {_INTERFACE_NAME_BYTES} bytes")
+        other = peer or self
+        self.ip("link", "add", "name", left, "type", "veth", "peer", "name", right, "netns", other.name)
+        for namespace, name in ((self, left), (other, right)):
+            namespace.ip("link", "set", "dev", name, "mtu", str(mtu_bytes), "up")
+            namespace.switch_offloads_off(name)
+        return VethPair(left, right)
+
+    def switch_offloads_off(self, interface: str) -> None:
+        """Switch checksum, segmentation and GRO offloads of an interface off."""
+        with self.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+            for command in _ETHTOOL_OFFLOADS:
+                _ethtool_clear(handle, interface, command)
+
+    def close(self) -> None:
+        """Remove the namespace and every interface in it."""
+        if self.name in _owned:
+            _owned.discard(self.name)
+            _ip("netns", "delete", self.name)
+
+    def __enter__(self) -> Namespace:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the namespace down, whatever happened."""
+        self.close()
+
+
+def _ethtool_clear(handle: socket.socket, interface: str, command: int) -> None:
+    value = array.array("B", struct.pack("=II", command, 0))
+    request = struct.pack("16sP", interface.encode(), value.buffer_info()[0])
+    try:
+        fcntl.ioctl(handle, _SIOCETHTOOL, request)
+    except OSError as error:
+        raise TopologyError(f"offload {command:#x} of {interface} cannot be switched off: {error}") from error

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A child process with a log file that is awaited, dies with us, and is stopped by its own process id."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from hopsum_topologies.errors import TopologyError
+
+_PACKAGE_ROOT = Path(__file__).resolve().parents[1]
+_POLL_S = 0.02
+_TERMINATE_S = 5.0
+_LOG_TAIL_BYTES = 2000
+
+
+class ManagedProcess:
+    """A running program.
+
+    Its stdout and stderr go to `log`. It gets SIGKILL when the thread that started it ends, so start it from
+    a thread that lives as long as it should.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        namespace: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.log = log
+        self.name = Path(command[0]).name
+        launcher = [sys.executable, "-m", "hopsum_topologies.launch", str(os.getpid()), namespace or "-"]
+        variables = dict(os.environ if environment is None else environment)
+        paths = [str(_PACKAGE_ROOT), *filter(None, [variables.get("PYTHONPATH")])]
+        variables["PYTHONPATH"] = os.pathsep.join(paths)
+        with log.open("wb") as output:
+            self._child = subprocess.Popen(
+                [*launcher, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=variables,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The program's own process id."""
+        return self._child.pid
+
+    def running(self) -> bool:
+        """Say whether it has not ended."""
+        return self._child.poll() is None
+
+    def log_text(self) -> str:
+        """Return everything that it wrote so far."""
+        return self.log.read_text(errors="replace")
+
+    def wait_for(self, condition: Callable[[], bool], what: str, deadline_s: float) -> None:
+        """Wait until `condition` holds.
+
+        Raises TopologyError, the process stopped, when the process ends or `deadline_s` is over.
+        """
+        give_up = time.monotonic() + deadline_s
+        while not condition():
+            if not self.running():
+                status = self._child.returncode
+                raise TopologyError(f"{self.name} ended with {status} before {what}: {self._tail()}")
+            if time.monotonic() > give_up:
+                self.stop()
+                raise TopologyError(f"{self.name}: no sign of {what} in {deadline_s} s: {self._tail()}")
+            time.sleep(_POLL_S)
+
+    def stop(self) -> int:
+        """End it: SIGTERM, after five seconds SIGKILL. Return its exit status; harmless when it has ended."""
+        if self.running():
+            self._child.terminate()
+            try:
+                self._child.wait(_TERMINATE_S)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+        return self._child.wait()
+
+    def _tail(self) -> str:
+        text = self.log_text()[-_LOG_TAIL_BYTES:].strip()
+        return f"its log {self.log} ends with:\n{text}" if text else f"its log {self.log} is empty"
