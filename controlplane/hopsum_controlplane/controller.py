@@ -18,8 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from hopsum.wire import MAX_JOBS, MAX_SLOTS, Drop, Event
-from hopsum.wire._layout import JOB_EVENTS
+from hopsum.wire import JOB_EVENTS, MAX_JOBS, MAX_SLOTS, Drop, Event
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Entity
 from hopsum_controlplane.epochs import EpochAllocator

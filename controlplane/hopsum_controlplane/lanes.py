@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hopsum.wire._layout import TABLE_ENTRIES
+from hopsum.wire import TABLE_ENTRIES
 from hopsum_controlplane.errors import ControlPlaneError
 
 LOOKUP_ADD8_LANE_BITS = 8

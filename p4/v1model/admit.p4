@@ -7,7 +7,7 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t
     action local() { meta.to_switch = 1; }
 
     table switch_address {
-        key = { hdr.ipv4.dst : exact; }
+        key = { hdr.ipv4.dst : exact @name("address"); }
         actions = { local; NoAction; }
         const default_action = NoAction;
         size = 4;
@@ -29,8 +29,8 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t
         size = MAX_JOBS;
     }
 
-    action admit(bitmap_t bit_, bit<9> port, ipv4_t address, bit<16> udp_port) {
-        meta.worker_bit = bit_;
+    action admit(bitmap_t worker_bit, bit<9> port, ipv4_t address, bit<16> udp_port) {
+        meta.worker_bit = worker_bit;
         meta.worker_port = port;
         meta.worker_address = address;
         meta.worker_udp_port = udp_port;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // LOOKUP_ADD8: 1024 codes of 4 bits become 1024 lanes of 8 bits, by the job's table of 16 values.
 //
-// All 256 lanes of a vector are looked up at once. A nibble split spreads the codes over byte lanes; each of a code's
-// four bits is widened to a whole-lane mask, (b << 8) - b, which is 0xff where b = 1; a tree of 15 two-way selections
-// then picks the value. The table comes as action data, broadcast to all lanes: t_i holds value i in every lane and
-// x_i = t_i ^ t_(i+1), so that t_i ^ (x_i & mask) selects between neighbours.
+// All 256 lanes of a vector are looked up at once. Each of a code's four bits is widened to a whole-lane mask,
+// (b << 8) - b, which is 0xff where b = 1; a tree of 15 two-way selections then picks the value. The table comes as
+// action data, broadcast to all lanes: t_i holds value i in every lane and x_i = t_i ^ t_(i+1), so that
+// t_i ^ (x_i & mask) selects between neighbours.
 // One expression per vector, and all in one action: a software switch pays for every assignment and every table.
 
-// Mask of bit `k` of every code; `b` is scratch.
-#define BIT_MASK(mask, codes, k, b) b = (codes >> k) & LOW8; mask = (b << 8) - b;
+// Mask of bit `k` of every byte; `b` is scratch.
+#define BIT_MASK(mask, bytes, k) b = (bytes >> k) & LOW8; mask = (b << 8) - b;
 
 // 16-way selection by the masks m0 (lowest bit) .. m3; n1 .. n3 are their complements.
 #define SELECT2(t, x) (t ^ (x & m0))
@@ -17,8 +17,9 @@
     (((SELECT4(t0, x0, t2, x2) & n2) | (SELECT4(t4, x4, t6, x6) & m2)) & n3) | \
     (((SELECT4(t8, x8, t10, x10) & n2) | (SELECT4(t12, x12, t14, x14) & m2)) & m3)
 
-#define LOOKUP_VECTOR(codes, lanes) \
-    BIT_MASK(m0, codes, 0, b) BIT_MASK(m1, codes, 1, b) BIT_MASK(m2, codes, 2, b) BIT_MASK(m3, codes, 3, b) \
+// The codes are the nibbles of `bytes` whose lowest bit is bit `k` of their byte.
+#define LOOKUP_VECTOR(bytes, k, lanes) \
+    BIT_MASK(m0, bytes, (k + 0)) BIT_MASK(m1, bytes, (k + 1)) BIT_MASK(m2, bytes, (k + 2)) BIT_MASK(m3, bytes, (k + 3)) \
     n1 = ~m1; n2 = ~m2; n3 = ~m3; \
     lanes = SELECT16;
 
@@ -29,16 +30,11 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
         vector_t b;
         vector_t m0; vector_t m1; vector_t m2; vector_t m3;
         vector_t n1; vector_t n2; vector_t n3;
-        vector_t codes;
         hdr.lanes.setValid();
-        codes = (hdr.codes.group0 >> 4) & NIBBLE;
-        LOOKUP_VECTOR(codes, hdr.lanes.v0)
-        codes = hdr.codes.group0 & NIBBLE;
-        LOOKUP_VECTOR(codes, hdr.lanes.v1)
-        codes = (hdr.codes.group1 >> 4) & NIBBLE;
-        LOOKUP_VECTOR(codes, hdr.lanes.v2)
-        codes = hdr.codes.group1 & NIBBLE;
-        LOOKUP_VECTOR(codes, hdr.lanes.v3)
+        LOOKUP_VECTOR(hdr.codes.group0, 4, hdr.lanes.v0)
+        LOOKUP_VECTOR(hdr.codes.group0, 0, hdr.lanes.v1)
+        LOOKUP_VECTOR(hdr.codes.group1, 4, hdr.lanes.v2)
+        LOOKUP_VECTOR(hdr.codes.group1, 0, hdr.lanes.v3)
         hdr.codes.setInvalid();
     }
     action no_table() { meta.drop_reason = DROP_NO_TABLE; }

@@ -67,7 +67,6 @@ control Rewrite(inout headers_t hdr, in metadata_t meta, inout standard_metadata
         hdr.ipv4.tos = 0;
         hdr.ipv4.identification = 0;
         hdr.ipv4.flags = 2;             // do not fragment
-        hdr.ipv4.fragment_offset = 0;
         hdr.ipv4.ttl = REPLY_TTL;
         hdr.ipv4.total_length = hdr.hopsum.length + IPV4_OVERHEAD_BYTES;
         hdr.udp.length = hdr.hopsum.length + UDP_OVERHEAD_BYTES;

@@ -80,28 +80,24 @@ class FirstFailingCheckCounts(SwitchCase):
         frame = altered(frame, "hopsum", epoch=job.epoch + 7, worker=40, version=7, kind=9, flags=3, op=99)
         frame = altered(frame, "udp", length=3)
         frame = altered(frame, "ipv4", checksum=0xDEAD)
-        steps = (
-            (Drop.BAD_CHECKSUM, "ipv4", {"src": 1}),
-            (Drop.BAD_VERSION, "hopsum", {"version": 1}),
-            (Drop.BAD_KIND, "hopsum", {"kind": 1}),
-            (Drop.BAD_FLAGS, "hopsum", {"flags": 0}),
-            (Drop.BAD_OP, "hopsum", {"op": 7}),
-            (Drop.BAD_LENGTH, "udp", {"length": 8 + 32 + 1024}),
-            (Drop.UNKNOWN_EPOCH, "hopsum", {"epoch": job.epoch}),
-            (Drop.UNKNOWN_WORKER, "hopsum", {"worker": 1}),
-            (Drop.WRONG_PORT, "hopsum", {}),
+        # port, reason, and what mends it
+        steps: tuple[tuple[int, Drop, str, dict[str, int]], ...] = (
+            (0, Drop.BAD_CHECKSUM, "ipv4", {"src": 1}),
+            (0, Drop.BAD_VERSION, "hopsum", {"version": 1}),
+            (0, Drop.BAD_KIND, "hopsum", {"kind": 1}),
+            (0, Drop.BAD_FLAGS, "hopsum", {"flags": 0}),
+            (0, Drop.BAD_OP, "hopsum", {"op": 7}),
+            (0, Drop.BAD_LENGTH, "udp", {"length": 8 + 32 + 1024}),
+            (0, Drop.UNKNOWN_EPOCH, "hopsum", {"epoch": job.epoch}),
+            (0, Drop.UNKNOWN_WORKER, "hopsum", {"worker": 1}),
+            (0, Drop.WRONG_PORT, "hopsum", {}),
+            (1, Drop.WRONG_SOURCE, "ipv4", {"src": 0x0A000102}),
+            (1, Drop.BAD_SLOT, "hopsum", {"slot": 0}),
+            (1, Drop.BAD_ROUND, "hopsum", {"round": 1}),
+            (1, Drop.BAD_VALUE, "hopsum", {"op": 5}),
         )
-        for reason, header, repair in steps:
-            self.refused(0, frame, reason)
-            frame = altered(frame, header, **repair)
-        steps = (
-            (Drop.WRONG_SOURCE, "ipv4", {"src": 0x0A000102}),
-            (Drop.BAD_SLOT, "hopsum", {"slot": 0}),
-            (Drop.BAD_ROUND, "hopsum", {"round": 1}),
-            (Drop.BAD_VALUE, "hopsum", {"op": 5}),
-        )
-        for reason, header, repair in steps:
-            self.refused(1, frame, reason)
+        for port, reason, header, repair in steps:
+            self.refused(port, frame, reason)
             frame = altered(frame, header, **repair)
         self.assertEqual(self.send(1, frame), [])
         self.assert_lanes(self.completed(job, 0, lanes32(1)), 2**31 + 1)

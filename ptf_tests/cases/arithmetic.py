@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from hopsum.wire import Drop, Op
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import codes, lanes32, update

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from hopsum.wire import Op
 from hopsum_ptf.bed import make_workers
 from hopsum_ptf.case import SwitchCase

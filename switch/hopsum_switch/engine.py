@@ -49,9 +49,9 @@ class Engine:
         self.counters = CounterStore(program, self.tables)
         self.registers = RegisterStore(program)
         self._ports = frozenset(ports)
-        self._interpreter = Interpreter(
-            program, self.tables, self.multicast, self.counters, self.registers, Random(seed)
-        )
+        self._seed = seed
+        self._rng = Random(seed)
+        self._interpreter = Interpreter(program, self.tables, self.multicast, self.counters, self.registers, self._rng)
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
         """Run one received frame through parser, ingress, replication, egress and deparser.
@@ -72,3 +72,4 @@ class Engine:
         self.multicast.reset()
         self.counters.reset()
         self.registers.reset()
+        self._rng.seed(self._seed)

@@ -24,6 +24,7 @@ from hopsum_switch.management import Management, add_to_server
 from hopsum_switch.p4runtime.p4info import parse_text
 from hopsum_switch.p4runtime.pipeline import EngineFactory
 from hopsum_switch.p4runtime.service import MAX_STREAMS, P4RuntimeService
+from hopsum_switch.ports.base import check_port_number
 from hopsum_switch.ports.dataplane import Dataplane
 
 DEFAULT_GRPC = "127.0.0.1:9559"
@@ -48,7 +49,12 @@ class SwitchServer:
         cpu_port: int | None = None,
         make_engine: EngineFactory = Engine,
     ) -> None:
-        """Prepare a switch; nothing listens yet. UDP-style HOST:0 lets the kernel choose the gRPC port."""
+        """Prepare a switch; nothing listens yet. With HOST:0 the kernel chooses the gRPC port.
+
+        Raises PortError: a switch port `cpu_port` does not exist.
+        """
+        if cpu_port is not None:
+            check_port_number(cpu_port)
         self.device_id = device_id
         self.dataplane = Dataplane()
         self.management = Management(self.dataplane)
@@ -76,14 +82,16 @@ class SwitchServer:
         )
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(self._service, server)
         add_to_server(self.management, server)
-        host = self._asked_address.rpartition(":")[0]
+        host, _, port_text = self._asked_address.rpartition(":")
         try:
+            if not (host and port_text.isascii() and port_text.isdigit()):
+                raise RuntimeError("not HOST:PORT")
             port = server.add_insecure_port(self._asked_address)
         except RuntimeError as error:
             server.stop(None)
             raise ServerError(
-                f"cannot listen on {self._asked_address}: it is in use or not an address of this"
-                f" machine; choose another --grpc HOST:PORT ({error})"
+                f"cannot listen on {self._asked_address}: it is in use or not an address of this machine;"
+                f" choose another HOST:PORT ({error})"
             ) from error
         server.start()
         self._server, self.grpc_address = server, f"{host}:{port}"
@@ -99,12 +107,18 @@ class SwitchServer:
     def close(self) -> None:
         """End all requests and streams, then close all ports; `run` must have returned."""
         if self._server is not None:
-            self._server.stop(_GRACE_S).wait()
+            stopped = self._server.stop(_GRACE_S)
+            self._service.end_streams()
+            stopped.wait()
             self._server = None
         self.dataplane.close()
 
     def __enter__(self) -> SwitchServer:
-        self.open()
+        try:
+            self.open()
+        except ServerError:
+            self.close()
+            raise
         self._thread = threading.Thread(target=self.run, name="dataplane", daemon=True)
         self._thread.start()
         return self

@@ -227,7 +227,7 @@ def test_the_switch_address_is_written_once(connect: Connect) -> None:
     device = FakeDevice()
     connect(device)
     connect(device)
-    assert device.read_table("switch_address") == [TableEntry("switch_address", {"hdr.ipv4.dst": 0x0A0000FE}, "local")]
+    assert device.read_table("switch_address") == [TableEntry("switch_address", {"address": 0x0A0000FE}, "local")]
     assert device.updates == 1
 
 

@@ -36,11 +36,11 @@ def test_admit(job: Job) -> None:
             "workers",
             {"epoch": EPOCH, "worker": rank},
             "admit",
-            {"bit_": 1 << rank, "port": rank + 1, "address": 0x0A000001 + rank, "udp_port": 4000 + rank},
+            {"worker_bit": 1 << rank, "port": rank + 1, "address": 0x0A000001 + rank, "udp_port": 4000 + rank},
         )
         for rank in range(2)
     ]
-    assert admit.switch_address(job.switch) == TableEntry("switch_address", {"hdr.ipv4.dst": 0x0A0000FE}, "local", {})
+    assert admit.switch_address(job.switch) == TableEntry("switch_address", {"address": 0x0A0000FE}, "local", {})
 
 
 def test_reply(job: Job) -> None:

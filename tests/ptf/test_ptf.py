@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from hopsum_ptf.recording import recordings
 from hopsum_ptf.results import Result, append_result, format_table, format_totals, read_results
 from hopsum_ptf.runner import list_cases
-from hopsum_topologies import bmv2_unavailable
+from hopsum_topologies import bmv2_unavailable, remove_stale_namespaces
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "vectors" / "data"
@@ -112,6 +113,9 @@ def test_killed_run_leaves_nothing_running(target: str) -> None:
         runner.send_signal(signal.SIGKILL)
         runner.wait()
     assert _wait(lambda: all(_gone(child) for child in children)), f"one of {children} outlived its parent"
+    if target == "bmv2":
+        # A namespace outlives a killed owner: the next one removes it.
+        assert any(name.startswith(f"hopsum-{runner.pid}-") for name in remove_stale_namespaces())
 
 
 def _children(pid: int) -> list[int]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+
 from hopsum_topologies import Namespace, TopologyError, bmv2_unavailable
 
 

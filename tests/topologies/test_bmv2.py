@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 
 import pytest
+
 from hopsum_topologies import Bmv2Switch, Namespace, TopologyError, bmv2_versions
 
 pytestmark = pytest.mark.usefixtures("bmv2")
@@ -30,12 +31,15 @@ def test_two_side_by_side_in_one_namespace() -> None:
             Bmv2Switch({0: "s1"}, namespace=namespace, device_id=1) as second,
         ):
             assert first.address != second.address
-            assert first.process.running() and second.process.running()
+            assert first.process.running()
+            assert second.process.running()
             with namespace.inside():
-                assert _connects(first.address) and _connects(second.address)
+                assert _connects(first.address)
+                assert _connects(second.address)
             # Loopback of the namespace, not of the machine.
             assert not _connects(first.address)
-        assert not first.process.running() and not second.process.running()
+        assert not first.process.running()
+        assert not second.process.running()
 
 
 def test_missing_interface_is_named() -> None:

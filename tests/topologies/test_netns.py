@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from hopsum_topologies import Namespace, TopologyError, VethPair, remove_stale_namespaces
 
 pytestmark = pytest.mark.usefixtures("namespaces")
@@ -80,7 +81,8 @@ def test_veth_is_inside_only_and_carries_frames_unchanged() -> None:
     before = socket.if_nameindex()
     with Namespace() as left, Namespace() as right:
         assert left.add_veth("a", "b", right) == VethPair("a", "b")
-        assert "a@" in left.ip("link") and "b@" in right.ip("link")
+        assert "a@" in left.ip("link")
+        assert "b@" in right.ip("link")
         assert "inet6" not in left.ip("addr") + right.ip("addr")
         assert socket.if_nameindex() == before
         with left.inside():
@@ -110,10 +112,16 @@ def test_offloads_are_off() -> None:
 
 def test_inside_is_left_again_after_an_exception() -> None:
     home = os.readlink("/proc/thread-self/ns/net")
+    seen = []
+
+    def fail() -> None:
+        seen.append(os.readlink("/proc/thread-self/ns/net"))
+        raise ZeroDivisionError
+
     with Namespace() as namespace:
         with pytest.raises(ZeroDivisionError), namespace.inside():
-            assert os.readlink("/proc/thread-self/ns/net") != home
-            raise ZeroDivisionError
+            fail()
+        assert seen[0] != home
         assert os.readlink("/proc/thread-self/ns/net") == home
 
 
@@ -145,7 +153,8 @@ def test_killed_owner_leaves_nothing_running(tmp_path: Path) -> None:
     try:
         assert owner.stdout is not None
         name, child = owner.stdout.readline().split()
-        assert name in _names() and not _gone(int(child))
+        assert name in _names()
+        assert not _gone(int(child))
     finally:
         owner.send_signal(signal.SIGKILL)
         owner.communicate()

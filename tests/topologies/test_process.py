@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from hopsum_topologies import TopologyError
 from hopsum_topologies.process import ManagedProcess
 
@@ -34,7 +35,7 @@ def test_early_end_shows_status_and_the_end_of_the_log(tmp_path: Path) -> None:
 
 def test_time_over_stops_it(tmp_path: Path) -> None:
     process = _python("import time; time.sleep(600)", tmp_path)
-    with pytest.raises(TopologyError, match="no sign of life in 0.1 s"):
+    with pytest.raises(TopologyError, match=r"no sign of life in 0\.1 s"):
         process.wait_for(lambda: False, "life", 0.1)
     assert not process.running()
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
+from p4.v1 import p4runtime_pb2
+
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.p4info import P4Info
 from hopsum_ptf.links import Output
@@ -17,7 +19,6 @@ from hopsum_ptf.recording import Exchange, Recording, Write, load, multiset, rec
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.pipeline import Pipeline, Target, verify
-from p4.v1 import p4runtime_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).resolve().parent / "data"

@@ -85,7 +85,11 @@ def remove_stale_namespaces() -> list[str]:
         pid = int(match[1])
         # A name with our own process id that we did not make is left from a dead process with the same id.
         if pid == os.getpid() or not Path(f"/proc/{pid}").exists():
-            _ip("netns", "delete", path.name)
+            try:
+                _ip("netns", "delete", path.name)
+            except TopologyError:
+                if path.exists():  # else somebody else was faster
+                    raise
             stale.append(path.name)
     return stale
 

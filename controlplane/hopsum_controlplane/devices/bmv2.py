@@ -3,11 +3,20 @@
 
 from __future__ import annotations
 
-from hopsum_controlplane.devices.base import Capabilities
+from hopsum_controlplane.devices.base import Capabilities, Pipeline
 from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+from hopsum_controlplane.entries import Delete
 
 
 class Bmv2Device(P4RuntimeDevice):
     """A bmv2 switch. Its egress queues hold 64 packets and drop the rest in silence, hence the window."""
 
     capabilities = Capabilities("bmv2", max_window=32)
+
+    def push(self, pipeline: Pipeline) -> None:
+        """Make the switch run `pipeline`, starting from nothing."""
+        if self.cookie() is not None:
+            # With the old program its P4Runtime server forgets the groups, but its replication engine goes on
+            # sending to their members: a job in a group of the same number would get every result twice.
+            self.write([Delete(group) for group in self.read_groups()])
+        super().push(pipeline)

@@ -14,7 +14,7 @@ WORKERS = "workers"
 
 def switch_address(switch: SwitchEndpoint) -> TableEntry:
     """Build the entry that makes packets to the switch's address the service's."""
-    return TableEntry(SWITCH_ADDRESS, {"hdr.ipv4.dst": ipv4_to_int(switch.ip)}, "local")
+    return TableEntry(SWITCH_ADDRESS, {"address": ipv4_to_int(switch.ip)}, "local")
 
 
 def jobs(job: Job) -> list[TableEntry]:
@@ -37,7 +37,7 @@ def workers(job: Job) -> list[TableEntry]:
             {"epoch": job.epoch, "worker": worker.rank},
             "admit",
             {
-                "bit_": 1 << worker.rank,
+                "worker_bit": 1 << worker.rank,
                 "port": worker.port,
                 "address": ipv4_to_int(worker.ip),
                 "udp_port": worker.udp_port,

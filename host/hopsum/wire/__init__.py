@@ -10,9 +10,11 @@ from __future__ import annotations
 from hopsum.wire._layout import (
     HOPSUM_BYTES,
     HOPSUM_UDP_PORT,
+    JOB_EVENTS,
     MAX_JOBS,
     MAX_SLOTS,
     MAX_WORKERS,
+    TABLE_ENTRIES,
     WIRE_VERSION,
     Drop,
     Event,
@@ -27,9 +29,11 @@ from hopsum.wire.payload import down_bytes, pack_codes, unpack_codes, up_bytes
 __all__ = [
     "HOPSUM_BYTES",
     "HOPSUM_UDP_PORT",
+    "JOB_EVENTS",
     "MAX_JOBS",
     "MAX_SLOTS",
     "MAX_WORKERS",
+    "TABLE_ENTRIES",
     "WIRE_VERSION",
     "Drop",
     "Event",

@@ -20,6 +20,10 @@ from typing import Any
 
 import numpy as np
 import ptf
+from numpy.typing import ArrayLike, NDArray
+from ptf import testutils
+from ptf.base_tests import BaseTest
+
 from hopsum.protocol.aggregator import FrameAggregator, SwitchConfig
 from hopsum.wire import Drop, Event, Header, Kind, Op
 from hopsum.wire.payload import lanes as lanes_of
@@ -28,10 +32,6 @@ from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.entries import Insert
 from hopsum_controlplane.tables import forward
-from numpy.typing import ArrayLike, NDArray
-from ptf import testutils
-from ptf.base_tests import BaseTest
-
 from hopsum_ptf import control, frames
 from hopsum_ptf.bed import BROADCAST_MAC, PORTS, SWITCH, barrier_mac, make_workers, station_mac
 from hopsum_ptf.links import Links, Output
@@ -65,11 +65,11 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         self.device = control.RecordingDevice(_device(), self._recording)
         self.device.push(_pipeline())
         self.controller = Controller(self.device, SWITCH, clock=lambda: control.CLOCK_S)
-        self._links = Links(ptf.dataplane_instance, PORTS)
+        self.links = Links(ptf.dataplane_instance, PORTS)
         self._forwarding()
 
     def tearDown(self) -> None:
-        self._links.check_empty()
+        self.links.check_empty()
         counters = control.read_counters(self.device)
         self._recording.counters = counters
         expected = control.oracle_counters(self.oracle.drops, self.oracle.job_events)
@@ -139,7 +139,7 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         """Send a frame to the switch and to the oracle, compare, and return what came out, by port."""
         self.outcome, predicted = self.oracle.explain_frame(port, frame)
         expected = [Output(*output) for output in predicted]
-        outputs = self._links.exchange(port, frame, [output.port for output in expected])
+        outputs = self.links.exchange(port, frame, [output.port for output in expected])
         self._recording.steps.append(Exchange(port, frame, tuple(outputs)))
         if multiset(outputs) != multiset(expected):
             self.fail(_difference(port, frame, outputs, expected))

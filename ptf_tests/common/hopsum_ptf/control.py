@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from google.protobuf import text_format
+
 from hopsum.protocol.aggregator import JobConfig, WorkerConfig
 from hopsum.wire import Event
 from hopsum.wire._layout import JOB_EVENTS
@@ -18,7 +19,6 @@ from hopsum_controlplane.encoding import encode_update
 from hopsum_controlplane.entries import (
     CounterValue,
     DefaultAction,
-    Delete,
     Modify,
     MulticastGroup,
     TableEntry,
@@ -27,7 +27,6 @@ from hopsum_controlplane.entries import (
 from hopsum_controlplane.jobs import Job
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.tables import admit, lookup
-
 from hopsum_ptf.recording import Recording, Write
 
 # The clock of the cases' controller: epochs, and with them recordings, are the same every time.
@@ -77,9 +76,6 @@ class RecordingDevice(Device):
 
     def push(self, pipeline: Pipeline) -> None:
         """Start from nothing: recordings do too."""
-        if self._device.cookie() is not None:
-            # bmv2 forgets its groups with the old program, but goes on replicating to their members.
-            self._device.write([Delete(group) for group in self._device.read_groups()])
         self._device.push(pipeline)
         self._p4info = P4Info.from_text(pipeline.p4info)
 

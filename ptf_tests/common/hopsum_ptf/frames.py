@@ -6,14 +6,23 @@ from __future__ import annotations
 from dataclasses import fields
 
 import numpy as np
+from numpy.typing import ArrayLike
+
 from hopsum.wire import Header, Kind, Op, pack_codes, up_bytes
-from hopsum.wire._layout import ETHERNET_BYTES, ETHERNET_FIELDS, HOPSUM_FIELDS, IPV4_BYTES, IPV4_FIELDS
-from hopsum.wire._layout import UDP_BYTES, UDP_FIELDS, Field
+from hopsum.wire._layout import (
+    ETHERNET_BYTES,
+    ETHERNET_FIELDS,
+    HOPSUM_FIELDS,
+    IPV4_BYTES,
+    IPV4_FIELDS,
+    UDP_BYTES,
+    UDP_FIELDS,
+    Field,
+)
 from hopsum.wire.fields import pack_fields, unpack_fields
 from hopsum.wire.frames import FramePath, build_frame, ipv4_checksum
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.jobs import Job, WorkerEndpoint
-from numpy.typing import ArrayLike
 
 IPV4_AT = ETHERNET_BYTES
 UDP_AT = IPV4_AT + IPV4_BYTES

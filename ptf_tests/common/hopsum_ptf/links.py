@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from hopsum_controlplane.addresses import mac_to_int
-
 from hopsum_ptf.bed import barrier_mac, station_mac
 from hopsum_ptf.frames import plain
 
@@ -47,10 +46,16 @@ class Links:
         `expected` names a port once for every frame that should arrive there: these are taken first, so that small
         socket queues do not overflow behind a large multicast. Raises LinkError when the switch is dead.
         """
-        self._send(port, frame)
+        self.send(port, frame)
         outputs = [output for output_port in sorted(expected) for output in self._take(output_port)]
         outputs += self._barrier(port)
         return sorted(outputs, key=lambda output: output.port)
+
+    def send(self, port: int, frame: bytes) -> None:
+        """Send a frame and look at nothing. Raises LinkError when the port does not take it whole."""
+        sent = self._dataplane.send(0, port, frame)
+        if sent != len(frame):
+            raise LinkError(f"port {port} took {sent} of {len(frame)} bytes")
 
     def check_empty(self) -> None:
         """Raise LinkError when any port holds a frame, or one is still inside the switch."""
@@ -68,7 +73,7 @@ class Links:
         number = next(self._numbers)
         barriers = {output_port: self.barrier_frame(port, output_port, number) for output_port in self._ports}
         for barrier in barriers.values():
-            self._send(port, barrier)
+            self.send(port, barrier)
         for output_port, barrier in barriers.items():
             while True:
                 taken = self._take(output_port)
@@ -77,11 +82,6 @@ class Links:
                 if taken[0].frame == barrier:
                     break
                 yield taken[0]
-
-    def _send(self, port: int, frame: bytes) -> None:
-        sent = self._dataplane.send(0, port, frame)
-        if sent != len(frame):
-            raise LinkError(f"port {port} took {sent} of {len(frame)} bytes")
 
     def _take(self, port: int) -> list[Output]:
         found = self._dataplane.poll(device_number=0, port_number=port, timeout=_ARRIVAL_S)

@@ -38,7 +38,7 @@ def format_table(columns: Mapping[str, Iterable[Result]]) -> str:
     """Return the table case x target, then the reasons of everything that is not ok."""
     by_target = {target: {result.case: result for result in results} for target, results in columns.items()}
     cases = list(dict.fromkeys(case for results in by_target.values() for case in results))
-    width = max((len(case) for case in cases), default=4)
+    width = max(map(len, ["case", *cases]))
     lines = [" ".join([f"{'case':{width}}", *(f"{target:>8}" for target in by_target)])]
     reasons = []
     for case in cases:

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from hopsum_ptf.results import Result, format_table, format_totals, read_results
 from hopsum_topologies import TopologyError
 from hopsum_topologies.process import ManagedProcess
-
-from hopsum_ptf.results import Result, format_table, format_totals, read_results
 
 ROOT = Path(__file__).resolve().parents[3]
 CASES = ROOT / "ptf_tests" / "cases"

@@ -168,7 +168,7 @@ class OperationWriter:
     def _wrap_word(self, text: str, field: FieldIR) -> str:
         return wrapped(text, FieldRef(field, IntType(64, False)), field)
 
-    def _bind(self, name: str, value: Any) -> str:
+    def _bind(self, name: str, value: object) -> str:
         self.namespace[name] = value
         return name
 

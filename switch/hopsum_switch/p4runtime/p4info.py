@@ -123,7 +123,7 @@ class P4Info:
         self.registers = _by_id(_register(register) for register in message.registers)
         self.tables = _by_id(_table(table, self.direct_counters) for table in message.tables)
         self._headers = {
-            header.preamble.name: tuple(_field(field) for field in header.metadata)
+            header.preamble.name: tuple(_header_field(field, message) for field in header.metadata)
             for header in message.controller_packet_metadata
         }
         self._check_references()
@@ -131,10 +131,6 @@ class P4Info:
     def table(self, table_id: int) -> TableInfo:
         """Return a table. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
         return _get(self.tables, table_id, "table")
-
-    def action(self, action_id: int) -> ActionInfo:
-        """Return an action. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
-        return _get(self.actions, action_id, "action")
 
     def counter(self, counter_id: int) -> CounterInfo:
         """Return an indexed counter. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
@@ -165,7 +161,7 @@ def parse_text(text: str) -> p4info_pb2.P4Info:
     """
     message = p4info_pb2.P4Info()
     try:
-        text_format.Parse(text, message)
+        text_format.Parse(text, message, allow_unknown_field=True)  # of a newer p4c
     except text_format.ParseError as error:
         raise P4RuntimeError(Code.INVALID_ARGUMENT, f"not a P4Info in text format: {error}") from error
     return message
@@ -192,6 +188,17 @@ def _field(field: _Sized) -> Field:
     if not field.bitwidth:
         raise P4RuntimeError(Code.UNIMPLEMENTED, f"P4Info: {field.name} has no bit width: strings are not supported")
     return Field(field.id, field.name, field.bitwidth, field.HasField("type_name"))
+
+
+def _header_field(field: p4info_pb2.ControllerPacketMetadata.Metadata, info: p4info_pb2.P4Info) -> Field:
+    new_type = info.type_info.new_types.get(field.type_name.name)  # not [], which would add an entry
+    if new_type is not None and new_type.HasField("translated_type"):
+        raise P4RuntimeError(
+            Code.UNIMPLEMENTED,
+            f"P4Info: {field.name} of a packet-in or packet-out header has a translated type, whose width in the"
+            " data plane P4Info does not tell",
+        )
+    return _field(field)
 
 
 def _action(action: p4info_pb2.Action) -> ActionInfo:

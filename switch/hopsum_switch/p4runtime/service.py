@@ -96,7 +96,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         self._lock = threading.Lock()
         self._arbitration = Arbitration(device_id)
         self._pipelines = PipelineManager(dataplane, make_engine)
-        self._streams = 0
+        self._streams: set[_Stream] = set()
         self._primary: _Stream | None = None  # read without the lock by `_deliver`
         if cpu_port is not None:
             dataplane.bind(cpu_port, CpuPort(self._deliver))
@@ -106,6 +106,12 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         with self._lock:
             self._pipelines.save(verify(p4info, device_config))
             self._pipelines.commit()
+
+    def end_streams(self) -> None:
+        """End all streams, as a server does that stops."""
+        with self._lock:
+            for stream in self._streams:
+                stream.end()
 
     def Capabilities(self, request: CapabilitiesRequest, context: grpc.ServicerContext) -> CapabilitiesResponse:
         """Return the API version."""
@@ -169,9 +175,9 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         """Arbitrate, and carry packet-ins and packet-outs."""
         stream = _Stream()
         with _answering(context), self._lock:
-            if self._streams >= MAX_STREAMS:
+            if len(self._streams) >= MAX_STREAMS:
                 raise P4RuntimeError(Code.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} streams are open, which is the limit")
-            self._streams += 1
+            self._streams.add(stream)
         context.add_callback(stream.end)  # called when the RPC is over, however it ended
         threading.Thread(target=self._listen, args=(stream, requests), name="p4runtime-stream", daemon=True).start()
         try:
@@ -266,7 +272,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def _close(self, stream: _Stream) -> None:
         with self._lock:
             stream.closed = True
-            self._streams -= 1
+            self._streams.discard(stream)
             self._tell(self._arbitration.disconnect(stream))
 
     def _tell(self, notices: list[Notice]) -> None:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import ProgramError
 from .source import SourceInfo
+
+T = TypeVar("T")
 
 
 class Node:
@@ -14,7 +16,7 @@ class Node:
 
     __slots__ = ("data", "path")
 
-    def __init__(self, data: Any, path: str) -> None:
+    def __init__(self, data: object, path: str) -> None:
         if not isinstance(data, dict):
             raise ProgramError(f"{path}: expected an object, found {_kind(data)}")
         self.data: dict[str, Any] = data
@@ -30,7 +32,7 @@ class Node:
 
     def text(self, key: str) -> str:
         """Return a string."""
-        return str(self._typed(key, str, "a string"))
+        return self._typed(key, str, "a string")
 
     def optional_text(self, key: str) -> str | None:
         """Return a string, or None if absent or null."""
@@ -38,14 +40,11 @@ class Node:
 
     def number(self, key: str) -> int:
         """Return an integer."""
-        value = self._typed(key, int, "an integer")
-        if isinstance(value, bool):
-            raise self.error(f"{key}: expected an integer, found a boolean")
-        return int(value)
+        return integer(self.data.get(key), f"{self.path}.{key}")
 
     def flag(self, key: str, default: bool = False) -> bool:
         """Return a boolean, or the default if absent or null."""
-        return bool(self._typed(key, bool, "a boolean")) if self.has(key) else default
+        return self._typed(key, bool, "a boolean") if self.has(key) else default
 
     def hex(self, key: str) -> int:
         """Return a hexadecimal string's value."""
@@ -53,7 +52,7 @@ class Node:
 
     def array(self, key: str) -> list[Any]:
         """Return an array; empty if absent or null."""
-        return list(self._typed(key, list, "an array")) if self.has(key) else []
+        return self._typed(key, list, "an array") if self.has(key) else []
 
     def nodes(self, key: str) -> list[Node]:
         """Return an array of objects; empty if absent."""
@@ -72,11 +71,18 @@ class Node:
             info.text("filename"), info.number("line"), info.number("column"), info.text("source_fragment")
         )
 
-    def _typed(self, key: str, kind: type, words: str) -> Any:
+    def _typed(self, key: str, kind: type[T], words: str) -> T:
         value = self.data.get(key)
         if not isinstance(value, kind):
-            raise self.error(f"{key}: expected {words}, found {_kind(value)}")
+            raise ProgramError(f"{self.path}.{key}: expected {words}, found {_kind(value)}")
         return value
+
+
+def integer(value: object, path: str) -> int:
+    """Return a JSON value that must be an integer."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ProgramError(f"{path}: expected an integer, found {_kind(value)}")
+    return value
 
 
 def parse_hex(text: str, path: str) -> int:

@@ -17,12 +17,12 @@ from .json_model import (
     Operand,
     OtherOperand,
 )
-from .json_node import Node, parse_hex
+from .json_node import Node, integer, parse_hex
 
 _NAMED = frozenset({"header", "regular", "register_array", "counter_array", "calculation"})
 
 
-def operand(data: Any, path: str) -> Operand:
+def operand(data: object, path: str) -> Operand:
     """Return the operand that a type-value object describes. Raises: ProgramError (wrong shape)."""
     node = Node(data, path)
     kind = node.text("type")
@@ -41,7 +41,7 @@ def operand(data: Any, path: str) -> Operand:
         return LocalOperand(node.number("value"))
     if kind == "lookahead":
         offset, bits = _pair(node.array("value"), path)
-        return LookaheadOperand(int(offset), int(bits))
+        return LookaheadOperand(integer(offset, path), integer(bits, path))
     if kind in _NAMED:
         return NamedOperand("header" if kind == "regular" else kind, node.text("value"))
     return OtherOperand(kind)

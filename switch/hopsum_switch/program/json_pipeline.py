@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .json_model import (
     ActionCallJson,
     ConditionalJson,
@@ -18,7 +16,7 @@ from .json_model import (
     PipelineJson,
     TableJson,
 )
-from .json_node import Node, parse_hex
+from .json_node import Node, integer, parse_hex
 from .json_operands import field_operand, operand
 
 
@@ -45,7 +43,7 @@ def _table(node: Node) -> TableJson:
         support_timeout=node.flag("support_timeout"),
         direct_meters=node.optional_text("direct_meters"),
         key=tuple(_key(n) for n in node.nodes("key")),
-        action_ids=tuple(int(i) for i in node.array("action_ids")),
+        action_ids=tuple(integer(i, f"{node.path}.action_ids") for i in node.array("action_ids")),
         next_tables={name: _name(value) for name, value in node.node("next_tables").data.items()},
         base_default_next=node.optional_text("base_default_next"),
         default_entry=_default_entry(node.node("default_entry")) if node.has("default_entry") else None,
@@ -54,7 +52,7 @@ def _table(node: Node) -> TableJson:
     )
 
 
-def _name(value: Any) -> str | None:
+def _name(value: object) -> str | None:
     return None if value is None else str(value)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from ..errors import ProgramError
 from .json_model import (
@@ -29,7 +28,7 @@ from .json_model import (
     RuntimeDataJson,
     TransitionJson,
 )
-from .json_node import Node
+from .json_node import Node, integer
 from .json_operands import field_operand, operand
 from .json_pipeline import read_pipeline
 
@@ -80,7 +79,7 @@ def _version(root: Node) -> tuple[int, int] | None:
     version = root.node("__meta__").array("version")
     if len(version) != 2 or version[0] != SUPPORTED_MAJOR:
         raise root.error(f"JSON format {version} is not {SUPPORTED_MAJOR}.x; compile with a current p4c")
-    return int(version[0]), int(version[1])
+    return SUPPORTED_MAJOR, integer(version[1], "program.__meta__.version")
 
 
 def _refused(root: Node) -> Iterator[tuple[str, NamedJson]]:
@@ -93,10 +92,10 @@ def _header_type(node: Node) -> HeaderTypeJson:
     return HeaderTypeJson(node.text("name"), tuple(_field(f, node) for f in node.array("fields")))
 
 
-def _field(item: Any, node: Node) -> FieldJson:
+def _field(item: object, node: Node) -> FieldJson:
     if not isinstance(item, list) or len(item) < 2:
         raise node.error(f"fields: expected [name, width, ...], found {item!r}")
-    bits = None if item[1] == "*" else int(item[1])
+    bits = None if item[1] == "*" else integer(item[1], f"{node.path}.fields")
     signed = len(item) > 2 and bool(item[2])
     return FieldJson(str(item[0]), bits, signed, len(item) > 3 and bool(item[3]))
 
@@ -106,13 +105,13 @@ def _header(node: Node) -> HeaderJson:
     return HeaderJson(node.text("name"), node.number("id"), node.text("header_type"), metadata, node.source())
 
 
-def _error(item: Any, path: str) -> tuple[str, int]:
+def _error(item: object, path: str) -> tuple[str, int]:
     if not isinstance(item, list) or len(item) != 2:
         raise ProgramError(f"{path}.errors: expected [name, number], found {item!r}")
-    return str(item[0]), int(item[1])
+    return str(item[0]), integer(item[1], f"{path}.errors")
 
 
-def _alias(item: Any, path: str) -> tuple[str, FieldOperand]:
+def _alias(item: object, path: str) -> tuple[str, FieldOperand]:
     if not isinstance(item, list) or len(item) != 2:
         raise ProgramError(f"{path}.field_aliases: expected [name, [header, field]], found {item!r}")
     return str(item[0]), field_operand(item[1], path)

@@ -21,8 +21,9 @@ from .ir_actions import ActionIR
 from .json_model import (
     DefaultEntryJson,
     EntryJson,
+    FieldOperand,
     KeyJson,
-    NamedOperand,
+    MatchJson,
     PipelineJson,
     TableJson,
 )
@@ -109,8 +110,7 @@ def _successors(table: TableJson, actions: Mapping[str, ActionIR]) -> dict[int, 
 
 def _key(key: KeyJson, scope: Scope, source: SourceInfo | None) -> KeyIR:
     place = Place(scope, (), source)
-    if isinstance(key.target, NamedOperand):
-        raise refuse("match kind", f"{key.match_type} of {key.name}", source)
+    assert isinstance(key.target, FieldOperand)  # a header has match type valid, which is refused
     target = lower_data(key.target, place)
     header = scope.header(key.target.header, source)
     always = header.metadata or key.target.field == VALIDITY_FIELD
@@ -127,10 +127,20 @@ def _call(entry: DefaultEntryJson | EntryJson, scope: Scope, source: SourceInfo 
     return ActionCall(action, entry.action_data)
 
 
+def _value(match: MatchJson, key: KeyIR) -> tuple[int, int]:
+    """Return (value, mask, prefix length or end), with the bits that do not matter cleared."""
+    if key.kind is MatchKind.TERNARY:
+        return match.key & match.second, match.second
+    if key.kind is MatchKind.LPM:
+        ignored = max(key.bits - match.second, 0)
+        return match.key >> ignored << ignored, match.second
+    return match.key, match.second
+
+
 def _entry(entry: EntryJson, table: TableJson, keys: tuple[KeyIR, ...], scope: Scope) -> ConstEntryIR:
     if len(entry.match) != len(keys):
         raise ProgramError(f"table {table.name}: an entry has {len(entry.match)} of {len(keys)} keys{at(table.source)}")
     ordered = table.match_type in (MatchKind.TERNARY.value, MatchKind.RANGE.value)
     priority = PRIORITY_PIVOT - entry.priority if ordered else 0
-    values = tuple((m.key, m.second) for m in entry.match)
+    values = tuple(_value(m, key) for m, key in zip(entry.match, keys, strict=True))
     return ConstEntryIR(values, _call(entry, scope, entry.source or table.source), priority)

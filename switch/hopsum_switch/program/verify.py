@@ -146,10 +146,17 @@ def _entries(table: TableIR) -> Iterator[str]:
         calls.append(table.default)
     for call in calls:
         yield from _arguments(table, call)
+    if len(table.const_entries) > table.max_size:
+        yield f"table {table.name}: {len(table.const_entries)} constant entries in {table.max_size}{at(table.source)}"
+    if len({(e.values, e.priority) for e in table.const_entries}) < len(table.const_entries):
+        yield f"table {table.name}: a constant entry is there twice{at(table.source)}"
+    if table.default is not None and not table.branches_on_miss and table.default.action.id not in table.by_action:
+        yield f"table {table.name}: the default action {table.default.action.name} is foreign{at(table.source)}"
     for entry in table.const_entries:
         for key, (first, second) in zip(table.keys, entry.values, strict=True):
             bound = key.bits + 1 if key.kind is MatchKind.LPM else 1 << key.bits
-            if not 0 <= first < 1 << key.bits or not 0 <= second < bound:
+            empty = key.kind is MatchKind.RANGE and first > second
+            if empty or not 0 <= first < 1 << key.bits or not 0 <= second < bound:
                 yield f"table {table.name}: a constant entry does not fit key {key.name}{at(table.source)}"
         if entry.call.action.id not in table.by_action and not table.branches_on_hit:
             yield f"table {table.name}: an entry uses the foreign action {entry.call.action.name}{at(table.source)}"

@@ -46,7 +46,7 @@ class FrameOutOfNowhere(SwitchCase):
     """A frame that nobody waits for is noticed at the end."""
 
     def runTest(self) -> None:
-        self._links._send(2, self._links.barrier_frame(2, 5, 0))
+        self.links.send(2, self.links.barrier_frame(2, 5, 0))
 
 
 class Breaks(SwitchCase):

@@ -42,7 +42,9 @@ def words_checksum(data: bytes) -> int:
     return ~total & 0xFFFF
 
 
-@given(st.one_of(st.binary(max_size=70), st.sampled_from([b"", b"\0\0", b"\xff\xff", b"\xff\xff\0\0", b"\xff\xfe\0\1"])))
+@given(
+    st.one_of(st.binary(max_size=70), st.sampled_from([b"", b"\0\0", b"\xff\xff", b"\xff\xff\0\0", b"\xff\xfe\0\1"]))
+)
 def test_csum16_equals_adding_words(data: bytes) -> None:
     assert csum16(data) == words_checksum(data)
 
@@ -71,7 +73,10 @@ INPUTS = [field("h", "x"), field("h", "y"), {"type": "hexstr", "value": "0x0007"
 
 def test_update_writes_the_sum_over_fields_and_constants() -> None:
     builder = with_calculation(INPUTS, *HEADER_FIELDS)
-    assert builder.run(b"\x12\x34\xff\xff rest") == b"\x12\x34" + words_checksum(b"\x12\x34\0\7").to_bytes(2, "big") + b" rest"
+    assert (
+        builder.run(b"\x12\x34\xff\xff rest")
+        == b"\x12\x34" + words_checksum(b"\x12\x34\0\7").to_bytes(2, "big") + b" rest"
+    )
 
 
 @pytest.mark.parametrize(("found", "flag"), [(words_checksum(b"\x12\x34\0\7"), 0), (0, 1)])

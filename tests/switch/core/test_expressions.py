@@ -194,7 +194,9 @@ def test_a_signed_field_wraps_only_outside_its_double_range(stored: int, read_ba
 
 
 def test_a_hostile_shift_amount_costs_nothing() -> None:
-    builder = build(("w", 64),)
+    builder = build(
+        ("w", 64),
+    )
     amount = expression("+", field("h", "w"), hexstr(2**40))
     builder.primitives += [
         assign(field("scalars", "m"), expression("<<", field("h", "w"), amount)),

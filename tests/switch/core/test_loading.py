@@ -18,6 +18,7 @@ from hopsum_switch.program.source import SourceInfo
 
 from .builder import SOURCE, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 
+REGISTER_X = {"type": "register_array", "value": "x"}
 PROGRAMS = Path(__file__).parent.parent / "programs"
 
 
@@ -26,11 +27,11 @@ PROGRAMS = Path(__file__).parent.parent / "programs"
     [
         ("", "not JSON"),
         ("[]", "program: expected an object, found list"),
-        ('{"__meta__": {"version": [3, 0]}}', r"JSON format version \[3, 0\] is not 2.x"),
-        ("{}", "no ingress control"),
-        ('{"headers": [{"name": 5}]}', r"program.headers\[0\]: name: expected a string, found int"),
-        ('{"headers": [{"name": "x"}]}', r"program.headers\[0\]: id: expected an integer, found nothing"),
-        ('{"headers": [{"name": "x", "id": true}]}', "expected an integer, found a boolean"),
+        ('{"__meta__": {"version": [3, 0]}}', r"JSON format \[3, 0\] is not 2.x"),
+        ("{}", "0 parsers"),
+        ('{"headers": [{"name": 5}]}', r"program.headers\[0\].name: expected a string, found int"),
+        ('{"headers": [{"name": "x"}]}', r"program.headers\[0\].id: expected an integer, found nothing"),
+        ('{"headers": [{"name": "x", "id": true}]}', "expected an integer, found bool"),
         ('{"headers": 7}', "headers: expected an array, found int"),
         ('{"errors": [["a"]]}', "errors: expected"),
         ('{"field_aliases": [["a", ["b"]]]}', "expected a pair, found 1"),
@@ -46,28 +47,39 @@ Spoil = Callable[[ProgramBuilder], Any]
 INCONSISTENT: list[tuple[Spoil, str]] = [
     (lambda b: b.data.pop("parsers"), "0 parsers"),
     (lambda b: b.data.pop("deparsers"), "0 deparsers"),
+    (lambda b: b.data["pipelines"].pop(1), "no egress control"),
     (lambda b: b.data["headers"].pop(3), "unknown field"),
     (lambda b: (b.data["headers"].pop(3), b.data.pop("field_aliases")), "no field standard_metadata.ingress_port"),
     (lambda b: b.data["headers"][0].update(header_type="none"), "header h: unknown type 'none'"),
-    (lambda b: b.data["header_types"][0]["fields"].append(["z", 3, False]), "19 bits, which is no whole number of bytes"),
+    (
+        lambda b: b.data["header_types"][0]["fields"].append(["z", 3, False]),
+        "no whole number of bytes",
+    ),
     (lambda b: b.data["header_types"][0]["fields"].append(["z", 1, True]), "width 1 is impossible"),
     (lambda b: b.data["register_arrays"][0].update(size=0), "register r has no cells"),
     (lambda b: b.data["counter_arrays"][0].update(size=0), "counter c has size 0"),
     (lambda b: b.data["counter_arrays"][0].update(is_direct=True, binding="tbl_in"), "table tbl_in does not count"),
     (lambda b: b.ingress.update(init_table="none"), "ingress starts at an unknown node none"),
     (lambda b: b.ingress["tables"][0].update(next_tables={"act": "none"}), r"unknown node none at test.p4\(42\)"),
-    (lambda b: b.ingress["tables"][0].update(next_tables={"act": "tbl_in"}), "ingress is cyclic: tbl_in follows itself"),
+    (
+        lambda b: b.ingress["tables"][0].update(next_tables={"act": "tbl_in"}),
+        "tbl_in follows itself",
+    ),
     (lambda b: b.ingress["tables"][0].update(next_tables={}), "no successor for action act"),
     (lambda b: b.ingress["tables"][0].update(action_ids=[99]), "unknown action 99"),
     (lambda b: b.ingress["tables"][0]["default_entry"].update(action_data=["0x1"]), "1 arguments for 0 parameters"),
     (lambda b: b.ingress["tables"][0]["default_entry"].update(action_data=["zz"]), "'zz' is not a hexadecimal number"),
+    (lambda b: b.ingress["tables"][0]["default_entry"].update(action_id=1), "the default action egress_act is foreign"),
     (lambda b: b.data["parsers"][0].update(init_state="none"), "starts in an unknown state none"),
     (lambda b: b.primitives.append(primitive("assign", field("h", "a"))), "assign takes 2 arguments, 1 given"),
     (lambda b: b.primitives.append(assign(hexstr(1), hexstr(1))), "not a field"),
     (lambda b: b.primitives.append(assign(field("h", "z"), hexstr(1))), "unknown field"),
     (lambda b: b.primitives.append(assign(field("h", "a"), {"type": "runtime_data", "value": 0})), "0 parameters"),
     (lambda b: b.primitives.append(assign(field("h", "a"), {"type": "bool", "value": True})), "expected an integer"),
-    (lambda b: b.primitives.append(assign(field("h", "a"), expression("b2d", None, hexstr(1)))), "expected a condition"),
+    (
+        lambda b: b.primitives.append(assign(field("h", "a"), expression("b2d", None, hexstr(1)))),
+        "expected a condition",
+    ),
     (lambda b: b.primitives.append(assign(field("h", "a"), expression("+", hexstr(1), None))), "found nothing"),
     (
         lambda b: b.primitives.append(assign(field("h", "a"), expression("<<", hexstr(1), field("scalars", "n")))),
@@ -78,10 +90,13 @@ INCONSISTENT: list[tuple[Spoil, str]] = [
         "width that is not a positive constant",
     ),
     (lambda b: b.primitives.append(primitive("_jump", field("h", "a"))), "offset that is not a constant"),
-    (lambda b: b.primitives.append(primitive("mark_to_drop", {"type": "header", "value": "h"})), "no field egress_spec"),
+    (
+        lambda b: b.primitives.append(primitive("mark_to_drop", {"type": "header", "value": "h"})),
+        "no field egress",
+    ),
     (lambda b: b.primitives.append(primitive("count", hexstr(1), hexstr(1))), "expected a counter array"),
     (
-        lambda b: b.primitives.append(primitive("register_read", field("h", "a"), {"type": "register_array", "value": "x"}, hexstr(0))),
+        lambda b: b.primitives.append(primitive("register_read", field("h", "a"), REGISTER_X, hexstr(0))),
         "unknown register 'x'",
     ),
 ]
@@ -116,6 +131,9 @@ def entry(action: int = 0, **match: Any) -> Any:
         (keyed("lpm", "lpm", "lpm"), "has not exactly one lpm key"),
         (keyed("lpm", "exact"), "has not exactly one lpm key"),
         (keyed("exact", "exact", entries=[entry(match_type="exact", key="0x100")]), "does not fit key h.a"),
+        (keyed("exact", "exact", entries=[entry(match_type="exact", key="0x1")] * 2), "is there twice"),
+        (keyed("exact", "exact", entries=[entry(match_type="exact", key=hex(i)) for i in range(17)]), "17 constant"),
+        (keyed("range", "range", entries=[entry(match_type="range", start="0x2", end="0x1")]), "does not fit key h.a"),
         (keyed("exact", "exact", entries=[{**entry(), "match_key": []}]), "an entry has 0 of 1 keys"),
         (keyed("exact", "exact", entries=[entry(1, match_type="exact", key="0x1")]), "the foreign action egress_act"),
         (
@@ -152,9 +170,8 @@ def test_damaged_programs_raise_program_errors_only(name: str) -> None:
             outcomes.add("loaded")
         except UnsupportedError:
             outcomes.add("unsupported")
-        except ProgramError as error:
+        except ProgramError:
             outcomes.add("refused")
-            assert str(error)
     assert {"loaded", "refused"} <= outcomes
 
 

@@ -72,7 +72,9 @@ def test_remove_header_hides_it_and_keeps_its_fields() -> None:
     builder.egress_primitives.append(
         assign(
             field("extra", "x"),
-            expression("+", field("extra", "x"), expression("<<", field("standard_metadata", "packet_length"), hexstr(8))),
+            expression(
+                "+", field("extra", "x"), expression("<<", field("standard_metadata", "packet_length"), hexstr(8))
+            ),
         )
     )
     assert builder.run(FRAME) == bytes([len(FRAME), 3]) + b"payload"
@@ -138,7 +140,10 @@ def test_random_stays_in_range_and_repeats_with_the_seed(low: int, high: int) ->
         builder = build()
         builder.primitives.append(primitive("modify_field_rng_uniform", field("h", "a"), hexstr(low), hexstr(high)))
         engine = builder.engine(seed=seed)
-        return [engine.process(0, b"\x80\x00")[0].frame[0] for _ in range(20)]
+        numbers = [engine.process(0, b"\x80\x00")[0].frame[0] for _ in range(20)]
+        engine.reset_state()
+        assert engine.process(0, b"\x80\x00")[0].frame[0] == numbers[0]
+        return numbers
 
     numbers = draw(seed=1)
     assert numbers == draw(seed=1)
@@ -146,9 +151,13 @@ def test_random_stays_in_range_and_repeats_with_the_seed(low: int, high: int) ->
     assert low != 0 or numbers != draw(seed=2)
 
 
-@pytest.mark.parametrize(("size", "expected"), [(10, 100 + 0x0304 % 10), (0, 100), (1, 100), (2**20, (100 + 0x0304) % 2**16)])
+@pytest.mark.parametrize(
+    ("size", "expected"), [(10, 100 + 0x0304 % 10), (0, 100), (1, 100), (2**20, (100 + 0x0304) % 2**16)]
+)
 def test_hash_offset(size: int, expected: int) -> None:
-    builder = build(("a", 16),)
+    builder = build(
+        ("a", 16),
+    )
     builder.data["calculations"].append(
         {"name": "calc", "id": 0, "algo": "identity", "input": [{"type": "field", "value": ["h", "a"]}]}
     )

@@ -68,7 +68,11 @@ def test_verify_stops_with_the_given_error(first: int, expected: int) -> None:
 @pytest.mark.parametrize("kind", ["hexstr", "field", "expression"])
 def test_advance(bits: int, expected: bytes, kind: str) -> None:
     builder = reporting(build())
-    amounts = {"hexstr": hexstr(bits), "field": field("h", "b"), "expression": expression("+", field("h", "b"), hexstr(0))}
+    amounts = {
+        "hexstr": hexstr(bits),
+        "field": field("h", "b"),
+        "expression": expression("+", field("h", "b"), hexstr(0)),
+    }
     builder.states[0]["parser_ops"].append(op("advance", amounts[kind]))
     assert builder.run(bytes([1, bits]) + b"wxyz") == bytes([1, bits]) + expected
 

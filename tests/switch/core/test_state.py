@@ -93,9 +93,7 @@ def test_groups_are_inserted_modified_and_deleted() -> None:
         (lambda s: s.get(3), NotFoundError),
     ],
 )
-def test_refused_group_writes_change_nothing(
-    write: Callable[[MulticastStore], None], error: type[TableError]
-) -> None:
+def test_refused_group_writes_change_nothing(write: Callable[[MulticastStore], None], error: type[TableError]) -> None:
     store = MulticastStore()
     store.insert(1, [Replica(4, 4)])
     with pytest.raises(error):

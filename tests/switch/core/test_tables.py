@@ -220,7 +220,7 @@ CONST_ENTRIES = [
         "action_entry": {"action_id": 2, "action_data": [value]},
         "priority": priority,
     }
-    for key, mask, value, priority in [("0x01", "0x01", "0x11", 1), ("0x00", "0x00", "0x22", 2)]
+    for key, mask, value, priority in [("0xff", "0x01", "0x11", 1), ("0x55", "0x00", "0x22", 2)]
 ]
 
 

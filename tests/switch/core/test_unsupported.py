@@ -42,16 +42,32 @@ def other(kind: str) -> Any:
     return {"type": kind, "value": "thing"}
 
 
+THING = {"name": "thing", "source_info": SOURCE}
+IPV4_CHECKSUM = section("checksums", name="sum", type="ipv4", target=["h", "a"], source_info=None)
+TELEPORT = primitive("teleport")
+SHIFT = {"op": "shift", "parameters": [1]}
+
+
 def stack_key() -> Any:
     return [{"match_type": "valid", "target": "h", "mask": None, "name": "h"}]
 
 
 CASES: list[tuple[str, str, str, Spoil]] = [
-    ("action profile", "thing", HERE, lambda b: b.ingress.update(action_profiles=[{"name": "thing", "source_info": SOURCE}])),
+    (
+        "action profile",
+        "thing",
+        HERE,
+        lambda b: b.ingress.update(action_profiles=[THING]),
+    ),
     ("action profile", "table tbl_in of type indirect", HERE, table(type="indirect")),
     ("assert", "primitive assert", HERE, call("assert", hexstr(1))),
     ("assert", "primitive assume", HERE, call("assume", hexstr(1))),
-    ("checksum type", "ipv4 of sum", NOWHERE, section("checksums", name="sum", type="ipv4", target=["h", "a"], source_info=None)),
+    (
+        "checksum type",
+        "ipv4 of sum",
+        NOWHERE,
+        IPV4_CHECKSUM,
+    ),
     ("clone", "primitive clone_ingress_pkt_to_egress", HERE, call("clone_ingress_pkt_to_egress", hexstr(1), hexstr(1))),
     ("clone", "primitive clone_egress_pkt_to_egress", HERE, call("clone_egress_pkt_to_egress", hexstr(1), hexstr(1))),
     ("digest", "thing", HERE, section("learn_lists")),
@@ -71,21 +87,36 @@ CASES: list[tuple[str, str, str, Spoil]] = [
     ("header union", "thing", HERE, section("header_unions")),
     ("header union", "thing", HERE, section("header_union_types")),
     ("header union", "thing", HERE, section("header_union_stacks")),
-    ("header union", "primitive assign_union", HERE, call("assign_union", other("header_union"), other("header_union"))),
+    (
+        "header union",
+        "primitive assign_union",
+        HERE,
+        call("assign_union", other("x"), other("x")),
+    ),
     ("header union", "operator ==u", HERE, value(expression("b2d", None, expression("==u", other("x"), other("x"))))),
     ("header union", "extract to union_stack", NOWHERE, parser("extract", other("union_stack"))),
     ("idle timeout", "table tbl_in", HERE, table(support_timeout=True)),
     ("log message", "primitive log_msg", HERE, call("log_msg", other("string"), other("parameters_vector"))),
-    ("match kind", "valid of h", HERE, table(key=stack_key(), match_type="exact")),
+    ("match kind", "valid in table tbl_in", HERE, table(key=stack_key(), match_type="exact")),
     ("match kind", "fuzzy in table tbl_in", HERE, table(match_type="fuzzy")),
     ("meter", "thing", HERE, section("meter_arrays")),
     ("meter", "direct meter thing of table tbl_in", HERE, table(direct_meters="thing")),
     ("meter", "primitive execute_meter", HERE, call("execute_meter", other("meter_array"), hexstr(1), field("h", "a"))),
     ("operand", "operand of type surprise", HERE, value(other("surprise"))),
-    ("parser operation", "shift in state start", NOWHERE, lambda b: b.states[0]["parser_ops"].append({"op": "shift", "parameters": [1]})),
+    (
+        "parser operation",
+        "shift in state start",
+        NOWHERE,
+        lambda b: b.states[0]["parser_ops"].append(SHIFT),
+    ),
     ("parser operation", "jump in state start", NOWHERE, parser("jump")),
     ("primitive", "teleport", HERE, call("teleport")),
-    ("primitive", "teleport in the deparser", HERE, lambda b: b.data["deparsers"][0].update(primitives=[primitive("teleport")])),
+    (
+        "primitive",
+        "teleport in the deparser",
+        HERE,
+        lambda b: b.data["deparsers"][0].update(primitives=[TELEPORT]),
+    ),
     ("recirculate", "primitive recirculate", HERE, call("recirculate", hexstr(1))),
     ("register reference", "operand of type register", HERE, value({"type": "register", "value": ["r", hexstr(1)]})),
     ("resubmit", "primitive resubmit", HERE, call("resubmit", hexstr(1))),

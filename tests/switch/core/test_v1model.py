@@ -68,7 +68,9 @@ def test_multicast_makes_one_copy_per_replica_in_order() -> None:
     builder = multicasting()
     builder.egress_primitives += [
         assign(field("h", "a"), meta("egress_rid")),
-        assign(field("h", "b"), expression("+", meta("egress_port"), expression("<<", meta("instance_type"), hexstr(4)))),
+        assign(
+            field("h", "b"), expression("+", meta("egress_port"), expression("<<", meta("instance_type"), hexstr(4)))
+        ),
     ]
     engine = builder.engine()
     engine.multicast.insert(9, [Replica(7, 0xA1), Replica(2, 0xA2), Replica(7, 0xA3)])
@@ -126,9 +128,7 @@ def test_fields_of_invalid_headers_are_zero_in_copies() -> None:
     assert engine.process(0, FRAME) == [(1, b"\0\0payload")]
 
 
-@pytest.mark.parametrize(
-    ("where", "outputs"), [("ingress", []), ("egress", []), ("nowhere", [(1, FRAME)])]
-)
+@pytest.mark.parametrize(("where", "outputs"), [("ingress", []), ("egress", []), ("nowhere", [(1, FRAME)])])
 def test_the_drop_port_drops_in_both_controls(where: str, outputs: list[Output]) -> None:
     builder = build()
     engine = builder.engine()

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from hopsum_switch.ports.base import PortError
-from hopsum_switch.ports.dataplane import Dataplane
+from hopsum_switch.ports.dataplane import Dataplane, Gate
 from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.ports.unix import UnixPort
@@ -160,6 +160,25 @@ def test_control_operations_fall_between_packets_and_are_not_starved() -> None:
         assert dataplane.packets - before < 50 * 2 * 32 + 100, "a control operation waited for more than a batch"
         now = dataplane.packets
         wait_for(lambda: dataplane.packets > now + 10)
+
+
+def test_a_waiting_control_operation_goes_before_the_next_packets() -> None:
+    gate, order = Gate(), list[str]()
+
+    def control() -> None:
+        with gate.control():
+            order.append("control")
+
+    for _ in range(100):
+        order.clear()
+        with gate.packets():
+            waiter = threading.Thread(target=control)
+            waiter.start()
+            wait_for(gate._turnstile.locked)
+        with gate.packets():  # at once, as the loop does under load
+            order.append("packets")
+        waiter.join(DEADLINE_S)
+        assert order == ["control", "packets"]
 
 
 def test_injected_frames_need_no_bound_port() -> None:

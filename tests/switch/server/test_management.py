@@ -14,7 +14,7 @@ from hopsum_switch.management import SERVICE, ManagementClient, ManagementError
 from hopsum_switch.ports.unix import open_peer
 from hopsum_switch.server import SwitchServer
 
-from .controller import DEADLINE_S
+from .controller import DEADLINE_S, wait_until
 
 
 @pytest.fixture
@@ -46,8 +46,7 @@ def test_counters_show_what_went_through(client: ManagementClient, switch: Switc
         peer.settimeout(DEADLINE_S)
         udp.sendto(b"to nowhere", (host, int(port)))
         peer.send(b"\xff" * 12 + b"\x88\xcc")  # a packet-in that nobody is there to take
-        while client.stats()["packets"] < before["packets"] + 2:
-            pass
+        wait_until(lambda: client.stats()["packets"] >= before["packets"] + 2)
     ports = client.list_ports()
     assert (ports[10]["received"], ports[10]["received_bytes"], ports[12]["received"]) == (1, 52, 1)
     assert ports[510]["dropped"] == {"no_primary": 1}
@@ -81,11 +80,21 @@ def test_a_silent_switch_is_an_error_not_a_hang() -> None:
             client.stats()
 
 
-@pytest.mark.parametrize(("method", "request_bytes"), [
-    ("Stats", b"{"), ("Stats", b"[]"), ("Stats", b'{"port": 1}'), ("Stats", b"\xff"), ("Unbind", b"{}"),
-    ("Unbind", b'{"port": true}'), ("Unbind", b'{"port": "1"}'), ("BindUdp", b'{"port": 1, "address": 7}'),
-    ("BindUdp", b'{"port": 1, "address": "127.0.0.1:0", "ass": "10.0.0.1:1"}'), ("BindUnix", b'{"port": 9, "path": null}'),
-])
+@pytest.mark.parametrize(
+    ("method", "request_bytes"),
+    [
+        ("Stats", b"{"),
+        ("Stats", b"[]"),
+        ("Stats", b'{"port": 1}'),
+        ("Stats", b"\xff"),
+        ("Unbind", b"{}"),
+        ("Unbind", b'{"port": true}'),
+        ("Unbind", b'{"port": "1"}'),
+        ("BindUdp", b'{"port": 1, "address": 7}'),
+        ("BindUdp", b'{"port": 1, "address": "127.0.0.1:0", "ass": "10.0.0.1:1"}'),
+        ("BindUnix", b'{"port": 9, "path": null}'),
+    ],
+)
 def test_bad_requests_are_named_so(switch: SwitchServer, method: str, request_bytes: bytes) -> None:
     with grpc.insecure_channel(switch.grpc_address) as channel:
         call = channel.unary_unary(f"/{SERVICE}/{method}", request_serializer=None, response_deserializer=None)

@@ -19,7 +19,7 @@ from hopsum_switch.server import SwitchServer
 from hopsum_switch.state.match import Exact
 from hopsum_switch.state.multicast import Replica
 
-from .controller import DEADLINE_S
+from .controller import DEADLINE_S, wait_until
 
 PROGRAM = Path(__file__).parent / "program" / "echo.json"
 P4INFO = Path(__file__).parent / "program" / "echo.p4info.txtpb"
@@ -65,8 +65,7 @@ def feed(switch: SwitchServer, send: Callable[[], object]) -> None:
     """Let one frame in and wait until it has been processed."""
     before = switch.dataplane.stats()["packets"]
     send()
-    while switch.dataplane.stats()["packets"] == before:
-        pass
+    wait_until(lambda: switch.dataplane.stats()["packets"] > before)
 
 
 def record_over_udp(stack: ExitStack) -> tuple[list[Step], list[tuple[bytes, tuple[str, int]]]]:
@@ -137,7 +136,8 @@ def drain(end: socket.socket) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("replay", [replay_in_memory, replay_over_unix])
 def test_a_capture_gives_the_same_results_through_other_ports(
-        stack: ExitStack, replay: Callable[[ExitStack, list[tuple[int, bytes]]], list[list[tuple[int, bytes]]]]) -> None:
+    stack: ExitStack, replay: Callable[[ExitStack, list[tuple[int, bytes]]], list[list[tuple[int, bytes]]]]
+) -> None:
     steps, _ = record_over_udp(stack)
     got = replay(stack, [(step.port, step.frame) for step in steps])
     wanted = [sorted(map(tuple, step.outputs), key=lambda output: output[0]) for step in steps]

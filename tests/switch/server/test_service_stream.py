@@ -15,7 +15,7 @@ from hopsum_switch.p4runtime.service import MAX_STREAMS
 from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.server import SwitchServer
 
-from .controller import CPU_PORT, INSERT, Controller, l2
+from .controller import CPU_PORT, INSERT, Controller, l2, wait_until
 
 BIG = 7 << 64 | 3
 
@@ -110,11 +110,10 @@ def test_packets_go_out_and_come_in(switch: SwitchServer, connect: ExitStack) ->
     assert packet.payload == lldp
     assert [(m.metadata_id, m.value) for m in packet.metadata] == [(1, b"\x03"), (2, b"\x01")]
     primary.send(packet_out(b"\0\x01", bytes(20)))
-    ports[2].inject(lldp)
-    assert primary.next().packet.metadata[0].value == b"\x02", "answered after the packet-out was handled"
+    wait_until(lambda: switch.dataplane.ports()[1]["sent"] == 1)
     assert [port.take() for port in ports] == [[], [bytes(20)], [], []]
     cpu = switch.dataplane.ports()[CPU_PORT]
-    assert (cpu["kind"], cpu["sent"], cpu["received"], cpu["dropped"]) == ("cpu", 2, 1, {})
+    assert (cpu["kind"], cpu["sent"], cpu["received"], cpu["dropped"]) == ("cpu", 1, 1, {})
 
 
 def test_packets_that_make_no_sense_are_reported(switch: SwitchServer, connect: ExitStack) -> None:

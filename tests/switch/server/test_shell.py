@@ -24,14 +24,20 @@ address, p4info, program = sys.argv[1:4]
 def run(switch: SwitchServer, script: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), switch.grpc_address, P4INFO, PROGRAM],
-        capture_output=True, text=True, timeout=60, check=False)
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
 
 
 def test_tables_groups_and_counters_through_the_shell(empty_switch: SwitchServer) -> None:
-    run(empty_switch, """
+    run(
+        empty_switch,
+        """
     sh.setup(1, address, (0, 1), config=sh.FwdPipeConfig(p4info, program))
     entry = sh.TableEntry("l2")(action="forward")
     entry.match["h.ethernet.dst"] = "00:00:00:00:0a:0b"
@@ -91,7 +97,8 @@ def test_tables_groups_and_counters_through_the_shell(empty_switch: SwitchServer
     assert list(sh.TableEntry("l2").read()) == []
     assert sh.APIVersion() == "1.4.1"
     sh.teardown()
-    """)
+    """,
+    )
     with Controller(empty_switch.grpc_address) as controller:
         assert len(controller.read_tables()) == 1 + 1 + 2
 
@@ -107,7 +114,9 @@ class Mirror(MemoryPort):
 def test_packets_through_the_shell(switch: SwitchServer) -> None:
     switch.dataplane.unbind(2)
     switch.dataplane.bind(2, Mirror())
-    run(switch, """
+    run(
+        switch,
+        """
     sh.setup(1, address, (0, 1))
     incoming = sh.PacketIn()
     lldp = bytes(12) + bytes.fromhex("88cc") + b"from the shell"
@@ -117,11 +126,14 @@ def test_packets_through_the_shell(switch: SwitchServer) -> None:
     assert found[0].packet.payload == lldp, found
     assert [m.value for m in found[0].packet.metadata] == [bytes([2]), bytes([1])], found
     sh.teardown()
-    """)
+    """,
+    )
 
 
 def test_mastership_through_the_client(switch: SwitchServer) -> None:
-    printed = run(switch, """
+    printed = run(
+        switch,
+        """
     from p4runtime_sh.p4runtime import P4RuntimeClient
     first = P4RuntimeClient(1, address, (0, 5))
     second = P4RuntimeClient(1, address, (1, 0))
@@ -136,7 +148,8 @@ def test_mastership_through_the_client(switch: SwitchServer) -> None:
     assert second.get_p4info().tables
     for client in (first, second, third):
         client.tear_down()
-    """)
+    """,
+    )
     lines = printed.splitlines()
     assert lines[0] == "6 1"
     assert lines[1] == "You are not the primary client, you only have read access to the server"
@@ -144,7 +157,9 @@ def test_mastership_through_the_client(switch: SwitchServer) -> None:
 
 
 def test_another_device_id_ends_the_client(switch: SwitchServer) -> None:
-    script = PREAMBLE + """
+    script = (
+        PREAMBLE
+        + """
 from p4runtime_sh.p4runtime import P4RuntimeClient
 try:
     P4RuntimeClient(2, address, (0, 1))
@@ -152,7 +167,13 @@ except SystemExit as error:
     print("exit", error.code, flush=True)
     os._exit(0)
 """
-    done = subprocess.run([sys.executable, "-c", script, switch.grpc_address, P4INFO, PROGRAM],
-                          capture_output=True, text=True, timeout=60, check=False)
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, switch.grpc_address, P4INFO, PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.stdout == "exit 1\n"
     assert "NOT_FOUND" in done.stderr

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The switch as a process: command line, the ready line, signals, its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hopsum_switch.cli import main, parse_udp_port, parse_unix_port
+from hopsum_switch.management import ManagementClient
+from hopsum_switch.ports.base import PortError
+from hopsum_switch.ports.udp import UdpAddress
+from hopsum_switch.ports.unix import open_peer
+
+from .controller import CPU_PORT, DEADLINE_S, INSERT, P4INFO, PROGRAM, Controller, l2, wait_until
+
+COMMAND = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0"]
+LOADED = ["--program", str(PROGRAM), "--p4info", str(P4INFO)]
+READY = re.compile(r"ready grpc=(127\.0\.0\.1:\d+) device_id=(\d+)\n")
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a switch; yield it and its gRPC address; kill it if the test has not stopped it."""
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        try:
+            yield process, address_in(process.stdout.readline())
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def address_in(line: str) -> str:
+    match = READY.fullmatch(line)
+    assert match, line
+    return match[1]
+
+
+def test_it_serves_what_it_was_told_and_ends_on_sigterm(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"p{number}") for number in (1, 2)]
+    arguments = ["--device-id", "42", "--cpu-port", str(CPU_PORT), "--udp", "7=127.0.0.1:0,as=10.0.0.1:24677"]
+    for number, path in enumerate(paths, 1):
+        arguments += ["--unix", f"{number}={path}"]
+    with started(*LOADED, *arguments) as (process, address):
+        with Controller(address, 42) as controller, ManagementClient(address) as management:
+            controller.become_primary().write(l2(INSERT, b"\x05", "forward", b"\x02"))
+            assert {n: p["kind"] for n, p in management.list_ports().items()} == {
+                1: "unix",
+                2: "unix",
+                7: "udp",
+                CPU_PORT: "cpu",
+            }
+            assert management.list_ports()[7]["as"] == "10.0.0.1:24677"
+        with open_peer(paths[0]) as first, open_peer(paths[1]) as second:
+            second.settimeout(DEADLINE_S)
+            frame = bytes(5) + b"\x05" + bytes(8)
+            first.send(frame)
+            assert second.recv(100) == frame
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, out, errors) == (0, "", "")
+    assert sorted(os.listdir(tmp_path)) == ["p1.peer", "p2.peer"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_with_open_streams_and_without_a_program(number: signal.Signals) -> None:
+    with started() as (process, address), Controller(address) as controller:
+        controller.become_primary()
+        assert not controller.get_pipeline().HasField("config")
+        process.send_signal(number)
+        assert process.wait(DEADLINE_S) == 0
+        controller.stream_end()
+
+
+def test_trace_shows_frames() -> None:
+    with started(*LOADED, "--cpu-port", "9", "--udp", "3=127.0.0.1:0", "--trace") as (process, address):
+        with ManagementClient(address) as management:
+            host, _, port = management.list_ports()[3]["address"].rpartition(":")
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+                peer.sendto(b"hello", (host, int(port)))
+            wait_until(lambda: management.stats()["packets"] == 1)
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate(timeout=DEADLINE_S)[1]
+    assert errors.startswith("in  port 3, 47 bytes: 0200000000030200000001030800")
+
+
+PARENT = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:] + ["--die-with-parent", str(os.getpid())], stdout=subprocess.PIPE, text=True)
+print(process.pid, process.stdout.readline(), end="", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_it_dies_with_a_killed_parent(tmp_path: Path) -> None:
+    path = tmp_path / "p1"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, *COMMAND, "--unix", f"1={path}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    with parent:
+        pid, _, line = parent.stdout.readline().partition(" ")
+        address_in(line)
+        child = os.pidfd_open(int(pid))
+        try:
+            assert path.exists()
+            parent.kill()
+            assert select.select([child], [], [], DEADLINE_S)[0], "the switch outlived its parent"
+        finally:
+            os.close(child)
+    assert not path.exists(), "it cleaned up"
+
+
+def test_an_orphan_does_not_start() -> None:
+    done = subprocess.run([*COMMAND, "--die-with-parent", "1"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "the parent process 1 has gone already" in done.stderr
+
+
+def test_a_taken_grpc_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run([*COMMAND, "--grpc", address], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert f"error: cannot listen on {address}: it is in use" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--program", str(PROGRAM)], "--program and --p4info go together"),
+        (["--program", "/nonexistent.json", "--p4info", str(P4INFO)], "there is no file /nonexistent.json"),
+        (["--udp", "1:127.0.0.1:5"], "does not start with PORT="),
+        (["--udp", "1=localhost:5"], "not a dotted IPv4 address"),
+        (["--udp", "1=127.0.0.1:5,at=1.2.3.4:5"], "the only option is as=IP:UDPPORT"),
+        (["--udp", "600=127.0.0.1:5"], "switch port 600 does not exist"),
+        (["--unix", "x=/tmp/a"], "'x' is not a switch port number"),
+        (["--unix", "1="], "does not start with PORT="),
+        (["--cpu-port", "511"], "switch port 511 does not exist"),
+    ],
+)
+def test_usage_errors_say_what_to_give(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--udp", "1=127.0.0.1:0", "--udp", "1=127.0.0.1:0"], "switch port 1 is already bound"),
+        (["--udp", "1=0.0.0.0:0"], "add as=IP:UDPPORT"),
+        (["--grpc", "localhost"], "cannot listen on localhost"),
+        (["--grpc", "203.0.113.7:0"], "cannot listen on 203.0.113.7:0"),
+        (["--unix", "1=/nonexistent/dir/p"], "cannot bind /nonexistent/dir/p: No such file or directory"),
+        (["--program", str(P4INFO), "--p4info", str(P4INFO)], "the program cannot run here"),
+        (["--program", str(PROGRAM), "--p4info", str(PROGRAM)], "not a P4Info in text format"),
+        (["--cpu-port", "1", "--udp", "1=127.0.0.1:0"], "already bound"),
+    ],
+)
+def test_errors_at_the_start_say_what_to_change(arguments: list[str], message: str) -> None:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1].startswith("python -m hopsum_switch: error: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_port_arguments_are_read() -> None:
+    assert parse_udp_port("300=127.0.0.1:5,as=10.0.0.1:24677") == (
+        300,
+        UdpAddress("127.0.0.1", 5),
+        UdpAddress("10.0.0.1", 24677),
+    )
+    assert parse_udp_port("0=127.0.0.1:0") == (0, UdpAddress("127.0.0.1", 0), None)
+    assert parse_unix_port("3=/tmp/a=b,c") == (3, "/tmp/a=b,c")
+    with pytest.raises(PortError):
+        parse_udp_port("0=127.0.0.1:0,")
