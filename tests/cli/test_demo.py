@@ -1,98 +1,114 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo tells the truth on both targets, says which worker failed, and leaves nothing behind."""
+"""The demo trains through the switch, its figures are right, and it finds out when something else did the work."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
-from hopsum.cli.demo.command import Crew, WorkerDied
-from hopsum.cli.demo.worker import Seat
 from hopsum_topologies.bmv2 import bmv2_unavailable
 
-COMMAND = [sys.executable, "-m", "hopsum.cli.main"]
-DEADLINE_S = 60.0
+pytest.importorskip("torch", reason="torch is not installed")
+
+from hopsum.cli.demo import command
+from hopsum.cli.demo.report import Report
+from hopsum.cli.stage.crew import WorkerDied
+from hopsum_controlplane import Controller
+from hopsum_controlplane.entries import Delete
+from hopsum_controlplane.tables import lookup
+
+PARAMETERS = 38282
+HEADERS = 42 + 32
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+def run_demo(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "hopsum.cli.main", "demo", "--json", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 @pytest.mark.parametrize("target", ["native", "bmv2"])
-def test_demo_sums_as_numpy_and_counts_as_the_switch(target: str) -> None:
+def test_demo_trains_through_the_switch(target: str) -> None:
     if target == "bmv2" and (reason := bmv2_unavailable()):
         pytest.skip(reason)
-    done = run("demo", "--target", target, "--workers", "3", "--elements", "5000", "--json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert (report["equal"], report["replicas_equal"], report["counters_agree"]) == (True, True, True)
-    chunks = {name: found["chunks"] for name, found in report["ops"].items()}
-    assert chunks == {"ADD32": 20, "LOOKUP_ADD8": 5, "MAX32": 20}
-    assert report["switch_events"]["added"] == 3 * 45
-    assert report["switch_events"]["completed"] == 45
-    # 40 bytes of header below and in hopsum's own layer are not counted here: UDP payloads are
-    assert report["bytes_up"] >= 3 * (40 * (32 + 1024) + 5 * (32 + 512))
+    report = run_demo("--target", target, "--workers", "2", "--steps", "40")
+    assert report["replicas_equal"]
+    assert report["counters_agree"]
+    assert report["loss_last"] < 0.9 * report["loss_first"]
+    assert report["nmse_mean"] == pytest.approx(report["nmse_theory"], rel=0.2)
+    # one bucket: 38 chunks of codes and one of ranges, each with all its headers
+    up, down = 38 * (HEADERS + 512) + HEADERS + 1024, 39 * (HEADERS + 1024)
+    assert report["bytes_up"] == 2 * 40 * up
+    assert report["bytes_down"] == 2 * 40 * down
+    assert report["bytes_fp32_allreduce"] == 40 * 2 * 4 * PARAMETERS
 
 
-def test_demo_refuses_more_workers_than_a_lane_holds() -> None:
-    done = run("demo", "--workers", "16")
-    assert done.returncode == 2
-    assert "--workers 16: 1 to 15" in done.stderr
+def test_fixed_point_is_as_good_as_exact() -> None:
+    report = run_demo("--codec", "fixed", "--workers", "2", "--steps", "20")
+    assert report["replicas_equal"]
+    assert report["counters_agree"]
+    assert report["nmse_mean"] < 1e-12
 
 
-def test_a_failed_worker_is_named_with_its_traceback() -> None:
-    seats = [
-        Seat(0, 1, "02:00:00:00:01:01", "127.0.0.1", ("127.0.0.1", 9)),
-        Seat(1, 1, "02:00:00:00:01:01", "192.0.2.1", ("127.0.0.1", 9)),  # no address of this host
-    ]
-    with Crew(seats) as crew, pytest.raises(WorkerDied, match=r"(?s)worker 1 failed:.*OSError"):
-        crew.gather("bound")
-    assert not any(process.is_alive() for process in crew.processes)
+def in_process(tmp_path: Path, deadline_s: float = 60.0) -> Report:
+    report = Report("native", "thc", 2, 20, "digits", 1)
+    command.run(command.make_plan(report, tmp_path, deadline_s), report, Console(stderr=True))
+    return report
+
+
+def test_without_the_job_table_nothing_is_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(self: Controller, *arguments: Any) -> Any:
+        job = real(self, *arguments)
+        self._device.write([Delete(entity) for entity in lookup.lookup(job)])
+        return job
+
+    real = Controller.create_job
+    monkeypatch.setattr(Controller, "create_job", create)
+    with pytest.raises(WorkerDied, match=r"(?s)worker [01] failed:.*NoAnswer: no result from switch"):
+        in_process(tmp_path, deadline_s=3.0)
+
+
+def test_gloo_in_place_of_the_switch_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import impostors
+
+    monkeypatch.setattr(command, "work", impostors.quiet_gloo)
+    report = in_process(tmp_path)
+    assert report.replicas_equal
+    assert report.interfaces.bytes_up == 0
+    assert not report.all_through_switch
+    assert not report.good
+
+
+def test_a_dead_worker_ends_the_demo_with_its_rank_and_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import impostors
+
+    monkeypatch.setattr(command, "work", impostors.crash)
+    with pytest.raises(WorkerDied, match=r"(?s)worker 1 failed:\nTraceback.*the third bucket was too much"):
+        in_process(tmp_path)
 
 
 def test_a_killed_demo_leaves_no_process_behind() -> None:
-    command = [*COMMAND, "demo", "--elements", "20000000"]
-    demo = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        # the switch, multiprocessing's resource tracker, four workers
-        _await(lambda: len(_descendants(demo.pid)) >= 6, "the demo's processes")
-        children = _descendants(demo.pid)
-    finally:
-        demo.send_signal(signal.SIGKILL)
-        demo.wait()
-    _await(lambda: not any(_alive(child) for child in children), "the end of the demo's processes")
+    from processes import assert_killed_command_leaves_nothing
+
+    assert_killed_command_leaves_nothing(["demo", "--steps", "100000"], 6)
 
 
-def _await(condition: object, what: str) -> None:
-    give_up = time.monotonic() + DEADLINE_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < give_up, f"no {what} in {DEADLINE_S:.0f} s"
-        time.sleep(0.05)
-
-
-def _descendants(pid: int) -> set[int]:
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        parents[int(path.parent.name)] = int(fields[1])
-    found: set[int] = set()
-    while more := {child for child, parent in parents.items() if parent in found | {pid}} - found:
-        found |= more
-    return found
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z" and os.getpid() != pid
-    except OSError:
-        return False
+def test_missing_data_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopsum.cli.demo.model.FASHION", Path("/nonexistent"))
+    assert command.main(["--data", "fashion"]) == 1
+    assert "apt-get install dataset-fashion-mnist, or use --data digits" in capsys.readouterr().err

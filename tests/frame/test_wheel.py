@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -54,3 +56,22 @@ def test_locator_finds_the_program_in_an_unpacked_wheel(wheel: Path, tmp_path: P
     found = Path(done.stdout.strip())
     assert found.is_relative_to(tmp_path)
     assert found.read_bytes() == (ROOT / "p4" / "build" / "hopsum.json").read_bytes()
+
+
+def test_wheel_in_an_empty_environment_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
+    """Everything that the demo needs comes with the wheel and its extra; nothing of the source tree is near."""
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    done = subprocess.run(
+        [*pip, "--constraint", str(ROOT / "constraints.txt"), f"{wheel}[demo]"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    command = [str(venv / "bin" / "hopsum"), "demo", "--workers", "2", "--steps", "20", "--json"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["counters_agree"]

@@ -21,8 +21,10 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Command("sum vectors of workers through a switch, against numpy", "hopsum.cli.demo.command", "demo"),
+    "demo": Command("train a small model through a switch, against fp32", "hopsum.cli.demo.command", "demo"),
+    "sum": Command("sum vectors of workers through a switch, against numpy", "hopsum.cli.sums.command", "demo"),
     "switch": Command("run the embedded switch with a compiled v1model program", "hopsum_switch.cli", "switch"),
+    "bench": Command("measure a part of hopsum on this machine", "hopsum.cli.bench", "demo"),
     "shell": Command("open p4runtime-shell on a running switch", "hopsum.cli.shell", "controlplane"),
 }
 

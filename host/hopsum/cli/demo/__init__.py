@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum demo`: worker processes, a switch, a controller, and numpy to judge them.
+"""`hopsum demo`: torch DDP on several worker processes, its gradients summed by a switch, beside the same in fp32.
 
     command   arguments, the run from start to end
-    stage     a switch and the seats of its workers, per target
     worker    what a worker process does
-    vectors   what is summed, and what numpy says
+    model     the images and the network
     report    the table and the JSON
 """

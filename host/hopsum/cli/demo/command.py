@@ -5,124 +5,65 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hopsum.cli.demo.report import SHOWN, Report, Sum
-from hopsum.cli.demo.stage import SWITCH, Stage, stage
-from hopsum.cli.demo.vectors import EXERCISES, TABLE, Exercise
-from hopsum.cli.demo.worker import Assignment, Seat, run
-from hopsum.wire.payload import SHAPES
-from hopsum_controlplane import Controller, ControlPlaneError, JobSpec, WorkerEndpoint
+from hopsum.cli.demo.model import DataMissing, load_images
+from hopsum.cli.demo.report import Report
+from hopsum.cli.demo.worker import Plan, Trained, work
+from hopsum.cli.stage.crew import Crew, WorkerDied
+from hopsum.cli.stage.targets import SWITCH, InterfaceCounters, Stage, stage
+from hopsum.codec import CODECS, make_codec
+from hopsum_controlplane import Controller, ControlPlaneError, Job, JobSpec, WorkerEndpoint, write_membership
 from hopsum_topologies.errors import TopologyError
 
 SLOTS = 32
+BATCH = 32
 DEADLINE_S = 60.0
-JOIN_S = 10.0
-
-
-class WorkerDied(Exception):
-    """A worker process ended early or failed; the message has its rank and traceback."""
-
-
-class Crew:
-    """The worker processes and their pipes; a context manager that leaves none of them running."""
-
-    def __init__(self, seats: Sequence[Seat]) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.processes: list[BaseProcess] = []
-        self.pipes: list[Connection] = []
-        self._finished: set[int] = set()
-        for seat in seats:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=run, args=(seat, os.getpid(), theirs), daemon=True)
-            process.start()
-            theirs.close()
-            self.processes.append(process)
-            self.pipes.append(ours)
-
-    def receive(self) -> tuple[int, tuple[Any, ...]]:
-        """Return the next message of any worker, with its rank; "statistics" is a worker's last.
-
-        Raises WorkerDied when a worker failed or ended, and when nobody says anything for a deadline.
-        """
-        listening = [pipe for rank, pipe in enumerate(self.pipes) if rank not in self._finished]
-        ready = wait(listening, timeout=DEADLINE_S + JOIN_S)
-        if not ready:
-            raise WorkerDied(f"no worker said anything in {DEADLINE_S + JOIN_S:.0f} s")
-        rank = next(rank for rank, pipe in enumerate(self.pipes) if pipe is ready[0])
-        try:
-            message: tuple[Any, ...] = self.pipes[rank].recv()
-        except EOFError:
-            self.processes[rank].join(JOIN_S)
-            raise WorkerDied(f"worker {rank} ended with status {self.processes[rank].exitcode}") from None
-        if message[0] == "failed":
-            raise WorkerDied(f"worker {rank} failed:\n{message[1]}")
-        if message[0] == "statistics":
-            self._finished.add(rank)
-        return rank, message
-
-    def gather(self, kind: str) -> list[tuple[Any, ...]]:
-        """Return one message of this kind from every worker, in the order of ranks."""
-        found: dict[int, tuple[Any, ...]] = {}
-        while len(found) < len(self.pipes):
-            rank, message = self.receive()
-            if message[0] != kind:
-                raise WorkerDied(f"worker {rank} sent {message[0]!r} instead of {kind!r}")
-            found[rank] = message[1:]
-        return [found[rank] for rank in range(len(self.pipes))]
-
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process, pipe in zip(self.processes, self.pipes, strict=True):
-            pipe.close()
-            if process.is_alive():
-                process.terminate()
-            process.join(JOIN_S)
+MAX_WORKERS = 16
+STEPS = 200
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
-        prog="hopsum demo", description="Sum vectors of several worker processes through a switch; compare with numpy."
+        prog="hopsum demo",
+        description="Train a small convolutional network under torch DDP, gradients summed by a switch; then the same "
+        "training under plain fp32 all-reduce, and compare.",
     )
     parser.add_argument("--target", choices=("native", "bmv2"), default="native")
-    parser.add_argument("--workers", type=int, default=4, help="1 to 15 (default %(default)s)")
-    parser.add_argument("--elements", type=int, default=65536, help="length of every vector (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help=f"1 to {MAX_WORKERS} (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default %(default)s)")
+    parser.add_argument("--codec", choices=tuple(CODECS), default="thc")
+    parser.add_argument("--data", choices=("digits", "fashion"), default="digits")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demo; 0 if every sum, every replica and every counter is right."""
+    """Run the demo; 0 if every check holds."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if not 1 <= options.workers <= 15:
-        parser.error(f"--workers {options.workers}: 1 to 15, since 15 * {TABLE[-1]} fills an 8-bit lane")
-    if options.elements < 1:
-        parser.error(f"--elements {options.elements}: at least 1")
+    if not 1 <= options.workers <= MAX_WORKERS:
+        parser.error(f"--workers {options.workers}: 1 to {MAX_WORKERS}")
+    if options.steps < 20:
+        parser.error(f"--steps {options.steps}: at least 20, since the first ten and the last ten are compared")
     console = Console(stderr=options.json)
-    report = Report(options.target, "", options.workers, options.elements, options.seed)
+    report = Report(options.target, options.codec, options.workers, options.steps, options.data, options.seed)
     start = time.perf_counter()
     try:
-        console.print(f"starting the {options.target} switch and {options.workers} workers ...")
-        with stage(options.target, options.workers) as scene:
-            report.where = scene.where
-            perform(scene, report, console)
-    except (ControlPlaneError, TopologyError, WorkerDied) as error:
+        load_images(options.data)
+        with tempfile.TemporaryDirectory(prefix="hopsum-demo-") as folder:
+            run(make_plan(report, Path(folder)), report, console)
+    except (ControlPlaneError, TopologyError, WorkerDied, DataMissing) as error:
         print(f"hopsum demo: {error}", file=sys.stderr)
         return 1
     report.seconds = time.perf_counter() - start
@@ -133,76 +74,84 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if report.good else 1
 
 
-def perform(scene: Stage, report: Report, console: Console) -> None:
-    """Make the job, let the workers sum, and fill the report."""
-    controller = Controller(scene.device, SWITCH)
-    drops_before = controller.drop_counters()
-    with Crew(scene.seats) as crew:
-        addresses = [bound[0] for bound in crew.gather("bound")]
-        endpoints = tuple(
-            WorkerEndpoint(seat.rank, seat.port, seat.mac, ip, udp_port)
-            for seat, (ip, udp_port) in zip(scene.seats, addresses, strict=True)
-        )
-        job = controller.create_job(JobSpec("demo", endpoints, SLOTS, TABLE))
-        for pipe in crew.pipes:
-            pipe.send(Assignment(job.epoch, report.workers, job.slots, report.elements, report.seed, DEADLINE_S))
-        collect(crew, report, console)
-    report.events = controller.job_counters(job)
-    drops = controller.drop_counters()
-    report.drops = {name: drops[name] - drops_before[name] for name in drops if drops[name] != drops_before[name]}
-    controller.delete_job(job)
+def make_plan(report: Report, folder: Path, deadline_s: float = DEADLINE_S) -> Plan:
+    """Return the plan of the run that `report` is about."""
+    same = (report.workers, report.steps, BATCH, report.codec, report.data, report.seed)
+    return Plan(*same, deadline_s=deadline_s, folder=folder)
 
 
-def collect(crew: Crew, report: Report, console: Console) -> None:
-    """Take in progress, sums and statistics of all workers."""
-    label, unit = TextColumn("{task.description:12}"), TextColumn("chunks")
-    columns = (label, BarColumn(), MofNCompleteColumn(), unit, TimeElapsedColumn())
-    results: dict[Exercise, list[Any]] = {exercise: [None] * report.workers for exercise in EXERCISES}
-    by_op = {exercise.op: exercise for exercise in EXERCISES}
-    with Progress(*columns, console=console) as progress:
-        tasks = {e.op: progress.add_task(e.op.name, total=_chunks(e, report) * report.workers) for e in EXERCISES}
-        finished = 0
-        while finished < report.workers:
-            rank, (kind, *rest) = crew.receive()
-            if kind == "progress":
-                progress.advance(TaskID(tasks[rest[0]]), rest[1])
-            elif kind == "sums":
-                results[by_op[rest[0]]][rank] = (rest[1], rest[2])
-            else:
-                _add_statistics(report, *rest)
-                finished += 1
-    report.sums = [judge(exercise, done, report) for exercise, done in results.items()]
+def run(plan: Plan, report: Report, console: Console) -> None:
+    """Start the switch, make the job, train twice, fill the report."""
+    console.print(f"preparing codec {plan.codec} (compiled once, then cached) ...")
+    codec = make_codec(plan.codec, workers=plan.workers)  # here, before several processes would compile it at once
+    report.chunk_elements = codec.block_elements
+    console.print(f"starting the {report.target} switch and {plan.workers} workers ...")
+    with stage(report.target, plan.workers) as scene:
+        report.where = scene.where
+        controller = Controller(scene.device, SWITCH)
+        with Crew(scene.seats, work, plan) as crew:
+            job = make_job(controller, scene, crew, codec.lookup)
+            path = plan.folder / "membership.json"
+            write_membership(job, path, {seat.rank: seat.switch for seat in scene.seats})
+            before, drops = scene.read_interfaces(), controller.drop_counters()
+            crew.send(str(path))
+            with _progress(console) as progress:
+                trained = follow(crew, progress, plan, plan.codec, "trained")
+                take_in(report, [message[0] for message in trained])
+                report.interfaces = scene.read_interfaces() - before
+                report.events = controller.job_counters(job)
+                after = controller.drop_counters()
+                report.drops = {name: after[name] - drops[name] for name in after if after[name] != drops[name]}
+                crew.send(True)
+                if nmse := crew.gather("nmse")[0][0]:
+                    report.nmse_mean, report.nmse_theory = nmse.measured, nmse.theory
+                report.accuracy_fp32 = follow(crew, progress, plan, "fp32", "baseline")[0][0]
+        controller.delete_job(job)
 
 
-def judge(exercise: Exercise, done: list[tuple[Any, float]], report: Report) -> Sum:
-    """Compare every worker's result with numpy's."""
-    vectors = [exercise.values(rank, report.elements, report.seed) for rank in range(report.workers)]
-    expected = exercise.expected(vectors)
-    first = exercise.sums(done[0][0], report.elements)
-    slowest_s = max(elapsed_s for _, elapsed_s in done)
-    return Sum(
-        exercise,
-        _chunks(exercise, report),
-        all(np.array_equal(exercise.sums(results, report.elements), expected) for results, _ in done),
-        all(np.array_equal(results, done[0][0]) for results, _ in done),
-        report.elements / slowest_s,
-        [_head(vector) for vector in (*vectors, first, expected)],
+def make_job(controller: Controller, scene: Stage, crew: Crew, table: tuple[int, ...] | None) -> Job:
+    """Make the job for the sockets that the workers have opened."""
+    addresses = [bound[0] for bound in crew.gather("bound")]
+    endpoints = tuple(
+        WorkerEndpoint(seat.rank, seat.port, seat.mac, ip, udp_port)
+        for seat, (ip, udp_port) in zip(scene.seats, addresses, strict=True)
+    )
+    return controller.create_job(JobSpec("demo", endpoints, SLOTS, table))
+
+
+def follow(crew: Crew, progress: Progress, plan: Plan, phase: str, last: str) -> list[tuple[Any, ...]]:
+    """Show the steps of one training until every worker has sent its `last` message; return those by rank."""
+    task = progress.add_task(phase, total=plan.steps * plan.workers, loss="")
+    found: dict[int, tuple[Any, ...]] = {}
+    while len(found) < plan.workers:
+        rank, (kind, *rest) = crew.receive()
+        if kind == last:
+            found[rank] = tuple(rest)
+        elif kind == "step" and rest[0] == phase:
+            progress.update(task, advance=1, loss=f"loss {rest[2]:.3f}")
+        else:
+            raise WorkerDied(f"worker {rank} sent {kind!r} during {phase}")
+    return [found[rank] for rank in range(plan.workers)]
+
+
+def take_in(report: Report, trained: Sequence[Trained]) -> None:
+    """Fill in what the workers found."""
+    report.loss_first = sum(each.loss_first for each in trained) / len(trained)
+    report.loss_last = sum(each.loss_last for each in trained) / len(trained)
+    report.accuracy = trained[0].accuracy
+    report.parameters = trained[0].parameters
+    report.replicas_equal = len({each.digest for each in trained}) == 1
+    traffic = [each.statistics.traffic for each in trained]
+    report.retransmits = sum(each.retransmits for each in traffic)
+    report.updates = sum(each.datagrams_sent - each.retransmits for each in traffic)
+    report.agents = InterfaceCounters(
+        sum(each.datagrams_sent for each in traffic),
+        sum(each.interface_bytes_sent for each in traffic),
+        sum(each.datagrams_received for each in traffic),
+        sum(each.interface_bytes_received for each in traffic),
     )
 
 
-def _head(vector: Any) -> Any:
-    head = np.zeros(SHOWN, np.uint32)
-    head[: len(vector[:SHOWN])] = vector[:SHOWN]
-    return head
-
-
-def _chunks(exercise: Exercise, report: Report) -> int:
-    return -(-report.elements // SHAPES[exercise.op].elements)
-
-
-def _add_statistics(report: Report, link: Any, worker: Any) -> None:
-    report.packets_up += link.datagrams_sent
-    report.packets_down += link.datagrams_received
-    report.bytes_up += link.bytes_sent
-    report.bytes_down += link.bytes_received
-    report.retransmits += worker.retransmits
+def _progress(console: Console) -> Progress:
+    label, unit, loss = (TextColumn(text) for text in ("{task.description:8}", "steps", "{task.fields[loss]}"))
+    return Progress(label, BarColumn(), MofNCompleteColumn(), unit, loss, TimeElapsedColumn(), console=console)

@@ -1,169 +1,172 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo found, as a table for people and as one JSON object for programs."""
+"""What the demo found, as tables for people and as one JSON object for programs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.cli.demo.vectors import Exercise
+from hopsum.cli.stage.targets import InterfaceCounters
 
-SHOWN = 5
-"""Elements printed of a vector."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """One exercise, done."""
-
-    exercise: Exercise
-    chunks: int
-    equal: bool
-    replicas_equal: bool
-    elements_per_s: float
-    first: list[NDArray[np.uint32]]
-    """The first elements of every rank's vector, then of the switch's sum, then of numpy's."""
+NMSE_TOLERANCE = 0.2
+"""How far the measured error may be from theory."""
 
 
 @dataclass(slots=True)
 class Report:
-    """Everything that is printed."""
+    """Everything that is printed. Bytes are of all workers together, at the interface, with headers."""
 
     target: str
-    where: str
+    codec: str
     workers: int
-    elements: int
+    steps: int
+    data: str
     seed: int
-    sums: list[Sum] = field(default_factory=list)
-    packets_up: int = 0
-    packets_down: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
+    where: str = ""
+    loss_first: float = 0.0
+    loss_last: float = 0.0
+    accuracy: float = 0.0
+    accuracy_fp32: float = 0.0
+    replicas_equal: bool = False
+    parameters: int = 0
+    chunk_elements: int = 1
+    """Gradients in one packet of the codec."""
+    interfaces: InterfaceCounters = field(default_factory=lambda: InterfaceCounters(0, 0, 0, 0))
+    agents: InterfaceCounters = field(default_factory=lambda: InterfaceCounters(0, 0, 0, 0))
+    """What the agents themselves counted."""
     retransmits: int = 0
+    updates: int = 0
+    """First transmissions of all agents."""
     events: dict[str, int] = field(default_factory=dict)
     drops: dict[str, int] = field(default_factory=dict)
+    nmse_mean: float | None = None
+    nmse_theory: float | None = None
     seconds: float = 0.0
 
     @property
-    def equal(self) -> bool:
-        """Whether every sum is numpy's."""
-        return bool(self.sums) and all(result.equal for result in self.sums)
-
-    @property
-    def replicas_equal(self) -> bool:
-        """Whether all workers hold the same bytes."""
-        return bool(self.sums) and all(result.replicas_equal for result in self.sums)
-
-    @property
     def counters_agree(self) -> bool:
-        """Whether the switch counted what the workers did: every chunk once, every packet somewhere."""
-        chunks = sum(result.chunks for result in self.sums)
+        """Whether interfaces, program and agents counted the same, and every chunk was added once."""
         arrived = sum(self.events[name] for name in ("added", "duplicate", "answered", "stale"))
         return (
-            self.events["added"] == chunks * self.workers
-            and self.events["completed"] == chunks
+            self.interfaces == self.agents
+            and arrived + sum(self.drops.values()) == self.interfaces.packets_up
+            and self.events["added"] == self.updates == self.events["completed"] * self.workers
             and self.events["fault"] == 0
-            and arrived + sum(self.drops.values()) == self.packets_up
         )
+
+    @property
+    def all_through_switch(self) -> bool:
+        """Whether the switch added as many chunks as the gradients have, and a range for each step's first."""
+        chunks = -(-self.parameters // self.chunk_elements) + 1
+        return self.events["added"] >= self.workers * self.steps * chunks
+
+    @property
+    def nmse_fits(self) -> bool:
+        """Whether the measured error of the mean is near theory, where there is one."""
+        if self.nmse_theory is None or self.nmse_mean is None:
+            return True
+        return abs(self.nmse_mean / self.nmse_theory - 1) <= NMSE_TOLERANCE
 
     @property
     def good(self) -> bool:
         """Whether the demo showed what it promises."""
-        return self.equal and self.replicas_equal and self.counters_agree
+        counted = self.counters_agree and self.all_through_switch
+        return self.replicas_equal and counted and self.nmse_fits and self.loss_last < self.loss_first
+
+    @property
+    def bytes_fp32_allreduce(self) -> int:
+        """Return the payload that a ring all-reduce in fp32 sends for the same gradients, all workers together."""
+        return self.steps * 2 * (self.workers - 1) * 4 * self.parameters
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that --json prints."""
         return {
             "target": self.target,
+            "codec": self.codec,
             "workers": self.workers,
-            "elements": self.elements,
+            "steps": self.steps,
+            "data": self.data,
             "seed": self.seed,
-            "equal": self.equal,
+            "parameters": self.parameters,
+            "loss_first": round(self.loss_first, 4),
+            "loss_last": round(self.loss_last, 4),
+            "accuracy": round(self.accuracy, 4),
+            "accuracy_fp32": round(self.accuracy_fp32, 4),
             "replicas_equal": self.replicas_equal,
             "counters_agree": self.counters_agree,
-            "ops": {
-                result.exercise.op.name: {
-                    "chunks": result.chunks,
-                    "equal": result.equal,
-                    "elements_per_s": round(result.elements_per_s),
-                }
-                for result in self.sums
-            },
-            "packets": self.packets_up + self.packets_down,
-            "bytes_up": self.bytes_up,
-            "bytes_down": self.bytes_down,
+            "all_through_switch": self.all_through_switch,
+            "bytes_up": self.interfaces.bytes_up,
+            "bytes_down": self.interfaces.bytes_down,
+            "bytes_fp32_allreduce": self.bytes_fp32_allreduce,
+            "packets": self.interfaces.packets_up + self.interfaces.packets_down,
             "retransmits": self.retransmits,
+            "nmse_mean": self.nmse_mean,
+            "nmse_theory": self.nmse_theory,
             "switch_events": self.events,
             "switch_drops": self.drops,
-            "seconds": round(self.seconds, 3),
+            "seconds": round(self.seconds, 2),
         }
 
     def print(self, console: Console) -> None:
         """Print the tables."""
-        for result in self.sums:
-            console.print(self._numbers(result))
-        console.print(self._summary())
+        console.print(self._training())
+        console.print(self._network())
         console.print(self._counters())
-        verdict = "[bold green]all sums equal numpy's, bit for bit" if self.good else "[bold red]something differs"
-        console.print(f"{verdict}[/]  ({self.where}; {self.seconds:.1f} s)")
+        verdict = "[bold green]all checks hold" if self.good else "[bold red]something is wrong: see NO above"
+        console.print(f"{verdict}[/]  ({self.where}; {self.seconds:.0f} s)")
 
-    def _numbers(self, result: Sum) -> Table:
-        table = Table(title=f"{result.exercise.op.name}: {result.exercise.title}", title_justify="left")
-        table.add_column("")
-        for index in range(SHOWN):
-            table.add_column(f"[{index}]", justify="right")
-        labels = [*(f"worker {rank}" for rank in range(self.workers)), "switch", "numpy"]
-        for label, vector in zip(labels, result.first, strict=True):
-            numbers = vector.view(result.exercise.shown_as)
-            shown = [f"{v:,.4f}" if numbers.dtype == np.float32 else f"{v:,}" for v in numbers]
-            table.add_row(label, *shown, style="bold" if label == "switch" else None)
-            if label == f"worker {self.workers - 1}":
-                table.add_section()
+    def _training(self) -> Table:
+        title = f"{self.workers} workers, {self.steps} steps, {self.parameters:,} parameters, {self.data}"
+        table = _table(title, "", f"{self.codec} through the switch", "fp32 all-reduce")
+        table.add_row("accuracy on the test images", f"{self.accuracy:.2%}", f"{self.accuracy_fp32:.2%}")
+        table.add_row("loss, first ten steps and last ten", f"{self.loss_first:.3f} -> {self.loss_last:.3f}", "")
+        table.add_row("same parameters on all workers (SHA-256)", _yes(self.replicas_equal), "")
+        if self.nmse_mean is not None:
+            theory = "" if self.nmse_theory is None else f", theory {self.nmse_theory:.4g}: {_yes(self.nmse_fits)}"
+            table.add_row("error of the mean (NMSE)", f"{self.nmse_mean:.4g}{theory}", "0")
         return table
 
-    def _summary(self) -> Table:
-        table = Table(title=f"{self.workers} workers, {self.elements:,} elements each", title_justify="left")
-        table.add_column("op")
-        for name in ("chunks", "is numpy's", "same on all", "elements/s"):
-            table.add_column(name, justify="right")
-        for result in self.sums:
-            table.add_row(
-                result.exercise.op.name,
-                f"{result.chunks:,}",
-                _yes(result.equal),
-                _yes(result.replicas_equal),
-                f"{result.elements_per_s:,.0f}",
-            )
+    def _network(self) -> Table:
+        worker_steps = self.workers * self.steps
+        table = _table("per worker and step, at the interface with all headers", "", "up", "down")
+        up, down, ring = (
+            value / worker_steps
+            for value in (self.interfaces.bytes_up, self.interfaces.bytes_down, self.bytes_fp32_allreduce)
+        )
+        table.add_row(f"{self.codec}: bytes", f"{up:,.0f}", f"{down:,.0f}")
+        table.add_row("fp32 ring all-reduce: bytes (computed, payload only)", f"{ring:,.0f}", f"{ring:,.0f}")
+        table.add_row("ratio", f"{ring / up:.2f}", f"{ring / down:.2f}")
+        table.add_row(
+            f"{self.codec}: packets",
+            f"{self.interfaces.packets_up / worker_steps:,.1f}",
+            f"{self.interfaces.packets_down / worker_steps:,.1f}",
+        )
         return table
 
     def _counters(self) -> Table:
-        table = Table(title="what was counted", title_justify="left", show_header=False)
-        table.add_column()
-        table.add_column(justify="right")
-        table.add_row("workers: packets sent", f"{self.packets_up:,}")
-        table.add_row("workers: of them retransmissions", f"{self.retransmits:,}")
-        table.add_section()
-        for name, words in _EVENT_WORDS.items():
-            table.add_row(f"switch: {words}", f"{self.events[name]:,}")
-        for name, count in self.drops.items():
-            table.add_row(f"switch: dropped, {name.replace('_', ' ')}", f"{count:,}")
-        table.add_section()
-        table.add_row("both agree", _yes(self.counters_agree))
+        table = _table("what was counted", "", "workers", "interfaces", "switch program")
+        arrived = sum(self.events[name] for name in ("added", "duplicate", "answered", "stale"))
+        up, down = "packets up", "packets down"
+        table.add_row(up, f"{self.agents.packets_up:,}", f"{self.interfaces.packets_up:,}", f"{arrived:,}")
+        table.add_row(down, f"{self.agents.packets_down:,}", f"{self.interfaces.packets_down:,}", "")
+        table.add_row("bytes up", f"{self.agents.bytes_up:,}", f"{self.interfaces.bytes_up:,}", "")
+        table.add_row("bytes down", f"{self.agents.bytes_down:,}", f"{self.interfaces.bytes_down:,}", "")
+        table.add_row("contributions added", f"{self.updates:,}", "", f"{self.events['added']:,}")
+        table.add_row("repeated, answered, stale", f"{self.retransmits:,}", "", f"{arrived - self.events['added']:,}")
+        table.add_row("dropped", "", "", f"{sum(self.drops.values()):,}")
+        table.add_row("all agree", "", "", _yes(self.counters_agree))
+        table.add_row("every gradient went through the switch", "", "", _yes(self.all_through_switch))
         return table
 
 
-_EVENT_WORDS = {
-    "added": "contributions added",
-    "completed": "rounds completed",
-    "duplicate": "duplicates of a round in progress",
-    "answered": "duplicates answered with the result",
-    "stale": "packets of an older round",
-}
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right" if column else "left")
+    return table
 
 
 def _yes(value: bool) -> str:

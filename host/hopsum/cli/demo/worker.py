@@ -1,92 +1,149 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker process of the demo: opens its socket, says where it is, sums what it is told to.
+"""A worker process of the demo: trains through the switch, measures the error of the mean, trains in fp32.
 
-Messages to the parent: ("bound", (ip, port)) · ("progress", op, chunks) · ("sums", op, results, seconds) ·
-("statistics", LinkStatistics, WorkerStatistics) · ("failed", traceback). From the parent: one Assignment.
+Messages to the parent, in this order: ("bound", (ip, port)) · ("step", phase, step, loss) ... · ("trained",
+Trained) after the first training · ("nmse", Nmse or None) · ("step", ...) ... · ("baseline", accuracy).
+From the parent: the membership file's path · True once it has read the interfaces after the first training.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-import time
-import traceback
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.cli.demo.vectors import EXERCISES, PIECE_CHUNKS, Exercise
+from hopsum.agent import Agent, AgentStatistics
+from hopsum.cli.demo.model import Images, accuracy, load_images, make_network
+from hopsum.cli.stage.seat import Seat, open_link
+from hopsum.codec.thc import Thc
+from hopsum.codec.theory import expected_nmse_of
 from hopsum.protocol.worker import Timing
-from hopsum.transport.link import UdpLink
-from hopsum.transport.udp import UdpTransport
+from hopsum.torch import State, hook
+
+PROBES = 16
+"""All-reduces of one gradient by which the error of the mean is measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """Where a worker runs and how it reaches the switch."""
+class Plan:
+    """What all workers do."""
 
-    rank: int
-    port: int
-    """Switch port."""
-    mac: str
-    ip: str
-    switch: tuple[str, int]
-    """Where it sends to: IPv4 address and UDP port."""
-    namespace: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What the controller allotted, and what to sum."""
-
-    epoch: int
     workers: int
-    slots: int
-    elements: int
+    steps: int
+    batch: int
+    codec: str
+    data: str
     seed: int
     deadline_s: float
+    """Of each exchange with the switch."""
+    folder: Path
+    """For torch's rendezvous."""
 
 
-def run(seat: Seat, parent_pid: int, pipe: Connection) -> None:
-    """Be one worker, from its socket to its statistics; failures go to the parent as text."""
-    from hopsum_topologies.launch import die_with_parent
-    from hopsum_topologies.netns import enter_namespace
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a worker has after the training through the switch."""
 
-    try:
-        die_with_parent(parent_pid)
-        if seat.namespace is not None:
-            enter_namespace(seat.namespace)
-        link = UdpLink((seat.ip, 0), seat.switch)
-        pipe.send(("bound", link.local))
-        assignment: Assignment = pipe.recv()
-        transport = UdpTransport(
-            link.local,
-            seat.switch,
-            epoch=assignment.epoch,
-            rank=seat.rank,
-            workers=assignment.workers,
-            slots=assignment.slots,
-            timing=Timing(retransmit_s=0.25, deadline_s=assignment.deadline_s),
-            link=link,
+    loss_first: float
+    loss_last: float
+    accuracy: float
+    digest: str
+    """SHA-256 of all parameters."""
+    statistics: AgentStatistics
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nmse:
+    """Error of the mean of one gradient that all workers have: E||mean' - x||^2 / ||x||^2."""
+
+    measured: float
+    theory: float | None
+    """None for a codec without one."""
+
+
+def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
+    """Be one worker."""
+    link = open_link(seat)
+    pipe.send(("bound", link.local))
+    membership: str = pipe.recv()
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers
+    )
+    images = load_images(plan.data)
+    timing = Timing(retransmit_s=min(0.25, plan.deadline_s), deadline_s=plan.deadline_s)
+    with ExitStack() as stack:
+        stack.callback(dist.destroy_process_group)
+        agent = stack.enter_context(
+            Agent(membership, seat.rank, codec=plan.codec, timing=timing, link=link, seed=plan.seed)
         )
-        with transport:
-            for exercise in EXERCISES:
-                _sum(exercise, seat.rank, assignment, transport, pipe)
-            statistics = transport.statistics
-            pipe.send(("statistics", statistics.link, statistics.worker))
-    except (EOFError, BrokenPipeError):  # the parent has gone: so do we
-        os._exit(1)
-    except BaseException:
-        pipe.send(("failed", traceback.format_exc()))
+        network = make_network(images, plan.seed)
+        ddp = DistributedDataParallel(network)
+        ddp.register_comm_hook(State(agent, ddp), hook)
+        losses = _train(ddp, images, plan, seat.rank, pipe, plan.codec)
+        parameters = sum(each.numel() for each in network.parameters())
+        found = accuracy(network, images)
+        pipe.send(("trained", Trained(*losses, found, _digest(network), agent.statistics, parameters)))
+        if not pipe.recv():
+            return
+        pipe.send(("nmse", _measure_nmse(agent, network)))
+    dist.init_process_group(
+        "gloo", init_method=f"file://{plan.folder}/rendezvous-fp32", rank=seat.rank, world_size=plan.workers
+    )
+    network = make_network(images, plan.seed)
+    _train(DistributedDataParallel(network), images, plan, seat.rank, pipe, "fp32")
+    pipe.send(("baseline", accuracy(network, images)))
+    dist.destroy_process_group()
 
 
-def _sum(exercise: Exercise, rank: int, plan: Assignment, transport: UdpTransport, pipe: Connection) -> None:
-    payloads = exercise.payloads(exercise.values(rank, plan.elements, plan.seed))
-    results = []
-    start = time.perf_counter()
-    for first in range(0, len(payloads), PIECE_CHUNKS):
-        piece = payloads[first : first + PIECE_CHUNKS]
-        results.append(transport.allreduce(exercise.op, piece).results)
-        pipe.send(("progress", exercise.op, len(piece)))
-    elapsed_s = time.perf_counter() - start
-    pipe.send(("sums", exercise.op, np.concatenate(results), elapsed_s))
+def _train(
+    ddp: DistributedDataParallel, images: Images, plan: Plan, rank: int, pipe: Connection, phase: str
+) -> tuple[float, float]:
+    """Take the plan's steps; return the mean loss of the first and of the last ten of this rank."""
+    optimiser = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    shuffle = np.random.default_rng([plan.seed, rank])
+    losses = []
+    for step in range(plan.steps):
+        batch = torch.from_numpy(shuffle.integers(0, len(images.train_y), plan.batch))
+        optimiser.zero_grad()
+        loss = cross_entropy(ddp(images.train_x[batch]), images.train_y[batch])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        losses.append(float(loss.detach()))
+        pipe.send(("step", phase, step, losses[-1]))
+    return float(np.mean(losses[:10])), float(np.mean(losses[-10:]))
+
+
+def _digest(network: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for parameter in network.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _measure_nmse(agent: Agent, network: nn.Module) -> Nmse | None:
+    """Sum rank 0's last gradient on all ranks, several times; None if it is zero."""
+    gradient = torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+    dist.broadcast(gradient, 0)
+    x: NDArray[np.float32] = gradient.numpy()
+    energy = float(np.square(x, dtype=np.float64).sum())
+    if energy == 0.0:
+        return None
+    errors = [np.square(agent.allreduce(x).mean - x, dtype=np.float64).sum() for _ in range(PROBES)]
+    theory = None
+    if isinstance(agent.codec, Thc):
+        theory = expected_nmse_of(x, agent.codec.table, agent.workers, np.random.default_rng(1))
+    return Nmse(float(np.mean(errors)) / energy, theory)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json as json_module
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
-from hopsum.cli.demo.worker import Seat
+from hopsum.cli.stage.seat import Seat
 from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.artifacts import compiled_program
@@ -25,12 +27,34 @@ NATIVE_PORT = 1
 
 
 @dataclass(frozen=True, slots=True)
+class InterfaceCounters:
+    """Frames and their bytes, Ethernet headers included, at all switch ports together."""
+
+    packets_up: int
+    """From workers."""
+    bytes_up: int
+    packets_down: int
+    bytes_down: int
+
+    def __sub__(self, earlier: InterfaceCounters) -> InterfaceCounters:
+        return InterfaceCounters(
+            self.packets_up - earlier.packets_up,
+            self.bytes_up - earlier.bytes_up,
+            self.packets_down - earlier.packets_down,
+            self.bytes_down - earlier.bytes_down,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
-    """A switch and its seats. `where` says in words what runs."""
+    """A switch and its seats."""
 
     device: Device
     seats: tuple[Seat, ...]
     where: str
+    """In words, what runs."""
+    read_interfaces: Callable[[], InterfaceCounters]
+    """Reads the interfaces themselves, not the program's counters."""
 
 
 @contextmanager
@@ -48,7 +72,14 @@ def native_stage(workers: int) -> Iterator[Stage]:
             Seat(rank, NATIVE_PORT, f"02:00:00:00:01:{NATIVE_PORT:02x}", "127.0.0.1", (host, int(port)))
             for rank in range(workers)
         )
-        yield Stage(device, seats, f"embedded switch, process {switch.process.pid}, UDP {bound}")
+        where = f"embedded switch, process {switch.process.pid}, UDP {bound}"
+        yield Stage(device, seats, where, partial(_read_ports, management))
+
+
+def _read_ports(management: ManagementClient) -> InterfaceCounters:
+    ports = management.list_ports().values()
+    names = ("received", "received_bytes", "sent", "sent_bytes")
+    return InterfaceCounters(*(sum(int(port[name]) for port in ports) for name in names))
 
 
 @contextmanager
@@ -68,7 +99,14 @@ def bmv2_stage(workers: int) -> Iterator[Stage]:
         switch = stack.enter_context(Bmv2Switch({seat.port: f"s{seat.port}" for seat in seats}))
         device = stack.enter_context(Bmv2Device(switch.address, switch.device_id))
         device.push(Pipeline.load(*compiled_program()))
-        yield Stage(device, seats, f"bmv2, process {switch.process.pid}, namespace {home.name}")
+        where = f"bmv2, process {switch.process.pid}, namespace {home.name}"
+        yield Stage(device, seats, where, partial(_read_veths, home, [f"s{seat.port}" for seat in seats]))
+
+
+def _read_veths(home: Namespace, names: list[str]) -> InterfaceCounters:
+    links = [json_module.loads(home.ip("-s", "-j", "link", "show", "dev", name))[0]["stats64"] for name in names]
+    fields = (("rx", "packets"), ("rx", "bytes"), ("tx", "packets"), ("tx", "bytes"))
+    return InterfaceCounters(*(sum(int(link[way][what]) for link in links) for way, what in fields))
 
 
 def _seat(stack: ExitStack, home: Namespace, rank: int) -> Seat:

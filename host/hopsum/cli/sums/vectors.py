@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo's workers sum, and what numpy says the sum is."""
+"""What the workers sum, and what numpy says the sum is."""
 
 from __future__ import annotations
 

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train a small classifier with DistributedDataParallel, gradients summed by hopsum.
+
+    torchrun --nproc-per-node 2 examples/ddp_digits.py --membership job.json
+
+`job.json` is what the controller wrote for a job of as many workers, on the address of each. Everything but the two
+lines marked HOPSUM is ordinary torch. The data are drawn: ten digits of 5 x 7 pixels, shifted, scaled and noisy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from hopsum.agent import Agent
+from hopsum.torch import State, hook
+
+# Rows of 5 pixels, from the top; one line per digit.
+FONT = """
+01110 10001 10011 10101 11001 10001 01110
+00100 01100 00100 00100 00100 00100 01110
+01110 10001 00001 00110 01000 10000 11111
+01110 10001 00001 00110 00001 10001 01110
+00010 00110 01010 10010 11111 00010 00010
+11111 10000 11110 00001 00001 10001 01110
+00110 01000 10000 11110 10001 10001 01110
+11111 00001 00010 00100 01000 01000 01000
+01110 10001 10001 01110 10001 10001 01110
+01110 10001 10001 01111 00001 00010 01100
+"""
+SIDE = 8
+
+
+def draw_digits(count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images, float32[count, 64], and their digits, int64[count]."""
+    glyphs = torch.tensor([int(pixel) for pixel in FONT if pixel in "01"], dtype=torch.float32).reshape(10, 7, 5)
+    digits = torch.randint(10, (count,), generator=generator)
+    images = torch.zeros(count, SIDE, SIDE)
+    corners = torch.stack([torch.randint(high, (count,), generator=generator) for high in (SIDE - 6, SIDE - 4)], dim=1)
+    for image, digit, (top, left) in zip(images, digits, corners.tolist(), strict=True):
+        image[top : top + 7, left : left + 5] = glyphs[digit]
+    images *= 0.5 + torch.rand(count, 1, 1, generator=generator)
+    return (images + 0.3 * torch.randn(images.shape, generator=generator)).flatten(1), digits
+
+
+def make_model() -> nn.Module:
+    """Return the same freshly initialised model on every rank."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(SIDE * SIDE, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, object]:
+    """Train for `options.steps` steps and return the figures of this rank."""
+    generator = torch.Generator().manual_seed(1000 + rank)  # every rank draws its own images
+    ddp = DistributedDataParallel(make_model())
+    state = State(agent, ddp)  # HOPSUM
+    ddp.register_comm_hook(state, hook)  # HOPSUM
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(options.steps):
+        images, digits = draw_digits(options.batch, generator)
+        optimizer.zero_grad()
+        loss = cross_entropy(ddp(images), digits)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    images, digits = draw_digits(2000, torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        accuracy = (ddp(images).argmax(1) == digits).float().mean().item()
+    parameters = b"".join(parameter.detach().numpy().tobytes() for parameter in ddp.parameters())
+    digest = hashlib.sha256(parameters).hexdigest()
+    return {
+        "loss_first": losses[0],
+        "loss_last": sum(losses[-5:]) / len(losses[-5:]),
+        "accuracy": accuracy,
+        "parameters_sha256": digest,
+        **state.compression_stats(),
+    }
+
+
+def main() -> None:
+    """Join the process group and the job, train, and print the figures of all ranks as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--membership", required=True, help="path of the job's membership file")
+    parser.add_argument("--codec", default="thc", help="thc or fixed (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=64, help="images per rank and step (default %(default)s)")
+    options = parser.parse_args()
+    torch.set_num_threads(1)  # the agent's thread needs a core of its own
+    dist.init_process_group("gloo")
+    rank = int(os.environ["RANK"])
+    with Agent(options.membership, rank, codec=options.codec) as agent:
+        figures: list[dict[str, object]] = [{}] * dist.get_world_size()
+        dist.all_gather_object(figures, train(options, agent, rank))
+    if rank == 0:
+        print(json.dumps(figures, indent=2))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

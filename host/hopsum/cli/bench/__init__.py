@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum bench WHAT`: measurements, each with the machine, versions, commit and seed that made it.
+
+codec     elements per second and error of every codec and backend
+dataplane codes per second of the switches
+load      sockets that keep a switch busy
+timing    medians of alternating runs; where they ran
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+BENCHMARKS = {
+    "dataplane": ("codes per second of the embedded switch and of bmv2", "hopsum.cli.bench.dataplane"),
+    "codec": ("encode, decode and error of the codecs, without a network", "hopsum.cli.bench.codec"),
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the benchmark's name; the rest belongs to the benchmark."""
+    lines = "\n".join(f"  {name:10} {summary}" for name, (summary, _) in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="hopsum bench",
+        description="Measure a part of hopsum on this machine.",
+        epilog=f"benchmarks:\n{lines}\n\n`hopsum bench WHAT --help` says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("benchmark", choices=BENCHMARKS, metavar="WHAT")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one benchmark and return its exit status."""
+    options = build_parser().parse_args(arguments)
+    benchmark: Callable[[Sequence[str]], int] = import_module(BENCHMARKS[options.benchmark][1]).main
+    return benchmark(options.arguments)

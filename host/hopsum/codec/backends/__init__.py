@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arithmetic of codecs, per backend.
+
+    kernels     what a backend does, and how: the common definition
+    reference   numpy, written for reading
+    compiled    numba, written for speed
+
+Backends agree bit for bit, because nothing depends on the order of additions: the rotation works on integers,
+sums of squares are exact in float64 up to one fixed order, and every other float result is a single operation.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Final
+
+from hopsum.codec.backends.kernels import Kernels
+from hopsum.codec.base import CodecError
+
+_MODULES: Final = {"numpy": "reference", "numba": "compiled"}
+BACKENDS: Final = ("auto", *_MODULES)
+
+
+def load_kernels(backend: str) -> Kernels:
+    """Return a backend by name; "auto" is numba where it can be imported, else numpy.
+
+    Raises:
+        CodecError: unknown backend, or one whose package is not installed.
+    """
+    if backend == "auto":
+        backend = "numba" if find_spec("numba") else "numpy"
+    if backend not in _MODULES:
+        raise CodecError(f"backend {backend!r}: one of {', '.join(BACKENDS)}")
+    try:
+        module = import_module(f"hopsum.codec.backends.{_MODULES[backend]}")
+    except ModuleNotFoundError as error:
+        raise CodecError(f"backend {backend!r} needs the package {error.name}; install it or use numpy") from error
+    kernels: Kernels = module.make_kernels()
+    return kernels

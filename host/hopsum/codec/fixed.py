@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codec `fixed`: 32-bit fixed point, added exactly by the switch. Nothing is compressed: it is the yardstick.
+
+Each block of 256 elements, one chunk, shares the largest magnitude M over all workers. Elements are multiplied
+by 2^s and rounded to the nearest integer, with s = 31 - ceil(log2 n) - e where M < 2^e: then |x 2^s| is at most
+2^(31-b) - 2^(7-b) with b = ceil(log2 n), since a float32 has 24 significant bits, and the sum of n <= 2^b such
+integers is at most 2^31 - 128. s stops at 126, where 2^s is still a normal float32: blocks below 2^-101 lose
+resolution, no more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.backends import load_kernels
+from hopsum.codec.backends.kernels import FIXED_BLOCK, Kernels
+from hopsum.codec.base import (
+    INFINITE,
+    Context,
+    SharedRanges,
+    blocks_of,
+    contributor_counts,
+    padded_rows,
+    require_finite,
+    require_ranges,
+    require_rows,
+    require_usable,
+    require_vector,
+    require_workers,
+)
+from hopsum.wire import Op
+from hopsum.wire.payload import SHAPES
+
+_SHAPE: Final = SHAPES[Op.ADD32]
+_FINEST_EXPONENT: Final = 126
+
+
+class Fixed:
+    """See the module; the contract is `hopsum.codec.base.Codec`. Contexts are not used: nothing is random."""
+
+    name = "fixed"
+    op = Op.ADD32
+    block_elements = FIXED_BLOCK
+    lookup: tuple[int, ...] | None = None
+
+    def __init__(self, workers: int, *, kernels: Kernels | None = None) -> None:
+        """Make the codec of a job. Raises CodecError for a number of workers that no job has."""
+        require_workers(workers)
+        self.workers = workers
+        self._kernels = kernels or load_kernels("auto")
+        self.backend = self._kernels.name
+        self._worker_bits = (workers - 1).bit_length()
+        self._limit = np.float32(2.0 ** (31 - self._worker_bits) - 2.0 ** (7 - self._worker_bits))
+
+    def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
+        """Return the bits of each block's largest magnitude; see `Codec`."""
+        require_vector(x)
+        bits = np.concatenate([self._kernels.peak_bits(part) for part in padded_rows(x, FIXED_BLOCK)])
+        return np.asarray(np.minimum(bits, np.uint32(INFINITE)))
+
+    def encode(
+        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: Context
+    ) -> NDArray[np.uint8]:
+        """Return big-endian integers; see `Codec`. Elements beyond a shared range that is too small are clamped."""
+        require_vector(x)
+        blocks = blocks_of(x.size, FIXED_BLOCK)
+        require_ranges(own, blocks, "own")
+        require_finite(own)
+        scales = np.ldexp(np.float32(1), self.exponents(shared, blocks)).astype(np.float32)
+        lanes = np.empty((blocks, FIXED_BLOCK), np.uint32)
+        first = 0
+        for part in padded_rows(x, FIXED_BLOCK):
+            rows = slice(first, first + len(part))
+            self._kernels.fixed_encode(part, scales[rows], self._limit, lanes[rows])
+            first += len(part)
+        return lanes.view(np.uint8)
+
+    def decode(
+        self,
+        results: NDArray[np.uint8],
+        contributors: NDArray[np.uint64],
+        shared: SharedRanges,
+        elements: int,
+        context: Context,
+    ) -> NDArray[np.float32]:
+        """Return the mean: the exact sum, divided and rounded to float32 once; see `Codec`."""
+        blocks = blocks_of(elements, FIXED_BLOCK)
+        require_rows(results, blocks, _SHAPE.down_bytes, f"results of {elements} elements")
+        require_ranges(contributors, blocks, "contributors instead of")
+        return self._divide(results, contributor_counts(contributors, self.workers), shared, elements)
+
+    def contribution(
+        self, payloads: NDArray[np.uint8], shared: SharedRanges, elements: int, context: Context
+    ) -> NDArray[np.float32]:
+        """Return what these integers stand for; see `Codec`."""
+        blocks = blocks_of(elements, FIXED_BLOCK)
+        require_rows(payloads, blocks, _SHAPE.up_bytes, f"payloads of {elements} elements")
+        return self._divide(payloads, np.ones(blocks, np.int32), shared, elements)
+
+    def exponents(self, shared: SharedRanges, blocks: int) -> NDArray[np.int32]:
+        """Return s of each block, int32[blocks]: its integers are x 2^s.
+
+        Raises:
+            CodecError: ranges of another number of blocks, or of a bucket that must be skipped.
+        """
+        require_ranges(shared.values, blocks, "shared")
+        require_usable(shared)
+        magnitude = np.frexp(shared.values)[1]
+        exponents: NDArray[np.int32] = np.minimum(31 - self._worker_bits - magnitude, _FINEST_EXPONENT).astype(np.int32)
+        return exponents
+
+    def _divide(
+        self, payloads: NDArray[np.uint8], counts: NDArray[np.int32], shared: SharedRanges, elements: int
+    ) -> NDArray[np.float32]:
+        divisors = np.ldexp(counts.astype(np.float64), self.exponents(shared, len(payloads)))
+        lanes = np.require(payloads.view(np.uint32), requirements="A")
+        out = np.empty((len(payloads), FIXED_BLOCK), np.float32)
+        self._kernels.fixed_decode(lanes, divisors, out)
+        return out.reshape(-1)[:elements]

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counter-based randomness: any random bit follows from a key and a place, so that no order of work changes it.
+
+`block_keys` gives every block 64 bits of its own (splitmix64); `lane_bits` expands them to one uint32 per lane
+with two rounds of multiply and xor-shift, the second half of the key entering between the rounds. Backends
+repeat these functions exactly; a multiplication here is modulo 2^32 or 2^64.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_FIRST: Final = 0xBF58476D1CE4E5B9
+_SECOND: Final = 0x94D049BB133111EB
+_MASK: Final = (1 << 64) - 1
+LANE_STRIDE: Final = 0x9E3779B9
+LANE_FIRST: Final = 0x7FEB352D
+LANE_SECOND: Final = 0x846CA68B
+
+ROTATION: Final = 1
+ROUNDING: Final = 2
+
+
+def splitmix64(value: int) -> int:
+    """Return 64 well-mixed bits of a 64-bit integer (the finaliser of Steele, Lea and Flood, OOPSLA 2014)."""
+    value = (value + _GOLDEN) & _MASK
+    value = (value ^ value >> 30) * _FIRST & _MASK
+    value = (value ^ value >> 27) * _SECOND & _MASK
+    return value ^ value >> 31
+
+
+def derive_key(*parts: int) -> int:
+    """Return a 64-bit key that follows from all parts and their order; parts are taken modulo 2^64."""
+    key = len(parts)
+    for part in parts:
+        key = splitmix64(key ^ part & _MASK)
+    return key
+
+
+def block_keys(key: int, first_block: int, blocks: int) -> NDArray[np.uint64]:
+    """Return the keys of consecutive blocks, uint64[blocks]: splitmix64(key + block)."""
+    value = np.arange(blocks, dtype=np.uint64) + np.uint64((key + first_block + _GOLDEN) & _MASK)
+    value = (value ^ value >> np.uint64(30)) * np.uint64(_FIRST)
+    value = (value ^ value >> np.uint64(27)) * np.uint64(_SECOND)
+    return np.asarray(value ^ value >> np.uint64(31))
+
+
+def lane_bits(keys: NDArray[np.uint64], lanes: int) -> NDArray[np.uint32]:
+    """Return random bits, uint32[blocks, lanes]."""
+    low = keys.astype(np.uint32)[:, None]
+    high = (keys >> np.uint64(32)).astype(np.uint32)[:, None]
+    bits = (np.arange(lanes, dtype=np.uint32) * np.uint32(LANE_STRIDE))[None, :] + low
+    bits = ((bits ^ bits >> np.uint32(16)) * np.uint32(LANE_FIRST)) ^ high
+    bits = (bits ^ bits >> np.uint32(15)) * np.uint32(LANE_SECOND)
+    return np.asarray(bits ^ bits >> np.uint32(16))

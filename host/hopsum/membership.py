@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker has to know of its job: the JSON file that the control plane writes, as values.
+
+The control plane writes the file in one piece, so a file that is there is whole: one that cannot be read is
+an error at once, only one that is missing is worth waiting for.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from hopsum.errors import HopsumError
+from hopsum.wire import MAX_SLOTS, MAX_WORKERS, WIRE_VERSION
+from hopsum.wire._layout import TABLE_ENTRIES
+
+_POLL_S: Final = 0.05
+_LIMITS: Final = {"udp_port": (1, 65535), "epoch": (1, (1 << 32) - 1), "slots": (1, MAX_SLOTS)}
+
+
+class MembershipError(HopsumError):
+    """A membership file that is missing, malformed, or not for this worker. The message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An IPv4 address and a UDP port."""
+
+    ip: str
+    udp_port: int
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return it as sockets take it."""
+        return self.ip, self.udp_port
+
+    def __str__(self) -> str:
+        return f"{self.ip}:{self.udp_port}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEndpoint:
+    """One rank: where the switch admits it from, and where it sends to."""
+
+    rank: int
+    endpoint: Endpoint
+    send_to: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class JobMembership:
+    """A job in one epoch, the same for all its workers."""
+
+    job: str
+    epoch: int
+    slots: int
+    window: int
+    """Packets that a worker has in flight at most, 1..slots; the same on all ranks."""
+    quorum: int
+    """Workers that complete a sum."""
+    table: tuple[int, ...] | None
+    """16 values of 0..255 that the switch puts in place of 4-bit codes, or none."""
+    switch: Endpoint
+    """Where results come from."""
+    workers: tuple[WorkerEndpoint, ...]
+    """By rank, from 0."""
+
+    def worker(self, rank: int) -> WorkerEndpoint:
+        """Return the worker of a rank. Raises MembershipError if the job has no such rank."""
+        if not 0 <= rank < len(self.workers):
+            raise MembershipError(
+                f"rank {rank} is not in job {self.job!r}: it has ranks 0 .. {len(self.workers) - 1}. "
+                "Start as many workers as the job was made for, or make the job again"
+            )
+        return self.workers[rank]
+
+
+def read_membership(path: str | Path, *, wait_s: float = 0.0) -> JobMembership:
+    """Read a membership file, waiting up to `wait_s` seconds for one that is not there yet.
+
+    Raises:
+        MembershipError: no file in time, or one that is malformed; the message names the file and the key.
+    """
+    path, deadline = Path(path), time.monotonic() + wait_s
+    while True:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise MembershipError(
+                    f"no membership file {path} within {wait_s:g} s: the controller writes it when it has made "
+                    "the job; check that it runs and writes to this path"
+                ) from None
+            time.sleep(min(_POLL_S, left_s))
+        except (OSError, UnicodeDecodeError) as error:
+            raise MembershipError(f"membership file {path} cannot be read: {error}") from error
+        else:
+            return parse_membership(text, where=f"membership file {path}")
+
+
+def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
+    """Return the membership that a JSON text holds. Keys that this version does not know are ignored.
+
+    Raises:
+        MembershipError: no JSON, a missing key, or a value of a wrong type or out of range; `where` is named.
+    """
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise MembershipError(f"{where} is no JSON: {error}") from error
+    root = _Object(document, where, "")
+    version = root.integer("wire_version", 0, 255)
+    if version != WIRE_VERSION:
+        raise MembershipError(
+            f"{where} is for wire version {version}, this hopsum speaks {WIRE_VERSION}: "
+            "install the same hopsum on the controller and on all workers"
+        )
+    workers = tuple(_worker(entry) for entry in root.objects("workers", MAX_WORKERS))
+    ranks = [worker.rank for worker in workers]
+    if sorted(ranks) != list(range(len(ranks))):
+        raise root.wrong("workers", f"has ranks {ranks}, not 0 .. {len(ranks) - 1}, each once")
+    slots = root.integer("slots", *_LIMITS["slots"])
+    return JobMembership(
+        job=root.text("job"),
+        epoch=root.integer("epoch", *_LIMITS["epoch"]),
+        slots=slots,
+        window=root.integer("window", 1, slots),
+        quorum=root.integer("quorum", 1, len(workers)),
+        table=_table(root),
+        switch=_endpoint(root.object("switch")),
+        workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
+    )
+
+
+def _worker(entry: _Object) -> WorkerEndpoint:
+    rank = entry.integer("rank", 0, MAX_WORKERS - 1)
+    return WorkerEndpoint(rank, _endpoint(entry), _endpoint(entry.object("send_to")))
+
+
+def _endpoint(entry: _Object) -> Endpoint:
+    ip = entry.text("ip")
+    try:
+        ipaddress.IPv4Address(ip)
+    except ipaddress.AddressValueError:
+        raise entry.wrong("ip", f"is {ip!r}, no IPv4 address") from None
+    return Endpoint(ip, entry.integer("udp_port", *_LIMITS["udp_port"]))
+
+
+def _table(root: _Object) -> tuple[int, ...] | None:
+    value = root.get("table", lambda found: found is None or isinstance(found, list), "a list or null")
+    if value is None:
+        return None
+    if len(value) != TABLE_ENTRIES or not all(type(entry) is int and 0 <= entry <= 255 for entry in value):
+        raise root.wrong("table", f"is {value}, not {TABLE_ENTRIES} integers of 0..255")
+    return tuple(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """One JSON object: `path` is where it stands in the document `where`."""
+
+    value: Any
+    where: str
+    path: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, dict):
+            raise MembershipError(f"{self.where}: {self.path or 'the document'} is no JSON object: {self.value!r:.80}")
+
+    def get(self, key: str, fits: Callable[[Any], bool], kind: str) -> Any:
+        if key not in self.value:
+            raise self.wrong(key, "is missing")
+        found = self.value[key]
+        if not fits(found):
+            raise self.wrong(key, f"is {found!r:.80}, not {kind}")
+        return found
+
+    def integer(self, key: str, low: int, high: int) -> int:
+        fits = lambda found: type(found) is int and low <= found <= high  # noqa: E731
+        return int(self.get(key, fits, f"an integer of {low} .. {high}"))
+
+    def text(self, key: str) -> str:
+        return str(self.get(key, lambda found: isinstance(found, str) and bool(found), "a text"))
+
+    def object(self, key: str) -> _Object:
+        return _Object(self.get(key, lambda _: True, ""), self.where, self._at(key))
+
+    def objects(self, key: str, most: int) -> list[_Object]:
+        fits = lambda found: isinstance(found, list) and 1 <= len(found) <= most  # noqa: E731
+        found = self.get(key, fits, f"a list of 1 to {most} entries")
+        return [_Object(entry, self.where, f"{self._at(key)}[{index}]") for index, entry in enumerate(found)]
+
+    def wrong(self, key: str, what: str) -> MembershipError:
+        return MembershipError(
+            f"{self.where}: {self._at(key)} {what}. The controller writes this file: do not edit it by hand, "
+            "and use the same hopsum on both sides"
+        )
+
+    def _at(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents on loopback around the oracle behind a UDP socket, and what they send."""
+
+from __future__ import annotations
+
+import random
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from hopsum.agent import Agent
+from hopsum.codec import Codec, best_table
+from hopsum.membership import Endpoint, JobMembership, WorkerEndpoint
+from hopsum.protocol.aggregator import Aggregator, JobConfig, WorkerConfig
+from hopsum.protocol.worker import Timing
+from hopsum.transport.link import Link, UdpLink
+from hopsum.transport.lossy import LossyLink, Mishaps
+from hopsum.wire import Header
+
+from ..transport.server import LOCALHOST, UdpSwitch
+
+EPOCH, SLOTS, WINDOW = 41, 16, 8
+EAGER = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=60.0)
+PATIENT = Timing(retransmit_s=30.0, retransmit_max_s=30.0, deadline_s=60.0)
+"""A slow machine is no loss: nothing is sent twice."""
+HASTY = Timing(retransmit_s=0.02, deadline_s=0.3)
+
+
+class RecordingLink:
+    """Notes the header of everything that is sent."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.statistics = link.statistics
+        self.headers: list[Header] = []
+
+    def send(self, datagram: bytes | memoryview) -> None:
+        self.headers.append(Header.unpack(datagram))
+        self._link.send(datagram)
+
+    def receive(self, timeout_s: float) -> list[bytes]:
+        return self._link.receive(timeout_s)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+@dataclass
+class Cluster:
+    """A switch, a job, and one link per worker; `agent` puts an agent on one. All is closed with the stack."""
+
+    stack: ExitStack
+    workers: int
+    quorum: int = 0
+    mishaps: Mishaps | None = None
+    seed: int = 0
+    links: list[RecordingLink] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.table = best_table(self.workers).values
+        self.aggregator = Aggregator()
+        self.switch = self.stack.enter_context(UdpSwitch(self.aggregator))
+        locals_ = []
+        for rank in range(self.workers):
+            link = UdpLink((LOCALHOST, 0), self.switch.address)
+            self.stack.callback(link.close)
+            locals_.append(link.local)
+            rng = random.Random(f"{self.seed} {rank}")
+            self.links.append(RecordingLink(link if self.mishaps is None else LossyLink(link, self.mishaps, rng)))
+        members = [self._member(rank, local) for rank, local in enumerate(locals_)]
+        quorum = self.quorum or self.workers
+        self.aggregator.add_job(JobConfig(EPOCH, 0, 0, SLOTS, tuple(members), quorum=quorum, table=self.table))
+        self.membership = JobMembership(
+            "test",
+            EPOCH,
+            SLOTS,
+            WINDOW,
+            quorum,
+            self.table,
+            Endpoint(*self.switch.address),
+            tuple(
+                WorkerEndpoint(rank, Endpoint(*local), Endpoint(*self.switch.address))
+                for rank, local in enumerate(locals_)
+            ),
+        )
+
+    def agent(self, rank: int, codec: str | Codec, timing: Timing = EAGER) -> Agent:
+        made = Agent(self.membership, rank, codec=codec, timing=timing, link=self.links[rank])
+        return self.stack.enter_context(made)
+
+    def agents(self, codec: str | Codec, timing: Timing = EAGER) -> list[Agent]:
+        return [self.agent(rank, codec, timing) for rank in range(self.workers)]
+
+    @staticmethod
+    def _member(rank: int, local: tuple[str, int]) -> WorkerConfig:
+        return WorkerConfig(rank, rank, rank, int.from_bytes(socket.inet_aton(local[0]), "big"), local[1])

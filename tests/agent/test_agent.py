@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of agents on loopback: right, the same everywhere, and accounted for, also over lossy links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hopsum.agent import Agent, AllReduceResult, Traffic
+from hopsum.codec import CodecError, ErrorFeedback, best_table, make_codec
+from hopsum.codec.table import expected_nmse
+from hopsum.transport.lossy import Mishaps
+from hopsum.wire import Op
+
+from .cluster import PATIENT, WINDOW, Cluster
+
+WAIT_S = 90
+LOSSY = Mishaps(drop=0.1, duplicate=0.1, reorder=0.1)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def reduce_all(
+    agents: list[Agent], vectors: list[NDArray[np.float32]], feedback: list[ErrorFeedback] | None = None
+) -> list[AllReduceResult]:
+    """Sum one vector per agent; all must have the same bytes."""
+    futures = [
+        agent.submit(vector, feedback=feedback and feedback[rank])
+        for rank, (agent, vector) in enumerate(zip(agents, vectors, strict=True))
+    ]
+    results = [future.result(timeout=WAIT_S) for future in futures]
+    for result in results[1:]:
+        assert result.mean.tobytes() == results[0].mean.tobytes()
+        np.testing.assert_array_equal(result.contributors, results[0].contributors)
+    return results
+
+
+def normal(workers: int, elements: int, seed: int) -> list[NDArray[np.float32]]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(elements).astype(np.float32) for _ in range(workers)]
+
+
+@pytest.mark.parametrize("mishaps", [None, LOSSY], ids=["clean", "lossy"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_fixed_is_the_integer_sum(stack: ExitStack, workers: int, mishaps: Mishaps | None) -> None:
+    agents = Cluster(stack, workers, mishaps=mishaps).agents("fixed")
+    rng = np.random.default_rng(1)
+    for elements in (1, 256, 5000):
+        integers = rng.integers(-100_000, 100_000, (workers, elements))
+        results = reduce_all(agents, list(integers.astype(np.float32)))
+        np.testing.assert_array_equal(results[0].mean, (integers.sum(axis=0) / workers).astype(np.float32))
+        assert (results[0].contributors == (1 << workers) - 1).all()
+        assert len(results[0].contributors) == -(-elements // 256)
+
+
+def test_lossy_links_were_lossy(stack: ExitStack) -> None:
+    agents = Cluster(stack, 2, mishaps=LOSSY, seed=3).agents("fixed")
+    results = reduce_all(agents, normal(2, 20_000, 3))
+    assert sum(result.traffic.retransmits for result in results) > 0
+
+
+@pytest.mark.parametrize("mishaps", [None, LOSSY], ids=["clean", "lossy"])
+def test_thc_is_as_near_as_theory_says(stack: ExitStack, mishaps: Mishaps | None) -> None:
+    """Equal inputs: roundings are independent, truncation is not; 100 blocks are good to a few percent."""
+    agents = Cluster(stack, 4, mishaps=mishaps).agents("thc")
+    x = normal(1, 100 * 1024 + 7, seed=5)[0]
+    mean = reduce_all(agents, [x] * 4)[0].mean
+    nmse = float(np.sum((mean - x) ** 2) / np.sum(x**2))
+    assert nmse == pytest.approx(expected_nmse(best_table(4), 4), rel=0.1)
+
+
+def test_ranks_round_apart_and_steps_too(stack: ExitStack) -> None:
+    agents = Cluster(stack, 2).agents("thc")
+    x = normal(1, 4096, seed=6)[0]
+    feedback = [ErrorFeedback(x.size), ErrorFeedback(x.size)]
+    first = reduce_all(agents, [x, x], feedback)[0].mean
+    assert not np.array_equal(feedback[0].residual, feedback[1].residual)
+    assert not np.array_equal(reduce_all(agents, [x, x])[0].mean, first)
+    futures = [agent.submit(x, step=0) for agent in agents]
+    assert futures[0].result(WAIT_S).mean.tobytes() == futures[1].result(WAIT_S).mean.tobytes() == first.tobytes()
+
+
+def test_error_feedback_keeps_what_was_not_delivered(stack: ExitStack) -> None:
+    """The mean of all that went in is the mean of all that came out plus the mean of what is left."""
+    agents = Cluster(stack, 2).agents("thc")
+    feedback = [ErrorFeedback(3000), ErrorFeedback(3000)]
+    into, out = np.zeros(3000), np.zeros(3000)
+    for step in range(8):
+        vectors = normal(2, 3000, seed=step)
+        into += np.mean(vectors, axis=0)
+        out += reduce_all(agents, vectors, feedback)[0].mean
+    left = (feedback[0].residual + feedback[1].residual) / 2
+    assert np.abs(left).max() > 0.01
+    np.testing.assert_allclose(out + left, into, atol=1e-4)
+
+
+def test_a_straggler_gets_the_others_sum_and_keeps_its_own(stack: ExitStack) -> None:
+    cluster = Cluster(stack, 3, quorum=2)
+    agents, vectors = cluster.agents("fixed"), normal(3, 700, seed=8)
+    feedback = [ErrorFeedback(700) for _ in agents]
+    early = reduce_all(agents[:2], vectors[:2], feedback[:2])
+    late = agents[2].submit(vectors[2], feedback=feedback[2]).result(WAIT_S)
+    assert (late.contributors == 0b011).all()
+    assert late.mean.tobytes() == early[0].mean.tobytes()
+    np.testing.assert_allclose(late.mean, (vectors[0] + vectors[1]) / 2, atol=1e-6)
+    np.testing.assert_array_equal(feedback[2].residual, vectors[2])
+    assert np.abs(feedback[0].residual).max() < 1e-6
+
+
+def test_a_vector_that_is_not_finite_is_skipped_by_all(stack: ExitStack) -> None:
+    agents, vectors = Cluster(stack, 2).agents("thc"), normal(2, 3000, seed=9)
+    feedback = [ErrorFeedback(3000), ErrorFeedback(3000)]
+    reduce_all(agents, vectors, feedback)
+    before = [each.residual.copy() for each in feedback]
+    broken = vectors[1].copy()
+    broken[2999] = np.inf
+    for result in reduce_all(agents, [vectors[0], broken], feedback):
+        assert result.skipped
+        assert np.isnan(result.mean).all()
+    for each, residual in zip(feedback, before, strict=True):
+        np.testing.assert_array_equal(each.residual, residual)
+    assert not reduce_all(agents, vectors, feedback)[0].skipped
+    assert (agents[0].statistics.allreduces, agents[0].statistics.skipped) == (3, 1)
+
+
+def test_many_in_the_queue_make_one_stream(stack: ExitStack) -> None:
+    """Ranges, codes, ranges, codes ...: in submission order, with positions and counts that do not depend on timing."""
+    cluster = Cluster(stack, 2)
+    agents, sizes = cluster.agents("thc", PATIENT), [1500, 1, 300_000, 1024]
+    futures = [[agent.submit(vector) for vector in _vectors(sizes)] for agent in agents]
+    for pair in zip(*futures, strict=True):
+        assert pair[0].result(WAIT_S).mean.tobytes() == pair[1].result(WAIT_S).mean.tobytes()
+    expected: list[tuple[int, int]] = []
+    for size in sizes:
+        blocks = -(-size // 1024)
+        expected += [(Op.MAX32, count) for count in _split(blocks, 256)]
+        expected += [(Op.LOOKUP_ADD8, count) for count in _split(size, 1024)]
+    for link in cluster.links:
+        sent = sorted(link.headers, key=lambda header: (header.round, header.slot))
+        assert [(header.op, header.count) for header in sent] == expected
+        assert [(header.round - 1) * WINDOW + header.slot for header in sent] == list(range(len(expected)))
+
+
+def _vectors(sizes: list[int]) -> list[NDArray[np.float32]]:
+    return [np.full(size, 0.5, np.float32) for size in sizes]
+
+
+def _split(total: int, most: int) -> list[int]:
+    return [min(most, total - first) for first in range(0, total, most)]
+
+
+def test_statistics_are_what_passed(stack: ExitStack) -> None:
+    agents = Cluster(stack, 2).agents("thc", PATIENT)
+    results = reduce_all(agents, normal(2, 5 * 1024, seed=2))
+    for result in results:
+        up, down = (32 + 1024) + 5 * (32 + 512), 6 * (32 + 1024)
+        assert result.traffic == Traffic(6, 6, 0, up, down)
+        assert result.traffic.interface_bytes_sent == up + 6 * 42
+        assert result.traffic.interface_bytes_received == down + 6 * 42
+        assert result.seconds > 0
+    reduce_all(agents, normal(2, 5 * 1024, seed=3))
+    for agent in agents:
+        assert agent.statistics.traffic == Traffic(12, 12, 0, 2 * up, 2 * down)
+        assert (agent.statistics.allreduces, agent.statistics.elements) == (2, 10 * 1024)
+
+
+def test_a_codec_must_fit_the_job(stack: ExitStack) -> None:
+    cluster = Cluster(stack, 2)
+    with pytest.raises(CodecError, match="codec fixed for 3 workers in a job of 2"):
+        cluster.agent(0, make_codec("fixed", workers=3))
+    cluster.membership = replace(cluster.membership, table=None)
+    with pytest.raises(CodecError, match="but the switch looks up None in job 'test': make the job with"):
+        cluster.agent(0, "thc")
+
+
+def test_vectors_that_are_none(stack: ExitStack) -> None:
+    agents = Cluster(stack, 1).agents("fixed")
+    with pytest.raises(CodecError, match="contiguous float32"):
+        agents[0].submit(np.zeros(4))  # type: ignore[arg-type]
+    with pytest.raises(CodecError, match="vector of 4 elements with an error feedback of 5"):
+        agents[0].submit(np.zeros(4, np.float32), feedback=ErrorFeedback(5))
+    assert agents[0].allreduce(np.ones(4, np.float32)).mean.tolist() == [1.0] * 4

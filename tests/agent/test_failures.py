@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an agent ends: by a deadline, by its codec, by close. Nobody waits for ever, and no vector is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsum.agent import Agent, AgentClosed
+from hopsum.codec import CodecError, ErrorFeedback, make_codec
+from hopsum.errors import EpochOver, NoAnswer
+from hopsum.membership import MembershipError
+
+from .cluster import EPOCH, HASTY, PATIENT, Cluster
+
+WAIT_S = 60
+X = np.arange(1, 1001, dtype=np.float32)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+class Broken:
+    """A codec that fails in one phase."""
+
+    def __init__(self, phase: str) -> None:
+        self._codec, self._phase = make_codec("fixed", workers=2), phase
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._phase:
+            raise ZeroDivisionError(f"no {name} today")
+        return getattr(self._codec, name)
+
+
+def test_a_deadline_reaches_the_future_and_everything_behind_it(stack: ExitStack) -> None:
+    agent = Cluster(stack, 2).agent(0, "thc", HASTY)
+    feedback = ErrorFeedback(X.size)
+    first, second = (agent.submit(X, feedback=feedback) for _ in range(2))
+    with pytest.raises(NoAnswer) as raised:
+        first.result(WAIT_S)
+    assert f"epoch {EPOCH}, rank 0, slot 0, round 1, UPDATE sent" in str(raised.value)
+    assert "1 of 1 chunks lack their result" in str(raised.value)
+    with pytest.raises(EpochOver, match=f"rank 0 is no longer in epoch {EPOCH}.*: no result from switch 127") as over:
+        second.result(WAIT_S)
+    assert over.value.__cause__ is raised.value
+    np.testing.assert_array_equal(feedback.residual, 2 * X)
+    with pytest.raises(EpochOver, match="Make a new agent with a membership of a new epoch"):
+        agent.submit(X)
+
+
+@pytest.mark.parametrize("phase", ["ranges", "encode", "decode", "contribution"])
+def test_a_codec_that_fails_ends_its_rank_and_then_the_others(stack: ExitStack, phase: str) -> None:
+    cluster = Cluster(stack, 2)
+    broken, sound = cluster.agent(0, Broken(phase), HASTY), cluster.agent(1, "fixed", HASTY)  # type: ignore[arg-type]
+    feedback = [ErrorFeedback(X.size) for _ in range(2)]
+    futures = [agent.submit(X, feedback=each) for agent, each in zip((broken, sound), feedback, strict=True)]
+    with pytest.raises(ZeroDivisionError, match=f"no {phase} today"):
+        futures[0].result(WAIT_S)
+    np.testing.assert_array_equal(feedback[0].residual, X)
+    with pytest.raises(EpochOver, match=f"no {phase} today"):
+        broken.submit(X)
+    if phase in ("ranges", "encode"):
+        with pytest.raises(NoAnswer, match="check that all 2 workers run this all-reduce"):
+            futures[1].result(WAIT_S)
+        np.testing.assert_array_equal(feedback[1].residual, X)
+
+
+def test_close_ends_what_is_in_progress(stack: ExitStack) -> None:
+    cluster = Cluster(stack, 2)
+    agent = cluster.agent(0, "fixed", PATIENT)
+    feedback = ErrorFeedback(X.size)
+    futures = [agent.submit(X, feedback=feedback) for _ in range(3)]
+    deadline = time.monotonic() + WAIT_S
+    while not cluster.links[0].headers and time.monotonic() < deadline:
+        time.sleep(0.005)
+    agent.close()
+    assert not agent._thread.is_alive()
+    for future, message in zip(futures, ["in the middle of this", "before this", "before this"], strict=True):
+        with pytest.raises(AgentClosed, match=f"closed {message} all-reduce"):
+            future.result(0)
+    np.testing.assert_array_equal(feedback.residual, 3 * X)
+    with pytest.raises(AgentClosed, match="agent of rank 0 is closed"):
+        agent.submit(X)
+    agent.close()
+
+
+def test_a_future_cannot_be_cancelled_out_of_the_stream(stack: ExitStack) -> None:
+    agents = Cluster(stack, 2).agents("fixed")
+    future = agents[0].submit(X)
+    assert not future.cancel()
+    agents[1].allreduce(X)
+    assert future.result(WAIT_S).mean.tolist() == X.tolist()
+
+
+def test_blocking_in_a_callback_is_refused(stack: ExitStack) -> None:
+    agent = Cluster(stack, 1).agent(0, "fixed")
+    seen: list[BaseException] = []
+    called = threading.Event()
+
+    def block(_: object) -> None:
+        try:
+            agent.allreduce(X)
+        except RuntimeError as refused:
+            seen.append(refused)
+        agent.close()
+        called.set()
+
+    agent.submit(X).add_done_callback(block)
+    assert called.wait(WAIT_S)
+    assert "would wait for itself: use submit" in str(seen[0])
+
+
+def test_no_such_rank_and_no_such_codec(stack: ExitStack) -> None:
+    cluster = Cluster(stack, 2)
+    with pytest.raises(MembershipError, match="rank 2 is not in job 'test'"):
+        Agent(cluster.membership, 2)
+    with pytest.raises(CodecError, match="codec 'zip'"):
+        Agent(cluster.membership, 0, codec="zip")
+
+
+def test_a_path_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopsum.agent.MEMBERSHIP_WAIT_S", 0.1)
+    with pytest.raises(MembershipError, match=r"within 0\.1 s"):
+        Agent(tmp_path / "membership.json", 0)
+
+
+def test_a_program_that_forgets_close_ends(stack: ExitStack, tmp_path: Path) -> None:
+    """Also in the middle of an all-reduce; its thread is joined before the interpreter goes down."""
+    worker = {"ip": "127.0.0.1", "udp_port": 9, "send_to": {"ip": "127.0.0.1", "udp_port": 9}}
+    document = {
+        "job": "alone",
+        "epoch": 1,
+        "slots": 4,
+        "window": 4,
+        "quorum": 2,
+        "table": None,
+        "wire_version": 1,
+        "switch": {"ip": "127.0.0.1", "udp_port": 9},
+        "workers": [{**worker, "rank": 0}, {**worker, "rank": 1, "udp_port": 10}],
+    }
+    path = tmp_path / "membership.json"
+    path.write_text(json.dumps(document))
+    program = (
+        "import atexit, sys, threading, numpy; from hopsum.agent import Agent\n"
+        "atexit.register(lambda: print(threading.active_count(), 'thread'))\n"  # runs last
+        "from hopsum.transport.link import UdpLink\n"
+        f"agent = Agent({str(path)!r}, 0, codec='fixed', link=UdpLink(('127.0.0.1', 0), ('127.0.0.1', 9)))\n"
+        "agent.submit(numpy.ones(9, numpy.float32))\n"
+        "assert not {'torch', 'grpc', 'scapy'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=WAIT_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 thread\n", "")

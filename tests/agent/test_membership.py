@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The membership file: what the control plane writes is what a worker reads, and every fault has one message."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsum.membership import Endpoint, MembershipError, parse_membership, read_membership
+from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, write_membership
+from hopsum_controlplane.slots import SlotRange
+
+TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
+
+
+def make_job(table: tuple[int, ...] | None = TABLE) -> Job:
+    workers = tuple(
+        WorkerEndpoint(rank, rank + 1, f"02:00:00:00:01:{rank:02x}", f"10.0.0.{rank + 1}", 4000 + rank)
+        for rank in (1, 0)
+    )
+    spec = JobSpec("train", workers, 64, table)
+    return Job(spec, SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"), 77, 0, SlotRange(0, 64), group=1, window=32)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "membership.json"
+
+
+def test_what_the_control_plane_writes_is_read(path: Path) -> None:
+    write_membership(make_job(), path, {1: ("127.0.0.1", 5555)})
+    read = read_membership(path)
+    assert (read.job, read.epoch, read.slots, read.window, read.quorum, read.table) == ("train", 77, 64, 32, 2, TABLE)
+    assert read.switch == Endpoint("10.0.0.254", 24677)
+    assert [worker.rank for worker in read.workers] == [0, 1]
+    assert read.worker(0).endpoint.address == ("10.0.0.1", 4000)
+    assert read.worker(0).send_to == read.switch
+    assert str(read.worker(1).send_to) == "127.0.0.1:5555"
+
+
+def test_a_job_without_table(path: Path) -> None:
+    write_membership(make_job(table=None), path)
+    assert read_membership(path).table is None
+
+
+def test_a_file_that_comes_later_is_waited_for(path: Path) -> None:
+    writer = threading.Timer(0.1, write_membership, (make_job(), path))
+    writer.start()
+    try:
+        assert read_membership(path, wait_s=30).epoch == 77
+    finally:
+        writer.join()
+
+
+def test_a_file_that_never_comes(path: Path) -> None:
+    with pytest.raises(MembershipError, match=r"no membership file .*membership\.json within 0\.1 s: the controller"):
+        read_membership(path, wait_s=0.1)
+
+
+def test_a_path_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(MembershipError, match="cannot be read"):
+        read_membership(tmp_path)
+
+
+def test_a_rank_that_the_job_lacks(path: Path) -> None:
+    write_membership(make_job(), path)
+    with pytest.raises(MembershipError, match=r"rank 2 is not in job 'train': it has ranks 0 \.\. 1"):
+        read_membership(path).worker(2)
+
+
+def change(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """Return the change of one key; dots lead into objects, a number into a list."""
+
+    def apply(document: dict[str, Any]) -> None:
+        *way, last = key.split(".")
+        target: Any = document
+        for step in way:
+            target = target[int(step) if step.isdigit() else step]
+        if value is KeyError:
+            del target[last]
+        else:
+            target[last] = value
+
+    return apply
+
+
+FAULTS: list[tuple[str, Any, str]] = [
+    ("epoch", KeyError, "epoch is missing"),
+    ("epoch", 0, r"epoch is 0, not an integer of 1 \.\. 4294967295"),
+    ("epoch", "7", "epoch is '7', not an integer"),
+    ("epoch", True, "epoch is True, not an integer"),
+    ("job", "", "job is '', not a text"),
+    ("slots", 4096, r"slots is 4096, not an integer of 1 \.\. 2048"),
+    ("window", 65, r"window is 65, not an integer of 1 \.\. 64"),
+    ("quorum", 3, r"quorum is 3, not an integer of 1 \.\. 2"),
+    ("table", [0] * 15, "not 16 integers"),
+    ("table", [256] * 16, "not 16 integers"),
+    ("table", "none", "table is 'none', not a list or null"),
+    ("wire_version", 2, "is for wire version 2, this hopsum speaks 1"),
+    ("switch", None, "switch is no JSON object"),
+    ("switch.ip", "10.0.0", r"switch\.ip is '10\.0\.0', no IPv4 address"),
+    ("switch.udp_port", 0, r"switch\.udp_port is 0"),
+    ("workers", [], "workers is .*, not a list of 1 to 64 entries"),
+    ("workers", [3], r"workers\[0\] is no JSON object"),
+    ("workers.1.rank", 0, r"workers has ranks \[0, 0\]"),
+    ("workers.1.rank", 2, r"workers has ranks \[0, 2\]"),
+    ("workers.1.send_to", KeyError, r"workers\[1\]\.send_to is missing"),
+    ("workers.1.send_to.udp_port", 70000, r"workers\[1\]\.send_to\.udp_port is 70000"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "message"), FAULTS)
+def test_malformed(path: Path, key: str, value: Any, message: str) -> None:
+    write_membership(make_job(), path)
+    document = json.loads(path.read_text())
+    change(key, value)(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(MembershipError, match=message) as raised:
+        read_membership(path)
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "is no JSON"), ("[]", "the document is no JSON object")])
+def test_other_documents(text: str, message: str) -> None:
+    with pytest.raises(MembershipError, match=f"membership.*{message}"):
+        parse_membership(text)
+
+
+def test_unknown_keys_are_a_newer_controllers(path: Path) -> None:
+    write_membership(make_job(), path)
+    document = json.loads(path.read_text())
+    read = parse_membership(json.dumps({**document, "lease_s": 30}))
+    assert read == replace(read, job="train")

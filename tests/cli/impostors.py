@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that do not do what they should, for the demo to find out.
+
+No `from __future__ import annotations`: DDP compares a hook's annotations with the types themselves.
+"""
+
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hopsum.cli.demo import worker
+from hopsum.cli.demo.worker import Plan
+from hopsum.cli.stage.seat import Seat
+
+
+def quiet_gloo(seat: Seat, plan: Plan, pipe: Connection) -> None:
+    """Average with gloo and say nothing."""
+
+    def hook(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        work = dist.all_reduce(bucket.buffer() / dist.get_world_size(), async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    worker.hook = hook  # type: ignore[assignment]
+    worker.work(seat, plan, pipe)
+
+
+def crash(seat: Seat, plan: Plan, pipe: Connection) -> None:
+    """Fail on rank 1 in the third bucket."""
+    real, calls = worker.hook, []
+
+    def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        calls.append(bucket)
+        if seat.rank == 1 and len(calls) == 3:
+            raise RuntimeError("the third bucket was too much")
+        return real(state, bucket)
+
+    worker.hook = hook  # type: ignore[assignment]
+    worker.work(seat, plan, pipe)

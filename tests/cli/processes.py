@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command that is killed, and what it leaves behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+DEADLINE_S = 60.0
+
+
+def assert_killed_command_leaves_nothing(arguments: list[str], processes: int) -> None:
+    """Start `hopsum ARGUMENTS`, wait until it has so many descendants, SIGKILL it, and wait for all of them to end."""
+    command = [sys.executable, "-m", "hopsum.cli.main", *arguments]
+    parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        await_that(lambda: len(descendants(parent.pid)) >= processes, "the processes")
+        children = descendants(parent.pid)
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    await_that(lambda: not any(is_alive(child) for child in children), "the end of the processes")
+
+
+def await_that(condition: Callable[[], bool], what: str) -> None:
+    give_up = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < give_up, f"no {what} in {DEADLINE_S:.0f} s"
+        time.sleep(0.05)
+
+
+def descendants(pid: int) -> set[int]:
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        parents[int(path.parent.name)] = int(fields[1])
+    found: set[int] = set()
+    while more := {child for child, parent in parents.items() if parent in found | {pid}} - found:
+        found |= more
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

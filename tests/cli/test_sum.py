@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum sum` tells the truth on both targets, says which worker failed, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hopsum.cli.stage.crew import Crew, WorkerDied
+from hopsum.cli.stage.seat import Seat
+from hopsum.cli.sums.worker import work
+from hopsum_topologies.bmv2 import bmv2_unavailable
+
+COMMAND = [sys.executable, "-m", "hopsum.cli.main"]
+DEADLINE_S = 60.0
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+
+@pytest.mark.parametrize("target", ["native", "bmv2"])
+def test_sums_are_numpys_and_counts_as_the_switch(target: str) -> None:
+    if target == "bmv2" and (reason := bmv2_unavailable()):
+        pytest.skip(reason)
+    done = run("sum", "--target", target, "--workers", "3", "--elements", "5000", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["equal"], report["replicas_equal"], report["counters_agree"]) == (True, True, True)
+    chunks = {name: found["chunks"] for name, found in report["ops"].items()}
+    assert chunks == {"ADD32": 20, "LOOKUP_ADD8": 5, "MAX32": 20}
+    assert report["switch_events"]["added"] == 3 * 45
+    assert report["switch_events"]["completed"] == 45
+    # 40 bytes of header below and in hopsum's own layer are not counted here: UDP payloads are
+    assert report["bytes_up"] >= 3 * (40 * (32 + 1024) + 5 * (32 + 512))
+
+
+def test_sum_refuses_more_workers_than_a_lane_holds() -> None:
+    done = run("sum", "--workers", "16")
+    assert done.returncode == 2
+    assert "--workers 16: 1 to 15" in done.stderr
+
+
+def test_a_failed_worker_is_named_with_its_traceback() -> None:
+    seats = [
+        Seat(0, 1, "02:00:00:00:01:01", "127.0.0.1", ("127.0.0.1", 9)),
+        Seat(1, 1, "02:00:00:00:01:01", "192.0.2.1", ("127.0.0.1", 9)),  # no address of this host
+    ]
+    with Crew(seats, work, None) as crew, pytest.raises(WorkerDied, match=r"(?s)worker 1 failed:.*OSError"):
+        crew.gather("bound")
+    assert not any(process.is_alive() for process in crew.processes)
+
+
+def test_a_killed_command_leaves_no_process_behind() -> None:
+    from processes import assert_killed_command_leaves_nothing
+
+    # the switch, multiprocessing's resource tracker, four workers
+    assert_killed_command_leaves_nothing(["sum", "--elements", "20000000"], 6)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every test of a codec runs with every backend that is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hopsum.codec import Codec, make_codec
+
+MakeCodec = Callable[..., Codec]
+
+
+@pytest.fixture(params=["numpy", "numba"])
+def backend(request: pytest.FixtureRequest) -> str:
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    return str(request.param)
+
+
+@pytest.fixture(params=["thc", "fixed"])
+def codec_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make(codec_name: str, backend: str) -> MakeCodec:
+    """Make the codec under test: `make(workers)`."""
+
+    def build(workers: int, **options: Any) -> Codec:
+        return make_codec(codec_name, workers=workers, backend=backend, **options)
+
+    return build

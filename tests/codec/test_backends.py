@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Backends agree bit for bit, and the definition is what it says."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hopsum.codec import Codec, CodecError, Context, LookupTable, SharedRanges, make_codec
+from hopsum.codec.backends import load_kernels
+from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys, Steps
+from hopsum.codec.backends.reference import NumpyKernels
+from hopsum.codec.hashing import block_keys, derive_key, lane_bits, splitmix64
+from hopsum.codec.registry import self_check
+from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.table import optimal_table
+from hopsum.codec.thc import Thc
+
+from .vectors import encode_alone, layered, normal
+
+KEYS = BlockKeys(rotation=derive_key(1, 2), rounding=derive_key(3, 4), first=0)
+
+
+def phases(codec: Codec, x: NDArray[np.float32], context: Context, stretch: float) -> list[bytes]:
+    own = codec.ranges(x)
+    shared = SharedRanges(own.view(np.float32) * np.float32(stretch))
+    payloads = codec.encode(x, own, shared, context)
+    results, contributors = simulate_switch(codec.op, [payloads] * codec.workers, codec.lookup)
+    mean = codec.decode(results, contributors, shared, x.size, context)
+    return [array.tobytes() for array in (own, payloads, codec.contribution(payloads, shared, x.size, context), mean)]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    name=st.sampled_from(["thc", "fixed"]),
+    workers=st.integers(1, 17),
+    elements=st.integers(1, 5000),
+    seed=st.integers(-(1 << 70), 1 << 70),
+    step=st.integers(0, 1 << 40),
+    exponent=st.integers(-44, 34),
+    stretch=st.sampled_from([0.01, 0.5, 1.0, 1.7, 1e4]),
+)
+def test_numba_equals_numpy(
+    name: str, workers: int, elements: int, seed: int, step: int, exponent: int, stretch: float
+) -> None:
+    pytest.importorskip("numba")
+    x = layered(elements, seed=elements) * np.float32(10.0**exponent)
+    context = Context(seed, step, workers - 1)
+    numpy, numba = (make_codec(name, workers=workers, backend=backend) for backend in ("numpy", "numba"))
+    if np.isinf(numpy.ranges(x).view(np.float32) * np.float32(stretch)).any():
+        assert numpy.ranges(x).tobytes() == numba.ranges(x).tobytes()
+        return
+    assert phases(numpy, x, context, stretch) == phases(numba, x, context, stretch)
+
+
+@pytest.mark.parametrize("values", [(0, *range(1, 15), 127), (*range(15), 16), (*range(0, 120, 8), 127)])
+def test_numba_equals_numpy_for_odd_tables(values: tuple[int, ...]) -> None:
+    pytest.importorskip("numba")
+    x = normal(1 << 16)
+    table = LookupTable(values, 1e-3)
+    codecs = [make_codec("thc", workers=2, backend=b, table=table) for b in ("numpy", "numba")]
+    assert phases(codecs[0], x, Context(1, 2, 0), 1.0) == phases(codecs[1], x, Context(1, 2, 0), 1.0)
+
+
+def test_codes_do_not_change_by_accident(backend: str) -> None:
+    """All ranks of a job must make the same codes of the same vector, whatever release they run."""
+    x = (np.arange(5000) % 97 - 48).astype(np.float32)
+    codec = make_codec("thc", workers=8, backend=backend)
+    payloads, _ = encode_alone(codec, x, Context(seed=1, step=2, rank=3))
+    assert hashlib.sha256(payloads.tobytes()).hexdigest()[:16] == "7dc367905c27fb56"
+
+
+def sylvester(order: int) -> NDArray[np.int64]:
+    matrix = np.ones((1, 1), np.int64)
+    while len(matrix) < order:
+        matrix = np.kron(np.array([[1, 1], [1, -1]]), matrix)
+    return matrix
+
+
+def signs_of_block(block: int) -> NDArray[np.int64]:
+    lanes = lane_bits(block_keys(KEYS.rotation, block, 1), 32)[0]
+    return np.array([-1 if lanes[e % 32] >> np.uint32(e // 32) & np.uint32(1) else 1 for e in range(THC_BLOCK)])
+
+
+def test_decoding_is_the_signed_hadamard_matrix(backend: str) -> None:
+    """Unit lanes against a matrix made with Kronecker products."""
+    rows = (np.arange(THC_BLOCK) % 64) * 16 + np.arange(THC_BLOCK) // 64
+    matrix = sylvester(THC_BLOCK)[rows]
+    coordinates = [0, 1, 2, 63, 64, 65, 500, 1023]
+    sums = np.zeros((len(coordinates), THC_BLOCK), np.uint8)
+    sums[np.arange(len(coordinates)), coordinates] = 20
+    out = np.empty(sums.shape, np.float32)
+    ones = np.ones(len(sums), np.float32)
+    load_kernels(backend).thc_decode(sums, np.ones(len(sums), np.int32), ones, 20, KEYS, out)
+    for row, found in enumerate(out):
+        lanes = 2 * sums[row].astype(np.int64) - 20
+        np.testing.assert_array_equal(found, (matrix.T @ lanes) * signs_of_block(row))
+
+
+def test_encoding_is_the_signed_hadamard_matrix_and_the_table(backend: str) -> None:
+    """Codes against the definition in float64, away from thresholds by the random number alone."""
+    steps = Steps.of(optimal_table(21, 1e-3))
+    x, out = normal(4 * THC_BLOCK).reshape(4, -1), np.empty((4, 512), np.uint8)
+    load_kernels(backend).thc_encode(x, np.full(4, 6000.0, np.float32), steps, KEYS, out)
+    lanes = np.empty((4, THC_BLOCK), np.uint8)
+    load_kernels(backend).thc_lookup(out, steps, lanes)
+    rows = (np.arange(THC_BLOCK) % 64) * 16 + np.arange(THC_BLOCK) // 64
+    matrix = sylvester(THC_BLOCK)[rows]
+    for block in range(4):
+        scaled = np.rint(x[block] * np.float32(6000)).astype(np.int64) * signs_of_block(block)
+        q = np.clip((matrix @ scaled) / 65536 + 10.5, 0, 21)
+        upper = np.clip(np.searchsorted(steps.table, q), 1, 15)
+        below, above = steps.table[upper - 1].astype(float), steps.table[upper].astype(float)
+        assert ((lanes[block] == below) | (lanes[block] == above)).all()
+        assert abs((lanes[block] - q).sum()) < 5 * np.sqrt(((above - q) * (q - below)).sum())
+
+
+def test_rounding_probability_is_exact_to_sixteen_bits(backend: str) -> None:
+    """A constant coordinate between two values: the fraction rounded up is the distance."""
+    steps = Steps.of(optimal_table(21, 1e-3))
+    blocks = 256
+    x = np.zeros((blocks, THC_BLOCK), np.float32)
+    out, lanes = np.empty((blocks, 512), np.uint8), np.empty((blocks, THC_BLOCK), np.uint8)
+    kernels = load_kernels(backend)
+    kernels.thc_encode(x, np.ones(blocks, np.float32), steps, KEYS, out)
+    kernels.thc_lookup(out, steps, lanes)
+    up = int((lanes == 11).sum())
+    assert up + int((lanes == 10).sum()) == lanes.size
+    assert abs(up - lanes.size / 2) < 4 * np.sqrt(lanes.size) / 2
+
+
+def test_splitmix64_and_random_bits() -> None:
+    assert splitmix64(0) == 0xE220A8397B1DCDAF
+    assert block_keys(5, 3, 2).tolist() == [splitmix64(8), splitmix64(9)]
+    bits = lane_bits(block_keys(derive_key(1), 0, 512), 512)
+    for shift in range(32):
+        ones = int((bits >> np.uint32(shift) & np.uint32(1)).sum())
+        assert abs(ones - bits.size / 2) < 4.5 * np.sqrt(bits.size) / 2, f"bit {shift}"
+    for half in (bits & np.uint32(0xFFFF), bits >> np.uint32(16)):
+        counts = np.bincount((half >> np.uint32(8)).reshape(-1), minlength=256)
+        assert abs(((counts - bits.size / 256) ** 2).sum() / (bits.size / 256) - 255) < 5 * np.sqrt(510)
+    low, high = (bits & np.uint32(0xFFFF)).astype(float), (bits >> np.uint32(16)).astype(float)
+    for other in (high, np.roll(low, 1, axis=0), np.roll(low, 1, axis=1)):
+        correlation = np.corrcoef(low.reshape(-1), other.reshape(-1))[0, 1]
+        assert abs(correlation) < 4.5 / np.sqrt(bits.size)
+
+
+def test_keys_depend_on_every_part_and_its_place() -> None:
+    keys = [derive_key(), derive_key(0), derive_key(0, 0), derive_key(1, 2), derive_key(2, 1), derive_key(-1)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_ranks_rotate_alike_and_round_apart(backend: str) -> None:
+    codec, x = make_codec("thc", workers=4, backend=backend), normal(1 << 16)
+    codes = {c: encode_alone(codec, x, Context(*c))[0] for c in [(1, 1, 0), (1, 1, 1), (1, 2, 0), (2, 1, 0)]}
+    first = codes.pop((1, 1, 0))
+    high = {c: np.mean(abs((first >> 4).astype(int) - (other >> 4).astype(int)) > 1) for c, other in codes.items()}
+    assert high[1, 1, 1] == 0, "the same coordinates: codes are neighbours"
+    assert np.any(first != codes[1, 1, 1]), "rounded apart"
+    assert min(high[1, 2, 0], high[2, 1, 0]) > 0.5, "other rotations: other coordinates"
+
+
+def test_importing_codecs_loads_no_numba_until_one_is_made() -> None:
+    pytest.importorskip("numba")
+    code = (
+        "import sys, hopsum.codec; before = 'numba' in sys.modules;"
+        "hopsum.codec.make_codec('fixed', workers=2, backend='numpy'); numpy = 'numba' in sys.modules;"
+        "made = hopsum.codec.make_codec('fixed', workers=2); sys.exit(before or numpy or made.backend != 'numba')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_may_share_a_codec(backend: str) -> None:
+    codec = make_codec("thc", workers=4, backend=backend)
+    vectors = [layered(200_000, seed=seed) for seed in range(4)]
+    expected = [encode_alone(codec, x, Context(1, 1, 0))[0].tobytes() for x in vectors]
+    found: dict[int, bytes] = {}
+
+    def work(index: int) -> None:
+        for _ in range(3):
+            found[index] = encode_alone(codec, vectors[index], Context(1, 1, 0))[0].tobytes()
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[index] for index in range(4)] == expected
+
+
+class OffByOne(NumpyKernels):
+    """A backend that gets one code wrong."""
+
+    name = "broken"
+
+    def thc_encode(self, x: Any, scales: Any, steps: Any, keys: Any, out: Any) -> None:
+        super().thc_encode(x, scales, steps, keys, out)
+        out[-1, -1] ^= 1
+
+
+def test_self_check_finds_a_wrong_code() -> None:
+    with pytest.raises(CodecError, match="payloads of backend broken"):
+        self_check(Thc(4, kernels=OffByOne()), Thc(4, kernels=NumpyKernels()))
+    self_check(Thc(4, kernels=NumpyKernels()), Thc(4, kernels=NumpyKernels()))
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(CodecError, match="one of thc, fixed"):
+        make_codec("nothing", workers=2)
+    with pytest.raises(CodecError, match="one of auto, numpy, numba"):
+        make_codec("thc", workers=2, backend="nothing")

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No gradient mass disappears or counts twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hopsum.codec import CodecError, Context, ErrorFeedback, Reduction
+from hopsum.codec.base import pack_ranges
+from hopsum.codec.feedback import State
+from hopsum.codec.simulate import simulate_allreduce, simulate_switch
+from hopsum.wire import Op
+
+from .conftest import MakeCodec
+from .vectors import layered, normal
+
+WORKERS = 4
+
+
+def feedbacks(elements: int) -> list[ErrorFeedback]:
+    return [ErrorFeedback(elements) for _ in range(WORKERS)]
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+def test_what_went_in_came_out_or_is_in_the_residuals(make: MakeCodec, loss: float) -> None:
+    """sum over steps of contributors * mean + sum of residuals = sum of all vectors, with contributions lost."""
+    codec, elements, steps = make(WORKERS), 5000, 12
+    chunks = -(-elements // codec.block_elements)
+    rng, kept = np.random.default_rng(4), feedbacks(elements)
+    put_in, came_out = np.zeros(elements), np.zeros(elements)
+    for step in range(steps):
+        vectors = [layered(elements, seed=100 * step + rank) for rank in range(WORKERS)]
+        present = rng.random((WORKERS, chunks)) >= loss
+        present[step % WORKERS] = True
+        means = simulate_allreduce(codec, vectors, seed=1, step=step, feedback=kept, present=present)
+        assert means is not None
+        put_in += np.sum(vectors, axis=0, dtype=np.float64)
+        came_out += means[0].astype(np.float64) * present.sum(axis=0).repeat(codec.block_elements)[:elements]
+    left = np.sum([feedback.residual for feedback in kept], axis=0, dtype=np.float64)
+    scale = np.maximum.accumulate(np.abs(put_in)) + np.abs(left).max() * 1e-3
+    assert np.all(np.abs(put_in - came_out - left) < 1e-5 * scale)
+
+
+def test_quantisation_error_is_all_that_stays(make: MakeCodec) -> None:
+    codec, kept, x = make(WORKERS), feedbacks(5000), layered(5000)
+    reductions = [Reduction(codec, x, Context(1, 1, rank), kept[rank]) for rank in range(WORKERS)]
+    shared, _ = simulate_switch(Op.MAX32, [reduction.range_payloads() for reduction in reductions])
+    payloads = [reduction.take_ranges(shared) for reduction in reductions]
+    present = np.ones((WORKERS, -(-5000 // codec.block_elements)), np.bool_)
+    present[2, 1] = False
+    results, contributors = simulate_switch(codec.op, [p for p in payloads if p is not None], codec.lookup, present)
+    rows = slice(codec.block_elements, 2 * codec.block_elements)
+    for reduction, feedback in zip(reductions, kept, strict=True):
+        reduction.take_sums(results, contributors)
+        assert reduction.state is State.DONE
+        inside = reduction.context.rank != 2
+        assert (feedback.residual[rows].tobytes() == x[rows].tobytes()) is not inside
+        assert np.linalg.norm(feedback.residual) < (0.9 if inside else 1.1) * np.linalg.norm(x)
+
+
+def test_skipping_leaves_every_residual_untouched(make: MakeCodec) -> None:
+    codec, kept = make(WORKERS), feedbacks(3000)
+    vectors = [normal(3000, seed=rank) for rank in range(WORKERS)]
+    assert simulate_allreduce(codec, vectors, seed=1, step=0, feedback=kept) is not None
+    before = [feedback.residual.tobytes() for feedback in kept]
+    bad = [x.copy() for x in vectors]
+    bad[3][17] = np.nan
+    assert simulate_allreduce(codec, bad, seed=1, step=1, feedback=kept) is None
+    assert [feedback.residual.tobytes() for feedback in kept] == before
+    assert simulate_allreduce(codec, vectors, seed=1, step=2, feedback=kept) is not None
+
+
+def test_a_bad_block_whose_range_came_too_late_delivers_nothing_of_it(make: MakeCodec) -> None:
+    """The others' ranges are finite, so nobody skips: the block counts as zero, its residual stays."""
+    codec, feedback, x = make(WORKERS), ErrorFeedback(3000), normal(3000)
+    feedback.residual[:] = normal(3000, seed=2)
+    old = feedback.residual.copy()
+    x[5] = np.inf
+    reduction = Reduction(codec, x, Context(1, 1, 0), feedback)
+    others = pack_ranges(codec.ranges(normal(3000, seed=3)))
+    payloads = reduction.take_ranges(others)
+    assert payloads is not None
+    results, _ = simulate_switch(codec.op, [payloads], codec.lookup)
+    reduction.take_sums(results, np.full(len(payloads), 0b1110, np.uint64))
+    rows = codec.block_elements
+    assert feedback.residual[:rows].tobytes() == old[:rows].tobytes()
+    np.testing.assert_array_equal(feedback.residual[rows:], x[rows:] + old[rows:])
+    alone = Reduction(codec, x, Context(1, 1, 0))
+    assert alone.take_ranges(others) is not None
+    assert np.isinf(x[5]), "without feedback the caller's vector is not written to"
+
+
+def test_giving_up_returns_everything(make: MakeCodec) -> None:
+    codec, feedback = make(WORKERS), ErrorFeedback(3000)
+    for step, phases in enumerate((1, 2)):
+        x = normal(3000, seed=step)
+        expected = x + feedback.residual
+        reduction = Reduction(codec, x, Context(1, step, 0), feedback)
+        if phases == 2:
+            reduction.take_ranges(reduction.range_payloads())
+        reduction.abandon()
+        assert reduction.state is State.GONE
+        assert feedback.residual.tobytes() == expected.tobytes()
+    bad = np.full(3000, np.nan, np.float32)
+    Reduction(codec, bad, Context(1, 9, 0), feedback).abandon()
+    assert feedback.residual.tobytes() == expected.tobytes()
+
+
+def test_feedback_removes_the_bias_of_truncation(make: MakeCodec) -> None:
+    """With the same vector every step the average of the means goes to it as 1/steps, truncated or not."""
+    codec, x, steps = make(WORKERS), normal(4096), 60
+    kept = feedbacks(x.size)
+    total, plain = np.zeros(x.size), np.zeros(x.size)
+    for step in range(steps):
+        means = simulate_allreduce(codec, [x] * WORKERS, seed=1, step=step, feedback=kept)
+        alone = simulate_allreduce(codec, [x] * WORKERS, seed=1, step=step)
+        assert means is not None
+        assert alone is not None
+        total += means[0]
+        plain += alone[0]
+    with_feedback, without = (np.linalg.norm(t / steps - x) / np.linalg.norm(x) for t in (total, plain))
+    assert with_feedback < 0.01
+    assert with_feedback < 0.2 * without or without < 1e-6
+
+
+def test_one_all_reduce_at_a_time() -> None:
+    feedback = ErrorFeedback(10)
+    with pytest.raises(CodecError, match="nothing to settle"):
+        feedback.settle(None)
+    feedback.compensate(normal(10))
+    with pytest.raises(CodecError, match="neither settled nor withdrawn"):
+        feedback.compensate(normal(10))
+    feedback.withdraw()
+    assert not feedback.residual.any()
+    with pytest.raises(CodecError, match="11 elements for an error feedback of 10"):
+        feedback.compensate(normal(11))

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is thc's own: its error against theory, its table, its ranges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hopsum.codec import CodecError, Context, LookupTable, make_codec
+from hopsum.codec.base import INFINITE
+from hopsum.codec.simulate import simulate_allreduce
+from hopsum.codec.table import best_table, expected_nmse, optimal_table
+from hopsum.codec.thc import HUGE, TINY, Thc
+
+from .vectors import encode_alone, layered, nmse, normal, only
+
+ELEMENTS = 1 << 19
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 8, 12, 15])
+def test_error_is_the_expected_one(workers: int) -> None:
+    x = normal(ELEMENTS, seed=workers)
+    means = simulate_allreduce(make_codec("thc", workers=workers), [x] * workers, seed=3, step=workers)
+    assert means is not None
+    assert nmse(means[0], x) == pytest.approx(expected_nmse(best_table(workers), workers), rel=0.03)
+
+
+def test_eight_workers_stay_below_a_third_of_the_published_default() -> None:
+    x = normal(ELEMENTS)
+    means = simulate_allreduce(make_codec("thc", workers=8), [x] * 8, seed=3, step=1)
+    assert means is not None
+    assert nmse(means[0], x) <= 0.0030
+
+
+def test_error_with_the_published_table(backend: str) -> None:
+    table = LookupTable(optimal_table(30, 1 / 32), 1 / 32)
+    x = normal(1 << 17)
+    means = simulate_allreduce(make_codec("thc", workers=8, backend=backend, table=table), [x] * 8, seed=3, step=1)
+    assert means is not None
+    assert nmse(means[0], x) == pytest.approx(expected_nmse(table, 8), rel=0.03)
+
+
+@pytest.mark.parametrize("shape", ["one element", "constant", "alternating", "layered"])
+def test_rotation_makes_any_vector_normal(backend: str, shape: str) -> None:
+    """Vectors whose own coordinates no table would fit have at most the error of a normal one, block by block."""
+    blocks, element = 128, np.arange(128 * 1024)
+    x = {
+        "one element": np.where(element % 1024 == 77, 5.0, 0.0),
+        "constant": np.full(element.size, 2.0),
+        "alternating": 1.0 - 2.0 * (element % 2),
+        "layered": layered(element.size),
+    }[shape].astype(np.float32)
+    codec = make_codec("thc", workers=8, backend=backend)
+    means = simulate_allreduce(codec, [x] * 8, seed=3, step=1)
+    assert means is not None
+    errors = [nmse(means[0][b * 1024 : (b + 1) * 1024], x[b * 1024 : (b + 1) * 1024]) for b in range(blocks)]
+    assert np.mean(errors) < 1.15 * expected_nmse(best_table(8), 8)
+    assert max(errors) < 0.015
+
+
+def test_a_range_per_block_serves_small_blocks_too(backend: str) -> None:
+    """Energy concentrated in one block would leave a range per tensor nothing for the others."""
+    x = normal(16 * 1024)
+    x[:1024] *= np.float32(1e6)
+    means = simulate_allreduce(make_codec("thc", workers=4, backend=backend), [x] * 4, seed=3, step=1)
+    assert means is not None
+    assert nmse(means[0][1024:], x[1024:]) < 0.007
+
+
+def test_ranges_are_root_mean_squares_with_limits(backend: str) -> None:
+    codec = make_codec("thc", workers=4, backend=backend)
+    x = layered(2500)
+    padded = np.zeros(3072)
+    padded[:2500] = x
+    expected = np.sqrt((padded.reshape(3, 1024) ** 2).mean(axis=1))
+    np.testing.assert_allclose(codec.ranges(x).view(np.float32), expected, rtol=1e-7)
+    assert codec.ranges(np.full(1024, HUGE, np.float32)).view(np.float32)[0] == HUGE
+    assert codec.ranges(np.full(1024, 2 * HUGE, np.float32))[0] == INFINITE
+    assert codec.ranges(np.full(1024, 3.4e38, np.float32))[0] == INFINITE
+
+
+@pytest.mark.parametrize(("magnitude", "dropped"), [(TINY * 0.99, True), (TINY, False), (HUGE, False)])
+def test_between_the_limits_nothing_is_lost(backend: str, magnitude: float, dropped: bool) -> None:
+    codec = make_codec("thc", workers=4, backend=backend)
+    x = np.where(normal(2048) > 0, magnitude, -magnitude).astype(np.float32)
+    payloads, shared = encode_alone(codec, x, Context(1, 1, 0))
+    mine = codec.contribution(payloads, shared, x.size, Context(1, 1, 0))
+    assert np.isfinite(mine).all()
+    assert not mine.any() if dropped else nmse(mine, x) < 0.03
+
+
+def test_sums_of_another_table_are_refused(backend: str) -> None:
+    codec = make_codec("thc", workers=4, backend=backend)
+    x = normal(3000)
+    _, shared = encode_alone(codec, x, Context(1, 1, 0))
+    results = np.full((3, 1024), 2, np.uint8)
+    results[2, 9] = best_table(4).granularity + 1
+    with pytest.raises(CodecError, match=r"chunk 2.*another table"):
+        codec.decode(results, only(0, 3), shared, x.size, Context(1, 1, 0))
+
+
+def test_tables_that_overflow_a_lane_are_refused() -> None:
+    with pytest.raises(CodecError, match=r"9 workers \* granularity 30 = 270"):
+        Thc(9, table=LookupTable(optimal_table(30, 1 / 32), 1 / 32))
+    assert Thc(8, table=LookupTable(optimal_table(30, 1 / 32), 1 / 32)).lookup == optimal_table(30, 1 / 32)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job for worker processes: the oracle behind a UDP socket here, a membership file for them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from hopsum.codec import best_table
+from hopsum.protocol.aggregator import Aggregator
+from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, write_membership
+from hopsum_controlplane.slots import SlotRange
+
+from ..transport.server import LOCALHOST, UdpSwitch, job_for
+
+EPOCH, SLOTS = 5, 32
+
+
+@contextmanager
+def serve_job(path: Path, workers: int) -> Iterator[UdpSwitch]:
+    """Write the membership of a job on free ports of loopback, and sum for it."""
+    locals_ = _free_ports(workers)
+    table, aggregator = best_table(workers).values, Aggregator()
+    aggregator.add_job(job_for(locals_, epoch=EPOCH, slots=SLOTS, table=table))
+    endpoints = tuple(WorkerEndpoint(rank, 1, "02:00:00:00:01:01", *local) for rank, local in enumerate(locals_))
+    spec = JobSpec("ddp", endpoints, SLOTS, table)
+    job = Job(spec, SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"), EPOCH, 0, SlotRange(0, SLOTS), 1, SLOTS)
+    with UdpSwitch(aggregator) as switch:
+        write_membership(job, path, dict.fromkeys(range(workers), switch.address))
+        yield switch
+
+
+def _free_ports(count: int) -> list[tuple[str, int]]:
+    """Return addresses that were free a moment ago, for processes that cannot be handed a socket."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(count)]
+        for each in sockets:
+            each.bind((LOCALHOST, 0))
+        return [each.getsockname() for each in sockets]

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two DDP processes, gloo on loopback, gradients through the hook and the oracle behind a UDP socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .job import serve_job
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+WORKER = Path(__file__).with_name("ddp_worker.py")
+PARAMETERS = {f"{layer}.{what}" for layer in (0, 2, 4) for what in ("weight", "bias")}
+
+
+def run(scenario: str, folder: Path, workers: int = 2) -> list[dict[str, Any]]:
+    """Run a scenario of ddp_worker.py on all ranks and return what they print."""
+    path, environment = folder / "membership.json", {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with ExitStack() as stack:
+        stack.enter_context(serve_job(path, workers))
+        processes = []
+        for rank in range(workers):
+            arguments = [scenario, str(rank), str(workers), str(path), str(folder / "store")]
+            process = subprocess.Popen(
+                [sys.executable, str(WORKER), *arguments],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            stack.callback(process.kill)
+            processes.append(process)
+        outputs = [process.communicate(timeout=120) for process in processes]
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors
+    return [json.loads(printed) for printed, _ in outputs]
+
+
+def test_training_over_a_rebuild(tmp_path: Path) -> None:
+    first, second = run("train", tmp_path)
+    assert first["digest"] == second["digest"]
+    assert first["residual_digest"] != second["residual_digest"]
+    for rank in (first, second):
+        assert sum(rank["losses"][-5:]) / 5 < 0.7 * rank["losses"][0]
+        assert rank["residuals"].keys() == PARAMETERS
+        assert all(norm > 0 for norm in rank["residuals"].values())
+        assert rank["statistics"]["ratio_up"] > 1
+    assert first["layouts"] == second["layouts"]
+    before, after = first["layouts"][0], first["layouts"][1]
+    assert (len(before), len(after)) == (1, 2), "DDP did not rebuild its buckets: the test proves nothing"
+    assert all(layout == after for layout in first["layouts"][1:])
+
+
+def test_a_restored_run_makes_the_same_steps(tmp_path: Path) -> None:
+    first, second = run("restore", tmp_path)
+    assert first["digests"] == second["digests"]
+    assert len(first["layouts"][0]) > 1
+    assert all(layout == first["layouts"][0] for layout in first["layouts"])
+    went_on, restored = first["digests"][:2], first["digests"][2:]
+    assert restored == went_on
+    assert went_on[0] != went_on[1]
+
+
+def test_a_rank_that_leaves_is_an_exception_on_the_others(tmp_path: Path) -> None:
+    first, _ = run("fail", tmp_path)
+    assert "NoAnswer: no result from switch 127.0.0.1:" in first["error"]
+    assert "check that all 2 workers run this all-reduce" in first["error"]
+    assert first["failure"] == "NoAnswer"

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook on buckets made by hand: ranks are states in one process, their agents on loopback."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
+from torch import nn
+
+from hopsum.agent import Agent
+from hopsum.errors import EpochOver, NoAnswer
+from hopsum.torch import State, hook
+
+from ..agent.cluster import EAGER, HASTY, Cluster
+
+torch.set_num_threads(1)
+
+
+class Bucket:
+    """What the hook uses of a GradBucket."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str], gradient: torch.Tensor) -> None:
+        parameters = dict(module.named_parameters())
+        self._parameters = [parameters[name] for name in names]
+        self._buffer = gradient
+
+    def buffer(self) -> torch.Tensor:
+        return self._buffer
+
+    def parameters(self) -> list[torch.Tensor]:
+        return self._parameters
+
+
+class Ranks:
+    """Some ranks with a module, an agent and a state each."""
+
+    def __init__(self, stack: ExitStack, workers: int, codec: str = "thc", **options: Any) -> None:
+        self.cluster = Cluster(stack, workers)
+        self.modules = [nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 10)) for _ in range(workers)]
+        self.agents = [self.cluster.agent(rank, codec, EAGER) for rank in range(workers)]
+        self.states = [State(*each, **options) for each in zip(self.agents, self.modules, strict=True)]
+
+    def reduce(self, names: Sequence[str], gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run the hook on every rank and return what the futures hold: the same everywhere."""
+        buckets = [Bucket(module, names, each) for module, each in zip(self.modules, gradients, strict=True)]
+        futures = [hook(state, bucket) for state, bucket in zip(self.states, buckets, strict=True)]  # type: ignore[arg-type]
+        values = [future.wait() for future in futures]
+        for value, bucket in zip(values, buckets, strict=True):
+            assert value.data_ptr() == bucket.buffer().data_ptr()
+            assert torch.equal(value, values[0])
+        return values
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+LAST, FIRST = ("1.weight", "1.bias"), ("0.weight", "0.bias")
+
+
+def gradients(elements: int, count: int, seed: int = 0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(elements, generator=generator) for _ in range(count)]
+
+
+def test_the_future_holds_the_mean_in_the_buffer(stack: ExitStack) -> None:
+    ranks, sent = Ranks(stack, 2, "fixed"), gradients(310, 2)
+    expected = (sent[0] + sent[1]) / 2
+    (value, _) = ranks.reduce(LAST, sent)
+    torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_float_types_come_back_as_they_were(stack: ExitStack, dtype: torch.dtype) -> None:
+    ranks, sent = Ranks(stack, 2, "fixed"), [each.to(dtype) for each in gradients(310, 2)]
+    expected = ((sent[0].float() + sent[1].float()) / 2).to(dtype)
+    (value, _) = ranks.reduce(LAST, sent)
+    assert value.dtype == dtype
+    torch.testing.assert_close(value, expected)
+
+
+def test_residuals_follow_parameters_through_a_rebuild(stack: ExitStack) -> None:
+    """Two buckets, then one in another order: all that went in is what came out and what is left."""
+    ranks = Ranks(stack, 2)
+    sizes = {name: parameter.numel() for name, parameter in ranks.modules[0].named_parameters()}
+    into = {name: torch.zeros(size) for name, size in sizes.items()}
+    out = {name: torch.zeros(size) for name, size in sizes.items()}
+    layouts: list[tuple[str, ...]] = [LAST, FIRST, LAST, FIRST, ("0.bias", "1.weight", "0.weight", "1.bias")]
+    for turn, layout in enumerate(layouts):
+        split = [sizes[name] for name in layout]
+        sent = gradients(sum(split), 2, seed=turn)
+        for name, part in zip(layout, ((sent[0] + sent[1]) / 2).split(split), strict=True):
+            into[name] += part
+        for name, part in zip(layout, ranks.reduce(layout, sent)[0].split(split), strict=True):
+            out[name] += part
+    left = [state.state_dict()["residuals"] for state in ranks.states]
+    assert left[0].keys() == sizes.keys()
+    assert all(residual.abs().max() > 0.01 for residual in left[0].values() if residual.numel() > 100)
+    for name in sizes:
+        mean = (left[0][name] + left[1][name]) / 2
+        torch.testing.assert_close(out[name] + mean, into[name], rtol=0, atol=1e-4)
+
+
+def test_without_error_feedback_nothing_is_kept(stack: ExitStack) -> None:
+    """The same gradients are rounded anew in every step."""
+    ranks = Ranks(stack, 2, error_feedback=False)
+    first, second = (ranks.reduce(LAST, gradients(310, 2))[0] for _ in range(2))
+    assert not torch.equal(first, second)
+    assert ranks.states[0].state_dict()["residuals"] == {}
+
+
+def test_gradients_that_are_not_finite_become_nan_everywhere(stack: ExitStack) -> None:
+    ranks, sent = Ranks(stack, 2), gradients(310, 2)
+    sent[1][7] = torch.inf
+    buckets = [Bucket(module, LAST, each) for module, each in zip(ranks.modules, sent, strict=True)]
+    futures = [hook(state, bucket) for state, bucket in zip(ranks.states, buckets, strict=True)]  # type: ignore[arg-type]
+    assert all(bool(future.wait().isnan().all()) for future in futures)
+    assert ranks.states[0].compression_stats()["skipped"] == 1
+
+
+def test_statistics(stack: ExitStack) -> None:
+    ranks = Ranks(stack, 2)
+    assert np.isnan(ranks.states[0].compression_stats()["ratio_up"])
+    ranks.reduce(FIRST, gradients(1230, 2))
+    statistics = ranks.states[0].compression_stats()
+    assert (statistics["allreduces"], statistics["elements"], statistics["fp32_bytes"]) == (1, 1230, 4920)
+    up = statistics["packets_up"] * (42 + 32) + 1024 + 2 * 512
+    if not statistics["retransmits"]:
+        assert (statistics["packets_up"], statistics["bytes_up"]) == (3, up)
+        assert statistics["ratio_up"] == 4920 / up
+
+
+def clone(state: State, how: str, agent: Agent, module: nn.Module) -> State:
+    """Return the state as a restart would find it."""
+    if how == "pickle":
+        copy: State = pickle.loads(pickle.dumps(state))
+        with pytest.raises(RuntimeError, match="call attach"):
+            copy.compression_stats()
+        copy.attach(agent, module)
+        return copy
+    file = io.BytesIO()
+    torch.save(state.state_dict(), file)
+    file.seek(0)
+    copy = State(agent, module)
+    copy.load_state_dict(torch.load(file, weights_only=True))
+    return copy
+
+
+@pytest.mark.parametrize("how", ["pickle", "state_dict"])
+def test_a_restored_state_goes_on_alike(stack: ExitStack, how: str) -> None:
+    ranks = Ranks(stack, 2)
+    for seed in range(3):
+        ranks.reduce(LAST, gradients(310, 2, seed))
+    originals = ranks.states
+    ranks.states = [clone(*each) for each in zip(originals, [how] * 2, ranks.agents, ranks.modules, strict=True)]
+    restored = ranks.reduce(LAST, gradients(310, 2, seed=3))[0].clone()
+    ranks.states = originals
+    assert torch.equal(ranks.reduce(LAST, gradients(310, 2, seed=3))[0], restored)
+    assert not torch.equal(ranks.reduce(LAST, gradients(310, 2, seed=3))[0], restored)
+
+
+def test_a_state_of_another_run_is_refused(stack: ExitStack) -> None:
+    ranks = Ranks(stack, 2)
+    ranks.reduce(LAST, gradients(310, 2))
+    saved = ranks.states[0].state_dict()
+    with pytest.raises(ValueError, match="state of rank 0 on rank 1: each rank saves and loads its own"):
+        ranks.states[1].load_state_dict(saved)
+    with pytest.raises(ValueError, match="version 9"):
+        ranks.states[0].load_state_dict({**saved, "version": 9})
+    other = State(ranks.agents[0], nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 11)))
+    with pytest.raises(ValueError, match=r"'1\.weight' with shape \[300\], but the module has 330 elements"):
+        other.load_state_dict(saved)
+    with pytest.raises(ValueError, match="the module has no such parameter"):
+        ranks.states[0].attach(ranks.agents[0], nn.Linear(1, 1))
+    with pytest.raises(ValueError, match="agent of rank 1 for a state of rank 0"):
+        ranks.states[0].attach(ranks.agents[1], ranks.modules[0])
+
+
+@pytest.mark.parametrize(
+    ("gradient", "message"),
+    [
+        (torch.zeros(310, dtype=torch.complex64), "dense floating-point gradients, not torch.complex64"),
+        (torch.zeros(310).to_sparse(), "not torch.float32 torch.sparse_coo"),
+        (torch.zeros(5), "bucket of 5 elements for parameters of 310"),
+    ],
+)
+def test_gradients_that_cannot_be_summed(stack: ExitStack, gradient: torch.Tensor, message: str) -> None:
+    ranks = Ranks(stack, 1)
+    future = hook(ranks.states[0], Bucket(ranks.modules[0], LAST, gradient))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=f"ValueError.*{message}"):
+        future.wait()
+    assert isinstance(ranks.states[0].failure, ValueError)
+
+
+def test_a_foreign_parameter_is_named(stack: ExitStack) -> None:
+    ranks, other = Ranks(stack, 1), nn.Linear(3, 2)
+    future = hook(ranks.states[0], Bucket(other, ["weight"], torch.zeros(6)))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=r"shapes \[\(2, 3\)\] are not in the module"):
+        future.wait()
+
+
+def test_a_failed_allreduce_fails_the_future_and_the_next_ones(stack: ExitStack) -> None:
+    cluster, module = Cluster(stack, 2), nn.Linear(30, 10)
+    state = State(cluster.agent(0, "thc", HASTY), module)
+    sent = gradients(310, 1)[0]
+    for what in ("NoAnswer: no result from switch", "EpochOver: rank 0 is no longer in epoch"):
+        future = hook(state, Bucket(module, ["weight", "bias"], sent))  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match=what):
+            future.wait()
+    assert isinstance(state.failure, NoAnswer)
+    left = state.state_dict()["residuals"]
+    assert torch.equal(torch.cat([left["weight"], left["bias"]]), sent)
+    assert not isinstance(state.failure, EpochOver)
+
+
+def test_the_state_waits_for_nobody(stack: ExitStack) -> None:
+    ranks = Ranks(stack, 2)
+    sent = gradients(310, 2)
+    buckets = [Bucket(module, LAST, each) for module, each in zip(ranks.modules, sent, strict=True)]
+    first = hook(ranks.states[0], buckets[0])  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="take the state between backward passes"):
+        ranks.states[0].state_dict()
+    second = hook(ranks.states[1], buckets[1])  # type: ignore[arg-type]
+    assert torch.equal(first.wait(), second.wait())
+    assert ranks.states[0].state_dict()["allreduces"] == 1

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Residuals stay with their parameters, whatever buckets these are in."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from hopsum.torch.residuals import Residuals
+
+SIZES = {"a": 3, "b": 1, "c": 4, "d": 2, "e": 7}
+
+
+def test_a_new_layout_takes_residuals_along() -> None:
+    residuals = Residuals()
+    residuals.feedback(["a", "b"], [3, 1]).residual[:] = [1, 2, 3, 4]
+    residuals.feedback(["c"], [4]).residual[:] = [5, 6, 7, 8]
+    assert residuals.feedback(["b", "c"], [1, 4]).residual.tolist() == [4, 5, 6, 7, 8]
+    assert residuals.feedback(["a"], [3]).residual.tolist() == [1, 2, 3]
+
+
+def test_the_same_layout_is_the_same_feedback() -> None:
+    residuals = Residuals()
+    assert residuals.feedback(["a", "b"], [3, 1]) is residuals.feedback(["a", "b"], [3, 1])
+
+
+def test_an_old_layout_that_comes_back_is_up_to_date() -> None:
+    residuals = Residuals()
+    old = residuals.feedback(["a", "b"], [3, 1])
+    residuals.feedback(["b"], [1]).residual[:] = 9
+    back = residuals.feedback(["a", "b"], [3, 1])
+    assert back is not old
+    assert back.residual.tolist() == [0, 0, 0, 9]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_layouts_against_a_plain_dictionary(seed: int) -> None:
+    rng, residuals = random.Random(seed), Residuals()
+    truth: dict[str, np.ndarray] = {name: np.zeros(size, np.float32) for name, size in SIZES.items()}
+    for turn in range(40):
+        names = rng.sample(sorted(SIZES), rng.randint(1, len(SIZES)))
+        feedback = residuals.feedback(names, [SIZES[name] for name in names])
+        np.testing.assert_array_equal(feedback.residual, np.concatenate([truth[name] for name in names]))
+        feedback.compensate(np.full(feedback.residual.size, turn, np.float32))
+        feedback.settle(None)
+        for name in names:
+            truth[name] = truth[name] + np.float32(turn)
+        if rng.random() < 0.2:
+            copied, residuals = residuals.as_dict(), Residuals()
+            residuals.load(copied)
+    for name, residual in residuals.as_dict().items():
+        np.testing.assert_array_equal(residual, truth[name])
+
+
+def test_loading_replaces_and_copies() -> None:
+    residuals = Residuals()
+    residuals.feedback(["a"], [3]).residual[:] = 1
+    loaded = {"b": np.ones(1, np.float32)}
+    residuals.load(loaded)
+    loaded["b"][0] = 5
+    assert {name: each.tolist() for name, each in residuals.as_dict().items()} == {"b": [1.0]}
