@@ -3,6 +3,12 @@
 
 Each rank has a state of its own: save and load it per rank. What it does not hold is the agent, which belongs to
 one epoch; a state that was pickled needs `attach` before it is used again.
+
+After a failed step the residuals hold what it did not deliver: go on from a checkpoint (which replaces them), or
+drop that step's gradients; doing the step again would count them twice. Under a GradScaler residuals are scaled as
+the gradients were when they arose. For a parameter that no rank used in a step (find_unused_parameters) DDP drops the
+mean, and with it the residual that was in it. DDP starts with one bucket and rebuilds after the first step, so the
+first steps after a restart round differently from those of a run that went on.
 """
 
 from __future__ import annotations
@@ -100,7 +106,7 @@ class State:
             raise ValueError(f"bucket of {buffer.numel()} elements for parameters of {sum(sizes)}")
         feedback = self._residuals.feedback(names, sizes) if self.error_feedback else None
         x = buffer.detach().to("cpu", torch.float32).contiguous().numpy()
-        future = self._agent.submit(x, feedback=feedback, step=0)
+        future = self._agent.submit(x, feedback=feedback, step=self.allreduces)
         self.allreduces += 1
         self._pending = [*(each for each in self._pending if not each.done()), future]
         return future
