@@ -33,8 +33,8 @@ def test_source_carries_the_licence_and_stays_readable(path: Path) -> None:
 
 def test_importing_hopsum_needs_numpy_only() -> None:
     code = (
-        "import hopsum, hopsum.wire, hopsum.protocol, hopsum.transport, sys;"
-        "bad = [m for m in ('scapy', 'grpc', 'google.protobuf', 'p4', 'torch', 'rich') if m in sys.modules];"
+        "import hopsum, hopsum.wire, hopsum.protocol, hopsum.transport, hopsum.codec, hopsum.agent, sys;"
+        "bad = [m for m in ('scapy', 'grpc', 'google.protobuf', 'p4', 'torch', 'numba', 'rich') if m in sys.modules];"
         "sys.exit(', '.join(bad) or None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
