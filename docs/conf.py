@@ -4,7 +4,7 @@
 project = "hopsum"
 author = "The hopsum authors"
 copyright = "2026, the hopsum authors"
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["deflist", "fieldlist"]
 myst_heading_anchors = 3
 source_suffix = {".md": "markdown"}
