@@ -135,3 +135,19 @@ def test_one_all_reduce_at_a_time() -> None:
     assert not feedback.residual.any()
     with pytest.raises(CodecError, match="11 elements for an error feedback of 10"):
         feedback.compensate(normal(11))
+
+
+def test_a_reduction_that_could_not_be_made_leaves_its_feedback_free(
+    make: MakeCodec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec, feedback = make(WORKERS), ErrorFeedback(2000)
+    x, context = normal(2000, seed=1), Context(1, 0, 0)
+
+    def broken(_: object) -> object:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(codec, "ranges", broken)
+        with pytest.raises(MemoryError):
+            Reduction(codec, x, context, feedback)
+    assert Reduction(codec, x, context, feedback).state is State.RANGES

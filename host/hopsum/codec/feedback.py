@@ -99,7 +99,12 @@ class Reduction:
         self.elements = x.size
         self._feedback = feedback
         self._x = x if feedback is None else feedback.compensate(x)
-        self._own = codec.ranges(self._x)
+        try:
+            self._own = codec.ranges(self._x)
+        except BaseException:  # nobody has this reduction, so nobody could give it up
+            if feedback is not None:
+                feedback.withdraw()
+            raise
         self._shared: SharedRanges | None = None
         self._payloads: NDArray[np.uint8] | None = None
 
