@@ -18,7 +18,7 @@ from hopsum.cli.stage.targets import SWITCH, Stage
 from hopsum.transport.link import UdpLink
 from hopsum.wire import Header, Kind, Op, up_bytes
 from hopsum.wire.datagrams import stamp_datagrams, update_template
-from hopsum_controlplane import Controller, JobSpec, WorkerEndpoint
+from hopsum_controlplane import Controller, JobSpec
 
 SILENCE_S = 0.25
 """After which what has no answer is sent again."""
@@ -44,8 +44,7 @@ class Load:
                 stack.callback(link.close)
             controller = Controller(scene.device, SWITCH)
             endpoints = tuple(
-                WorkerEndpoint(seat.rank, seat.port, seat.mac, *link.local)
-                for seat, link in zip(scene.seats, self._links, strict=True)
+                seat.endpoint(link.local) for seat, link in zip(scene.seats, self._links, strict=True)
             )
             self.job = controller.create_job(JobSpec("load", endpoints, slots, table))
             stack.callback(controller.delete_job, self.job)

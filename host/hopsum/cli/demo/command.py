@@ -21,7 +21,7 @@ from hopsum.cli.demo.worker import Plan, Trained, work
 from hopsum.cli.stage.crew import Crew, WorkerDied
 from hopsum.cli.stage.targets import SWITCH, InterfaceCounters, Stage, stage
 from hopsum.codec import CODECS, make_codec
-from hopsum_controlplane import Controller, ControlPlaneError, Job, JobSpec, WorkerEndpoint, write_membership
+from hopsum_controlplane import Controller, ControlPlaneError, Job, JobSpec, write_membership
 from hopsum_topologies.errors import TopologyError
 
 SLOTS = 32
@@ -111,11 +111,8 @@ def run(plan: Plan, report: Report, console: Console) -> None:
 
 def make_job(controller: Controller, scene: Stage, crew: Crew, table: tuple[int, ...] | None) -> Job:
     """Make the job for the sockets that the workers have opened."""
-    addresses = [bound[0] for bound in crew.gather("bound")]
-    endpoints = tuple(
-        WorkerEndpoint(seat.rank, seat.port, seat.mac, ip, udp_port)
-        for seat, (ip, udp_port) in zip(scene.seats, addresses, strict=True)
-    )
+    bound = crew.gather("bound")
+    endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(scene.seats, bound, strict=True))
     return controller.create_job(JobSpec("demo", endpoints, SLOTS, table))
 
 

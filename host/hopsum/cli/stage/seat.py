@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from threading import Thread
 
 from hopsum.transport.link import UdpLink
+from hopsum_controlplane import WorkerEndpoint
 from hopsum_topologies.netns import enter_namespace
 
 
@@ -22,6 +23,10 @@ class Seat:
     switch: tuple[str, int]
     namespace: str | None = None
     """Of its data socket only: the process stays where its parent is, and so does what else it opens."""
+
+    def endpoint(self, address: tuple[str, int]) -> WorkerEndpoint:
+        """Return what the controller has to know of a worker here whose data socket has this address."""
+        return WorkerEndpoint(self.rank, self.port, self.mac, *address)
 
 
 def open_link(seat: Seat) -> UdpLink:

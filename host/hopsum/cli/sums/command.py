@@ -20,7 +20,7 @@ from hopsum.cli.sums.report import SHOWN, Report, Sum
 from hopsum.cli.sums.vectors import EXERCISES, TABLE, Exercise
 from hopsum.cli.sums.worker import Assignment, work
 from hopsum.wire.payload import SHAPES
-from hopsum_controlplane import Controller, ControlPlaneError, JobSpec, WorkerEndpoint
+from hopsum_controlplane import Controller, ControlPlaneError, JobSpec
 from hopsum_topologies.errors import TopologyError
 
 SLOTS = 32
@@ -72,11 +72,8 @@ def perform(scene: Stage, report: Report, console: Console) -> None:
     controller = Controller(scene.device, SWITCH)
     drops_before = controller.drop_counters()
     with Crew(scene.seats, work, None) as crew:
-        addresses = [bound[0] for bound in crew.gather("bound")]
-        endpoints = tuple(
-            WorkerEndpoint(seat.rank, seat.port, seat.mac, ip, udp_port)
-            for seat, (ip, udp_port) in zip(scene.seats, addresses, strict=True)
-        )
+        bound = crew.gather("bound")
+        endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(scene.seats, bound, strict=True))
         job = controller.create_job(JobSpec("sum", endpoints, SLOTS, TABLE))
         crew.send(Assignment(job.epoch, report.workers, job.slots, report.elements, report.seed, DEADLINE_S))
         collect(crew, report, console)
