@@ -28,7 +28,7 @@ from hopsum_switch.ports.base import check_port_number
 from hopsum_switch.ports.dataplane import Dataplane
 
 DEFAULT_GRPC = "127.0.0.1:9559"
-DEFAULT_DEVICE_ID = 1
+DEFAULT_DEVICE_ID = 0  # as bmv2
 _UNARY_THREADS = 8
 _MAX_MESSAGE_BYTES = 64 << 20  # a compiled program can have many megabytes
 _GRACE_S = 0.5  # for requests that are being answered when the server stops

@@ -77,7 +77,7 @@ def test_it_serves_what_it_was_told_and_ends_on_sigterm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_with_open_streams_and_without_a_program(number: signal.Signals) -> None:
-    with started() as (process, address), Controller(address) as controller:
+    with started() as (process, address), Controller(address, device_id=0) as controller:
         controller.become_primary()
         assert not controller.get_pipeline().HasField("config")
         process.send_signal(number)

@@ -52,7 +52,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def start(stack: ExitStack) -> tuple[SwitchServer, Recorder]:
-    switch = stack.enter_context(SwitchServer(make_engine=Recorder))
+    switch = stack.enter_context(SwitchServer(device_id=1, make_engine=Recorder))
     switch.load(P4INFO.read_text(), PROGRAM.read_bytes())
     engine = switch.dataplane.engine
     assert isinstance(engine, Recorder)

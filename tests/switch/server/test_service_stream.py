@@ -145,6 +145,6 @@ def test_packet_ins_without_a_primary_are_counted(switch: SwitchServer) -> None:
 
 
 def test_a_switch_without_cpu_port_says_so() -> None:
-    with SwitchServer() as switch, Controller(switch.grpc_address) as controller:
+    with SwitchServer(device_id=1) as switch, Controller(switch.grpc_address) as controller:
         controller.become_primary().send(packet_out(b"\x01", b""))
         assert "--cpu-port" in controller.next().error.message
