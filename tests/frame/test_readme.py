@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README's code runs: it makes a job on a switch started as it says, and agents sum through it."""
+
+from __future__ import annotations
+
+import re
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsum.agent import Agent
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_switch.management import ManagementClient
+from hopsum_topologies.native import NativeSwitch
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+WORKERS = 4
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def test_the_job_of_the_readme_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = [block for block in blocks("python") if "create_job" in block]
+    (command,) = [block for block in blocks("sh") if "hopsum switch" in block]
+    udp = re.search(r"--udp 1=127\.0\.0\.1:24677,(as=\S+)", command)
+    assert udp is not None
+    monkeypatch.chdir(tmp_path)
+    with ExitStack() as stack:
+        switch = stack.enter_context(NativeSwitch(*compiled_program(), udp={1: f"127.0.0.1:0,{udp[1]}"}))
+        with ManagementClient(switch.address) as management:
+            bound = int(management.list_ports()[1]["address"].rpartition(":")[2])
+        code = code.replace("127.0.0.1:9559", switch.address).replace('("127.0.0.1", 24677)', f'("127.0.0.1", {bound})')
+        code = code.replace("6000 + rank", "ports[rank]")
+        names: dict[str, Any] = {"ports": free_ports(WORKERS)}
+        exec(compile(code, "README.md", "exec"), names)  # closes its device at the end; the job stays
+
+        def work(rank: int) -> np.ndarray:
+            with Agent("job.json", rank) as agent:
+                result = agent.allreduce(np.full(3000, rank + 1, np.float32))
+            assert set(result.contributors.tolist()) == {0b1111}
+            return result.mean
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            means = list(pool.map(work, range(WORKERS)))
+    assert all(np.array_equal(mean, means[0]) for mean in means)
+    assert np.mean(means[0]) == pytest.approx(2.5, rel=0.05)
