@@ -24,6 +24,11 @@ def assert_killed_command_leaves_nothing(arguments: list[str], processes: int) -
         parent.send_signal(signal.SIGKILL)
         parent.wait()
     await_that(lambda: not any(is_alive(child) for child in children), "the end of the processes")
+    await_that(lambda: not namespaces(parent.pid), "the end of the namespaces, and of the veths in them")
+
+
+def namespaces(pid: int) -> list[Path]:
+    return list(Path("/var/run/netns").glob(f"hopsum-{pid}-*"))
 
 
 def await_that(condition: Callable[[], bool], what: str) -> None:

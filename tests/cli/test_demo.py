@@ -102,10 +102,13 @@ def test_a_dead_worker_ends_the_demo_with_its_rank_and_traceback(
         in_process(tmp_path)
 
 
-def test_a_killed_demo_leaves_no_process_behind() -> None:
+@pytest.mark.parametrize("target", ["native", "bmv2"])
+def test_a_killed_demo_leaves_nothing_behind(target: str) -> None:
     from processes import assert_killed_command_leaves_nothing
 
-    assert_killed_command_leaves_nothing(["demo", "--steps", "100000"], 6)
+    if target == "bmv2" and (reason := bmv2_unavailable()):
+        pytest.skip(reason)
+    assert_killed_command_leaves_nothing(["demo", "--target", target, "--steps", "100000"], 6)
 
 
 def test_missing_data_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Network namespaces and veth pairs through the `ip` command.
 
-A namespace's name carries the process id of its owner (`hopsum-<pid>-<n>`), so that the ones of processes
-that were killed can be told apart and removed by the next owner. Interfaces live inside namespaces only, never
-beside the machine's own. IPv6 is off (its router solicitations would show up as traffic), and so are checksum,
-segmentation and GRO offloads on every veth: a switch in user space must see finished frames, one packet each.
+A namespace's name carries the process id of its owner (`hopsum-<pid>-<n>`), so that the ones of processes that were
+killed can be told apart and removed: by the owner's janitor at once, or by the next owner. Interfaces live inside
+namespaces only, never beside the machine's own. IPv6 is off (its router solicitations would show up as traffic), and so
+are checksum, segmentation and GRO offloads on every veth: a switch in user space must see finished frames, one packet
+each.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _ETHTOOL_OFFLOADS = (0x15, 0x17, 0x19, 0x1F, 0x24, 0x2C)
 _IP_TIMEOUT_S = 20.0
 _numbers = itertools.count()
 _owned: set[str] = set()
+_janitors: dict[int, int] = {}
+"""Pipes by process id, since a forked child has to have its own."""
 
 
 class VethPair(NamedTuple):
@@ -94,6 +97,13 @@ def remove_stale_namespaces() -> list[str]:
     return stale
 
 
+def _employ_janitor() -> None:
+    if os.getpid() not in _janitors:
+        from hopsum_topologies.janitor import start_janitor  # which imports this module
+
+        _janitors[os.getpid()] = start_janitor(os.getpid())
+
+
 class Namespace:
     """A network namespace with loopback up; a context manager that always takes it down.
 
@@ -103,6 +113,7 @@ class Namespace:
 
     def __init__(self) -> None:
         remove_stale_namespaces()
+        _employ_janitor()
         self.name = f"hopsum-{os.getpid()}-{next(_numbers)}"
         _ip("netns", "add", self.name)
         _owned.add(self.name)
