@@ -115,3 +115,25 @@ def test_missing_data_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: 
     monkeypatch.setattr("hopsum.cli.demo.model.FASHION", Path("/nonexistent"))
     assert command.main(["--data", "fashion"]) == 1
     assert "apt-get install dataset-fashion-mnist, or use --data digits" in capsys.readouterr().err
+
+
+class ScriptedCrew:
+    def __init__(self, messages: list[tuple[int, tuple[Any, ...]]]) -> None:
+        self._messages = iter(messages)
+
+    def receive(self) -> tuple[int, tuple[Any, ...]]:
+        return next(self._messages)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_worker_may_finish_before_the_others_but_not_before_its_last_word(tmp_path: Path, early: bool) -> None:
+    report = Report("native", "thc", 2, 20, "digits", 1)
+    plan = command.make_plan(report, tmp_path)
+    last_words = [(0, ("baseline", 0.5)), (0, ("finished",)), (1, ("step", "fp32", 19, 0.1)), (1, ("baseline", 0.6))]
+    crew: Any = ScriptedCrew(last_words[1:] if early else last_words)
+    with command._progress(Console(stderr=True)) as progress:
+        if early:
+            with pytest.raises(WorkerDied, match="worker 0 sent 'finished' during fp32"):
+                command.follow(crew, progress, plan, "fp32", "baseline")
+        else:
+            assert command.follow(crew, progress, plan, "fp32", "baseline") == [(0.5,), (0.6,)]
