@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
+from ..program.ir import Program
 from ..program.ir_expressions import HeaderIR
 from ..program.ir_objects import CalculationInput, CalculationIR
 from .frames import Frames
@@ -20,8 +21,6 @@ def compute(scope: Scope, ir_: CalculationIR) -> Value:
     """Write a calculation over the packet; return its value as a word. Raises: UnsupportedError."""
     builder, scratch = scope.builder, scope.address(Control.SCRATCH)
     pieces = list(_pieces(ir_))
-    total = round_up(sum(bits for *_, bits in pieces), 8) // 8
-    scope.unit.scratch_bytes = max(scope.unit.scratch_bytes, total)
     length = scope.variable(word(0))
     groups = [(header, list(group)) for header, group in groupby(pieces, key=lambda piece: piece[0])]
     for number, (header, group) in enumerate(groups):
@@ -36,6 +35,12 @@ def compute(scope: Scope, ir_: CalculationIR) -> Value:
     if ir_.with_payload:
         _append_payload(scope, scratch, length)
     return builder.call(_algorithm(scope.unit, ir_.algorithm), [scratch, builder.load(length, typ=I64)])
+
+
+def scratch_bytes(program: Program) -> int:
+    """Return the longest input of any calculation, without payload."""
+    sizes = (sum(bits for *_, bits in _pieces(calculation)) for calculation in program.calculations.values())
+    return max((round_up(bits, 8) // 8 for bits in sizes), default=0)
 
 
 def _pieces(ir_: CalculationIR) -> Iterator[Piece]:

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import platform
 from collections.abc import Callable
+from functools import cache as cache_result
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import llvmlite
@@ -39,19 +42,31 @@ def compile_program(program: Program, cache: CodeCache | None = None) -> Code:
     """
     _initialise()
     unit = Unit(program)
-    try:
-        write_program(unit)
-    except RecursionError:
-        raise refuse("nesting", program.name) from None
-    machine = _machine()
-    text = str(unit.module)
-    key = (text, llvm.get_host_cpu_name(), _features(), llvmlite.__version__, platform.machine())
+    key = (program.digest, _sources(), llvm.get_host_cpu_name(), _features(), llvmlite.__version__, platform.machine())
     code = None if cache is None else cache.load(key)
     if code is None:
-        code = _translate(text, machine)
+        code = _compile(unit)
         if cache is not None:
             cache.save(key, code)
     return _load(code, unit)
+
+
+def _compile(unit: Unit) -> bytes:
+    try:
+        write_program(unit)
+    except RecursionError:
+        raise refuse("nesting", unit.program.name) from None
+    return _translate(str(unit.module), _machine())
+
+
+@cache_result
+def _sources() -> str:
+    """Return a digest of what decides the code of a program."""
+    digest = hashlib.sha256()
+    for folder in (Path(__file__).parent, Path(__file__).parents[1] / "program"):
+        for path in sorted(folder.glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _initialise() -> None:
@@ -67,7 +82,12 @@ def _features() -> str:
 def _machine() -> Any:
     target = llvm.Target.from_default_triple()
     return target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=_features(), opt=OPTIMISATION, reloc="pic", codemodel="jitdefault", jit=True
+        cpu=llvm.get_host_cpu_name(),
+        features=_features(),
+        opt=OPTIMISATION,
+        reloc="pic",
+        codemodel="jitdefault",
+        jit=True,
     )
 
 

@@ -17,6 +17,7 @@ from ..state.multicast import MulticastStore
 from ..state.registers import RegisterStore
 from ..state.tables import TableStore
 from .cache import CodeCache
+from .calculations import scratch_bytes
 from .compiler import Code, compile_program
 from .layout import Control, words_for
 from .memory import Cells, Words, words
@@ -30,13 +31,26 @@ _MIN_FRAME_BYTES = 2048
 class Batch:
     """Frames in one buffer; `ports`, `offsets` and `lengths` run parallel, one element per frame.
 
-    The buffer's bytes are not changed. It must hold every frame wholly.
+    The buffer's bytes are not changed. Raises ValueError: an array has another type or shape, or a frame lies
+    outside the buffer.
     """
 
     data: NDArray[np.uint8]
     ports: NDArray[np.uint64]
     offsets: NDArray[np.uint64]
     lengths: NDArray[np.uint64]
+
+    def __post_init__(self) -> None:
+        numbers = (self.ports, self.offsets, self.lengths)
+        if any(array.dtype != np.uint64 or not array.flags.c_contiguous for array in numbers):
+            raise ValueError("ports, offsets and lengths must be contiguous arrays of uint64")
+        if self.data.dtype != np.uint8 or not self.data.flags.c_contiguous:
+            raise ValueError("the frames must be a contiguous array of bytes")
+        if len({array.shape for array in numbers}) != 1 or self.ports.ndim != 1:
+            raise ValueError(f"{[array.shape for array in numbers]} are not the shapes of parallel lists")
+        size = np.uint64(self.data.size)
+        if np.any(self.lengths > size) or np.any(self.offsets > size - self.lengths):
+            raise ValueError(f"a frame lies outside the buffer of {self.data.size} bytes")
 
     @classmethod
     def of(cls, ports: Collection[int], frames: Collection[bytes]) -> Batch:
@@ -186,7 +200,7 @@ class NativeEngine(Engine):
             self._groups_version = self.multicast.version
             self._kept = write_groups(self.multicast, self._control)
         longest = int(batch.lengths.max(initial=0))
-        needed = (self._code.unit.scratch_bytes + longest) // 8 + 2
+        needed = (scratch_bytes(self.program) + longest) // 8 + 2
         if len(self._scratch) < needed:
             self._scratch = words(2 * needed)
             self._control[Control.SCRATCH] = self._scratch.ctypes.data

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from llvmlite import ir
@@ -58,7 +59,7 @@ class Operations:
         starts = sorted({0, len(body)} | ends | {op.to for op in jumps})
         blocks = {start: scope.block(f"op{start}") for start in starts}
         scope.builder.branch(blocks[0])
-        for start, end in zip(starts, starts[1:], strict=False):
+        for start, end in pairwise(starts):
             scope.start(blocks[start])
             self._straight([op for op in body[start:end] if not isinstance(op, Jump | JumpIfZero)])
             self._leave(body[end - 1], blocks, blocks[end])

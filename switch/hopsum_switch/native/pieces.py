@@ -222,9 +222,7 @@ class Pieces:
             return low
         high = self._words(expr.left, piece * PIECE_WORDS + words + 1, inner)
         builder = self._scope.builder
-        return builder.or_(
-            builder.lshr(low, vector_of(rest)), builder.shl(high, vector_of(WORD_BITS - rest))
-        )
+        return builder.or_(builder.lshr(low, vector_of(rest)), builder.shl(high, vector_of(WORD_BITS - rest)))
 
     def _words(self, expr: DataExpr, first: int, bits: int) -> Value:
         """Return eight words from any word on; those below 0 are 0."""

@@ -47,7 +47,6 @@ class Unit:
         self.layout = Layout(program)
         self.module = ir.Module(name="program")
         self.functions: dict[str, Value] = {}
-        self.scratch_bytes = 0
 
     def declare(self, name: str, result: Value, arguments: list[Value], *, public: bool = False) -> Value:
         """Return a new function whose pointer arguments do not overlap."""

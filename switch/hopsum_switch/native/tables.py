@@ -93,9 +93,8 @@ class NativeTable:
         return keys
 
     def _split(self, values: Sequence[int]) -> list[int]:
-        return [
-            value >> (64 * i) & _WORD for value, count in zip(values, self._key_words, strict=True) for i in range(count)
-        ]
+        counted = zip(values, self._key_words, strict=True)
+        return [value >> (64 * i) & _WORD for value, count in counted for i in range(count)]
 
 
 def write_groups(multicast: MulticastStore, control: Words) -> list[Words]:

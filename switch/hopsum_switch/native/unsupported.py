@@ -24,4 +24,5 @@ UNSUPPORTED: Mapping[str, str] = {
 
 def refuse(construct: str, what: str, source: SourceInfo | None = None) -> UnsupportedError:
     """Return the error for a construct of `UNSUPPORTED`, naming the object and its place in the source."""
-    return UnsupportedError(f"not compiled: {construct}: {what}{at(source)}; only interpreted: {UNSUPPORTED[construct]}")
+    where = f"{what}{at(source)}"
+    return UnsupportedError(f"not compiled: {construct}: {where}; only interpreted: {UNSUPPORTED[construct]}")

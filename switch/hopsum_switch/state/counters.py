@@ -31,9 +31,7 @@ class CounterCells:
 class CounterStore:
     """All counters of a program, by fully qualified name; direct ones by their table and entry handle."""
 
-    def __init__(
-        self, program: Program, tables: TableStore, cells: Mapping[str, CounterCells] | None = None
-    ) -> None:
+    def __init__(self, program: Program, tables: TableStore, cells: Mapping[str, CounterCells] | None = None) -> None:
         """Start with zeros, in lists or in the given cells (all 0) of each indexed counter."""
         self._program = program
         self._tables = tables
