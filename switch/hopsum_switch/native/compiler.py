@@ -41,8 +41,21 @@ def compile_program(program: Program, cache: CodeCache | None = None) -> Code:
     Raises: UnsupportedError (it can only be interpreted; the message names the construct).
     """
     _initialise()
-    unit = Unit(program)
-    key = (program.digest, _sources(), llvm.get_host_cpu_name(), _features(), llvmlite.__version__, platform.machine())
+    try:
+        return _compiled(Unit(program), cache)
+    except RecursionError:
+        raise refuse("nesting", program.name) from None
+
+
+def _compiled(unit: Unit, cache: CodeCache | None) -> Code:
+    key = (
+        unit.program.digest,
+        _sources(),
+        llvm.get_host_cpu_name(),
+        _features(),
+        llvmlite.__version__,
+        platform.machine(),
+    )
     code = None if cache is None else cache.load(key)
     if code is None:
         code = _compile(unit)
@@ -52,10 +65,7 @@ def compile_program(program: Program, cache: CodeCache | None = None) -> Code:
 
 
 def _compile(unit: Unit) -> bytes:
-    try:
-        write_program(unit)
-    except RecursionError:
-        raise refuse("nesting", unit.program.name) from None
+    write_program(unit)
     return _translate(str(unit.module), _machine())
 
 
