@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, TypeVar
 
+from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.p4runtime.status import P4RuntimeError
 from hopsum_switch.ports.base import PortError, check_port_number
 from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
@@ -83,7 +84,12 @@ def parse_unix_port(text: str) -> UnixArgument:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    server = SwitchServer(arguments.grpc, device_id=arguments.device_id, cpu_port=arguments.cpu_port)
+    server = SwitchServer(
+        arguments.grpc,
+        device_id=arguments.device_id,
+        cpu_port=arguments.cpu_port,
+        make_engine=engine_maker(Backend(arguments.backend)),
+    )
 
     def stop(signum: int, frame: FrameType | None) -> None:
         server.stop()
@@ -113,6 +119,13 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--program", type=_file, metavar="X.json", help="compiled program")
     parser.add_argument("--p4info", type=_file, metavar="X.p4info.txtpb", help="its P4Info, in text format")
+    parser.add_argument(
+        "--backend",
+        choices=[backend.value for backend in Backend],
+        default=Backend.INTERPRETER.value,
+        help="native compiles the program for this processor; auto interprets what cannot be compiled"
+        f" (default {Backend.INTERPRETER.value})",
+    )
     parser.add_argument(
         "--grpc",
         default=DEFAULT_GRPC,

@@ -107,8 +107,15 @@ class PipelineManager:
         return self._saved or self._running
 
     def save(self, pipeline: Pipeline) -> None:
-        """Let Read and Write refer to `pipeline` from now on; packets do not yet."""
-        self._saved = Target(pipeline, self._make_engine(pipeline.program))
+        """Let Read and Write refer to `pipeline` from now on; packets do not yet.
+
+        Raises P4RuntimeError (INVALID_ARGUMENT): the engine cannot run the program.
+        """
+        try:
+            engine = self._make_engine(pipeline.program)
+        except ProgramError as error:
+            raise P4RuntimeError(Code.INVALID_ARGUMENT, f"the program cannot run here: {error}") from error
+        self._saved = Target(pipeline, engine)
 
     def commit(self) -> None:
         """Let packets go through the saved pipeline. Raises P4RuntimeError (NOT_FOUND): none is saved."""

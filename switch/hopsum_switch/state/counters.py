@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, MutableSequence
 from typing import NamedTuple
 
 from ..errors import InvalidArgumentError, NotFoundError
@@ -18,22 +19,24 @@ class CounterValue(NamedTuple):
 
 
 class CounterCells:
-    """The cells of one indexed counter, as two parallel lists that the data plane adds to."""
+    """The cells of one indexed counter, as two parallel sequences that the data plane adds to."""
 
     __slots__ = ("bytes", "packets")
 
-    def __init__(self, size: int) -> None:
-        self.packets = [0] * size
-        self.bytes = [0] * size
+    def __init__(self, packets: MutableSequence[int], octets: MutableSequence[int]) -> None:
+        self.packets = packets
+        self.bytes = octets
 
 
 class CounterStore:
     """All counters of a program, by fully qualified name; direct ones by their table and entry handle."""
 
-    def __init__(self, program: Program, tables: TableStore) -> None:
+    def __init__(self, program: Program, tables: TableStore, cells: Mapping[str, CounterCells] | None = None) -> None:
+        """Start with zeros, in lists or in the given cells (all 0) of each indexed counter."""
         self._program = program
         self._tables = tables
-        self._cells = {c.name: CounterCells(c.size) for c in program.counters.values() if c.table is None}
+        indexed = [c for c in program.counters.values() if c.table is None]
+        self._cells = cells or {c.name: CounterCells([0] * c.size, [0] * c.size) for c in indexed}
 
     def cells(self, name: str) -> CounterCells:
         """Return the live cells of an indexed counter. Raises: NotFoundError."""

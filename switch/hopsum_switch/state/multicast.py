@@ -24,6 +24,7 @@ class MulticastStore:
 
     def __init__(self) -> None:
         self._groups: dict[int, tuple[Replica, ...]] = {}
+        self.version = 0  # grows with every change
 
     def insert(self, group: int, replicas: Sequence[Replica]) -> None:
         """Add a group. Raises: AlreadyExistsError, InvalidArgumentError."""
@@ -31,17 +32,20 @@ class MulticastStore:
         if group in self._groups:
             raise AlreadyExistsError(f"multicast group {group} exists; modify it")
         self._groups[group] = checked
+        self.version += 1
 
     def modify(self, group: int, replicas: Sequence[Replica]) -> None:
         """Replace all replicas of a group. Raises: NotFoundError, InvalidArgumentError."""
         checked = _check(group, replicas)
         self.get(group)
         self._groups[group] = checked
+        self.version += 1
 
     def delete(self, group: int) -> None:
         """Remove a group. Raises: NotFoundError."""
         self.get(group)
         del self._groups[group]
+        self.version += 1
 
     def get(self, group: int) -> tuple[Replica, ...]:
         """Return the replicas of a group. Raises: NotFoundError."""
@@ -61,6 +65,7 @@ class MulticastStore:
     def reset(self) -> None:
         """Remove all groups."""
         self._groups.clear()
+        self.version += 1
 
 
 def _check(group: int, replicas: Sequence[Replica]) -> tuple[Replica, ...]:

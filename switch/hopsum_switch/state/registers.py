@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, MutableSequence
+
 from ..errors import InvalidArgumentError, NotFoundError
 from ..program.ir import Program
 
@@ -10,11 +12,12 @@ from ..program.ir import Program
 class RegisterStore:
     """All register arrays of a program, by fully qualified name; cells are unsigned integers."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, cells: Mapping[str, MutableSequence[int]] | None = None) -> None:
+        """Start with zeros, in lists or in the given cells (all 0) of each array."""
         self._program = program
-        self._cells = {r.name: [0] * r.size for r in program.registers.values()}
+        self._cells = cells or {r.name: [0] * r.size for r in program.registers.values()}
 
-    def cells(self, name: str) -> list[int]:
+    def cells(self, name: str) -> MutableSequence[int]:
         """Return the live cells of an array. Raises: NotFoundError."""
         try:
             return self._cells[name]
@@ -42,7 +45,7 @@ class RegisterStore:
         for cells in self._cells.values():
             cells[:] = [0] * len(cells)
 
-    def _checked(self, name: str, index: int) -> list[int]:
+    def _checked(self, name: str, index: int) -> MutableSequence[int]:
         cells = self.cells(name)
         if not 0 <= index < len(cells):
             raise InvalidArgumentError(f"{name}: index {index} is outside 0..{len(cells) - 1}")

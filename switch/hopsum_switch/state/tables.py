@@ -26,8 +26,10 @@ MAX_PRIORITY = 2**31 - 1
 class TableState:
     """The entries and the default action of one table."""
 
-    def __init__(self, ir: TableIR) -> None:
+    def __init__(self, ir: TableIR, changed: set[str] | None = None) -> None:
+        """Start as the program says; every change adds the table's name to `changed`."""
         self.ir = ir
+        self._changed = set() if changed is None else changed
         self._entries: dict[int, Entry] = {}
         self._lookup: Lookup = lookup_for(ir)
         self._next_handle = 1
@@ -40,6 +42,7 @@ class TableState:
         self._lookup = lookup_for(self.ir)
         self._next_handle = 1
         self.default = self.ir.default
+        self._changed.add(self.ir.name)
         for const in self.ir.const_entries:
             match = tuple(_const_match(key.kind, pair) for key, pair in zip(self.ir.keys, const.values, strict=True))
             self._add(normalise(self.ir, match), const.call, const.priority, is_const=True)
@@ -68,6 +71,7 @@ class TableState:
         self._require_writable()
         entry = self.entry(handle)
         entry.call = self._call(action, params)
+        self._changed.add(self.ir.name)
 
     def delete(self, handle: int) -> None:
         """Remove an entry. Raises: NotFoundError, ReadOnlyError."""
@@ -75,6 +79,7 @@ class TableState:
         entry = self.entry(handle)
         self._lookup.remove(entry)
         del self._entries[handle]
+        self._changed.add(self.ir.name)
 
     def find(self, match: Sequence[Match], priority: int = 0) -> int:
         """Return the handle of the entry with exactly this key and priority.
@@ -118,10 +123,12 @@ class TableState:
             if not same or (self.ir.const_default_entry and call.args != current.args):
                 raise ReadOnlyError(f"{self.ir.name}: the default action is constant ({current.action.name})")
         self.default = call
+        self._changed.add(self.ir.name)
 
     def reset_default(self) -> None:
         """Return to the program's default action."""
         self.default = self.ir.default
+        self._changed.add(self.ir.name)
 
     def _add(self, key: tuple[Match, ...], call: ActionCall, priority: int, is_const: bool) -> int:
         handle = self._next_handle
@@ -129,6 +136,7 @@ class TableState:
         entry = Entry(handle, key, call, priority, is_const)
         self._entries[handle] = entry
         self._lookup.add(entry)
+        self._changed.add(self.ir.name)
         return handle
 
     def _call(self, action: str, params: Sequence[int]) -> ActionCall:
@@ -162,7 +170,8 @@ class TableStore(Mapping[str, TableState]):
     """All tables of a program, by fully qualified name."""
 
     def __init__(self, program: Program) -> None:
-        self._tables = {name: TableState(ir) for name, ir in program.tables.items()}
+        self._changed: set[str] = set()
+        self._tables = {name: TableState(ir, self._changed) for name, ir in program.tables.items()}
 
     def __getitem__(self, name: str) -> TableState:
         """Return a table. Raises: NotFoundError."""
@@ -179,6 +188,12 @@ class TableStore(Mapping[str, TableState]):
 
     def __len__(self) -> int:
         return len(self._tables)
+
+    def take_changed(self) -> list[str]:
+        """Return the tables that changed since the last call; at first, all."""
+        changed = list(self._changed)
+        self._changed.clear()
+        return changed
 
     def reset(self) -> None:
         """Return every table to its state after loading."""

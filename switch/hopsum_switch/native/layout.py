@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where everything lies in memory, in 64-bit words.
+
+Integers are arrays of words, least significant first, whatever their width: one word up to 64 bits, as many
+as needed up to 256, beyond that a multiple of eight words (one vector of 512 bits, aligned to 64 bytes). Words
+above the width are zero, or the sign of a signed field. Bytes are swapped where headers meet the wire.
+
+The state of one packet:
+
+| words | |
+|---|---|
+| 0..7 | `Word` |
+| 8.. | validity of each header, 0 or 1 |
+| then | the fields, header by header |
+| then | fields that live within one action only; neither cleared nor copied |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from ..program.ir import Program, TableIR
+from ..program.ir_actions import ActionIR
+from ..program.ir_expressions import FieldIR, HeaderIR
+from .liveness import temporaries
+
+WORD_BITS = 64
+PIECE_WORDS = 8
+PIECE_BITS = WORD_BITS * PIECE_WORDS
+WHOLE_BITS = 256  # wider values are worked on piece by piece
+
+
+class Word(IntEnum):
+    """Words at the start of a packet's state."""
+
+    RECEIVED = 0  # bytes of the frame
+    POSITION = 1  # of the parser
+    LENGTH = 2  # the packet length that egress sees
+    LIMIT = 3  # the cut by truncate()
+    EXITED = 4
+    FRAME = 5  # address
+    DATA = 6  # where the unparsed rest starts in the frame
+    ERROR = 7  # of the parser
+
+
+class Control(IntEnum):
+    """Words of the block through which Python and native code meet."""
+
+    FRAMES = 0  # address of the received bytes
+    OFFSETS = 1  # address: where each frame starts
+    LENGTHS = 2
+    PORTS = 3
+    COUNT = 4
+    NOW = 5
+    OUT = 6  # address of the bytes to send
+    OUT_CAPACITY = 7
+    OUT_PORTS = 8
+    OUT_LENGTHS = 9
+    OUT_SOURCES = 10
+    OUT_RECORDS = 11  # how many outputs fit
+    DONE = 12  # frames that were processed
+    OUTPUTS = 13
+    OUT_USED = 14
+    STATE = 15
+    REPLICA = 16
+    SCRATCH = 17
+    FILTER = 18  # address of one bit per port that exists, or 0: every port exists
+    GROUPS = 19  # address of (first replica << 32 | replicas) per group number
+    REPLICAS = 20  # address of (port, instance) pairs
+    MAX_COPIES = 21
+    REGISTERS = 22
+    COUNTERS = 23
+    TABLES = 24  # the first table's `TableWord`s
+
+
+class TableWord(IntEnum):
+    """Words that describe one table."""
+
+    SLOTS = 0  # exact: address of the hash slots: record number + 1, or 0
+    SLOT_MASK = 1
+    KEYS = 2  # address
+    RECORDS = 3  # address: action number, then arguments at word 8
+    COUNT = 4
+    HITS = 5  # address of (packets, bytes) pairs
+    DEFAULT = 6  # number of the record of a miss
+    SIZE = 8
+
+
+RECORD_HEADER = PIECE_WORDS
+NO_ACTION = -1
+
+
+def round_up(number: int, multiple: int) -> int:
+    """Return the next multiple."""
+    return -(-number // multiple) * multiple
+
+
+def words_for(bits: int) -> int:
+    """Return how many words hold a value."""
+    words = -(-bits // WORD_BITS)
+    return words if bits <= WHOLE_BITS else round_up(words, PIECE_WORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An integer at a word offset."""
+
+    offset: int
+    bits: int
+    signed: bool = False
+
+    @property
+    def words(self) -> int:
+        """Return how many words it has; a signed field needs one bit more."""
+        return words_for(self.bits + self.signed)
+
+    @property
+    def is_wide(self) -> bool:
+        """Return whether it is a whole number of pieces."""
+        return self.words >= PIECE_WORDS
+
+
+class _Cursor:
+    def __init__(self, at: int = 0) -> None:
+        self.at = at
+
+    def place(self, bits: int, signed: bool = False) -> Place:
+        if words_for(bits + signed) >= PIECE_WORDS:
+            self.align()
+        place = Place(self.at, bits, signed)
+        self.at += place.words
+        return place
+
+    def align(self) -> int:
+        self.at = round_up(self.at, PIECE_WORDS)
+        return self.at
+
+
+class Layout:
+    """Offsets of a program's fields, registers, counters and tables."""
+
+    def __init__(self, program: Program) -> None:
+        self._headers = len(program.headers)
+        self.temporaries = temporaries(program, lambda f: words_for(f.bits + f.signed) >= PIECE_WORDS)
+        self._fields: dict[int, Place] = {}
+        self._spans: dict[int, tuple[int, int]] = {}
+        cursor = _Cursor(len(Word) + self._headers)
+        for header in program.headers.values():
+            start = cursor.align()
+            for field in header.fields:
+                if field.slot not in self.temporaries:
+                    self._fields[field.slot] = cursor.place(field.bits, field.signed)
+            self._spans[header.index] = start, cursor.at - start
+        self.kept_words = cursor.align()
+        for field in program.fields:
+            if field.slot in self.temporaries:
+                self._fields[field.slot] = cursor.place(field.bits, field.signed)
+        self.state_words = cursor.align()
+        self._place_arrays(program)
+        self._tables = {name: Control.TABLES + TableWord.SIZE * i for i, name in enumerate(program.tables)}
+        self.control_words = Control.TABLES + TableWord.SIZE * len(program.tables)
+
+    def _place_arrays(self, program: Program) -> None:
+        cursor = _Cursor()
+        self.registers: dict[str, Place] = {}
+        for register in program.registers.values():
+            cursor.align()
+            self.registers[register.name] = Place(cursor.at, register.bits)
+            cursor.at += register.size * words_for(register.bits)
+        self.register_words = cursor.align()
+        counters = [c for c in program.counters.values() if c.table is None]
+        starts = [2 * sum(c.size for c in counters[:i]) for i in range(len(counters) + 1)]
+        self.counters = {c.name: start for c, start in zip(counters, starts, strict=False)}
+        self.counter_words = starts[-1]
+
+    def field(self, field: FieldIR) -> Place:
+        """Return where a field is in the packet's state."""
+        return self._fields[field.slot]
+
+    def valid(self, header: HeaderIR) -> int:
+        """Return where a header's validity is in the packet's state."""
+        return len(Word) + header.index
+
+    def span(self, header: HeaderIR) -> tuple[int, int]:
+        """Return the first word and the number of words of a header's fields."""
+        return self._spans[header.index]
+
+    def table(self, name: str) -> int:
+        """Return where a table's words start in the control block."""
+        return self._tables[name]
+
+
+def params(action: ActionIR) -> tuple[Place, ...]:
+    """Return where the arguments of an action are in a record, after its header."""
+    cursor = _Cursor()
+    return tuple(cursor.place(param.bits) for param in action.params)
+
+
+def record_words(table: TableIR) -> int:
+    """Return the size of a table's records."""
+    actions = [*table.actions.values(), *([] if table.default is None else [table.default.action])]
+    ends = [place.offset + place.words for action in actions for place in params(action)]
+    return RECORD_HEADER + round_up(max(ends, default=0), PIECE_WORDS)
+
+
+def key_words(table: TableIR) -> tuple[int, ...]:
+    """Return the number of words of each key field."""
+    return tuple(-(-key.bits // WORD_BITS) for key in table.keys)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which fields live within one action only, so that no other part of a program can see their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+
+from ..program.ir import ActionNodeIR, PipelineIR, Program, TableIR
+from ..program.ir_actions import ActionIR, Assign, AssignHeader, Jump, JumpIfZero, RegisterRead
+from ..program.ir_expressions import CompareHeaders, FieldIR, HeaderIR
+from ..program.ir_objects import CalculationInput
+
+
+def temporaries(program: Program, eligible: Callable[[FieldIR], bool]) -> frozenset[int]:
+    """Return the slots of eligible metadata fields that every action writes before it reads them."""
+    seen: set[int] = set()
+    for pipeline in (program.ingress, program.egress):
+        for node in pipeline.nodes.values():
+            for part in fields(node):
+                if part.name not in ("actions", "action", "default", "const_entries"):
+                    seen |= reads(getattr(node, part.name))
+    for action in all_actions(program):
+        seen |= _exposed(action)
+    for other in (program.parser, program.checksums, program.calculations, program.standard):
+        seen |= reads(other)
+    for header in program.deparser.order:
+        seen |= {field.slot for field in header.fields}
+    metadata = [field for header in program.headers.values() if header.metadata for field in header.fields]
+    return frozenset(field.slot for field in metadata if eligible(field) and field.slot not in seen)
+
+
+def all_actions(program: Program) -> list[ActionIR]:
+    """Return every action that control can reach, once."""
+    found: dict[int, ActionIR] = {}
+    for pipeline in (program.ingress, program.egress):
+        for action in _actions(pipeline):
+            found[action.id] = action
+    return list(found.values())
+
+
+def _actions(pipeline: PipelineIR) -> Iterator[ActionIR]:
+    for node in pipeline.nodes.values():
+        if isinstance(node, TableIR):
+            yield from node.actions.values()
+            if node.default is not None:
+                yield node.default.action
+        elif isinstance(node, ActionNodeIR):
+            yield node.action
+
+
+def _exposed(action: ActionIR) -> set[int]:
+    """Return what an action may read before it writes it."""
+    if any(isinstance(op, Jump | JumpIfZero) for op in action.body):
+        return reads(action.body)
+    exposed: set[int] = set()
+    written: set[int] = set()
+    for op in action.body:
+        if isinstance(op, Assign):
+            exposed |= reads(op.value) - written
+            written.add(op.target.slot)
+        elif isinstance(op, RegisterRead):  # an index outside the array leaves the target as it was
+            exposed |= (reads(op.index) | {op.target.slot}) - written
+        else:
+            exposed |= reads(op) - written
+    return exposed
+
+
+def reads(part: object) -> set[int]:
+    """Return the slots of all fields that part of a program names."""
+    if isinstance(part, FieldIR):
+        return {part.slot}
+    if isinstance(part, HeaderIR):
+        return set()
+    if isinstance(part, AssignHeader | CompareHeaders):
+        pair = (part.target, part.value) if isinstance(part, AssignHeader) else (part.left, part.right)
+        return {field.slot for header in pair for field in header.fields}
+    if isinstance(part, CalculationInput) and part.field is None and part.header is not None:
+        return {field.slot for field in part.header.fields}
+    if isinstance(part, Mapping):
+        part = tuple(part.values())
+    if isinstance(part, tuple):
+        return set().union(*(reads(item) for item in part))
+    if is_dataclass(part):
+        return set().union(*(reads(getattr(part, item.name)) for item in fields(part)))
+    return set()

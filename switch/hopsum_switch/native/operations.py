@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations of actions and of the parser, in order and with jumps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from llvmlite import ir
+
+from ..program.ir_actions import (
+    AddHeader,
+    Assign,
+    AssignHeader,
+    Count,
+    Exit,
+    Hash,
+    Jump,
+    JumpIfZero,
+    MarkToDrop,
+    NoOp,
+    Operation,
+    RandomUniform,
+    RegisterRead,
+    RegisterWrite,
+    RemoveHeader,
+    Truncate,
+)
+from ..program.ir_expressions import DataExpr, FieldIR, IntType
+from .calculations import compute
+from .integers import Expr, width_of
+from .layout import WORD_BITS, Control, Place, Word
+from .liveness import reads
+from .pieces import Pieces, is_piecewise
+from .scope import CellRef, Scope, Value, word
+from .unsupported import refuse
+
+DROP_PORT = 511
+
+
+class Operations:
+    """Writes runs of operations into a function."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._pieces = Pieces(scope)
+        self.integers = self._pieces.integers
+        self._body: tuple[Operation, ...] = ()
+
+    def write_all(self, body: tuple[Operation, ...]) -> None:
+        """Write a whole body; the builder ends in the block after it."""
+        scope, self._body = self._scope, body
+        jumps = [op for op in body if isinstance(op, Jump | JumpIfZero)]
+        if not jumps:
+            self._straight(body)
+            return
+        ends = {i + 1 for i, op in enumerate(body) if isinstance(op, Jump | JumpIfZero)}
+        starts = sorted({0, len(body)} | ends | {op.to for op in jumps})
+        blocks = {start: scope.block(f"op{start}") for start in starts}
+        scope.builder.branch(blocks[0])
+        for start, end in pairwise(starts):
+            scope.start(blocks[start])
+            self._straight([op for op in body[start:end] if not isinstance(op, Jump | JumpIfZero)])
+            self._leave(body[end - 1], blocks, blocks[end])
+        scope.start(blocks[len(body)])
+
+    def store(self, pointer: Value, place: Place, expr: Expr) -> None:
+        """Write an expression to memory, wrapped to the place's width."""
+        if place.is_wide and not place.signed:
+            self._pieces.store(pointer, place, expr)
+            return
+        width = WORD_BITS * place.words
+        value = self._wrap_signed(expr, place) if place.signed else self.integers.low(expr, width)
+        if not place.signed and (expr.type.signed or expr.type.bits > place.bits) and place.bits < width:
+            value = self._scope.builder.and_(value, ir.Constant(value.type, (1 << place.bits) - 1))
+        self._scope.builder.store(value, pointer, align=8)
+
+    def store_word(self, field: FieldIR, value: Value) -> None:
+        """Set a field from an unsigned word, wrapped to the field's width."""
+        pointer = self._scope.variable(value)
+        cell = CellRef(pointer, Place(0, WORD_BITS))
+        self.store(self._scope.field_pointer(field), self._scope.layout.field(field), cell)
+
+    def _leave(self, last: Operation, blocks: dict[int, Value], following: Value) -> None:
+        if isinstance(last, Jump):
+            self._scope.builder.branch(blocks[last.to])
+        elif isinstance(last, JumpIfZero):
+            value = self.integers.exact(last.value)
+            zero = self._scope.builder.icmp_unsigned("==", value, ir.Constant(value.type, 0))
+            self._scope.builder.cbranch(zero, blocks[last.to], following)
+        else:
+            self._scope.builder.branch(following)
+
+    def _straight(self, body: Sequence[Operation]) -> None:
+        run: list[Assign] = []
+        for op in body:
+            if isinstance(op, Assign) and self._joins(run, op):
+                run.append(op)
+                continue
+            self._flush(run)
+            run = []
+            if isinstance(op, Assign) and self._joins(run, op):
+                run.append(op)
+            else:
+                _WRITERS[type(op)](self, op)
+        self._flush(run)
+
+    def _joins(self, run: list[Assign], op: Assign) -> bool:
+        place = self._scope.layout.field(op.target)
+        if not place.is_wide or place.signed or not is_piecewise(op.value):
+            return False
+        return not run or self._scope.layout.field(run[0].target).words == place.words
+
+    def _flush(self, run: list[Assign]) -> None:
+        if run:
+            others = tuple(op for op in self._body if not any(op is member for member in run))
+            dead = self._scope.layout.temporaries - reads(others)
+            self._pieces.assign(run, dead)
+
+    def _assign(self, op: Assign) -> None:
+        self.store(self._scope.field_pointer(op.target), self._scope.layout.field(op.target), op.value)
+
+    def _wrap_signed(self, expr: Expr, place: Place) -> Value:
+        """Return what a signed field holds after a store; see `interp.packet.wrap_signed`."""
+        builder, width = self._scope.builder, WORD_BITS * place.words
+        if expr.type.as_signed().bits <= place.bits:
+            return self.integers.low(expr, width)
+        own = max(width, width_of(expr.type.as_signed()))
+        value = self.integers.low(expr, own)
+        low, high = (ir.Constant(value.type, bound) for bound in (-(1 << (place.bits - 1)), 1 << place.bits))
+        fits = builder.and_(builder.icmp_signed(">=", value, low), builder.icmp_signed("<", value, high))
+        spare = ir.Constant(value.type, own - place.bits)
+        wrapped = builder.ashr(builder.shl(value, spare), spare)
+        return self.integers.resize(builder.select(fits, value, wrapped), width, signed=True)
+
+    def _assign_header(self, op: AssignHeader) -> None:
+        scope, builder = self._scope, self._scope.builder
+        if op.target.name == op.value.name:
+            return
+        (target, words), (source, _) = scope.layout.span(op.target), scope.layout.span(op.value)
+        with builder.if_else(scope.is_valid(op.value)) as (then, otherwise):
+            with then:
+                scope.set_valid(op.target, 1)
+                scope.copy(scope.at(scope.state, target), scope.at(scope.state, source), 8 * words)
+            with otherwise:
+                if not op.target.metadata:
+                    scope.set_valid(op.target, 0)
+
+    def _add_header(self, op: AddHeader) -> None:
+        if op.header.metadata:
+            return
+        scope = self._scope
+        with scope.when(scope.builder.not_(scope.is_valid(op.header))):
+            scope.set_valid(op.header, 1)
+            first, words = scope.layout.span(op.header)
+            if not self._overwritten(op):
+                scope.clear(scope.at(scope.state, first), 8 * words)
+            scope.set(Word.LENGTH, scope.builder.add(scope.get(Word.LENGTH), word(op.header.bits // 8)))
+
+    def _overwritten(self, op: AddHeader) -> bool:
+        """Return whether what follows in this body sets every field before anything can read one."""
+        left = {field.slot for field in op.header.fields}
+        position = next(i for i, other in enumerate(self._body) if other is op)
+        for following in self._body[position + 1 :]:
+            if not isinstance(following, Assign) or reads(following.value) & left:
+                break
+            left.discard(following.target.slot)
+        return not left
+
+    def _remove_header(self, op: RemoveHeader) -> None:
+        if op.header.metadata:
+            return
+        scope = self._scope
+        with scope.when(scope.is_valid(op.header)):
+            scope.set_valid(op.header, 0)
+            scope.set(Word.LENGTH, scope.builder.sub(scope.get(Word.LENGTH), word(op.header.bits // 8)))
+
+    def _mark_to_drop(self, op: MarkToDrop) -> None:
+        self.store_word(op.egress_spec, word(DROP_PORT))
+        if op.mcast_grp is not None:
+            self.store_word(op.mcast_grp, word(0))
+
+    def _exit(self, op: Exit) -> None:
+        del op
+        self._scope.set(Word.EXITED, 1)
+
+    def _truncate(self, op: Truncate) -> None:
+        scope = self._scope
+        scope.set(Word.LIMIT, scope.minimum(scope.get(Word.LIMIT), self.integers.word(op.length)))
+
+    def _register_read(self, op: RegisterRead) -> None:
+        scope = self._scope
+        inside, index = self._index(op.index, op.register.size)
+        with scope.when(inside):
+            cell = self._cell(op.register.name, index)
+            self.store(scope.field_pointer(op.target), scope.layout.field(op.target), cell)
+
+    def _register_write(self, op: RegisterWrite) -> None:
+        inside, index = self._index(op.index, op.register.size)
+        with self._scope.when(inside):
+            cell = self._cell(op.register.name, index)
+            self.store(cell.pointer, cell.place, op.value)
+
+    def _cell(self, name: str, index: Value) -> CellRef:
+        scope, place = self._scope, self._scope.layout.registers[name]
+        offset = scope.builder.add(word(place.offset), scope.builder.mul(index, word(place.words)))
+        return CellRef(scope.at(scope.address(Control.REGISTERS), offset), place)
+
+    def _count(self, op: Count) -> None:
+        scope, builder = self._scope, self._scope.builder
+        inside, index = self._index(op.index, op.counter.size)
+        with scope.when(inside):
+            start, base = scope.layout.counters[op.counter.name], scope.address(Control.COUNTERS)
+            for offset, amount in ((0, word(1)), (op.counter.size, scope.get(Word.RECEIVED))):
+                at = builder.add(index, word(start + offset))
+                scope.store(builder.add(scope.load(base, at), amount), base, at)
+
+    def _hash(self, op: Hash) -> None:
+        builder = self._scope.builder
+        size, base = self.integers.word(op.size), self.integers.word(op.base)
+        size = builder.select(builder.icmp_unsigned("==", size, word(0)), word(1), size)
+        value = compute(self._scope, op.calculation)
+        self.store_word(op.target, builder.add(builder.urem(value, size), base))
+
+    def _random(self, op: RandomUniform) -> None:
+        raise refuse("random", f"{op.target.qualified} in {self._scope.where}")
+
+    def _no_op(self, op: NoOp) -> None:
+        del op
+
+    def _index(self, expr: DataExpr, size: int) -> tuple[Value, Value]:
+        """Return whether an index is inside an array, and the index as a word."""
+        kind = expr.type.covering(IntType(max(1, size.bit_length()), False))
+        value = self.integers.low(expr, width_of(kind))
+        inside = self._scope.builder.icmp_unsigned("<", value, ir.Constant(value.type, size))
+        return inside, self.integers.resize(value, WORD_BITS, signed=False)
+
+
+_WRITERS: dict[type, Callable[[Operations, Any], None]] = {
+    Assign: Operations._assign,
+    AssignHeader: Operations._assign_header,
+    AddHeader: Operations._add_header,
+    RemoveHeader: Operations._remove_header,
+    MarkToDrop: Operations._mark_to_drop,
+    Exit: Operations._exit,
+    Truncate: Operations._truncate,
+    RegisterRead: Operations._register_read,
+    RegisterWrite: Operations._register_write,
+    Count: Operations._count,
+    Hash: Operations._hash,
+    RandomUniform: Operations._random,
+    NoOp: Operations._no_op,
+}

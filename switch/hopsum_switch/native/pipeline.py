@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The v1model architecture around a program's blocks; see `interp.v1model` for its rules.
+
+`run` takes the address of the control block. It processes frames until all are done or the output buffers
+may be too small for what the next frame can cause; it says in the block how far it came.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ..program.ir import ChecksumIR
+from ..program.ir_expressions import FieldIR
+from .calculations import compute
+from .control import write_control
+from .frames import Frames
+from .layout import Control, Word, words_for
+from .operations import DROP_PORT, Operations
+from .parser import write_parser
+from .scope import I1, I64, PTR, CellRef, Scope, Unit, Value, word
+from .unsupported import refuse
+
+INSTANCE_NORMAL = 0
+INSTANCE_REPLICATION = 5
+NO_LIMIT = 1 << 62
+MAX_PORTS = 1 << 16
+MAX_GROUPS = 1 << 16
+
+_QUEUEING = ("enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth")
+
+
+def write_program(unit: Unit) -> None:
+    """Write all functions of a program; `run` is the one to call. Raises: UnsupportedError."""
+    for name, field in unit.program.standard.items():
+        if field.signed or field.bits > 64:
+            raise refuse("standard metadata", name)
+    write_parser(unit)
+    _write_verify(unit)
+    write_control(unit, "ingress", unit.program.ingress)
+    write_control(unit, "egress", unit.program.egress)
+    _write_deparser(unit)
+    _write_emit(unit)
+    _write_process(unit)
+    _write_run(unit)
+
+
+def header_bytes(unit: Unit) -> int:
+    """Return the most that the deparser adds to what was not parsed."""
+    return sum(header.bits // 8 for header in unit.program.deparser.order)
+
+
+class _Metadata:
+    """Writes the architecture's metadata; fields that a program lacks are skipped."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._operations = Operations(scope)
+
+    def find(self, name: str, group: str = "standard_metadata") -> FieldIR | None:
+        return self._scope.unit.program.standard.get(f"{group}.{name}")
+
+    def set(self, name: str, value: Value | int, group: str = "standard_metadata") -> None:
+        field = self.find(name, group)
+        if field is not None:
+            self._operations.store_word(field, word(value) if isinstance(value, int) else value)
+
+    def get(self, name: str, group: str = "standard_metadata") -> Value:
+        """Return a field; 0 if the program lacks it."""
+        field = self.find(name, group)
+        return word(0) if field is None else self._scope.load(self._scope.field_pointer(field), 0)
+
+    def set_queueing(self, now: Value) -> None:
+        if all(self.find(name, "queueing_metadata") is not None for name in _QUEUEING):
+            for name in _QUEUEING:
+                self.set(name, now if name == "enq_timestamp" else 0, "queueing_metadata")
+
+
+def _applies(scope: Scope, checksum: ChecksumIR) -> Value:
+    if checksum.condition is None:
+        return ir.Constant(I1, 1)
+    scope.where = checksum.name
+    return Operations(scope).integers.condition(checksum.condition)
+
+
+def _write_verify(unit: Unit) -> None:
+    """Write `verify`: whether all checksums that apply are right."""
+    scope = Scope(unit, unit.declare("verify", I64, [PTR, PTR]))
+    builder, wrong = scope.builder, scope.variable(word(0))
+    for checksum in unit.program.checksums:
+        if not checksum.verify:
+            continue
+        applies = builder.and_(scope.is_valid(checksum.header), _applies(scope, checksum))
+        with scope.when(applies):
+            integers = Operations(scope).integers
+            place = scope.layout.field(checksum.target)
+            stored = CellRef(scope.field_pointer(checksum.target), place)
+            value = integers.low(stored, 64 * words_for(place.bits + 1))
+            computed = integers.resize(compute(scope, checksum.calculation), value.type.width, signed=False)
+            differs = builder.zext(builder.icmp_unsigned("!=", computed, value), I64)
+            builder.store(builder.or_(builder.load(wrong, typ=I64), differs), wrong)
+    builder.ret(builder.load(wrong, typ=I64))
+
+
+def _write_deparser(unit: Unit) -> None:
+    """Write `deparse`: update checksums, write the frame at the third argument, return its length."""
+    scope = Scope(unit, unit.declare("deparse", I64, [PTR, PTR, PTR]))
+    builder, target = scope.builder, scope.args
+    for checksum in unit.program.checksums:
+        if checksum.update:
+            with scope.when(_applies(scope, checksum)):
+                Operations(scope).store_word(checksum.target, compute(scope, checksum.calculation))
+    length = scope.variable(word(0))
+    for header in unit.program.deparser.order:
+        with scope.when(scope.is_valid(header)):
+            at = builder.load(length, typ=I64)
+            fields = [(scope.field_pointer(field), field.bits) for field in header.fields]
+            Frames(scope).emit(fields, scope.byte(target, at))
+            builder.store(builder.add(at, word(header.bits // 8)), length)
+    at, data = builder.load(length, typ=I64), scope.get(Word.DATA)
+    rest = builder.sub(scope.get(Word.RECEIVED), data)
+    limit = scope.get(Word.LIMIT)
+    room = builder.select(builder.icmp_unsigned(">", limit, at), builder.sub(limit, at), word(0))
+    source = scope.byte(builder.inttoptr(scope.get(Word.FRAME), PTR), data)
+    scope.copy(scope.byte(target, at), source, scope.minimum(rest, room))
+    builder.ret(scope.minimum(builder.add(at, rest), limit))
+
+
+def _write_emit(unit: Unit) -> None:
+    """Write `emit`: run egress on a packet for the port in the third argument and append the frame."""
+    scope = Scope(unit, unit.declare("emit", ir.VoidType(), [PTR, PTR, I64]))
+    builder, meta, port = scope.builder, _Metadata(scope), scope.function.args[2]
+    leave = scope.block("leave")
+    now = scope.shared(Control.NOW)
+    _leave_if(scope, builder.icmp_unsigned("!=", meta.get("priority", "intrinsic_metadata"), word(0)), leave)
+    meta.set_queueing(now)
+    meta.set("egress_global_timestamp", now, "intrinsic_metadata")
+    meta.set("egress_port", port)
+    meta.set("egress_spec", DROP_PORT + 1)
+    meta.set("packet_length", scope.get(Word.LENGTH))
+    builder.call(unit.functions["egress"], [scope.state, scope.control])
+    _leave_if(scope, builder.icmp_unsigned("==", meta.get("egress_spec"), word(DROP_PORT)), leave)
+    used, number = scope.shared(Control.OUT_USED), scope.shared(Control.OUTPUTS)
+    target = scope.byte(scope.address(Control.OUT), used)
+    length = builder.call(unit.functions["deparse"], [scope.state, scope.control, target])
+    _leave_if(scope, builder.not_(_exists(scope, port)), leave)
+    values = {Control.OUT_PORTS: port, Control.OUT_LENGTHS: length, Control.OUT_SOURCES: scope.shared(Control.DONE)}
+    for array, value in values.items():
+        scope.store(value, scope.address(array), number)
+    scope.store(builder.add(used, length), scope.control, Control.OUT_USED)
+    scope.store(builder.add(number, word(1)), scope.control, Control.OUTPUTS)
+    builder.branch(leave)
+    scope.start(leave)
+    builder.ret_void()
+
+
+def _leave_if(scope: Scope, condition: Value, leave: Value) -> None:
+    following = scope.block("stay")
+    scope.builder.cbranch(condition, leave, following)
+    scope.start(following)
+
+
+def _exists(scope: Scope, port: Value) -> Value:
+    """Return whether a port is in the filter."""
+    builder = scope.builder
+    result = scope.variable(word(1))
+    present = scope.shared(Control.FILTER)
+    with scope.when(builder.icmp_unsigned("!=", present, word(0))):
+        builder.store(word(0), result)
+        with scope.when(builder.icmp_unsigned("<", port, word(MAX_PORTS))):
+            bits = scope.load(builder.inttoptr(present, PTR), builder.lshr(port, word(6)))
+            bit = builder.lshr(bits, builder.and_(port, word(63)))
+            builder.store(builder.and_(bit, word(1)), result)
+    return builder.icmp_unsigned("!=", builder.load(result, typ=I64), word(0))
+
+
+def _write_process(unit: Unit) -> None:
+    """Write `process`: one frame, prepared in the packet's state, for the ingress port in the third argument."""
+    scope = Scope(unit, unit.declare("process", ir.VoidType(), [PTR, PTR, I64]))
+    builder, meta, layout = scope.builder, _Metadata(scope), scope.layout
+    both = [scope.state, scope.control]
+    for header in unit.program.headers.values():
+        scope.set_valid(header, int(header.metadata))
+    first = layout.valid(next(iter(unit.program.headers.values()))) + len(unit.program.headers)
+    scope.clear(scope.at(scope.state, first), 8 * (layout.kept_words - first))
+    meta.set("ingress_port", scope.function.args[2])
+    meta.set("packet_length", scope.get(Word.RECEIVED))
+    meta.set("ingress_global_timestamp", scope.shared(Control.NOW), "intrinsic_metadata")
+    builder.call(unit.functions["parse"], both)
+    scope.set(Word.DATA, scope.get(Word.POSITION))
+    wrong = builder.call(unit.functions["verify"], both)
+    meta.set("parser_error", scope.get(Word.ERROR))
+    meta.set("checksum_error", wrong)
+    builder.call(unit.functions["ingress"], both)
+    scope.set(Word.EXITED, 0)
+    group, leave = meta.get("mcast_grp", "intrinsic_metadata"), scope.block("leave")
+    several, single = scope.block("several"), scope.block("single")
+    builder.cbranch(builder.icmp_unsigned("!=", group, word(0)), several, single)
+    scope.start(single)
+    port = meta.get("egress_spec")
+    _leave_if(scope, builder.icmp_unsigned("==", port, word(DROP_PORT)), leave)
+    meta.set("instance_type", INSTANCE_NORMAL)
+    builder.call(unit.functions["emit"], [*both, port])
+    builder.branch(leave)
+    scope.start(several)
+    _leave_if(scope, builder.icmp_unsigned(">=", group, word(MAX_GROUPS)), leave)
+    _replicate(unit, scope, meta, group)
+    builder.branch(leave)
+    scope.start(leave)
+    builder.ret_void()
+
+
+def _replicate(unit: Unit, scope: Scope, meta: _Metadata, group: Value) -> None:
+    """Emit one copy per replica; fields of invalid headers are 0 in copies, a cut does not go with them."""
+    builder, layout = scope.builder, scope.layout
+    meta.set("instance_type", INSTANCE_REPLICATION)
+    for header in unit.program.headers.values():
+        first, words = layout.span(header)
+        if not header.metadata and words:
+            with scope.when(builder.not_(scope.is_valid(header))):
+                scope.clear(scope.at(scope.state, first), 8 * words)
+    scope.set(Word.LIMIT, NO_LIMIT)
+    packed = scope.load(scope.address(Control.GROUPS), group)
+    first_replica, count = builder.lshr(packed, word(32)), builder.and_(packed, word(0xFFFFFFFF))
+    copy = scope.address(Control.REPLICA)
+    rid = meta.find("egress_rid", "intrinsic_metadata")
+    with scope.repeat(count) as index:
+        at = builder.shl(builder.add(first_replica, index), word(1))
+        replicas = scope.address(Control.REPLICAS)
+        port, instance = scope.load(replicas, at), scope.load(replicas, builder.add(at, word(1)))
+        scope.copy(copy, scope.state, 8 * layout.kept_words)
+        if rid is not None:
+            masked = builder.and_(instance, word((1 << rid.bits) - 1))
+            scope.store(masked, copy, layout.field(rid).offset)
+        builder.call(unit.functions["emit"], [copy, scope.control, port])
+
+
+def _write_run(unit: Unit) -> None:
+    """Write `run`: all frames."""
+    scope = Scope(unit, unit.declare("run", ir.VoidType(), [PTR, PTR], public=True))
+    builder = scope.builder
+    head, body, end = (scope.block(name) for name in ("head", "body", "end"))
+    builder.branch(head)
+    scope.start(head)
+    number = scope.shared(Control.DONE)
+    more, check = builder.icmp_unsigned("<", number, scope.shared(Control.COUNT)), scope.block("check")
+    builder.cbranch(more, check, end)
+    scope.start(check)
+    length = scope.load(scope.address(Control.LENGTHS), number)
+    copies = scope.shared(Control.MAX_COPIES)
+    needed = builder.mul(copies, builder.add(length, word(header_bytes(unit))))
+    bytes_left = builder.sub(scope.shared(Control.OUT_CAPACITY), scope.shared(Control.OUT_USED))
+    records_left = builder.sub(scope.shared(Control.OUT_RECORDS), scope.shared(Control.OUTPUTS))
+    fits = builder.and_(
+        builder.icmp_unsigned("<=", needed, bytes_left), builder.icmp_unsigned("<=", copies, records_left)
+    )
+    builder.cbranch(fits, body, end)
+    scope.start(body)
+    offset = scope.load(scope.address(Control.OFFSETS), number)
+    start = {
+        Word.RECEIVED: length,
+        Word.POSITION: word(0),
+        Word.LENGTH: length,
+        Word.LIMIT: word(NO_LIMIT),
+        Word.EXITED: word(0),
+        Word.FRAME: builder.add(scope.shared(Control.FRAMES), offset),
+        Word.DATA: word(0),
+    }
+    for which, value in start.items():
+        scope.set(which, value)
+    port = scope.load(scope.address(Control.PORTS), number)
+    builder.call(unit.functions["process"], [scope.state, scope.control, port])
+    scope.store(builder.add(scope.shared(Control.DONE), word(1)), scope.control, Control.DONE)
+    builder.branch(head)
+    scope.start(end)
+    builder.ret_void()

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A function under construction: its builder, the pointers it was given, and where things are.
+
+LLVM values have no Python types of their own here (`Value`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir
+
+from ..program.ir import Program
+from ..program.ir_expressions import FieldIR, FieldRef, HeaderIR, IntType, ParamRef
+from .layout import Control, Layout, Place, Word
+
+Value = Any
+
+I1 = ir.IntType(1)
+I8 = ir.IntType(8)
+I64 = ir.IntType(64)
+PTR = ir.PointerType()
+VECTOR = ir.VectorType(I64, 8)
+
+
+class CellRef:
+    """The value of a register cell, as an expression leaf."""
+
+    def __init__(self, pointer: Value, place: Place) -> None:
+        self.pointer = pointer
+        self.place = place
+        self.type = IntType(place.bits + place.signed, place.signed)
+
+
+def word(value: int) -> Value:
+    """Return a 64-bit constant."""
+    return ir.Constant(I64, value & (1 << 64) - 1)
+
+
+class Unit:
+    """The module under construction."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.layout = Layout(program)
+        self.module = ir.Module(name="program")
+        self.functions: dict[str, Value] = {}
+
+    def declare(self, name: str, result: Value, arguments: list[Value], *, public: bool = False) -> Value:
+        """Return a new function whose pointer arguments do not overlap."""
+        function = ir.Function(self.module, ir.FunctionType(result, arguments), name)
+        if not public:
+            function.linkage = "internal"
+        function.attributes.add("nounwind")
+        for argument in function.args:
+            if argument.type == PTR:
+                argument.add_attribute("noalias")
+        self.functions[name] = function
+        return function
+
+    def intrinsic(self, name: str, result: Value, arguments: list[Value]) -> Value:
+        """Return an intrinsic by its full name."""
+        if name not in self.functions:
+            self.functions[name] = ir.Function(self.module, ir.FunctionType(result, arguments), name)
+        return self.functions[name]
+
+    def constant_bytes(self, name: str, values: list[int], bits: int) -> Value:
+        """Return a constant array of integers."""
+        if name not in self.module.globals:
+            kind = ir.ArrayType(ir.IntType(bits), len(values))
+            array = ir.GlobalVariable(self.module, kind, name)
+            array.linkage, array.global_constant = "internal", True
+            array.initializer = ir.Constant(kind, values)
+        return self.module.globals[name]
+
+
+class Scope:
+    """One function: `state` and `control` are its first two arguments, `args` the arguments of an action."""
+
+    def __init__(self, unit: Unit, function: Value, params: tuple[Place, ...] = ()) -> None:
+        self.unit = unit
+        self.layout = unit.layout
+        self.function = function
+        self.builder = ir.IRBuilder(function.append_basic_block("entry"))
+        self.state, self.control = function.args[0], function.args[1]
+        self.args = function.args[2] if len(function.args) > 2 else None
+        self.params = params
+        self.where = function.name
+
+    def at(self, base: Value, words: int | Value) -> Value:
+        """Return base + words."""
+        offset = word(words) if isinstance(words, int) else words
+        return self.builder.gep(base, [offset], source_etype=I64)
+
+    def byte(self, base: Value, offset: int | Value) -> Value:
+        """Return base + bytes."""
+        offset = word(offset) if isinstance(offset, int) else offset
+        return self.builder.gep(base, [offset], source_etype=I8)
+
+    def load(self, base: Value, words: int | Value) -> Value:
+        """Return the word at base + words."""
+        return self.builder.load(self.at(base, words), typ=I64, align=8)
+
+    def store(self, value: Value, base: Value, words: int | Value) -> None:
+        """Set the word at base + words."""
+        self.builder.store(value, self.at(base, words), align=8)
+
+    def get(self, which: Word) -> Value:
+        """Return a word of the packet's state."""
+        return self.load(self.state, int(which))
+
+    def set(self, which: Word, value: Value | int) -> None:
+        """Set a word of the packet's state."""
+        self.store(word(value) if isinstance(value, int) else value, self.state, int(which))
+
+    def shared(self, which: Control | int) -> Value:
+        """Return a word of the control block."""
+        return self.load(self.control, int(which))
+
+    def address(self, which: Control | int) -> Value:
+        """Return a word of the control block as a pointer."""
+        return self.builder.inttoptr(self.shared(which), PTR)
+
+    def is_valid(self, header: HeaderIR) -> Value:
+        """Return whether a header is valid."""
+        return self.builder.icmp_unsigned("!=", self.load(self.state, self.layout.valid(header)), word(0))
+
+    def set_valid(self, header: HeaderIR, flag: int) -> None:
+        """Set a header's validity."""
+        self.store(word(flag), self.state, self.layout.valid(header))
+
+    def field_pointer(self, field: FieldIR) -> Value:
+        """Return the address of a field."""
+        return self.at(self.state, self.layout.field(field).offset)
+
+    def leaf(self, expr: FieldRef | ParamRef | CellRef) -> tuple[Value, Place]:
+        """Return address and shape of what a leaf of an expression names."""
+        if isinstance(expr, CellRef):
+            return expr.pointer, expr.place
+        if isinstance(expr, FieldRef):
+            return self.field_pointer(expr.field), self.layout.field(expr.field)
+        place = self.params[expr.index]
+        return self.at(self.args, place.offset), place
+
+    def copy(self, target: Value, source: Value, size: int | Value) -> None:
+        """Copy bytes between memory that does not overlap."""
+        memcpy = self.unit.intrinsic("llvm.memcpy.p0.p0.i64", ir.VoidType(), [PTR, PTR, I64, I1])
+        size = word(size) if isinstance(size, int) else size
+        self.builder.call(memcpy, [target, source, size, ir.Constant(I1, 0)])
+
+    def clear(self, target: Value, size: int) -> None:
+        """Set bytes to 0."""
+        memset = self.unit.intrinsic("llvm.memset.p0.i64", ir.VoidType(), [PTR, I8, I64, I1])
+        self.builder.call(memset, [target, ir.Constant(I8, 0), word(size), ir.Constant(I1, 0)])
+
+    def variable(self, value: Value) -> Value:
+        """Return the address of a new local word."""
+        with self.builder.goto_entry_block():
+            pointer = self.builder.alloca(I64)
+        self.builder.store(value, pointer)
+        return pointer
+
+    def minimum(self, left: Value, right: Value) -> Value:
+        """Return the smaller of two unsigned words."""
+        return self.builder.select(self.builder.icmp_unsigned("<", left, right), left, right)
+
+    def block(self, name: str) -> Value:
+        """Return a new block at the end of the function."""
+        return self.function.append_basic_block(name)
+
+    def start(self, block: Value) -> None:
+        """Go on writing in a block."""
+        self.builder.position_at_end(block)
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """Write code that runs if a condition holds."""
+        with self.builder.if_then(condition):
+            yield
+
+    @contextmanager
+    def repeat(self, count: Value) -> Iterator[Value]:
+        """Write code that runs for 0 .. count - 1."""
+        builder = self.builder
+        before, head, body, end = builder.block, self.block("head"), self.block("body"), self.block("end")
+        builder.branch(head)
+        self.start(head)
+        index = builder.phi(I64)
+        index.add_incoming(word(0), before)
+        builder.cbranch(builder.icmp_unsigned("<", index, count), body, end)
+        self.start(body)
+        yield index
+        index.add_incoming(builder.add(index, word(1)), builder.block)
+        builder.branch(head)
+        self.start(end)

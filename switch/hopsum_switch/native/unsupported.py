@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only the interpreter runs. The one list: compiler and tests read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..errors import UnsupportedError
+from ..program.source import SourceInfo, at
+
+UNSUPPORTED: Mapping[str, str] = {
+    "big integer": "an intermediate value of more than 16384 bits",
+    "big product": "* on values of more than 256 bits",
+    "big quotient": "/ and % on values of more than 64 bits",
+    "hash input": "a calculation in which a header that may be invalid ends within a byte and more follows",
+    "nesting": "an expression that is nested too deeply",
+    "random": "random(), whose numbers are those of the interpreter's generator",
+    "range key": "a range key of more than 64 bits",
+    "signed length": "a length, hash base or hash size that can be negative",
+    "standard metadata": "a metadata field of the architecture that is signed or has more than 64 bits",
+    "wide length": "a length of more than 63 bits",
+}
+
+
+def refuse(construct: str, what: str, source: SourceInfo | None = None) -> UnsupportedError:
+    """Return the error for a construct of `UNSUPPORTED`, naming the object and its place in the source."""
+    where = f"{what}{at(source)}"
+    return UnsupportedError(f"not compiled: {construct}: {where}; only interpreted: {UNSUPPORTED[construct]}")

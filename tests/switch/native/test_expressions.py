@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random expressions and runs of assignments: machine code against the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from hopsum_switch.errors import ProgramError, UnsupportedError
+
+from ..core.builder import Json, assign, build, expression, field, hexstr, primitive
+from .agreement import Pair
+
+WIDTHS = {"a": 8, "b": 16, "c": 100, "v": 512, "w": 2048, "x": 1000, "y": 600, "s": 8, "t": 72, "z": 4}
+SIGNED = ("s", "t")
+ARITHMETIC = ["+", "-", "&", "|", "^"]
+COMPARISONS = ["==", "!=", "<", "<=", ">", ">="]
+SETTINGS = settings(
+    max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+)
+
+
+def leaves() -> st.SearchStrategy[Json]:
+    lane = st.sampled_from([8, 16, 32]).map(lambda bits: hexstr(sum(1 << i for i in range(0, 2048, bits))))
+    fields = st.sampled_from([field("h", name) for name in WIDTHS])
+    return st.one_of(fields, st.integers(-(2**70), 2**70).map(hexstr), st.integers(0, 255).map(hexstr), lane)
+
+
+def data_trees(depth: int) -> st.SearchStrategy[Json]:
+    if depth == 0:
+        return leaves()
+    data, condition = data_trees(depth - 1), bool_trees(depth - 1)
+    unsigned = st.sampled_from([field("h", "a"), field("h", "b")])
+    positive = st.integers(1, 2**40).map(hexstr)
+    return st.one_of(
+        leaves(),
+        st.builds(expression, st.sampled_from(ARITHMETIC), data, data),
+        st.builds(expression, st.sampled_from(ARITHMETIC), data, data),
+        st.builds(expression, st.just("*"), data, unsigned),
+        st.builds(expression, st.sampled_from(["<<", ">>"]), data, st.integers(0, 1100).map(hexstr)),
+        st.builds(expression, st.sampled_from(["<<", ">>"]), data, st.just(field("h", "a"))),
+        st.builds(expression, st.sampled_from(["/", "%"]), unsigned, positive),
+        st.builds(expression, st.just("~"), st.none(), data),
+        st.builds(expression, st.just("-"), st.none(), data),
+        st.builds(
+            expression,
+            st.sampled_from(["two_comp_mod", "usat_cast", "sat_cast"]),
+            data,
+            st.integers(1, 80).map(hexstr),
+        ),
+        st.builds(expression, st.just("?"), data, data, condition),
+        st.builds(expression, st.just("b2d"), st.none(), condition),
+    )
+
+
+def bool_trees(depth: int) -> st.SearchStrategy[Json]:
+    constant: st.SearchStrategy[Json] = st.booleans().map(lambda value: {"type": "bool", "value": value})
+    if depth == 0:
+        return constant
+    data, condition = data_trees(depth - 1), bool_trees(depth - 1)
+    return st.one_of(
+        st.builds(expression, st.sampled_from(COMPARISONS), data, data),
+        st.builds(expression, st.sampled_from(["and", "or", "==", "!="]), condition, condition),
+        st.builds(expression, st.just("not"), st.none(), condition),
+        st.builds(expression, st.just("d2b"), st.none(), data),
+        st.builds(expression, st.just("?"), condition, condition, condition),
+    )
+
+
+def pair_for(*primitives: Json) -> Pair:
+    builder = build(*((name, bits, name in SIGNED) for name, bits in WIDTHS.items()))
+    for name in ("p", "q"):  # scratch of one action
+        builder.data["header_types"][3]["fields"].append([name, 2048, False])
+    arrays = builder.data["register_arrays"]
+    arrays.append({**arrays[0], "name": "wide", "id": 1, "bitwidth": 2000})
+    builder.primitives += [*primitives, assign(field("standard_metadata", "egress_spec"), hexstr(1))]
+    try:
+        return Pair(builder.load())
+    except UnsupportedError as error:
+        assume(": big " not in str(error))
+        raise
+    except ProgramError:
+        assume(False)
+        raise
+
+
+SIZE = sum(WIDTHS.values()) // 8
+FRAMES = st.one_of(st.binary(min_size=SIZE, max_size=SIZE), st.sampled_from([bytes(SIZE), b"\xff" * SIZE]))
+
+
+def run(pair: Pair, frames: list[bytes]) -> None:
+    for frame in frames:
+        pair.process(1, frame)
+        pair.process(2, frame[::-1])
+    pair.same_state()
+
+
+@SETTINGS
+@given(trees=st.lists(data_trees(3), min_size=5, max_size=5), frames=st.lists(FRAMES, min_size=6, max_size=6))
+def test_expressions(trees: list[Json], frames: list[bytes]) -> None:
+    targets = ("b", "c", "w", "s", "t")
+    run(pair_for(*(assign(field("h", name), tree) for name, tree in zip(targets, trees, strict=True))), frames)
+
+
+def wide_trees(depth: int) -> st.SearchStrategy[Json]:
+    names = [field("h", "w"), field("h", "x"), field("h", "v"), field("scalars", "p"), field("scalars", "q")]
+    lane = st.sampled_from([8, 32, 64]).flatmap(
+        lambda bits: st.sampled_from([0, bits - 1]).map(
+            lambda at: hexstr(sum(1 << i + at for i in range(0, 2048, bits)))
+        )
+    )
+    leaf = st.one_of(st.sampled_from(names), st.sampled_from(names), lane)
+    if depth == 0:
+        return leaf
+    tree = wide_trees(depth - 1)
+    amounts = st.sampled_from([1, 8, 31, 64, 65, 512, 777]).map(hexstr)
+    spread = st.builds(lambda x, k: expression("-", expression("<<", x, k), x), tree, amounts)
+    return st.one_of(
+        leaf,
+        spread,
+        st.builds(expression, st.sampled_from(ARITHMETIC), tree, tree),
+        st.builds(expression, st.sampled_from(["<<", ">>"]), tree, amounts),
+        st.builds(expression, st.just("~"), st.none(), tree),
+    )
+
+
+@SETTINGS
+@given(data=st.data(), frames=st.lists(FRAMES, min_size=6, max_size=6))
+def test_runs_of_wide_assignments(data: Any, frames: list[bytes]) -> None:
+    steps = [assign(field("scalars", "p"), field("h", "w")), assign(field("scalars", "q"), field("h", "x"))]
+    targets = st.sampled_from([("h", "w"), ("h", "x"), ("scalars", "p"), ("scalars", "q"), ("h", "v")])
+    for _ in range(6):
+        steps.append(assign(field(*data.draw(targets)), data.draw(wide_trees(3))))
+    cells = {"type": "register_array", "value": "wide"}
+    steps.insert(4, primitive("register_write", cells, hexstr(1), field("h", "w")))
+    steps.append(primitive("register_read", field("h", "x"), cells, hexstr(1)))
+    run(pair_for(*steps), frames)
+
+
+@pytest.mark.parametrize("op", ["+", "-"])
+@pytest.mark.parametrize("low", [0, 1, 63, 64, 511, 512, 1024, 2047])
+def test_carries_ripple_as_far_as_they_must(op: str, low: int) -> None:
+    pair = pair_for(assign(field("h", "w"), expression(op, field("h", "w"), hexstr(1 << low))))
+    for value in (0, (1 << 2048) - 1, ((1 << 2048) - 1) ^ (1 << 1500), 1 << 2047, (1 << 2000) - 1 & ~((1 << low) - 1)):
+        below = 8 * SIZE - sum(WIDTHS[name] for name in ("a", "b", "c", "v", "w"))
+        pair.process(1, (value << below).to_bytes(SIZE, "big"))
