@@ -34,14 +34,16 @@ def free_ports(count: int) -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-def test_the_job_of_the_readme_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backend", ["interpreter", "native"])
+def test_the_job_of_the_readme_sums(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = [block for block in blocks("python") if "create_job" in block]
     (command,) = [block for block in blocks("sh") if "hopsum switch" in block]
     udp = re.search(r"--udp 1=127\.0\.0\.1:24677,(as=\S+)", command)
     assert udp is not None
     monkeypatch.chdir(tmp_path)
     with ExitStack() as stack:
-        switch = stack.enter_context(NativeSwitch(*compiled_program(), udp={1: f"127.0.0.1:0,{udp[1]}"}))
+        ports = {1: f"127.0.0.1:0,{udp[1]}"}
+        switch = stack.enter_context(NativeSwitch(*compiled_program(), udp=ports, extra=("--backend", backend)))
         with ManagementClient(switch.address) as management:
             bound = int(management.list_ports()[1]["address"].rpartition(":")[2])
         code = code.replace("127.0.0.1:9559", switch.address).replace('("127.0.0.1", 24677)', f'("127.0.0.1", {bound})')
