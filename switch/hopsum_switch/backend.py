@@ -6,9 +6,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 
 from .engine import Engine
 from .errors import UnsupportedError
+from .interp.observer import Observer
 from .program.ir import Program
 
 _log = logging.getLogger(__name__)
@@ -22,11 +24,17 @@ class Backend(Enum):
     NATIVE = "native"
 
 
-def engine_maker(backend: Backend) -> Callable[[Program], Engine]:
+def engine_maker(backend: Backend, observer: Observer | None = None) -> Callable[[Program], Engine]:
     """Return what makes an engine for a program; compiled programs are cached in the user's cache folder.
 
-    The result raises UnsupportedError where `NATIVE` cannot run a program or llvmlite is not installed.
+    An `observer` chooses the interpreter: machine code does not tell what it does. The result raises
+    UnsupportedError where `NATIVE` cannot run a program or llvmlite is not installed. Raises UnsupportedError:
+    an observer together with `NATIVE`; choose one of them.
     """
+    if observer is not None:
+        if backend is Backend.NATIVE:
+            raise UnsupportedError("native code cannot be observed: choose the interpreter for a trace")
+        return partial(Engine, observer=observer)
     if backend is Backend.INTERPRETER:
         return Engine
     if backend is Backend.NATIVE:

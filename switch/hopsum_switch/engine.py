@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from random import Random
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+from .interp.observer import Observer
 from .interp.v1model import Interpreter
 from .program.ir import Program
 from .state.counters import CounterStore
@@ -35,13 +36,18 @@ class Engine:
     counters: CounterStore
     registers: RegisterStore
 
-    def __init__(self, program: Program, *, ports: Collection[int] = (), seed: int = 0) -> None:
+    backend: ClassVar[str] = "interpreter"
+
+    def __init__(
+        self, program: Program, *, ports: Collection[int] = (), seed: int = 0, observer: Observer | None = None
+    ) -> None:
         """Start with empty state.
 
         Args:
             program: what `hopsum_switch.program.load_program` returned.
             ports: the ports that exist; frames for other ports are discarded. Empty: every port exists.
             seed: of the program's `random()` calls.
+            observer: is told what happens to every packet; packets take several times longer with one.
         """
         self.program = program
         self.tables = TableStore(program)
@@ -51,7 +57,9 @@ class Engine:
         self._ports = frozenset(ports)
         self._seed = seed
         self._rng = Random(seed)
-        self._interpreter = Interpreter(program, self.tables, self.multicast, self.counters, self.registers, self._rng)
+        self._interpreter = Interpreter(
+            program, self.tables, self.multicast, self.counters, self.registers, self._rng, observer
+        )
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
         """Run one received frame through parser, ingress, replication, egress and deparser.

@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 from ..program.ir_actions import ActionIR, Jump, JumpIfZero, Operation
 from .expressions import function
+from .observed import ObservedWriter
 from .operations import Environment, OperationWriter
 from .packet import PacketState
 
@@ -27,12 +28,15 @@ ActionFunction = Callable[[PacketState, tuple[int, ...]], None]
 
 def compile_action(action: ActionIR, environment: Environment) -> ActionFunction:
     """Return a function of a packet and the action's arguments."""
-    return compile_operations(action.name, action.body, environment)
+    return compile_operations(action.name, action.body, environment, action)
 
 
-def compile_operations(name: str, body: tuple[Operation, ...], environment: Environment) -> ActionFunction:
-    """Return a function that runs operations, jumps included."""
-    writer = OperationWriter(environment)
+def compile_operations(
+    name: str, body: tuple[Operation, ...], environment: Environment, action: ActionIR | None = None
+) -> ActionFunction:
+    """Return a function that runs operations, jumps included; `action` is where they stand, for an observer."""
+    observer = environment.observer
+    writer = OperationWriter(environment) if observer is None else ObservedWriter(environment, observer, action)
     writer.lines.append("v = p.values")
     if any(isinstance(op, Jump | JumpIfZero) for op in body):
         _write_blocks(body, writer)

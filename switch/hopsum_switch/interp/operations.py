@@ -32,6 +32,7 @@ from ..state.counters import CounterStore
 from ..state.registers import RegisterStore
 from .calculations import Calculations
 from .expressions import ExpressionWriter, wrapped
+from .observer import Observer
 from .packet import Layout
 
 DROP_PORT = 511
@@ -48,12 +49,14 @@ class Environment:
         registers: RegisterStore,
         calculations: Calculations,
         rng: Random,
+        observer: Observer | None = None,
     ) -> None:
         self.layout = layout
         self.counters = counters
         self.registers = registers
         self.calculations = calculations
         self.rng = rng
+        self.observer = observer
 
 
 class OperationWriter:

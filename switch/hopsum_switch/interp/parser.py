@@ -27,6 +27,7 @@ from ..program.ir_parser import (
 from ..program.lower_parser import padded_bytes
 from .actions import compile_operations
 from .expressions import compile_condition, compile_data
+from .observed import ObservedState, RunsState
 from .operations import Environment
 from .packet import PacketState, decode_signed, store
 
@@ -49,7 +50,11 @@ class Parser:
         self._init = program.parser.init
         self.no_error = error_number(program, "NoError")
         builder = _StateBuilder(program, environment)
-        self._states = {name: builder.build(state) for name, state in program.parser.states.items()}
+        self._states: dict[str, RunsState] = {n: builder.build(s) for n, s in program.parser.states.items()}
+        observer = environment.observer
+        if observer is not None:
+            states = program.parser.states
+            self._states = {n: ObservedState(s, states[n], observer) for n, s in self._states.items()}
 
     def run(self, packet: PacketState) -> int:
         """Parse, leave the rest of the frame in `packet.data`, return the error number."""

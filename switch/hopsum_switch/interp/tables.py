@@ -9,6 +9,8 @@ from ..program.ir import ActionNodeIR, ConditionalIR, KeyIR, NodeIR, PipelineIR,
 from ..state.tables import TableState, TableStore
 from .actions import ActionFunction, compile_action
 from .expressions import ExpressionWriter, compile_condition, function
+from .observed import observed_call, observed_condition, observed_table
+from .observer import Observer
 from .operations import Environment
 from .packet import Layout, PacketState
 
@@ -27,6 +29,9 @@ class Control:
         self._environment = environment
         self._first = self._number(ir.init)
         self._nodes = [self._bind(node, tables) for node in ir.nodes.values()]
+        if environment.observer is not None:
+            nodes = zip(ir.nodes.values(), self._nodes, strict=True)
+            self._nodes = [self._observe(node, run, tables, environment.observer) for node, run in nodes]
 
     def run(self, packet: PacketState) -> None:
         """Run until the end or an exit."""
@@ -43,6 +48,15 @@ class Control:
         if isinstance(node, ActionNodeIR):
             return self._action_node(node)
         return self._table(node, tables[node.name])
+
+    def _observe(self, node: NodeIR, run: Node, tables: TableStore, observer: Observer) -> Node:
+        layout = self._environment.layout
+        if isinstance(node, ConditionalIR):
+            return observed_condition(node, run, compile_condition(node.condition, layout, node.name), observer)
+        if isinstance(node, ActionNodeIR):
+            return observed_call(node, run, observer)
+        key = compile_key(node.keys, layout, node.name) if node.keys else None
+        return observed_table(node, run, key, tables[node.name], observer)
 
     def _conditional(self, node: ConditionalIR) -> Node:
         holds = compile_condition(node.condition, self._environment.layout, node.name)

@@ -27,6 +27,8 @@ from ..state.tables import TableStore
 from .calculations import Calculations
 from .checksums import Checksum
 from .deparser import Deparser
+from .observed import observed_counters, observed_registers
+from .observer import Observer
 from .operations import DROP_PORT, Environment
 from .packet import Layout, PacketState
 from .parser import Parser
@@ -54,21 +56,37 @@ class Interpreter:
         counters: CounterStore,
         registers: RegisterStore,
         rng: Random,
+        observer: Observer | None = None,
     ) -> None:
         self._layout = Layout(program)
         calculations = Calculations(self._layout)
-        environment = Environment(self._layout, counters, registers, calculations, rng)
+        if observer is not None:
+            counters = observed_counters(program, tables, counters, observer)
+            registers = observed_registers(program, registers, observer)
+        environment = Environment(self._layout, counters, registers, calculations, rng, observer)
         bound = [(c, Checksum(c, self._layout, calculations)) for c in program.checksums]
+        self._program = program
+        self._observer = observer
         self._metadata = _Metadata(program)
         self._multicast = multicast
         self._parser = Parser(program, environment)
         self._verified = [checksum for ir, checksum in bound if ir.verify]
+        self._verified_names = [ir.name for ir, _ in bound if ir.verify]
         self._ingress = Control(program.ingress, tables, environment)
         self._egress = Control(program.egress, tables, environment)
         self._deparser = Deparser(program.deparser, self._layout, [c for ir, c in bound if ir.update])
 
     def process(self, port: int, frame: bytes, now_us: int) -> list[tuple[int, bytes]]:
         """Return (port, frame) for every copy of a received frame that leaves the switch, in order."""
+        observer = self._observer
+        if observer is None:
+            return self._process(port, frame, now_us)
+        observer.packet_begins(port, frame, now_us)
+        outputs = self._process(port, frame, now_us)
+        observer.packet_ends()
+        return outputs
+
+    def _process(self, port: int, frame: bytes, now_us: int) -> list[tuple[int, bytes]]:
         meta = self._metadata
         packet = PacketState(self._layout.fresh(), frame)
         values = packet.values
@@ -76,6 +94,8 @@ class Interpreter:
         error = self._parser.run(packet)
         correct = [checksum.verify(packet) for checksum in self._verified]
         meta.set_parsed(values, error, 0 if all(correct) else 1)
+        if self._observer is not None:
+            self._tell_parsed(self._observer, packet, error, correct)
         self._ingress.run(packet)
         packet.exited = False
         group = meta.multicast_group(values)
@@ -83,14 +103,17 @@ class Interpreter:
             return self._replicate(packet, group, now_us)
         target = meta.egress_spec(values)
         if target == DROP_PORT:
-            return []
+            return self._drop("ingress")
         meta.set_instance_type(values, INSTANCE_NORMAL)
         return self._emit(packet, target, now_us)
 
     def _replicate(self, packet: PacketState, group: int, now_us: int) -> list[tuple[int, bytes]]:
         self._metadata.set_instance_type(packet.values, INSTANCE_REPLICATION)
         outputs = []
-        for replica in self._multicast.replicas(group):
+        replicas = self._multicast.replicas(group)
+        if self._observer is not None:
+            self._observer.multicast(group, replicas)
+        for replica in replicas:
             copy = packet.replicate(self._layout)
             self._metadata.set_replica(copy.values, replica.instance)
             outputs += self._emit(copy, replica.port, now_us)
@@ -98,13 +121,30 @@ class Interpreter:
 
     def _emit(self, packet: PacketState, port: int, now_us: int) -> list[tuple[int, bytes]]:
         meta, values = self._metadata, packet.values
+        if self._observer is not None:
+            self._observer.copy_begins(port, meta.instance(values))
         if meta.priority(values) != 0:
-            return []
+            return self._drop("priority")
         meta.set_dequeued(values, port, packet.length, now_us)
         self._egress.run(packet)
         if meta.egress_spec(values) == DROP_PORT:
-            return []
-        return [(port, self._deparser.run(packet))]
+            return self._drop("egress")
+        frame = self._deparser.run(packet)
+        if self._observer is not None:
+            self._observer.sent(port, frame)
+        return [(port, frame)]
+
+    def _drop(self, reason: str) -> list[tuple[int, bytes]]:
+        if self._observer is not None:
+            self._observer.dropped(reason)
+        return []
+
+    def _tell_parsed(self, observer: Observer, packet: PacketState, error: int, correct: list[bool]) -> None:
+        headers = [h for h in self._program.headers.values() if not h.metadata]
+        valid = [h.name for h in headers if packet.values[self._layout.valid(h)]]
+        names = {number: name for name, number in self._program.errors.items()}
+        wrong = [name for name, right in zip(self._verified_names, correct, strict=True) if not right]
+        observer.parsed(names.get(error, "NoError" if error == 0 else f"error {error}"), valid, wrong)
 
 
 class _Metadata:
@@ -155,6 +195,9 @@ class _Metadata:
 
     def multicast_group(self, values: list[int]) -> int:
         return 0 if self._group is None else values[self._group.slot]
+
+    def instance(self, values: list[int]) -> int:
+        return 0 if self._instance is None else values[self._instance.slot]
 
     def priority(self, values: list[int]) -> int:
         return 0 if self._priority is None else values[self._priority.slot]

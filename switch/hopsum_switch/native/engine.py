@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +87,8 @@ class Outputs:
 
 class NativeEngine(Engine):
     """Runs one program as machine code. Single-threaded like `Engine`, whose interface it has."""
+
+    backend: ClassVar[str] = "native"
 
     def __init__(
         self, program: Program, *, ports: Collection[int] = (), seed: int = 0, cache: CodeCache | None = None

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an interpreter tells about each packet: the base class of traces and coverage.
+
+An interpreter without an observer is built without any of the calls; with one, every call below is made at the
+moment that its name says. The order of one packet:
+
+    packet_begins
+        state_entered, state_left ...           one pair per parser state; the last state_left is missing after an error
+        parsed
+        events of the ingress control, then dropped, multicast, or nothing (unicast)
+        copy_begins, events of the egress control, then dropped or sent         once per copy
+    packet_ends
+
+Events are `condition_met`, `action_called`, `table_applied` and, from inside of actions (and of parser states),
+`register_read`, `register_written`, `counter_written` and `marked_to_drop`. If the interpreter raises,
+`packet_ends` is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, TableIR
+from ..program.ir_objects import CounterIR, RegisterIR
+from ..program.ir_parser import StateIR
+from ..program.source import SourceInfo
+from ..state.lookup import Entry
+from ..state.multicast import Replica
+
+
+class Observer:
+    """Sees everything and does nothing; override what is of interest. Nothing passed may be changed."""
+
+    def packet_begins(self, port: int, frame: bytes, now_us: int) -> None:
+        """A frame has been received."""
+
+    def packet_ends(self) -> None:
+        """All copies have left or were dropped."""
+
+    def state_entered(self, state: StateIR) -> None:
+        """The parser starts a state."""
+
+    def state_left(self, state: StateIR, following: str | None) -> None:
+        """A state has chosen the next one (None: parsing ends)."""
+
+    def parsed(self, error: str, headers: Sequence[str], wrong_checksums: Sequence[str]) -> None:
+        """Parsing has ended with an error (`NoError` if none), these headers are valid, these checksums wrong."""
+
+    def condition_met(self, node: ConditionalIR, holds: bool) -> None:
+        """An `if` of a control has been evaluated."""
+
+    def action_called(self, node: ActionNodeIR) -> None:
+        """A control calls an action without a table."""
+
+    def table_applied(
+        self, table: TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: ActionCall | None
+    ) -> None:
+        """A table is about to run `call` (None: nothing): of `entry`, or the default one if that is None.
+
+        `key` holds one value per key field and is None in tables without a key.
+        """
+
+    def register_read(self, register: RegisterIR, index: int, value: int) -> None:
+        """A cell has been read."""
+
+    def register_written(self, register: RegisterIR, index: int, old: int, new: int) -> None:
+        """A cell has been written."""
+
+    def counter_written(self, counter: CounterIR, unit: str, index: int, old: int, new: int) -> None:
+        """One side of a cell (`unit`: packets or bytes) has been added to."""
+
+    def marked_to_drop(self, action: str, source: SourceInfo | None) -> None:
+        """An action has run mark_to_drop; a later assignment may still undo it."""
+
+    def multicast(self, group: int, replicas: Sequence[Replica]) -> None:
+        """The packet is copied to a group's replicas (none if the group is unknown)."""
+
+    def copy_begins(self, port: int, instance: int) -> None:
+        """A copy starts towards a port; `instance` is the replica's number (0 in unicast)."""
+
+    def dropped(self, reason: str) -> None:
+        """The packet, or the copy that has begun, goes no further.
+
+        `reason` is ingress or egress (that control left it to the drop port) or priority (not 0).
+        """
+
+    def sent(self, port: int, frame: bytes) -> None:
+        """The copy leaves."""
