@@ -10,11 +10,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, TypeVar
 
 from hopsum_switch.backend import Backend, engine_maker
+from hopsum_switch.observe.trace import Trace, trace_to
 from hopsum_switch.p4runtime.status import P4RuntimeError
 from hopsum_switch.ports.base import PortError, check_port_number
 from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
@@ -54,11 +56,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> i
     arguments = parser.parse_args(argv)
     if (arguments.program is None) != (arguments.p4info is None):
         parser.error("--program and --p4info go together: p4c-bm2-ss writes both from one P4 source")
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO if arguments.trace else logging.WARNING,
-        format="%(message)s" if arguments.trace else "%(name)s: %(message)s",
-    )
+    if arguments.backend == Backend.NATIVE.value and (arguments.trace or arguments.trace_json):
+        parser.error("native code does not tell what it does: for a trace leave --backend native out")
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
     if arguments.die_with_parent is not None:
         _die_with_parent(arguments.die_with_parent)
     try:
@@ -84,11 +84,17 @@ def parse_unix_port(text: str) -> UnixArgument:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
+    target = arguments.trace or arguments.trace_json
+    with nullcontext() if target is None else trace_to(target, as_json=arguments.trace is None) as trace:
+        _serve_observed(arguments, trace)
+
+
+def _serve_observed(arguments: argparse.Namespace, trace: Trace | None) -> None:
     server = SwitchServer(
         arguments.grpc,
         device_id=arguments.device_id,
         cpu_port=arguments.cpu_port,
-        make_engine=engine_maker(Backend(arguments.backend)),
+        make_engine=engine_maker(Backend(arguments.backend), trace),
     )
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -161,7 +167,15 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         metavar="PORT=PATH",
         help="a switch port over AF_UNIX datagrams; may be repeated",
     )
-    parser.add_argument("--trace", action="store_true", help="show every frame in and out on stderr")
+    traces = parser.add_mutually_exclusive_group()
+    for option, what in (("--trace", "as text"), ("--trace-json", "as one JSON object per line")):
+        traces.add_argument(
+            option,
+            nargs="?",
+            const="-",
+            metavar="FILE",
+            help=f"write what happens to every packet, {what}, to FILE (none or -: stderr); always interpreted",
+        )
     parser.add_argument(
         "--die-with-parent",
         type=int,

@@ -22,8 +22,6 @@ from hopsum_switch.ports.base import Port, PortError, check_port_number
 from hopsum_switch.ports.memory import MemoryPort
 
 _log = logging.getLogger("hopsum_switch.dataplane")
-_trace = logging.getLogger("hopsum_switch.trace")
-_TRACE_BYTES = 64  # of each frame, shown in a trace
 
 
 class PacketEngine(Protocol):
@@ -204,7 +202,6 @@ class Dataplane:
             # the engine has a bug.
             _log.exception("the engine failed on a frame of %d bytes at port %d", len(frame), number)
             self.dropped["engine_error"] += 1
-        self._show(number, frame, outputs)
         for egress, output in outputs:
             port = self._ports.get(egress)
             if port is None:
@@ -212,9 +209,3 @@ class Dataplane:
             else:
                 port.send(output)
         self.busy_s += time.perf_counter() - started
-
-    def _show(self, number: int, frame: bytes, outputs: Sequence[tuple[int, bytes]]) -> None:
-        if _trace.isEnabledFor(logging.INFO):
-            _trace.info("in  port %d, %d bytes: %s", number, len(frame), frame[:_TRACE_BYTES].hex())
-            for egress, output in outputs:
-                _trace.info("out port %d, %d bytes: %s", egress, len(output), output[:_TRACE_BYTES].hex())

@@ -85,8 +85,17 @@ def test_it_ends_with_open_streams_and_without_a_program(number: signal.Signals)
         controller.stream_end()
 
 
-def test_trace_shows_frames() -> None:
-    with started(*LOADED, "--cpu-port", "9", "--udp", "3=127.0.0.1:0", "--trace") as (process, address):
+@pytest.mark.parametrize("target", [[], ["-"], ["file"]], ids=["default", "stderr", "file"])
+@pytest.mark.parametrize(
+    ("option", "start"),
+    [
+        ("--trace", "packet 1: port 3, 47 bytes"),
+        ("--trace-json", '{"packet": 1, "port": 3, "bytes": 47'),
+    ],
+)
+def test_trace_shows_packets(tmp_path: Path, option: str, target: list[str], start: str) -> None:
+    paths = [str(tmp_path / name) if name == "file" else name for name in target]
+    with started(*LOADED, "--cpu-port", "9", "--udp", "3=127.0.0.1:0", option, *paths) as (process, address):
         with ManagementClient(address) as management:
             host, _, port = management.list_ports()[3]["address"].rpartition(":")
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
@@ -94,7 +103,9 @@ def test_trace_shows_frames() -> None:
             wait_until(lambda: management.stats()["packets"] == 1)
         process.send_signal(signal.SIGTERM)
         errors = process.communicate(timeout=DEADLINE_S)[1]
-    assert errors.startswith("in  port 3, 47 bytes: 0200000000030200000001030800")
+    shown = Path(paths[0]).read_text() if target == ["file"] else errors
+    assert shown.startswith(start)
+    assert "020000000003020000000103" in shown
 
 
 PARENT = """
@@ -156,6 +167,8 @@ def test_a_taken_grpc_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["--unix", "x=/tmp/a"], "'x' is not a switch port number"),
         (["--unix", "1="], "does not start with PORT="),
         (["--cpu-port", "511"], "switch port 511 does not exist"),
+        (["--backend", "native", "--trace"], "native code does not tell what it does"),
+        (["--trace", "a", "--trace-json", "b"], "not allowed with argument --trace"),
     ],
 )
 def test_usage_errors_say_what_to_give(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,6 +189,7 @@ def test_usage_errors_say_what_to_give(arguments: list[str], message: str, capsy
         (["--program", str(P4INFO), "--p4info", str(P4INFO)], "the program cannot run here"),
         (["--program", str(PROGRAM), "--p4info", str(PROGRAM)], "not a P4Info in text format"),
         (["--cpu-port", "1", "--udp", "1=127.0.0.1:0"], "already bound"),
+        (["--trace", "/nonexistent/dir/trace"], "No such file or directory: '/nonexistent/dir/trace'"),
     ],
 )
 def test_errors_at_the_start_say_what_to_change(arguments: list[str], message: str) -> None:

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parts of a program packets have met, and which they have not.
+
+The parts, as they are named:
+
+  state NAME                      a parser state
+  transition NAME -> NAME         from state to state; `accept` ends parsing
+  table NAME: ACTION              an action that the table has run, by an entry or by default
+  table NAME: hit / miss          of tables with a key
+  call ACTION                     an action that a control calls without a table
+  condition PLACE: true / false   an `if` of a control, by its place in the source (by its name if it has none)
+  drop ACTION PLACE               a mark_to_drop
+  counter NAME[INDEX]             a cell of an indexed counter of at most 64 cells: small ones number reasons and events
+
+One `Coverage` may watch several engines of one program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..interp.observer import Observer
+from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, NodeIR, Program, TableIR
+from ..program.ir_actions import ActionIR, MarkToDrop
+from ..program.ir_objects import CounterIR
+from ..program.ir_parser import StateIR
+from ..program.source import SourceInfo
+from ..state.lookup import Entry
+
+MAX_COUNTER_CELLS = 64
+
+
+class Coverage(Observer):
+    """Collects the parts that packets meet."""
+
+    def __init__(self, program: Program) -> None:
+        self._parts = tuple(dict.fromkeys(_parts(program)))
+        self._met: set[str] = set()
+
+    def parts(self) -> tuple[str, ...]:
+        """Return all parts of the program, in its order."""
+        return self._parts
+
+    def met(self) -> tuple[str, ...]:
+        """Return the parts that were met, in the program's order."""
+        return tuple(part for part in self._parts if part in self._met)
+
+    def missed(self) -> tuple[str, ...]:
+        """Return the parts that were not met, in the program's order."""
+        return tuple(part for part in self._parts if part not in self._met)
+
+    def report(self) -> str:
+        """Return one line per kind of part with its counts, then one line per missed part."""
+        lines = []
+        for kind in dict.fromkeys(map(_kind, self._parts)):
+            total = sum(_kind(part) == kind for part in self._parts)
+            lines.append(f"{kind}: {sum(_kind(part) == kind for part in self.met())} of {total}")
+        return "\n".join([*lines, *(f"missed {part}" for part in self.missed())])
+
+    def state_entered(self, state: StateIR) -> None:
+        """Note a state."""
+        self._met.add(_state(state))
+
+    def state_left(self, state: StateIR, following: str | None) -> None:
+        """Note a transition."""
+        self._met.add(_transition(state, following))
+
+    def condition_met(self, node: ConditionalIR, holds: bool) -> None:
+        """Note an outcome."""
+        self._met.add(_condition(node, holds))
+
+    def action_called(self, node: ActionNodeIR) -> None:
+        """Note a call."""
+        self._met.add(_call(node))
+
+    def table_applied(
+        self, table: TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: ActionCall | None
+    ) -> None:
+        """Note the outcome and the action."""
+        if key is not None:
+            self._met.add(_table(table, "miss" if entry is None else "hit"))
+        if call is not None:
+            self._met.add(_table(table, call.action.name))
+
+    def counter_written(self, counter: CounterIR, unit: str, index: int, old: int, new: int) -> None:
+        """Note a cell."""
+        if counter.size <= MAX_COUNTER_CELLS:
+            self._met.add(_cell(counter, index))
+
+    def marked_to_drop(self, action: str, source: SourceInfo | None) -> None:
+        """Note a mark."""
+        self._met.add(_drop(action, source))
+
+
+def _parts(program: Program) -> Iterator[str]:
+    for state in program.parser.states.values():
+        yield _state(state)
+        for following in (*(case.next for case in state.cases), state.default):
+            yield _transition(state, following)
+    for pipeline in (program.ingress, program.egress):
+        for node in pipeline.nodes.values():
+            yield from _node_parts(node)
+    for counter in program.counters.values():
+        if counter.table is None and counter.size <= MAX_COUNTER_CELLS:
+            yield from (_cell(counter, index) for index in range(counter.size))
+
+
+def _node_parts(node: NodeIR) -> Iterator[str]:
+    if isinstance(node, ConditionalIR):
+        yield from (_condition(node, holds) for holds in (True, False))
+        return
+    if isinstance(node, ActionNodeIR):
+        yield _call(node)
+        yield from _drops(node.action)
+        return
+    if node.keys:
+        yield from (_table(node, outcome) for outcome in ("hit", "miss"))
+    for action in _runnable(node):
+        yield _table(node, action.name)
+        yield from _drops(action)
+
+
+def _runnable(table: TableIR) -> Sequence[ActionIR]:
+    """Return the actions that a table can run, whatever the control plane writes."""
+    default = [] if table.default is None else [table.default.action]
+    fixed = bool(default) and (table.const_default_action or table.const_default_entry)
+    if table.keys and not table.immutable:
+        return [*table.actions.values(), *default]
+    entries = [entry.call.action for entry in table.const_entries]
+    return [*entries, *(default if fixed else [*table.actions.values(), *default])]
+
+
+def _drops(action: ActionIR) -> Iterator[str]:
+    for operation, source in zip(action.body, action.sources, strict=True):
+        if isinstance(operation, MarkToDrop):
+            yield _drop(action.name, source)
+
+
+def _kind(part: str) -> str:
+    return part.partition(" ")[0]
+
+
+def _state(state: StateIR) -> str:
+    return f"state {state.name}"
+
+
+def _transition(state: StateIR, following: str | None) -> str:
+    return f"transition {state.name} -> {following or 'accept'}"
+
+
+def _condition(node: ConditionalIR, holds: bool) -> str:
+    return f"condition {node.source or node.name}: {str(holds).lower()}"
+
+
+def _call(node: ActionNodeIR) -> str:
+    return f"call {node.action.name}"
+
+
+def _table(table: TableIR, what: str) -> str:
+    return f"table {table.name}: {what}"
+
+
+def _cell(counter: CounterIR, index: int) -> str:
+    return f"counter {counter.name}[{index}]"
+
+
+def _drop(action: str, source: SourceInfo | None) -> str:
+    return f"drop {action}" if source is None else f"drop {action} {source}"

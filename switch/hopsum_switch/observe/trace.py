@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces: one record per packet, written as text or as JSON.
+
+A record is a dictionary of JSON values; numbers of the program are hexadecimal strings in full width, since they can
+have thousands of bits:
+
+  packet, port, bytes, now_us, frame     number from 1, where and what came in (frame in hexadecimal)
+  parser     {"path": [states], "error": name, "headers": [valid ones], "wrong_checksums": [names], "events": [...]}
+  ingress    [events]
+  multicast  {"group": number, "replicas": [[port, instance], ...]}    if the packet was copied to a group
+  dropped    {"by": "ingress", "action": name, "source": place}    if ingress dropped it: where the last mark_to_drop
+             of this control stood (null: the program set the drop port otherwise)
+  copies     [{"port", "instance", "egress": [events], and "dropped" (as above) or "sent" (bytes) and "frame"}]
+  failed     true if the engine failed on the packet
+
+Events, told apart by their first key:
+
+  {"condition": name, "source": place, "holds": bool}
+  {"call": action, "source": place}
+  {"table": name, "key": {field: value}, "hit": bool, "entry": handle, "action": name or null, "params": {name: value}}
+  {"read": register, "index": number, "value": value}
+  {"write": register, "index": number, "old": value, "new": value}
+  {"count": counter, "index": number, "packets": [old, new], "bytes": [old, new]}
+  {"mark_to_drop": action, "source": place}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any, TextIO
+
+from ..interp.observer import Observer
+from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, TableIR
+from ..program.ir_objects import CounterIR, RegisterIR
+from ..program.ir_parser import StateIR
+from ..program.source import SourceInfo
+from ..state.lookup import Entry
+from ..state.multicast import Replica
+from .trace_text import render
+
+_log = logging.getLogger("hopsum_switch.trace")
+
+Record = dict[str, Any]
+
+
+class Trace(Observer):
+    """Hands a record of every packet to `take`."""
+
+    def __init__(self, take: Callable[[Record], None]) -> None:
+        self._take = take
+        self._packets = 0
+        self._record: Record | None = None
+        self._events: list[Record] = []
+
+    def packet_begins(self, port: int, frame: bytes, now_us: int) -> None:
+        """Start a record."""
+        self._hand_over_failed()
+        self._packets += 1
+        self._events = []
+        self._record = {
+            "packet": self._packets,
+            "port": port,
+            "bytes": len(frame),
+            "now_us": now_us,
+            "frame": frame.hex(),
+            "parser": {"path": [], "error": None, "headers": [], "wrong_checksums": [], "events": self._events},
+            "ingress": [],
+            "copies": [],
+        }
+
+    def packet_ends(self) -> None:
+        """Hand the record over."""
+        record, self._record = self._open(), None
+        self._take(record)
+
+    def close(self) -> None:
+        """Hand over the record of a packet on which the engine failed."""
+        self._hand_over_failed()
+
+    def state_entered(self, state: StateIR) -> None:
+        """Extend the path."""
+        self._open()["parser"]["path"].append(state.name)
+
+    def parsed(self, error: str, headers: Sequence[str], wrong_checksums: Sequence[str]) -> None:
+        """Close the parser's part; what follows belongs to ingress."""
+        record = self._open()
+        record["parser"].update(error=error, headers=list(headers), wrong_checksums=list(wrong_checksums))
+        self._events = record["ingress"]
+
+    def condition_met(self, node: ConditionalIR, holds: bool) -> None:
+        """Note a condition."""
+        self._events.append({"condition": node.name, "source": _place(node.source), "holds": holds})
+
+    def action_called(self, node: ActionNodeIR) -> None:
+        """Note a call."""
+        self._events.append({"call": node.action.name, "source": _place(node.source)})
+
+    def table_applied(
+        self, table: TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: ActionCall | None
+    ) -> None:
+        """Note a table with what it runs."""
+        event: Record = {"table": table.name}
+        if key is not None:
+            event["key"] = {part.name: hex(value) for part, value in zip(table.keys, key, strict=True)}
+            event["hit"] = entry is not None
+        if entry is not None:
+            event["entry"] = entry.handle
+        event["action"] = None if call is None else call.action.name
+        params = () if call is None else zip(call.action.params, call.args, strict=True)
+        event["params"] = {param.name: hex(value) for param, value in params}
+        self._events.append(event)
+
+    def register_read(self, register: RegisterIR, index: int, value: int) -> None:
+        """Note a read."""
+        self._events.append({"read": register.name, "index": index, "value": hex(value)})
+
+    def register_written(self, register: RegisterIR, index: int, old: int, new: int) -> None:
+        """Note a write."""
+        self._events.append({"write": register.name, "index": index, "old": hex(old), "new": hex(new)})
+
+    def counter_written(self, counter: CounterIR, unit: str, index: int, old: int, new: int) -> None:
+        """Note a count; both units of one count are one event."""
+        last = self._events[-1] if self._events else {}
+        if (last.get("count"), last.get("index")) == (counter.name, index) and unit not in last:
+            last[unit] = [old, new]
+        else:
+            self._events.append({"count": counter.name, "index": index, unit: [old, new]})
+
+    def marked_to_drop(self, action: str, source: SourceInfo | None) -> None:
+        """Note a mark."""
+        self._events.append({"mark_to_drop": action, "source": _place(source)})
+
+    def multicast(self, group: int, replicas: Sequence[Replica]) -> None:
+        """Note a group."""
+        self._open()["multicast"] = {"group": group, "replicas": [list(replica) for replica in replicas]}
+
+    def copy_begins(self, port: int, instance: int) -> None:
+        """Start a copy; what follows belongs to it."""
+        self._events = []
+        self._open()["copies"].append({"port": port, "instance": instance, "egress": self._events})
+
+    def dropped(self, reason: str) -> None:
+        """Note a drop, and which mark_to_drop was the last before it."""
+        marks = [event for event in self._events if "mark_to_drop" in event]
+        last = marks[-1] if marks else {"mark_to_drop": None, "source": None}
+        record = self._open()
+        copy = record["copies"][-1] if record["copies"] else record
+        copy["dropped"] = {"by": reason, "action": last["mark_to_drop"], "source": last["source"]}
+
+    def sent(self, port: int, frame: bytes) -> None:
+        """Note what left."""
+        self._open()["copies"][-1].update(sent=len(frame), frame=frame.hex())
+
+    def _open(self) -> Record:
+        assert self._record is not None, "no packet has begun"
+        return self._record
+
+    def _hand_over_failed(self) -> None:
+        record, self._record = self._record, None
+        if record is not None:
+            self._take({**record, "failed": True})
+
+
+class TraceWriter:
+    """Writes records to a text stream, each at once; when that fails, says so once and writes no more."""
+
+    def __init__(self, stream: TextIO, *, as_json: bool = False) -> None:
+        """Write blocks of text, or one JSON object per line. The stream stays the caller's."""
+        self._stream: TextIO | None = stream
+        self._format = json.dumps if as_json else render
+
+    def __call__(self, record: Record) -> None:
+        """Write one record."""
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(self._format(record) + "\n")
+            self._stream.flush()
+        except OSError as error:
+            # The traffic goes on: a full disk must not stop a switch.
+            self._stream = None
+            _log.error("the trace ends at packet %d: %s", record["packet"], error)
+
+
+@contextmanager
+def trace_to(target: str, *, as_json: bool = False) -> Iterator[Trace]:
+    """Trace into the file `target`, which is emptied first, or to stderr if it is `-`.
+
+    Raises OSError: the file cannot be opened.
+    """
+    with ExitStack() as stack:
+        stream = sys.stderr if target == "-" else stack.enter_context(open(target, "w", encoding="utf-8"))
+        yield stack.enter_context(closing(Trace(TraceWriter(stream, as_json=as_json))))
+
+
+def _place(source: SourceInfo | None) -> str | None:
+    return None if source is None else str(source)

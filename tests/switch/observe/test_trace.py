@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces: what a record holds, how it reads, and that looking changes nothing."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsum_switch.backend import Backend, engine_maker
+from hopsum_switch.engine import Engine
+from hopsum_switch.errors import UnsupportedError
+from hopsum_switch.interp.observer import Observer
+from hopsum_switch.observe.trace import Trace, TraceWriter, trace_to
+from hopsum_switch.observe.trace_text import render, shortened
+from hopsum_switch.program import load_program
+
+from ..core.builder import assign, build, field, hexstr, primitive
+from .programs import PATHS, STATION, frame, frames, ipv4, station
+
+MARK = "station.p4(84): mark_to_drop(s)"
+
+
+def records_of(*traffic: tuple[int, bytes]) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = []
+    engine = station(Trace(records.append))
+    for number, (port, data) in enumerate(traffic):
+        engine.process(port, data, now_us=10 * number)
+    return records
+
+
+def test_a_dropped_packet_reads_as_it_went() -> None:
+    (record,) = records_of((3, frame(4)))
+    expected = f"""\
+packet 1: port 3, 14 bytes, 0 us
+  frame 0000000000040000000000011234
+  parser start -> ethernet
+  headers ethernet
+  ingress
+    table tbl_station132: station132()
+    count StationIngress.received[3]: packets 0 -> 1, bytes 0 -> 14
+    if node_3 (station.p4(133): h.packet_out.isValid()): false
+    table tbl_station137: station137()
+    write StationIngress.last_source[3]: 0x0 -> 0x1
+    table StationIngress.kinds [h.ethernet.kind=0x1234] miss: NoAction()
+    table StationIngress.l2 [h.ethernet.dst=0x4] miss: StationIngress.drop()
+    mark_to_drop in StationIngress.drop ({MARK})
+    if node_8 (station.p4(140): h.ipv4.isValid()): false
+  dropped in ingress: mark_to_drop in StationIngress.drop ({MARK})"""
+    assert render(record) == expected
+
+
+def test_a_replicated_packet_shows_every_copy() -> None:
+    (record,) = records_of((0, frame(6)))
+    assert record["multicast"] == {"group": 9, "replicas": [[1, 7], [3, 8]]}
+    assert [(copy["port"], copy["instance"], copy["sent"]) for copy in record["copies"]] == [(1, 7, 14), (3, 8, 14)]
+    lines = render(record).splitlines()
+    assert lines[-5:] == [
+        "  multicast group 9: port 1 instance 7, port 3 instance 8",
+        "  copy to port 1, instance 7",
+        "    sent 14 bytes: 0000000000060000000000011234",
+        "  copy to port 3, instance 8",
+        "    sent 14 bytes: 0000000000060000000000011234",
+    ]
+
+
+def test_a_hit_shows_entry_action_and_parameters() -> None:
+    records = records_of((0, ipv4(5, "10.1.2.3")), (0, frame(5)))
+    tables = {event["table"]: event for event in records[0]["ingress"] if "table" in event}
+    assert tables["StationIngress.routes"] == {
+        "table": "StationIngress.routes",
+        "key": {"h.ipv4.dst": "0xa010203"},
+        "hit": True,
+        "entry": 1,
+        "action": "StationIngress.forward",
+        "params": {"port": "0x3"},
+    }
+    assert "table StationIngress.routes [h.ipv4.dst=0xa010203] hit entry 1: StationIngress.forward(port=0x3)" in render(
+        records[0]
+    )
+    assert [record["packet"] for record in records] == [1, 2]
+    assert (records[1]["now_us"], records[1]["copies"][0]["port"]) == (10, 2)
+    counts = [event for event in records[1]["ingress"] if "count" in event]
+    assert counts == [{"count": "StationIngress.received", "index": 0, "packets": [1, 2], "bytes": [34, 48]}]
+
+
+def test_a_parser_error_is_named_and_the_path_ends_where_it_happened() -> None:
+    (record,) = records_of((0, frame(5, 0x0800, bytes(19))))
+    assert record["parser"]["path"] == ["start", "ethernet", "ipv4"]
+    assert (record["parser"]["error"], record["parser"]["headers"]) == ("PacketTooShort", ["ethernet"])
+    assert "  parser start -> ethernet -> ipv4, error PacketTooShort" in render(record)
+
+
+def run(builder: Any, egress: bool = False) -> dict[str, Any]:
+    records: list[dict[str, Any]] = []
+    trace = Trace(records.append)
+    (Engine(builder.load(), observer=trace) if egress else builder.engine(observer=trace)).process(5, b"\x03\x04")
+    return records[0]
+
+
+def test_drops_of_egress_and_without_a_mark_are_told_apart() -> None:
+    builder = build()
+    builder.egress_primitives.append(primitive("mark_to_drop", {"type": "header", "value": "standard_metadata"}))
+    record = run(builder)
+    drop = record["copies"][0]["dropped"]
+    assert drop == {"by": "egress", "action": "egress_act", "source": "test.p4(42): the construct"}
+    assert "    dropped in egress: mark_to_drop in egress_act (test.p4(42): the construct)" in render(record)
+    builder = build()
+    builder.primitives.append(assign(field("standard_metadata", "egress_spec"), hexstr(511)))
+    record = run(builder, egress=True)
+    assert record["dropped"] == {"by": "ingress", "action": None, "source": None}
+    assert render(record).endswith("  dropped in ingress: the program set egress_spec to the drop port")
+
+
+def test_a_priority_and_an_unknown_group_are_named() -> None:
+    builder = build()
+    builder.primitives.append(assign(field("standard_metadata", "priority"), hexstr(1)))
+    assert render(run(builder)).endswith("dropped: the priority is not 0 and there is one queue")
+    builder = build()
+    builder.primitives.append(assign(field("standard_metadata", "mcast_grp"), hexstr(3)))
+    assert render(run(builder)).endswith("multicast group 3: no replicas, no copies")
+
+
+def test_registers_are_seen_with_both_values_and_outside_of_the_array_not_at_all() -> None:
+    builder = build()
+    register = {"type": "register_array", "value": "r"}
+    for index, value in ((2, 0xABC), (2, 1), (7, 5)):
+        builder.primitives.append(primitive("register_write", register, hexstr(index), hexstr(value)))
+    builder.primitives.append(primitive("register_read", field("scalars", "m"), register, hexstr(2)))
+    events = [event for event in run(builder)["ingress"] if "table" not in event]
+    assert events == [
+        {"write": "r", "index": 2, "old": "0x0", "new": "0xabc"},
+        {"write": "r", "index": 2, "old": "0xabc", "new": "0x1"},
+        {"read": "r", "index": 2, "value": "0x1"},
+    ]
+
+
+def test_long_numbers_are_shortened_in_text_only() -> None:
+    assert shortened("0x" + "f" * 20) == "0x" + "f" * 20
+    assert shortened(hex(0x12345678 << 480 | 0x9ABCDEF0)) == "0x12345678..9abcdef0 (128 digits)"
+    (record,) = records_of((0, frame(5, payload=bytes(100))))
+    assert len(record["frame"]) == 228
+    assert f"  frame {record['frame'][:128]}.. (114 bytes)" in render(record)
+
+
+def test_json_is_one_object_per_line() -> None:
+    stream = io.StringIO()
+    engine = station(Trace(TraceWriter(stream, as_json=True)))
+    for port, data in frames(1, 30):
+        engine.process(port, data)
+    records = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [record["packet"] for record in records] == list(range(1, 31))
+    assert records[3] == records_of(*frames(1, 4))[3] | {"now_us": 0}
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_looking_changes_nothing(path: Path) -> None:
+    program = load_program(path.read_text())
+    seen: list[str] = []
+    plain, watched = Engine(program), Engine(program, observer=Trace(lambda record: seen.append(render(record))))
+    engines = [plain, watched]
+    if path == PATHS[0]:
+        engines = [station(), station(Trace(lambda record: seen.append(render(record))))]
+    for number, (port, data) in enumerate(frames(2, 200), 1):
+        outputs = [engine.process(port, data, now_us=number) for engine in engines]
+        assert outputs[0] == outputs[1]
+        assert len(seen) == number
+    for name in program.registers:
+        assert engines[0].registers.read_all(name) == engines[1].registers.read_all(name)
+    for counter in program.counters.values():
+        if counter.table is None:
+            assert engines[0].counters.read_all(counter.name) == engines[1].counters.read_all(counter.name)
+
+
+def test_a_failed_packet_is_shown_with_what_was_seen_of_it() -> None:
+    class Fails(Observer):
+        def packet_begins(self, port: int, data: bytes, now_us: int) -> None:
+            trace.packet_begins(port, data, now_us)
+
+        def parsed(self, error: str, headers: Any, wrong_checksums: Any) -> None:
+            raise ZeroDivisionError
+
+    records: list[dict[str, Any]] = []
+    trace = Trace(records.append)
+    engine = station(Fails())
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            engine.process(0, frame(5))
+    assert [record["failed"] for record in records] == [True]
+    trace.close()
+    assert [(record["packet"], record["failed"]) for record in records] == [(1, True), (2, True)]
+    assert render(records[0]).endswith("  the engine failed here: its log has the reason")
+
+
+class FullDisk(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_ends_the_trace_and_not_the_traffic(caplog: pytest.LogCaptureFixture) -> None:
+    engine = station(Trace(TraceWriter(FullDisk())))
+    with caplog.at_level(logging.ERROR):
+        outputs = [engine.process(0, frame(5)) for _ in range(3)]
+    assert all(outputs)
+    assert [message for *_, message in caplog.record_tuples] == [
+        "the trace ends at packet 1: [Errno 28] No space left on device"
+    ]
+
+
+def test_files_are_written_and_missing_folders_named(tmp_path: Path) -> None:
+    with trace_to(str(tmp_path / "trace")) as trace:
+        station(trace).process(0, frame(5))
+    assert (tmp_path / "trace").read_text().startswith("packet 1: port 0, 14 bytes")
+    with pytest.raises(OSError, match="No such file"), trace_to(str(tmp_path / "none" / "trace")):
+        raise AssertionError("it must not open")
+
+
+def test_observers_are_for_the_interpreter() -> None:
+    trace = Trace(lambda record: None)
+    for backend in (Backend.INTERPRETER, Backend.AUTO):
+        assert engine_maker(backend, trace)(STATION).backend == "interpreter"
+    with pytest.raises(UnsupportedError, match="choose the interpreter"):
+        engine_maker(Backend.NATIVE, trace)
+
+
+def test_random_frames_never_break_the_rendering() -> None:
+    rng = random.Random(4)
+    texts: list[str] = []
+    engine = station(Trace(lambda record: texts.append(render(record))))
+    for _ in range(200):
+        engine.process(rng.choice((0, 510)), rng.randbytes(rng.randrange(60)))
+    assert len(texts) == 200
+    assert all(text.startswith("packet ") and "headers" in text for text in texts)
