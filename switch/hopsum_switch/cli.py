@@ -19,6 +19,7 @@ from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.observe.trace import Trace, trace_to
 from hopsum_switch.p4runtime.status import P4RuntimeError
 from hopsum_switch.ports.base import PortError, check_port_number
+from hopsum_switch.ports.interface import InterfacePort
 from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
 from hopsum_switch.server import DEFAULT_DEVICE_ID, DEFAULT_GRPC, ServerError, SwitchServer
@@ -30,6 +31,7 @@ _EPILOG = """\
 A UDP port: peers send datagrams to HOST:PORT; each becomes an Ethernet/IPv4/UDP frame from the peer's
 address to HOST:PORT (or to the as= address). Frames that leave are stripped and sent where they say.
 An AF_UNIX port: one datagram is one frame; the switch's end is PATH, the other end PATH.peer.
+An interface port: every frame of the interface, both ways; frames that were left to be segmented are dropped.
 Without --program the switch waits for a P4Runtime client to push one.
 When it serves it prints one line on stdout: ready grpc=HOST:PORT device_id=N
 """
@@ -48,6 +50,13 @@ class UnixArgument(NamedTuple):
 
     number: int
     path: str
+
+
+class InterfaceArgument(NamedTuple):
+    """--interface PORT@NAME."""
+
+    number: int
+    name: str
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> int:
@@ -83,6 +92,14 @@ def parse_unix_port(text: str) -> UnixArgument:
     return UnixArgument(*_split_port(text, "--unix 1=/tmp/port1"))
 
 
+def parse_interface_port(text: str) -> InterfaceArgument:
+    """Read PORT@NAME, as simple_switch does. Raises PortError: the message shows what is wrong."""
+    number, at, name = text.partition("@")
+    if not at or not name:
+        raise PortError(f"{text!r} is not PORT@NAME, as in -i 1@veth1")
+    return InterfaceArgument(_port_number(number), name)
+
+
 def _serve(arguments: argparse.Namespace) -> None:
     target = arguments.trace or arguments.trace_json
     with nullcontext() if target is None else trace_to(target, as_json=arguments.trace is None) as trace:
@@ -107,6 +124,8 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None) -> None:
             server.dataplane.bind(udp.number, UdpPort.bind(*udp))
         for unix in arguments.unix:
             server.dataplane.bind(unix.number, UnixPort.bind(unix.path))
+        for interface in arguments.interface:
+            server.dataplane.bind(interface.number, InterfacePort(interface.name))
         if arguments.program is not None:
             server.load(arguments.p4info.read_text(), arguments.program.read_bytes())
         server.open()
@@ -166,6 +185,15 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         default=[],
         metavar="PORT=PATH",
         help="a switch port over AF_UNIX datagrams; may be repeated",
+    )
+    parser.add_argument(
+        "-i",
+        "--interface",
+        type=_checked(parse_interface_port),
+        action="append",
+        default=[],
+        metavar="PORT@NAME",
+        help="a switch port over a network interface, needs root; may be repeated",
     )
     traces = parser.add_mutually_exclusive_group()
     for option, what in (("--trace", "as text"), ("--trace-json", "as one JSON object per line")):

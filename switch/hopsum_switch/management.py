@@ -5,6 +5,7 @@ Service `hopsum_switch.Management`, on P4Runtime's address; unary methods, UTF-8
 
   BindUdp    {"port": 1, "address": "127.0.0.1:0", "as": "10.0.0.1:24677"}   -> the port as ListPorts shows it
   BindUnix   {"port": 1, "path": "/run/x/port1"}                             -> the port as ListPorts shows it
+  BindInterface {"port": 1, "interface": "veth1"}                            -> the port as ListPorts shows it
   Unbind     {"port": 1}                                                     -> {}
   ListPorts  {}                        -> {"ports": {"1": {"kind": ..., "received": ..., "dropped": {...}}}}
   Stats      {}                        -> {"packets": ..., "busy_s": ..., "dropped": {...}, "uptime_s": ...}
@@ -21,8 +22,9 @@ from typing import Any
 
 import grpc
 
-from hopsum_switch.ports.base import PortError
+from hopsum_switch.ports.base import Port, PortError
 from hopsum_switch.ports.dataplane import Dataplane
+from hopsum_switch.ports.interface import InterfacePort
 from hopsum_switch.ports.udp import UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
 
@@ -50,6 +52,7 @@ class Management:
         return {
             "BindUdp": self.bind_udp,
             "BindUnix": self.bind_unix,
+            "BindInterface": self.bind_interface,
             "Unbind": self.unbind,
             "ListPorts": self.list_ports,
             "Stats": self.stats,
@@ -67,6 +70,11 @@ class Management:
         _check_keys(request, required={"port": int, "path": str})
         return self._bind(request["port"], UnixPort.bind(request["path"]))
 
+    def bind_interface(self, request: Json) -> Json:
+        """Open a port over an interface. Raises BadRequestError or PortError: nothing was opened."""
+        _check_keys(request, required={"port": int, "interface": str})
+        return self._bind(request["port"], InterfacePort(request["interface"]))
+
     def unbind(self, request: Json) -> Json:
         """Close a port. Raises BadRequestError or PortError: there is none of that number."""
         _check_keys(request, required={"port": int})
@@ -83,7 +91,7 @@ class Management:
         _check_keys(request)
         return {**self._dataplane.stats(), "uptime_s": time.monotonic() - self._started}
 
-    def _bind(self, number: int, port: UdpPort | UnixPort) -> Json:
+    def _bind(self, number: int, port: Port) -> Json:
         self._dataplane.bind(number, port)
         return {"port": number, **port.describe()}
 
@@ -127,6 +135,10 @@ class ManagementClient:
     def bind_unix(self, port: int, path: str) -> None:
         """Open switch port `port` at an AF_UNIX path of the switch's machine."""
         self._call("BindUnix", {"port": port, "path": path})
+
+    def bind_interface(self, port: int, interface: str) -> None:
+        """Open switch port `port` over a network interface of the switch's namespace."""
+        self._call("BindInterface", {"port": port, "interface": interface})
 
     def unbind(self, port: int) -> None:
         """Close switch port `port`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded switch as a child process: needs neither root nor interfaces."""
+"""The embedded switch as a child process: needs neither root nor interfaces, but can use both."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.netns import Namespace
 from hopsum_topologies.process import ManagedProcess
 
 _START_S = 60.0
@@ -21,7 +22,8 @@ class NativeSwitch:
     """One native switch process; a context manager that stops it.
 
     `unix` maps switch ports to the paths of AF_UNIX datagram sockets, `udp` to what follows `PORT=` in the
-    command's `--udp` option. `address` is where its P4Runtime server listens.
+    command's `--udp` option, `interfaces` to interface names, in `namespace` or where we are. `address` is where
+    its P4Runtime server listens, on the loopback of the same namespace.
     """
 
     def __init__(
@@ -31,6 +33,8 @@ class NativeSwitch:
         *,
         unix: Mapping[int, Path] | None = None,
         udp: Mapping[int, str] | None = None,
+        interfaces: Mapping[int, str] | None = None,
+        namespace: Namespace | None = None,
         device_id: int = 0,
         extra: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
@@ -42,9 +46,12 @@ class NativeSwitch:
             command += ["--unix", f"{port}={path}"]
         for port, specification in (udp or {}).items():
             command += ["--udp", f"{port}={specification}"]
+        for port, interface in (interfaces or {}).items():
+            command += ["-i", f"{port}@{interface}"]
+        inside = None if namespace is None else namespace.name
         try:
             log = Path(self._folder.name) / "log"
-            self.process = ManagedProcess(command, log, environment=environment)
+            self.process = ManagedProcess(command, log, namespace=inside, environment=environment)
             self.process.wait_for(self._ready, "the line `ready`", _START_S)
         except BaseException:
             self._folder.cleanup()

@@ -93,7 +93,7 @@ def open_device(target: str, address: str, device_id: int) -> Device:
     from hopsum_controlplane.devices.bmv2 import Bmv2Device
     from hopsum_controlplane.devices.native import NativeDevice
 
-    drivers: dict[str, Any] = {"bmv2": Bmv2Device, "native": NativeDevice}
+    drivers: dict[str, Any] = {"bmv2": Bmv2Device, "native": NativeDevice, "native_veth": NativeDevice}
     device: Device = drivers[target](address, device_id)
     return device
 
