@@ -31,7 +31,7 @@ lint: setup-dev  ## ruff, mypy strict, import rules
 docs: setup-dev  ## HTML documentation, warnings are errors
 	@echo "==> sphinx"          && $(VENV)/bin/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
-ptf: setup-dev   ## the data-plane cases, with their table (TARGET=native or bmv2; default: both)
+ptf: setup-dev   ## the data-plane cases, with their table (TARGET=native, native_veth or bmv2; default: native and bmv2)
 	@$(PY) ptf_tests/$(if $(TARGET),targets/$(TARGET)/)run $(ARGS)
 
 p4: setup-dev    ## recompile p4/ with p4c (needs p4c-bm2-ss) and rewrite the manifest

@@ -99,6 +99,14 @@ def test_veth_is_inside_only_and_carries_frames_unchanged() -> None:
     assert socket.if_nameindex() == before
 
 
+def test_an_interface_that_carries_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopsum_topologies.netns._CARRY_S", 0.05)
+    with Namespace() as namespace:
+        namespace.ip("link", "add", "name", "a", "type", "veth", "peer", "name", "b")
+        with pytest.raises(TopologyError, match="a in hopsum-.* is up but carries nothing after 0.05 s"):
+            namespace.wait_until_carrying("a")
+
+
 def test_offloads_are_off() -> None:
     get_commands = {"tx checksum": 0x16, "TSO": 0x1E, "GSO": 0x23, "GRO": 0x2B}
     with Namespace() as namespace:

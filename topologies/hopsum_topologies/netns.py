@@ -19,6 +19,7 @@ import re
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,8 @@ _SIOCETHTOOL = 0x8946
 # linux/ethtool.h: receive and transmit checksums, scatter-gather, TSO, GSO, GRO
 _ETHTOOL_OFFLOADS = (0x15, 0x17, 0x19, 0x1F, 0x24, 0x2C)
 _IP_TIMEOUT_S = 20.0
+_CARRY_S = 5.0
+_POLL_S = 0.005
 _numbers = itertools.count()
 _owned: set[str] = set()
 _janitors: dict[int, int] = {}
@@ -155,7 +158,20 @@ class Namespace:
         for namespace, name in ((self, left), (other, right)):
             namespace.ip("link", "set", "dev", name, "mtu", str(mtu_bytes), "up")
             namespace.switch_offloads_off(name)
+        for namespace, name in ((self, left), (other, right)):
+            namespace.wait_until_carrying(name)
         return VethPair(left, right)
+
+    def wait_until_carrying(self, interface: str) -> None:
+        """Wait until an interface that is up sends frames: the kernel activates its queue a moment later.
+
+        Before that, frames are lost without an error. Raises TopologyError after five seconds: its other end is down.
+        """
+        give_up = time.monotonic() + _CARRY_S
+        while " qdisc noop " in self.ip("link", "show", "dev", interface):
+            if time.monotonic() > give_up:
+                raise TopologyError(f"{interface} in {self.name} is up but carries nothing after {_CARRY_S} s")
+            time.sleep(_POLL_S)
 
     def switch_offloads_off(self, interface: str) -> None:
         """Switch checksum, segmentation and GRO offloads of an interface off."""
