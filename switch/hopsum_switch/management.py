@@ -9,19 +9,24 @@ Service `hopsum_switch.Management`, on P4Runtime's address; unary methods, UTF-8
   Unbind     {"port": 1}                                                     -> {}
   ListPorts  {}                        -> {"ports": {"1": {"kind": ..., "received": ..., "dropped": {...}}}}
   Stats      {}                        -> {"packets": ..., "busy_s": ..., "dropped": {...}, "uptime_s": ...}
+  Snapshot   {"names": ["reg"], "first": 0, "count": 9}    -> registers and counters at one moment between two packets,
+             in the form that `hopsum_switch.observe.snapshot` describes; all keys may be left out (everything)
 
-INVALID_ARGUMENT says what is wrong with a request, FAILED_PRECONDITION why a port cannot be opened or closed.
+INVALID_ARGUMENT says what is wrong with a request, FAILED_PRECONDITION why a port cannot be opened or closed, or that
+no program is loaded.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
 
+from hopsum_switch.engine import Engine
+from hopsum_switch.observe.snapshot import Snapshot, SnapshotError, freeze
 from hopsum_switch.ports.base import Port, PortError
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.interface import InterfacePort
@@ -29,6 +34,7 @@ from hopsum_switch.ports.udp import UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
 
 SERVICE = "hopsum_switch.Management"
+_MAX_SNAPSHOT_BYTES = 1 << 30
 Json = dict[str, Any]
 
 
@@ -38,6 +44,10 @@ class ManagementError(Exception):
 
 class BadRequestError(Exception):
     """A request that is not as the method wants it."""
+
+
+class NoProgramError(Exception):
+    """A request needs a loaded program."""
 
 
 class Management:
@@ -56,6 +66,7 @@ class Management:
             "Unbind": self.unbind,
             "ListPorts": self.list_ports,
             "Stats": self.stats,
+            "Snapshot": self.snapshot,
         }
 
     def bind_udp(self, request: Json) -> Json:
@@ -91,6 +102,19 @@ class Management:
         _check_keys(request)
         return {**self._dataplane.stats(), "uptime_s": time.monotonic() - self._started}
 
+    def snapshot(self, request: Json) -> Json:
+        """Return registers and counters. Raises BadRequestError, SnapshotError, NoProgramError."""
+        _check_keys(request, optional={"names": list, "first": int, "count": int})
+        names = request.get("names", [])
+        if not all(isinstance(name, str) for name in names):
+            raise BadRequestError(f"names must be strings, not {names!r}")
+        with self._dataplane.gate.control():
+            engine = self._dataplane.engine
+            if not isinstance(engine, Engine):
+                raise NoProgramError("no program is loaded: there is nothing to take a snapshot of")
+            frozen = freeze(engine)
+        return frozen.select(names, request.get("first", 0), request.get("count")).as_json()
+
     def _bind(self, number: int, port: Port) -> Json:
         self._dataplane.bind(number, port)
         return {"port": number, **port.describe()}
@@ -112,7 +136,9 @@ class ManagementClient:
 
     def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
         """Talk to the switch whose gRPC address is `address` (HOST:PORT); nothing is sent yet."""
-        self._channel = grpc.insecure_channel(address)
+        self._channel = grpc.insecure_channel(
+            address, options=[("grpc.max_receive_message_length", _MAX_SNAPSHOT_BYTES)]
+        )
         self._timeout_s = timeout_s
 
     def __enter__(self) -> ManagementClient:
@@ -152,6 +178,11 @@ class ManagementClient:
         """Return the counts of the whole switch."""
         return self._call("Stats", {})
 
+    def snapshot(self, names: Sequence[str] = (), first: int = 0, count: int | None = None) -> Snapshot:
+        """Return registers and indexed counters at one moment: these arrays (none: all), `count` cells from `first`."""
+        request: Json = {"names": list(names), "first": first}
+        return Snapshot.from_json(self._call("Snapshot", request if count is None else {**request, "count": count}))
+
     def _call(self, method: str, request: Json) -> Json:
         call = self._channel.unary_unary(f"/{SERVICE}/{method}", request_serializer=_dump, response_deserializer=_load)
         try:
@@ -165,9 +196,9 @@ def _handler(method: Callable[[Json], Json]) -> Callable[[bytes, grpc.ServicerCo
     def serve(request: bytes, context: grpc.ServicerContext) -> bytes:
         try:
             return _dump(method(_load(request)))
-        except (BadRequestError, ValueError) as error:
+        except (BadRequestError, SnapshotError, ValueError) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except PortError as error:
+        except (PortError, NoProgramError) as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         raise AssertionError("abort raises")
 

@@ -165,12 +165,12 @@ class Namespace:
     def wait_until_carrying(self, interface: str) -> None:
         """Wait until an interface that is up sends frames: the kernel activates its queue a moment later.
 
-        Before that, frames are lost without an error. Raises TopologyError after five seconds: its other end is down.
+        Before that, frames are lost without an error. Raises TopologyError after five seconds: an end is down.
         """
         give_up = time.monotonic() + _CARRY_S
         while " qdisc noop " in self.ip("link", "show", "dev", interface):
             if time.monotonic() > give_up:
-                raise TopologyError(f"{interface} in {self.name} is up but carries nothing after {_CARRY_S} s")
+                raise TopologyError(f"{interface} in {self.name} carries nothing after {_CARRY_S} s: are both ends up?")
             time.sleep(_POLL_S)
 
     def switch_offloads_off(self, interface: str) -> None:

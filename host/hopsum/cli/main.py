@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": Command("train a small model through a switch, against fp32", "hopsum.cli.demo.command", "demo"),
     "sum": Command("sum vectors of workers through a switch, against numpy", "hopsum.cli.sums.command", "demo"),
     "switch": Command("run the embedded switch with a compiled v1model program", "hopsum_switch.cli", "switch"),
+    "switch-ctl": Command("show ports, counts and registers of a running switch", "hopsum_switch.control", "switch"),
     "bench": Command("measure a part of hopsum on this machine", "hopsum.cli.bench", "demo"),
     "shell": Command("open p4runtime-shell on a running switch", "hopsum.cli.shell", "controlplane"),
 }
@@ -31,7 +32,7 @@ COMMANDS = {
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command word; the rest belongs to the command."""
-    lines = "\n".join(f"  {name:8} {command.summary}" for name, command in COMMANDS.items())
+    lines = "\n".join(f"  {name:10} {command.summary}" for name, command in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="hopsum",
         description="In-network aggregation of compressed gradients.",

@@ -34,6 +34,12 @@ class Cells(MutableSequence[int]):
     def __init__(self, memory: Words, start: int, size: int, stride: int) -> None:
         self._rows = memory[start : start + size * stride].reshape(size, stride)
 
+    def __copy__(self) -> Cells:
+        """Return the same integers in memory of their own."""
+        twin = Cells.__new__(Cells)
+        twin._rows = self._rows.copy()
+        return twin
+
     def __len__(self) -> int:
         return len(self._rows)
 

@@ -93,6 +93,11 @@ def test_a_silent_switch_is_an_error_not_a_hang() -> None:
         ("BindUdp", b'{"port": 1, "address": 7}'),
         ("BindUdp", b'{"port": 1, "address": "127.0.0.1:0", "ass": "10.0.0.1:1"}'),
         ("BindUnix", b'{"port": 9, "path": null}'),
+        ("BindInterface", b'{"port": 9, "path": "lo"}'),
+        ("Snapshot", b'{"names": "all"}'),
+        ("Snapshot", b'{"names": [7]}'),
+        ("Snapshot", b'{"names": ["nothing"]}'),
+        ("Snapshot", b'{"first": -1}'),
     ],
 )
 def test_bad_requests_are_named_so(switch: SwitchServer, method: str, request_bytes: bytes) -> None:

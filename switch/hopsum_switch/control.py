@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum switch-ctl`: look at a running switch from the command line.
+
+Exit status: 0 done (compare: nothing differs), 1 something differs, 2 wrong use or no answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hopsum_switch.management import ManagementClient, ManagementError
+from hopsum_switch.observe.snapshot import Change, Snapshot, SnapshotError, compare
+from hopsum_switch.observe.trace_text import shortened
+from hopsum_switch.server import DEFAULT_GRPC
+
+_TIMEOUT_S = 30.0
+
+
+def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch-ctl") -> int:
+    """Run one command; return the exit status."""
+    arguments = _parser(prog).parse_args(argv)
+    try:
+        return _COMMANDS[arguments.command](arguments)
+    except (ManagementError, SnapshotError, OSError) as error:
+        print(f"{prog}: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _ports(arguments: argparse.Namespace) -> int:
+    with ManagementClient(arguments.grpc, timeout_s=_TIMEOUT_S) as client:
+        print(json.dumps(client.list_ports(), indent=2))
+    return 0
+
+
+def _stats(arguments: argparse.Namespace) -> int:
+    with ManagementClient(arguments.grpc, timeout_s=_TIMEOUT_S) as client:
+        print(json.dumps(client.stats(), indent=2))
+    return 0
+
+
+def _snapshot(arguments: argparse.Namespace) -> int:
+    with ManagementClient(arguments.grpc, timeout_s=_TIMEOUT_S) as client:
+        snapshot = client.snapshot(arguments.name, arguments.first, arguments.count)
+    if arguments.file is None:
+        print(json.dumps(snapshot.as_json(), indent=2))
+    else:
+        snapshot.save(arguments.file)
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    changes = compare(Snapshot.load(arguments.old), Snapshot.load(arguments.new))
+    for change in changes:
+        print(_shown(change, full=arguments.full))
+    return 1 if changes else 0
+
+
+def _shown(change: Change, *, full: bool) -> str:
+    place = f"{change.kind} {change.name}[{change.index}]"
+    if isinstance(change.old, tuple) and isinstance(change.new, tuple):
+        sides = zip(("packets", "bytes"), change.old, change.new, strict=True)
+        return f"{place}: {', '.join(f'{unit} {old} -> {new}' for unit, old, new in sides if old != new)}"
+    old, new = (f"{value:#x}" for value in (change.old, change.new))
+    return f"{place}: {old} -> {new}" if full else f"{place}: {shortened(old)} -> {shortened(new)}"
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description="Look at a running embedded switch.")
+    parser.add_argument(
+        "--grpc", default=DEFAULT_GRPC, metavar="HOST:PORT", help=f"where the switch listens (default {DEFAULT_GRPC})"
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("ports", help="show ports with their counters, as JSON")
+    commands.add_parser("stats", help="show the counts of the whole switch, as JSON")
+    snapshot = commands.add_parser("snapshot", help="take all registers and counters at one moment between packets")
+    snapshot.add_argument(
+        "file", nargs="?", type=Path, help=".npz: NumPy's form, else JSON; none: JSON on stdout"
+    )
+    snapshot.add_argument(
+        "--name", action="append", default=[], help="only this register or counter, by its full name; may be repeated"
+    )
+    snapshot.add_argument("--first", type=int, default=0, metavar="INDEX", help="first cell of each array (default 0)")
+    snapshot.add_argument("--count", type=int, metavar="N", help="at most this many cells of each array")
+    comparison = commands.add_parser("compare", help="list the cells that differ between two snapshots")
+    comparison.add_argument("old", type=Path)
+    comparison.add_argument("new", type=Path)
+    comparison.add_argument("--full", action="store_true", help="do not shorten long values")
+    return parser
+
+
+_COMMANDS = {"ports": _ports, "stats": _stats, "snapshot": _snapshot, "compare": _compare}
+
+if __name__ == "__main__":
+    sys.exit(main(prog="python -m hopsum_switch.control"))
