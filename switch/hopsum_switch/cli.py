@@ -10,12 +10,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, TypeVar
 
 from hopsum_switch.backend import Backend, engine_maker
+from hopsum_switch.observe.metrics import MetricsError, MetricsServer
 from hopsum_switch.observe.trace import Trace, trace_to
 from hopsum_switch.p4runtime.status import P4RuntimeError
 from hopsum_switch.ports.base import PortError, check_port_number
@@ -26,6 +27,7 @@ from hopsum_switch.server import DEFAULT_DEVICE_ID, DEFAULT_GRPC, ServerError, S
 
 T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1
+MAX_TCP_PORT = 65535
 
 _EPILOG = """\
 A UDP port: peers send datagrams to HOST:PORT; each becomes an Ethernet/IPv4/UDP frame from the peer's
@@ -72,7 +74,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> i
         _die_with_parent(arguments.die_with_parent)
     try:
         _serve(arguments)
-    except (ServerError, PortError, P4RuntimeError, OSError, UnicodeDecodeError) as error:
+    except (ServerError, MetricsError, PortError, P4RuntimeError, OSError, UnicodeDecodeError) as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return 1
     return 0
@@ -92,6 +94,14 @@ def parse_unix_port(text: str) -> UnixArgument:
     return UnixArgument(*_split_port(text, "--unix 1=/tmp/port1"))
 
 
+def parse_metrics_address(text: str) -> tuple[str, int]:
+    """Read [HOST:]PORT; loopback if there is no HOST. Raises PortError: the message shows what is wrong."""
+    host, colon, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or (colon and not host) or int(port) > MAX_TCP_PORT:
+        raise PortError(f"{text!r} is not HOST:PORT or PORT, as in --metrics 127.0.0.1:9100")
+    return host or "127.0.0.1", int(port)
+
+
 def parse_interface_port(text: str) -> InterfaceArgument:
     """Read PORT@NAME, as simple_switch does. Raises PortError: the message shows what is wrong."""
     number, at, name = text.partition("@")
@@ -102,11 +112,12 @@ def parse_interface_port(text: str) -> InterfaceArgument:
 
 def _serve(arguments: argparse.Namespace) -> None:
     target = arguments.trace or arguments.trace_json
-    with nullcontext() if target is None else trace_to(target, as_json=arguments.trace is None) as trace:
-        _serve_observed(arguments, trace)
+    with ExitStack() as stack:
+        trace = None if target is None else stack.enter_context(trace_to(target, as_json=arguments.trace is None))
+        _serve_observed(arguments, trace, stack)
 
 
-def _serve_observed(arguments: argparse.Namespace, trace: Trace | None) -> None:
+def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: ExitStack) -> None:
     server = SwitchServer(
         arguments.grpc,
         device_id=arguments.device_id,
@@ -129,6 +140,9 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None) -> None:
         if arguments.program is not None:
             server.load(arguments.p4info.read_text(), arguments.program.read_bytes())
         server.open()
+        if arguments.metrics is not None:
+            metrics = stack.enter_context(MetricsServer(server.dataplane, *arguments.metrics))
+            print(f"metrics {metrics.url}", flush=True)
         print(f"ready grpc={server.grpc_address} device_id={server.device_id}", flush=True)
         server.run()
     finally:
@@ -194,6 +208,12 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         default=[],
         metavar="PORT@NAME",
         help="a switch port over a network interface, needs root; may be repeated",
+    )
+    parser.add_argument(
+        "--metrics",
+        type=_checked(parse_metrics_address),
+        metavar="[HOST:]PORT",
+        help="serve Prometheus metrics (without HOST on loopback only); prints `metrics URL` before `ready`",
     )
     traces = parser.add_mutually_exclusive_group()
     for option, what in (("--trace", "as text"), ("--trace-json", "as one JSON object per line")):

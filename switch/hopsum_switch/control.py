@@ -77,9 +77,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     commands.add_parser("ports", help="show ports with their counters, as JSON")
     commands.add_parser("stats", help="show the counts of the whole switch, as JSON")
     snapshot = commands.add_parser("snapshot", help="take all registers and counters at one moment between packets")
-    snapshot.add_argument(
-        "file", nargs="?", type=Path, help=".npz: NumPy's form, else JSON; none: JSON on stdout"
-    )
+    snapshot.add_argument("file", nargs="?", type=Path, help=".npz: NumPy's form, else JSON; none: JSON on stdout")
     snapshot.add_argument(
         "--name", action="append", default=[], help="only this register or counter, by its full name; may be repeated"
     )

@@ -178,9 +178,7 @@ def compare(old: Snapshot, new: Snapshot) -> list[Change]:
     Raises SnapshotError: the two are of different programs, or do not hold the same cells.
     """
     if old.digest != new.digest:
-        raise SnapshotError(
-            f"the snapshots are of different programs or builds: {old.program} and {new.program}"
-        )
+        raise SnapshotError(f"the snapshots are of different programs or builds: {old.program} and {new.program}")
     return [*_register_changes(old, new), *_counter_changes(old, new)]
 
 

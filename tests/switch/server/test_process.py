@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_switch.cli import main, parse_udp_port, parse_unix_port
+from hopsum_switch.cli import main, parse_interface_port, parse_metrics_address, parse_udp_port, parse_unix_port
 from hopsum_switch.management import ManagementClient
 from hopsum_switch.ports.base import PortError
 from hopsum_switch.ports.udp import UdpAddress
@@ -168,6 +168,12 @@ def test_a_taken_grpc_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["--unix", "1="], "does not start with PORT="),
         (["--cpu-port", "511"], "switch port 511 does not exist"),
         (["--backend", "native", "--trace"], "native code does not tell what it does"),
+        (["-i", "veth1"], "'veth1' is not PORT@NAME"),
+        (["--interface", "1@"], "'1@' is not PORT@NAME"),
+        (["--interface", "511@veth1"], "switch port 511 does not exist"),
+        (["--metrics", "host:"], "'host:' is not HOST:PORT or PORT"),
+        (["--metrics", ":9100"], "':9100' is not HOST:PORT or PORT"),
+        (["--metrics", "65536"], "'65536' is not HOST:PORT or PORT"),
         (["--trace", "a", "--trace-json", "b"], "not allowed with argument --trace"),
     ],
 )
@@ -189,6 +195,8 @@ def test_usage_errors_say_what_to_give(arguments: list[str], message: str, capsy
         (["--program", str(P4INFO), "--p4info", str(P4INFO)], "the program cannot run here"),
         (["--program", str(PROGRAM), "--p4info", str(PROGRAM)], "not a P4Info in text format"),
         (["--cpu-port", "1", "--udp", "1=127.0.0.1:0"], "already bound"),
+        (["-i", "1@nowhere"], "there is no interface 'nowhere' in this network namespace; there are: "),
+        (["--metrics", "203.0.113.7:0"], "cannot serve metrics on 203.0.113.7:0"),
         (["--trace", "/nonexistent/dir/trace"], "No such file or directory: '/nonexistent/dir/trace'"),
     ],
 )
@@ -209,5 +217,8 @@ def test_port_arguments_are_read() -> None:
     )
     assert parse_udp_port("0=127.0.0.1:0") == (0, UdpAddress("127.0.0.1", 0), None)
     assert parse_unix_port("3=/tmp/a=b,c") == (3, "/tmp/a=b,c")
+    assert parse_interface_port("0@veth0@x") == (0, "veth0@x")
+    assert parse_metrics_address("9100") == ("127.0.0.1", 9100)
+    assert parse_metrics_address("0.0.0.0:0") == ("0.0.0.0", 0)
     with pytest.raises(PortError):
         parse_udp_port("0=127.0.0.1:0,")

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of a running switch for Prometheus, over HTTP at /metrics.
+
+  hopsum_switch_info{backend, program}                        1 while a program is loaded
+  hopsum_switch_packets_processed_total                       frames that entered the engine
+  hopsum_switch_busy_seconds_total                            time in the engine and in sending
+  hopsum_switch_engine_errors_total                           frames lost because the engine failed
+  hopsum_switch_port_frames_total{port, direction}            direction: received or sent
+  hopsum_switch_port_bytes_total{port, direction}             whole frames, Ethernet included
+  hopsum_switch_dropped_frames_total{port, reason}            port "none": frames that no port can be charged with
+  hopsum_switch_p4_counter_packets_total{counter, index}      cells of the program's indexed counters
+  hopsum_switch_p4_counter_bytes_total{counter, index}
+  hopsum_switch_p4_counter_cells{counter}                     size of the counter; cells from index 256 on are not shown
+  hopsum_switch_table_entries{table}
+
+What the program itself drops is in its own counters, if it has any. A scrape holds packets up for as long as the
+counters are copied.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any
+
+from ..engine import Engine
+from ..ports.dataplane import Dataplane
+from .exposition import CONTENT_TYPE, Family, Sample, expose
+
+_log = logging.getLogger("hopsum_switch.metrics")
+
+PATH = "/metrics"
+MAX_CELLS = 256  # shown of one counter
+_CLIENT_TIMEOUT_S = 10.0
+
+
+class MetricsError(Exception):
+    """Metrics cannot be served; the message says what to change."""
+
+
+def collect(dataplane: Dataplane) -> list[Family]:
+    """Return all metrics at about this moment."""
+    stats = dataplane.stats()
+    families = [*_switch_families(stats), *_port_families(dataplane.ports(), stats["dropped"])]
+    with dataplane.gate.control():
+        engine = dataplane.engine
+        if isinstance(engine, Engine):
+            families += _engine_families(engine)
+    return families
+
+
+def _switch_families(stats: Mapping[str, Any]) -> Iterator[Family]:
+    single = (
+        ("packets_processed_total", "Frames that entered the engine.", stats["packets"]),
+        ("busy_seconds_total", "Time spent in the engine and in sending.", stats["busy_s"]),
+        ("engine_errors_total", "Frames lost because the engine failed.", stats["dropped"].get("engine_error", 0)),
+    )
+    for name, text, value in single:
+        yield Family(f"hopsum_switch_{name}", "counter", text, [Sample({}, value)])
+
+
+def _port_families(ports: Mapping[int, Mapping[str, Any]], dropped: Mapping[str, int]) -> Iterator[Family]:
+    for unit, suffix in (("frames", ""), ("bytes", "_bytes")):
+        samples = [
+            Sample({"port": str(number), "direction": direction}, port[direction + suffix])
+            for number, port in ports.items()
+            for direction in ("received", "sent")
+        ]
+        yield Family(f"hopsum_switch_port_{unit}_total", "counter", f"{unit.capitalize()} through a port.", samples)
+    by_port = {"none": dropped, **{str(number): port["dropped"] for number, port in ports.items()}}
+    drops = [
+        Sample({"port": port, "reason": reason}, count)
+        for port, reasons in by_port.items()
+        for reason, count in reasons.items()
+    ]
+    yield Family("hopsum_switch_dropped_frames_total", "counter", "Frames dropped outside of the program.", drops)
+
+
+def _engine_families(engine: Engine) -> Iterator[Family]:
+    info = Sample({"backend": engine.backend, "program": engine.program.name}, 1)
+    yield Family("hopsum_switch_info", "gauge", "What runs.", [info])
+    tables = [Sample({"table": name}, len(table)) for name, table in engine.tables.items()]
+    yield Family("hopsum_switch_table_entries", "gauge", "Entries of a table.", tables)
+    indexed = [counter for counter in engine.program.counters.values() if counter.table is None]
+    sizes = [Sample({"counter": counter.name}, counter.size) for counter in indexed]
+    yield Family("hopsum_switch_p4_counter_cells", "gauge", "Size of an indexed counter.", sizes)
+    for unit in ("packets", "bytes"):
+        cells = [
+            Sample({"counter": counter.name, "index": str(index)}, value)
+            for counter in indexed
+            for index, value in enumerate(getattr(engine.counters.cells(counter.name), unit)[:MAX_CELLS])
+        ]
+        yield Family(f"hopsum_switch_p4_counter_{unit}_total", "counter", f"{unit.capitalize()} counted.", cells)
+
+
+class MetricsServer:
+    """Serves the metrics of a data plane in threads of its own; a context manager that stops."""
+
+    def __init__(self, dataplane: Dataplane, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Listen; with port 0 the kernel chooses one. Raises MetricsError: the address is not free or not here."""
+        try:
+            self._server = _Server((host, port), dataplane)
+        except (OSError, OverflowError) as error:
+            raise MetricsError(f"cannot serve metrics on {host}:{port}: {error}; choose another HOST:PORT") from error
+        self.port = int(self._server.server_address[1])
+        self.url = f"http://{host}:{self.port}{PATH}"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> MetricsServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Server(ThreadingMixIn, TCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], dataplane: Dataplane) -> None:
+        self.dataplane = dataplane
+        super().__init__(address, _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Keep a client that went away out of the log's errors."""
+        _log.debug("a scrape by %s broke off", client_address, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _CLIENT_TIMEOUT_S
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Answer one scrape."""
+        if self.path.partition("?")[0] != PATH:
+            self.send_error(HTTPStatus.NOT_FOUND, f"metrics are at {PATH}")
+            return
+        try:
+            body = expose(collect(self.server.dataplane)).encode()
+        except Exception:
+            _log.exception("the metrics cannot be collected")
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "the switch's log has the reason")
+            return
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep scrapes out of the log."""

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics as Prometheus gets them: a scrape of a running switch process, and the text format."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hopsum_switch.observe.exposition import Family, Sample, expose
+from hopsum_switch.observe.metrics import MAX_CELLS, MetricsError, MetricsServer, collect
+from hopsum_switch.ports.dataplane import Dataplane
+from hopsum_switch.ports.unix import open_peer
+from hopsum_switch.server import SwitchServer
+
+from .controller import CPU_PORT, DEADLINE_S, INSERT, P4INFO, PROGRAM, Controller, l2, wait_until
+
+COMMAND = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0", "--metrics", "0"]
+LOADED = ["--program", str(PROGRAM), "--p4info", str(P4INFO)]
+SAMPLE = re.compile(r'([a-z0-9_]+)(\{[a-z]+="(?:[^"\\\n]|\\.)*"(?:,[a-z]+="(?:[^"\\\n]|\\.)*")*\})? ([0-9.e+-]+)')
+
+Values = dict[str, float]
+
+
+def parse(text: str) -> Values:
+    """Return the values by name with labels; fail where the text is not as the format says."""
+    values: Values = {}
+    types: dict[str, str] = {}
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name not in types, f"{name} twice"
+            types[name] = kind
+        elif not line.startswith("# HELP "):
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            assert match[1] in types, f"{line} has no type"
+            assert (types[match[1]] == "counter") == match[1].endswith("_total")
+            assert f"{match[1]}{match[2] or ''}" not in values, f"{line} twice"
+            values[f"{match[1]}{match[2] or ''}"] = float(match[3])
+    return values
+
+
+def scrape(url: str) -> Values:
+    with urllib.request.urlopen(url, timeout=DEADLINE_S) as response:
+        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return parse(response.read().decode())
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[tuple[str, str]]:
+    """Run a switch; yield the addresses of its metrics and of gRPC."""
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process:
+        try:
+            metrics = re.fullmatch(r"metrics (http://127\.0\.0\.1:\d+/metrics)\n", process.stdout.readline())
+            ready = re.fullmatch(r"ready grpc=(\S+) device_id=\d+\n", process.stdout.readline())
+            assert metrics
+            assert ready
+            yield metrics[1], ready[1]
+        finally:
+            process.terminate()
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "native"])
+def test_a_scrape_shows_what_went_through(tmp_path: Path, backend: str) -> None:
+    path = str(tmp_path / "p1")
+    arguments = ["--unix", f"1={path}", "--cpu-port", str(CPU_PORT), "--backend", backend]
+    with started(*LOADED, *arguments) as (url, grpc_address):
+        with Controller(grpc_address, 0) as controller:
+            controller.become_primary().write(l2(INSERT, b"\x05", "forward", b"\x02"), l2(INSERT, b"\x06"))
+        with open_peer(path) as peer:
+            for destination in (b"\x05", b"\x07", b"\x07"):  # to port 2, which is not bound; dropped; dropped
+                peer.send(bytes(5) + destination + bytes(48))
+            wait_until(lambda: scrape(url)["hopsum_switch_packets_processed_total"] == 3)
+        values = scrape(url)
+    prefix = "hopsum_switch_"
+    assert values[prefix + f'info{{backend="{backend}",program="station.p4"}}'] == 1
+    assert values[prefix + 'port_frames_total{port="1",direction="received"}'] == 3
+    assert values[prefix + 'port_bytes_total{port="1",direction="received"}'] == 162
+    assert values[prefix + 'port_frames_total{port="1",direction="sent"}'] == 0
+    assert values[prefix + f'port_bytes_total{{port="{CPU_PORT}",direction="sent"}}'] == 0
+    assert values[prefix + 'dropped_frames_total{port="none",reason="no_such_port"}'] == 1
+    assert values[prefix + "engine_errors_total"] == 0
+    assert values[prefix + "busy_seconds_total"] > 0
+    assert values[prefix + 'p4_counter_packets_total{counter="StationIngress.received",index="1"}'] == 3
+    assert values[prefix + 'p4_counter_bytes_total{counter="StationIngress.received",index="1"}'] == 162
+    assert values[prefix + 'table_entries{table="StationIngress.l2"}'] == 2
+    assert values[prefix + 'table_entries{table="StationIngress.routes"}'] == 0
+
+
+def test_a_switch_without_a_program_shows_its_ports(tmp_path: Path) -> None:
+    path = str(tmp_path / "p1")
+    with started("--unix", f"1={path}") as (url, _):
+        with open_peer(path) as peer:
+            peer.send(bytes(60))
+            wait_until(lambda: 'hopsum_switch_dropped_frames_total{port="none",reason="no_pipeline"}' in scrape(url))
+        assert not any("info" in name or "p4_counter" in name for name in scrape(url))
+
+
+def test_large_counters_are_bounded(switch: SwitchServer) -> None:
+    values = parse(expose(collect(switch.dataplane)))
+    cells = [name for name in values if name.startswith("hopsum_switch_p4_counter_packets_total")]
+    assert len(cells) == MAX_CELLS
+    assert (
+        f'hopsum_switch_p4_counter_packets_total{{counter="StationIngress.received",index="{MAX_CELLS - 1}"}}' in cells
+    )
+    assert values['hopsum_switch_p4_counter_cells{counter="StationIngress.received"}'] == 512
+
+
+def test_engine_errors_are_counted(switch: SwitchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    assert switch.dataplane.engine is not None
+    monkeypatch.setattr(switch.dataplane.engine, "process", fail)
+    switch.dataplane.inject(1, bytes(60))
+    values = parse(expose(collect(switch.dataplane)))
+    assert values["hopsum_switch_engine_errors_total"] == 1
+
+
+def test_text_is_escaped_and_numbers_are_exact() -> None:
+    label = 'a "quoted" \\ back\nslash'
+    text = expose([Family("n_total", "counter", "two\nlines \\", [Sample({"l": label}, 2**63 + 1), Sample({}, 0.25)])])
+    assert text == (
+        "# HELP n_total two\\nlines \\\\\n# TYPE n_total counter\n"
+        'n_total{l="a \\"quoted\\" \\\\ back\\nslash"} 9223372036854775809\nn_total 0.25\n'
+    )
+
+
+@pytest.fixture
+def dataplane() -> Iterator[Dataplane]:
+    dataplane = Dataplane()
+    yield dataplane
+    dataplane.close()
+
+
+def status(url: str) -> tuple[int, str]:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(url, timeout=DEADLINE_S)
+    with caught.value as error:
+        return error.code, error.reason
+
+
+def test_other_paths_say_where_the_metrics_are(dataplane: Dataplane) -> None:
+    with MetricsServer(dataplane) as server:
+        assert "hopsum_switch_packets_processed_total" in scrape(server.url + "?name=x")
+        assert status(server.url.removesuffix("/metrics")) == (404, "metrics are at /metrics")
+
+
+def test_a_failure_to_collect_is_a_500_and_not_the_end(dataplane: Dataplane, monkeypatch: pytest.MonkeyPatch) -> None:
+    with MetricsServer(dataplane) as server:
+        with monkeypatch.context() as broken:
+            broken.setattr(dataplane, "stats", lambda: {})
+            assert status(server.url) == (500, "the switch's log has the reason")
+        assert scrape(server.url)["hopsum_switch_packets_processed_total"] == 0
+
+
+def test_a_silent_client_does_not_keep_others_waiting(dataplane: Dataplane) -> None:
+    with MetricsServer(dataplane) as server, socket.create_connection(("127.0.0.1", server.port)) as silent:
+        silent.send(b"GET /met")
+        assert scrape(server.url)
+
+
+def test_a_taken_address_is_named(dataplane: Dataplane) -> None:
+    with (
+        MetricsServer(dataplane) as server,
+        pytest.raises(MetricsError, match=rf"cannot serve metrics on 127\.0\.0\.1:{server.port}: .* in use"),
+    ):
+        MetricsServer(dataplane, port=server.port)
+    with pytest.raises(MetricsError, match="cannot serve metrics on no-such-host"):
+        MetricsServer(dataplane, "no-such-host.invalid")
