@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ports and statistics of a running switch over gRPC, as JSON.
 
-Service `hopsum_switch.Management`, on P4Runtime's address; unary methods, UTF-8 JSON objects both ways:
+Service `hopsum_switch.Management`, on P4Runtime's address; unary methods, UTF-8 JSON objects both ways::
 
   BindUdp    {"port": 1, "address": "127.0.0.1:0", "as": "10.0.0.1:24677"}   -> the port as ListPorts shows it
   BindUnix   {"port": 1, "path": "/run/x/port1"}                             -> the port as ListPorts shows it

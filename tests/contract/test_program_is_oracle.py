@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -19,7 +20,9 @@ from hopsum.wire.frames import FramePath, build_frame, ipv4_checksum
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.observe.coverage import Coverage
 from hopsum_switch.program import load_program
+from hopsum_switch.program.ir import Program
 from hopsum_switch.state.match import Exact
 from hopsum_switch.state.multicast import Replica
 
@@ -34,11 +37,12 @@ FLOOD_GROUP = 99
 
 @pytest.mark.parametrize("backend", [Engine, NativeEngine])
 def test_program_does_what_the_oracle_says(backend: type[Engine | NativeEngine]) -> None:
-    """And meets every drop reason and every event."""
+    """And meets every drop reason and every event; in the interpreter also every state, transition and condition."""
     met: set[tuple[str, Drop | Event]] = set()
+    coverage = Coverage(PROGRAM)
     for seed in SEEDS:
         rng = random.Random(seed)
-        bed = Bed.make(rng, backend)
+        bed = Bed.make(rng, partial(Engine, observer=coverage) if backend is Engine else backend)
         for number, (port, frame) in enumerate(bed.traffic(rng)):
             expected = bed.oracle.receive_frame(port, frame)
             got = [(output.port, output.frame) for output in bed.engine.process(port, frame)]
@@ -47,6 +51,10 @@ def test_program_does_what_the_oracle_says(backend: type[Engine | NativeEngine])
         met |= {("drop", reason) for reason in bed.oracle.drops} | {("event", e) for _, e in bed.oracle.job_events}
     reasons = {("drop", reason) for reason in Drop if reason is not Drop.NONE}
     assert met == reasons | {("event", event) for event in Event}
+    if backend is Engine:
+        print(coverage.report())
+        kinds = ("state", "transition", "condition")
+        assert [part for part in coverage.missed() if part.startswith(kinds)] == []
 
 
 @dataclass
@@ -58,7 +66,7 @@ class Bed:
     jobs: tuple[JobConfig, ...]
 
     @classmethod
-    def make(cls, rng: random.Random, backend: type[Engine | NativeEngine] = Engine) -> Bed:
+    def make(cls, rng: random.Random, backend: Callable[[Program], Engine] = Engine) -> Bed:
         count = rng.randint(1, 4)
         jobs = (
             JobConfig(7, 0, 0, 2, tuple(map(worker, range(count))), quorum=rng.randint(1, count), table=TABLE),

@@ -2,7 +2,7 @@
 """What an interpreter tells about each packet: the base class of traces and coverage.
 
 An interpreter without an observer is built without any of the calls; with one, every call below is made at the
-moment that its name says. The order of one packet:
+moment that its name says. The order of one packet::
 
     packet_begins
         state_entered, state_left ...           one pair per parser state; the last state_left is missing after an error

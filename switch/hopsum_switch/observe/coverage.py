@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which parts of a program packets have met, and which they have not.
 
-The parts, as they are named:
+The parts, as they are named::
 
   state NAME                      a parser state
   transition NAME -> NAME         from state to state; `accept` ends parsing

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of a running switch for Prometheus, over HTTP at /metrics.
+"""Metrics of a running switch for Prometheus, over HTTP at /metrics::
 
   hopsum_switch_info{backend, program}                        1 while a program is loaded
   hopsum_switch_packets_processed_total                       frames that entered the engine

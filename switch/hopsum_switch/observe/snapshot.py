@@ -4,7 +4,7 @@
 `freeze` only copies memory and is meant for the time in which packets wait; everything else works on the copy. Direct
 counters go with table entries and are read with those, over P4Runtime.
 
-As a JSON object:
+As a JSON object::
 
   {"format": "hopsum_switch snapshot 1", "program": name, "digest": SHA-256 of the program,
    "registers": {name: {"bits": width, "first": index of the first cell, "values": ["0x0", ...]}},

@@ -2,7 +2,7 @@
 """Traces: one record per packet, written as text or as JSON.
 
 A record is a dictionary of JSON values; numbers of the program are hexadecimal strings in full width, since they can
-have thousands of bits:
+have thousands of bits::
 
   packet, port, bytes, now_us, frame     number from 1, where and what came in (frame in hexadecimal)
   parser     {"path": [states], "error": name, "headers": [valid ones], "wrong_checksums": [names], "events": [...]}
@@ -13,7 +13,7 @@ have thousands of bits:
   copies     [{"port", "instance", "egress": [events], and "dropped" (as above) or "sent" (bytes) and "frame"}]
   failed     true if the engine failed on the packet
 
-Events, told apart by their first key:
+Events, told apart by their first key::
 
   {"condition": name, "source": place, "holds": bool}
   {"call": action, "source": place}

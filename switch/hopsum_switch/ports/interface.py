@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ports over network interfaces: raw AF_PACKET sockets, every frame of an Ethernet interface both ways. Needs root.
 
-The kernel hands over frames as they travel inside the machine, which is not always as they look on a wire:
+The kernel hands over frames as they travel inside the machine, which is not always as they look on a wire::
 
   VLAN tag taken out        put back in front of the frame's type
   checksum left to finish   finished here: a local sender (the other end of a veth, say) with transmit checksum
