@@ -5,12 +5,12 @@ A record is a dictionary of JSON values; numbers of the program are hexadecimal 
 have thousands of bits::
 
   packet, port, bytes, now_us, frame     number from 1, where and what came in (frame in hexadecimal)
-  parser     {"path": [states], "error": name, "headers": [valid ones], "wrong_checksums": [names], "events": [...]}
-  ingress    [events]
-  multicast  {"group": number, "replicas": [[port, instance], ...]}    if the packet was copied to a group
-  dropped    {"by": "ingress", "action": name, "source": place}    if ingress dropped it: where the last mark_to_drop
-             of this control stood (null: the program set the drop port otherwise)
-  copies     [{"port", "instance", "egress": [events], and "dropped" (as above) or "sent" (bytes) and "frame"}]
+  steps      in the order of time, told apart by "step":
+             parser   "path": [states], "error": name, "headers": [valid ones], "wrong_checksums": [names], "events"
+             ingress  "events", and "multicast": {"group": number, "replicas": [[port, instance], ...]} or "dropped"
+             copy     "port", "instance", "events" (of egress), and "sent": bytes with "frame", or "dropped"
+             "dropped" is {"by": control, "action": name, "source": place}: where the control's last mark_to_drop
+             stood (null: the program set the drop port otherwise, or "by" is "priority")
   failed     true if the engine failed on the packet
 
 Events, told apart by their first key::
@@ -54,27 +54,26 @@ class Trace(Observer):
         self._take = take
         self._packets = 0
         self._record: Record | None = None
-        self._events: list[Record] = []
+        self._steps: list[Record] = []
 
     def packet_begins(self, port: int, frame: bytes, now_us: int) -> None:
         """Start a record."""
         self._hand_over_failed()
         self._packets += 1
-        self._events = []
+        self._steps = []
         self._record = {
             "packet": self._packets,
             "port": port,
             "bytes": len(frame),
             "now_us": now_us,
             "frame": frame.hex(),
-            "parser": {"path": [], "error": None, "headers": [], "wrong_checksums": [], "events": self._events},
-            "ingress": [],
-            "copies": [],
+            "steps": self._steps,
         }
 
     def packet_ends(self) -> None:
         """Hand the record over."""
-        record, self._record = self._open(), None
+        assert self._record is not None, "no packet has begun"
+        record, self._record = self._record, None
         self._take(record)
 
     def close(self) -> None:
@@ -83,21 +82,20 @@ class Trace(Observer):
 
     def state_entered(self, state: StateIR) -> None:
         """Extend the path."""
-        self._open()["parser"]["path"].append(state.name)
+        self._parser()["path"].append(state.name)
 
     def parsed(self, error: str, headers: Sequence[str], wrong_checksums: Sequence[str]) -> None:
         """Close the parser's part; what follows belongs to ingress."""
-        record = self._open()
-        record["parser"].update(error=error, headers=list(headers), wrong_checksums=list(wrong_checksums))
-        self._events = record["ingress"]
+        self._parser().update(error=error, headers=list(headers), wrong_checksums=list(wrong_checksums))
+        self._steps.append({"step": "ingress", "events": []})
 
     def condition_met(self, node: ConditionalIR, holds: bool) -> None:
         """Note a condition."""
-        self._events.append({"condition": node.name, "source": _place(node.source), "holds": holds})
+        self._note({"condition": node.name, "source": _place(node.source), "holds": holds})
 
     def action_called(self, node: ActionNodeIR) -> None:
         """Note a call."""
-        self._events.append({"call": node.action.name, "source": _place(node.source)})
+        self._note({"call": node.action.name, "source": _place(node.source)})
 
     def table_applied(
         self, table: TableIR, key: tuple[int, ...] | None, entry: Entry | None, call: ActionCall | None
@@ -112,52 +110,58 @@ class Trace(Observer):
         event["action"] = None if call is None else call.action.name
         params = () if call is None else zip(call.action.params, call.args, strict=True)
         event["params"] = {param.name: hex(value) for param, value in params}
-        self._events.append(event)
+        self._note(event)
 
     def register_read(self, register: RegisterIR, index: int, value: int) -> None:
         """Note a read."""
-        self._events.append({"read": register.name, "index": index, "value": hex(value)})
+        self._note({"read": register.name, "index": index, "value": hex(value)})
 
     def register_written(self, register: RegisterIR, index: int, old: int, new: int) -> None:
         """Note a write."""
-        self._events.append({"write": register.name, "index": index, "old": hex(old), "new": hex(new)})
+        self._note({"write": register.name, "index": index, "old": hex(old), "new": hex(new)})
 
     def counter_written(self, counter: CounterIR, unit: str, index: int, old: int, new: int) -> None:
         """Note a count; both units of one count are one event."""
-        last = self._events[-1] if self._events else {}
+        events = self._steps[-1]["events"]
+        last = events[-1] if events else {}
         if (last.get("count"), last.get("index")) == (counter.name, index) and unit not in last:
             last[unit] = [old, new]
         else:
-            self._events.append({"count": counter.name, "index": index, unit: [old, new]})
+            self._note({"count": counter.name, "index": index, unit: [old, new]})
 
     def marked_to_drop(self, action: str, source: SourceInfo | None) -> None:
         """Note a mark."""
-        self._events.append({"mark_to_drop": action, "source": _place(source)})
+        self._note({"mark_to_drop": action, "source": _place(source)})
 
     def multicast(self, group: int, replicas: Sequence[Replica]) -> None:
         """Note a group."""
-        self._open()["multicast"] = {"group": group, "replicas": [list(replica) for replica in replicas]}
+        self._steps[-1]["multicast"] = {"group": group, "replicas": [list(replica) for replica in replicas]}
 
     def copy_begins(self, port: int, instance: int) -> None:
         """Start a copy; what follows belongs to it."""
-        self._events = []
-        self._open()["copies"].append({"port": port, "instance": instance, "egress": self._events})
+        self._steps.append({"step": "copy", "port": port, "instance": instance, "events": []})
 
     def dropped(self, reason: str) -> None:
         """Note a drop, and which mark_to_drop was the last before it."""
-        marks = [event for event in self._events if "mark_to_drop" in event]
+        step = self._steps[-1]
+        marks = [event for event in step["events"] if "mark_to_drop" in event]
         last = marks[-1] if marks else {"mark_to_drop": None, "source": None}
-        record = self._open()
-        copy = record["copies"][-1] if record["copies"] else record
-        copy["dropped"] = {"by": reason, "action": last["mark_to_drop"], "source": last["source"]}
+        step["dropped"] = {"by": reason, "action": last["mark_to_drop"], "source": last["source"]}
 
     def sent(self, port: int, frame: bytes) -> None:
         """Note what left."""
-        self._open()["copies"][-1].update(sent=len(frame), frame=frame.hex())
+        self._steps[-1].update(sent=len(frame), frame=frame.hex())
 
-    def _open(self) -> Record:
-        assert self._record is not None, "no packet has begun"
-        return self._record
+    def _parser(self) -> Record:
+        """Return the parser's step, a new one if none is under way."""
+        last = self._steps[-1] if self._steps else {}
+        if last.get("step") != "parser":
+            last = {"step": "parser", "path": [], "error": None, "headers": [], "wrong_checksums": [], "events": []}
+            self._steps.append(last)
+        return last
+
+    def _note(self, event: Record) -> None:
+        self._steps[-1]["events"].append(event)
 
     def _hand_over_failed(self) -> None:
         record, self._record = self._record, None

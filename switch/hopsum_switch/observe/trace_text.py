@@ -16,15 +16,8 @@ def render(record: Record) -> str:
     """Return the block: a line for the packet, then indented lines for what happened to it."""
     lines = [f"packet {record['packet']}: port {record['port']}, {record['bytes']} bytes, {record['now_us']} us"]
     lines.append(f"  frame {_frame(record['frame'])}")
-    lines += _parser(record["parser"])
-    if record["ingress"]:
-        lines += ["  ingress", *(f"    {_event(event)}" for event in record["ingress"])]
-    if "multicast" in record:
-        lines.append(f"  {_multicast(record['multicast'])}")
-    if "dropped" in record:
-        lines.append(f"  {_dropped(record['dropped'])}")
-    for copy in record["copies"]:
-        lines += _copy(copy)
+    for step in record["steps"]:
+        lines += _STEPS[step["step"]](step)
     if record.get("failed"):
         lines.append("  the engine failed here: its log has the reason")
     return "\n".join(lines)
@@ -51,6 +44,15 @@ def _parser(parser: Record) -> list[str]:
     lines.append(f"  headers {' '.join(parser['headers']) or 'none'}")
     if parser["wrong_checksums"]:
         lines.append(f"  wrong checksums {' '.join(parser['wrong_checksums'])}")
+    return lines
+
+
+def _ingress(ingress: Record) -> list[str]:
+    lines = ["  ingress", *(f"    {_event(event)}" for event in ingress["events"])]
+    if "multicast" in ingress:
+        lines.append(f"  {_multicast(ingress['multicast'])}")
+    if "dropped" in ingress:
+        lines.append(f"  {_dropped(ingress['dropped'])}")
     return lines
 
 
@@ -113,7 +115,7 @@ def _dropped(drop: Record) -> str:
 
 def _copy(copy: Record) -> list[str]:
     lines = [f"  copy to port {copy['port']}, instance {copy['instance']}"]
-    lines += [f"    {_event(event)}" for event in copy["egress"]]
+    lines += [f"    {_event(event)}" for event in copy["events"]]
     if "dropped" in copy:
         lines.append(f"    {_dropped(copy['dropped'])}")
     elif "sent" in copy:
@@ -121,6 +123,7 @@ def _copy(copy: Record) -> list[str]:
     return lines
 
 
+_STEPS = {"parser": _parser, "ingress": _ingress, "copy": _copy}
 _EVENTS = {
     "condition": _condition,
     "call": _call,

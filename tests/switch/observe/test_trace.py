@@ -35,6 +35,12 @@ def records_of(*traffic: tuple[int, bytes]) -> list[dict[str, Any]]:
     return records
 
 
+def ingress(record: dict[str, Any]) -> dict[str, Any]:
+    step: dict[str, Any] = record["steps"][1]
+    assert [each["step"] for each in record["steps"][:2]] == ["parser", "ingress"]
+    return step
+
+
 def test_a_dropped_packet_reads_as_it_went() -> None:
     (record,) = records_of((3, frame(4)))
     expected = f"""\
@@ -58,8 +64,8 @@ packet 1: port 3, 14 bytes, 0 us
 
 def test_a_replicated_packet_shows_every_copy() -> None:
     (record,) = records_of((0, frame(6)))
-    assert record["multicast"] == {"group": 9, "replicas": [[1, 7], [3, 8]]}
-    assert [(copy["port"], copy["instance"], copy["sent"]) for copy in record["copies"]] == [(1, 7, 14), (3, 8, 14)]
+    assert ingress(record)["multicast"] == {"group": 9, "replicas": [[1, 7], [3, 8]]}
+    assert [(copy["port"], copy["instance"], copy["sent"]) for copy in record["steps"][2:]] == [(1, 7, 14), (3, 8, 14)]
     lines = render(record).splitlines()
     assert lines[-5:] == [
         "  multicast group 9: port 1 instance 7, port 3 instance 8",
@@ -72,7 +78,7 @@ def test_a_replicated_packet_shows_every_copy() -> None:
 
 def test_a_hit_shows_entry_action_and_parameters() -> None:
     records = records_of((0, ipv4(5, "10.1.2.3")), (0, frame(5)))
-    tables = {event["table"]: event for event in records[0]["ingress"] if "table" in event}
+    tables = {event["table"]: event for event in ingress(records[0])["events"] if "table" in event}
     assert tables["StationIngress.routes"] == {
         "table": "StationIngress.routes",
         "key": {"h.ipv4.dst": "0xa010203"},
@@ -85,15 +91,16 @@ def test_a_hit_shows_entry_action_and_parameters() -> None:
         records[0]
     )
     assert [record["packet"] for record in records] == [1, 2]
-    assert (records[1]["now_us"], records[1]["copies"][0]["port"]) == (10, 2)
-    counts = [event for event in records[1]["ingress"] if "count" in event]
+    assert (records[1]["now_us"], records[1]["steps"][2]["port"]) == (10, 2)
+    counts = [event for event in ingress(records[1])["events"] if "count" in event]
     assert counts == [{"count": "StationIngress.received", "index": 0, "packets": [1, 2], "bytes": [34, 48]}]
 
 
 def test_a_parser_error_is_named_and_the_path_ends_where_it_happened() -> None:
     (record,) = records_of((0, frame(5, 0x0800, bytes(19))))
-    assert record["parser"]["path"] == ["start", "ethernet", "ipv4"]
-    assert (record["parser"]["error"], record["parser"]["headers"]) == ("PacketTooShort", ["ethernet"])
+    parser = record["steps"][0]
+    assert parser["path"] == ["start", "ethernet", "ipv4"]
+    assert (parser["error"], parser["headers"]) == ("PacketTooShort", ["ethernet"])
     assert "  parser start -> ethernet -> ipv4, error PacketTooShort" in render(record)
 
 
@@ -108,13 +115,13 @@ def test_drops_of_egress_and_without_a_mark_are_told_apart() -> None:
     builder = build()
     builder.egress_primitives.append(primitive("mark_to_drop", {"type": "header", "value": "standard_metadata"}))
     record = run(builder)
-    drop = record["copies"][0]["dropped"]
+    drop = record["steps"][2]["dropped"]
     assert drop == {"by": "egress", "action": "egress_act", "source": "test.p4(42): the construct"}
     assert "    dropped in egress: mark_to_drop in egress_act (test.p4(42): the construct)" in render(record)
     builder = build()
     builder.primitives.append(assign(field("standard_metadata", "egress_spec"), hexstr(511)))
     record = run(builder, egress=True)
-    assert record["dropped"] == {"by": "ingress", "action": None, "source": None}
+    assert ingress(record)["dropped"] == {"by": "ingress", "action": None, "source": None}
     assert render(record).endswith("  dropped in ingress: the program set egress_spec to the drop port")
 
 
@@ -133,7 +140,7 @@ def test_registers_are_seen_with_both_values_and_outside_of_the_array_not_at_all
     for index, value in ((2, 0xABC), (2, 1), (7, 5)):
         builder.primitives.append(primitive("register_write", register, hexstr(index), hexstr(value)))
     builder.primitives.append(primitive("register_read", field("scalars", "m"), register, hexstr(2)))
-    events = [event for event in run(builder)["ingress"] if "table" not in event]
+    events = [event for event in ingress(run(builder))["events"] if "table" not in event]
     assert events == [
         {"write": "r", "index": 2, "old": "0x0", "new": "0xabc"},
         {"write": "r", "index": 2, "old": "0xabc", "new": "0x1"},
