@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 
 from .engine import Engine
 from .errors import UnsupportedError
@@ -22,30 +23,29 @@ class Backend(Enum):
     NATIVE = "native"
 
 
-def engine_maker(backend: Backend) -> Callable[[Program], Engine]:
+def engine_maker(backend: Backend, *, seed: int = 0) -> Callable[[Program], Engine]:
     """Return what makes an engine for a program; compiled programs are cached in the user's cache folder.
 
-    The result raises UnsupportedError where `NATIVE` cannot run a program or llvmlite is not installed.
+    Every engine starts the stream of `random()` at `seed`. The result raises UnsupportedError where `NATIVE` cannot
+    run a program or llvmlite is not installed.
     """
     if backend is Backend.INTERPRETER:
-        return Engine
-    if backend is Backend.NATIVE:
-        return _native
-    return _native_if_possible
+        return partial(Engine, seed=seed)
+    return partial(_native if backend is Backend.NATIVE else _native_if_possible, seed=seed)
 
 
-def _native(program: Program) -> Engine:
+def _native(program: Program, *, seed: int) -> Engine:
     try:
         from .native.cache import CodeCache, default_folder
         from .native.engine import NativeEngine
     except ImportError as error:
         raise UnsupportedError(f"the native back end needs numpy and llvmlite: {error}") from error
-    return NativeEngine(program, cache=CodeCache(default_folder()))
+    return NativeEngine(program, seed=seed, cache=CodeCache(default_folder()))
 
 
-def _native_if_possible(program: Program) -> Engine:
+def _native_if_possible(program: Program, *, seed: int) -> Engine:
     try:
-        return _native(program)
+        return _native(program, seed=seed)
     except UnsupportedError as error:
         _log.warning("%s runs in the interpreter: %s", program.name, error)
-        return Engine(program)
+        return Engine(program, seed=seed)

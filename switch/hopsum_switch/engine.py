@@ -8,13 +8,13 @@ clock (`now_us` is an argument), no sockets and no randomness beyond its seed.
 from __future__ import annotations
 
 from collections.abc import Collection
-from random import Random
 from typing import NamedTuple
 
 from .interp.v1model import Interpreter
 from .program.ir import Program
 from .state.counters import CounterStore
 from .state.multicast import MulticastStore
+from .state.randomness import RandomStream
 from .state.registers import RegisterStore
 from .state.tables import TableStore
 
@@ -41,7 +41,7 @@ class Engine:
         Args:
             program: what `hopsum_switch.program.load_program` returned.
             ports: the ports that exist; frames for other ports are discarded. Empty: every port exists.
-            seed: of the program's `random()` calls.
+            seed: of the program's `random()` calls; see `state.randomness`.
         """
         self.program = program
         self.tables = TableStore(program)
@@ -50,7 +50,7 @@ class Engine:
         self.registers = RegisterStore(program)
         self._ports = frozenset(ports)
         self._seed = seed
-        self._rng = Random(seed)
+        self._rng = RandomStream(seed)
         self._interpreter = Interpreter(program, self.tables, self.multicast, self.counters, self.registers, self._rng)
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:

@@ -8,7 +8,6 @@ outside a register or counter array reads, writes and counts nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 from ..program.ir_actions import (
@@ -29,6 +28,7 @@ from ..program.ir_actions import (
 )
 from ..program.ir_expressions import Const, DataExpr, FieldIR, FieldRef, IntType
 from ..state.counters import CounterStore
+from ..state.randomness import RandomStream
 from ..state.registers import RegisterStore
 from .calculations import Calculations
 from .expressions import ExpressionWriter, wrapped
@@ -47,7 +47,7 @@ class Environment:
         counters: CounterStore,
         registers: RegisterStore,
         calculations: Calculations,
-        rng: Random,
+        rng: RandomStream,
     ) -> None:
         self.layout = layout
         self.counters = counters
@@ -148,7 +148,7 @@ class OperationWriter:
 
     def random_uniform(self, op: RandomUniform) -> None:
         """Field = random in [low, high]; nothing if there is no such number."""
-        draw = self._bind("draw", self._environment.rng.randint)
+        draw = self._bind("draw", self._environment.rng.draw)
         self.lines.append(f"low = min({self.data(op.low)}, {UINT64})")
         self.lines.append(f"high = min({self.data(op.high)}, {UINT64})")
         value = self._wrap_word(f"{draw}(low, high)", op.target)

@@ -16,12 +16,11 @@ priority other than 0 is dropped, since there is one queue.
 
 from __future__ import annotations
 
-from random import Random
-
 from ..program.ir import Program
 from ..program.ir_expressions import FieldIR
 from ..state.counters import CounterStore
 from ..state.multicast import MulticastStore
+from ..state.randomness import RandomStream
 from ..state.registers import RegisterStore
 from ..state.tables import TableStore
 from .calculations import Calculations
@@ -53,7 +52,7 @@ class Interpreter:
         multicast: MulticastStore,
         counters: CounterStore,
         registers: RegisterStore,
-        rng: Random,
+        rng: RandomStream,
     ) -> None:
         self._layout = Layout(program)
         calculations = Calculations(self._layout)

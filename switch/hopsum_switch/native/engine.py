@@ -14,6 +14,7 @@ from ..errors import ProgramError
 from ..program.ir import Program
 from ..state.counters import CounterCells, CounterStore
 from ..state.multicast import MulticastStore
+from ..state.randomness import MASK
 from ..state.registers import RegisterStore
 from ..state.tables import TableStore
 from .cache import CodeCache
@@ -111,6 +112,8 @@ class NativeEngine(Engine):
         self._own = Outputs(1, 0)
         self._filter = _port_bits(ports)
         self._set_addresses()
+        self._seed = seed & MASK
+        self._control[Control.RANDOM] = self._seed
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
         """See `Engine.process`."""
@@ -170,6 +173,7 @@ class NativeEngine(Engine):
         self.multicast.reset()
         self.counters.reset()
         self.registers.reset()
+        self._control[Control.RANDOM] = self._seed
 
     def _register_cells(self, program: Program) -> dict[str, Cells]:
         return {

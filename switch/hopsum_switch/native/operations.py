@@ -33,8 +33,8 @@ from .integers import Expr, width_of
 from .layout import WORD_BITS, Control, Place, Word
 from .liveness import reads
 from .pieces import Pieces, is_piecewise
+from .randomness import draw
 from .scope import CellRef, Scope, Value, word
-from .unsupported import refuse
 
 DROP_PORT = 511
 
@@ -224,7 +224,9 @@ class Operations:
         self.store_word(op.target, builder.add(builder.urem(value, size), base))
 
     def _random(self, op: RandomUniform) -> None:
-        raise refuse("random", f"{op.target.qualified} in {self._scope.where}")
+        low, high = self.integers.word(op.low), self.integers.word(op.high)
+        with self._scope.when(self._scope.builder.icmp_unsigned("<=", low, high)):
+            self.store_word(op.target, draw(self._scope, low, high))
 
     def _no_op(self, op: NoOp) -> None:
         del op

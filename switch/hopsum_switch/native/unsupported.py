@@ -14,9 +14,8 @@ UNSUPPORTED: Mapping[str, str] = {
     "big quotient": "/ and % on values of more than 64 bits",
     "hash input": "a calculation in which a header that may be invalid ends within a byte and more follows",
     "nesting": "an expression that is nested too deeply",
-    "random": "random(), whose numbers are those of the interpreter's generator",
     "range key": "a range key of more than 64 bits",
-    "signed length": "a length, hash base or hash size that can be negative",
+    "signed length": "a length, hash base, hash size or bound of random() that can be negative",
     "standard metadata": "a metadata field of the architecture that is signed or has more than 64 bits",
     "wide length": "a length of more than 63 bits",
 }
