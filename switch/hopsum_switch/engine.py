@@ -7,12 +7,15 @@ clock (`now_us` is an argument), no sockets and no randomness beyond its seed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import NamedTuple
 
 from .interp.v1model import Interpreter
 from .program.ir import Program
+from .state.clones import CloneStore
 from .state.counters import CounterStore
+from .state.meters import MeterStore
 from .state.multicast import MulticastStore
 from .state.randomness import RandomStream
 from .state.registers import RegisterStore
@@ -32,8 +35,11 @@ class Engine:
     program: Program
     tables: TableStore
     multicast: MulticastStore
+    clones: CloneStore
     counters: CounterStore
     registers: RegisterStore
+    meters: MeterStore
+    dropped: Counter[str]  # packets dropped by the engine itself, by reason; the owner may put another counter here
 
     def __init__(self, program: Program, *, ports: Collection[int] = (), seed: int = 0) -> None:
         """Start with empty state.
@@ -46,12 +52,25 @@ class Engine:
         self.program = program
         self.tables = TableStore(program)
         self.multicast = MulticastStore()
+        self.clones = CloneStore()
         self.counters = CounterStore(program, self.tables)
         self.registers = RegisterStore(program)
+        self.meters = MeterStore(program, self.tables)
+        self.dropped = Counter()
         self._ports = frozenset(ports)
         self._seed = seed
         self._rng = RandomStream(seed)
-        self._interpreter = Interpreter(program, self.tables, self.multicast, self.counters, self.registers, self._rng)
+        self._interpreter = Interpreter(
+            program,
+            self.tables,
+            self.multicast,
+            self.clones,
+            self.counters,
+            self.registers,
+            self.meters,
+            self._rng,
+            self._count_drop,
+        )
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
         """Run one received frame through parser, ingress, replication, egress and deparser.
@@ -70,6 +89,11 @@ class Engine:
         """Forget everything but the program: as if it had just been loaded."""
         self.tables.reset()
         self.multicast.reset()
+        self.clones.reset()
         self.counters.reset()
         self.registers.reset()
+        self.meters.reset()
         self._rng.seed(self._seed)
+
+    def _count_drop(self, reason: str) -> None:
+        self.dropped[reason] += 1

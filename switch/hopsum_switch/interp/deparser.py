@@ -18,7 +18,7 @@ class Deparser:
         ]
 
     def run(self, packet: PacketState) -> bytes:
-        """Return the frame, cut to the packet's limit."""
+        """Return the frame, not cut by truncate()."""
         for checksum in self._checksums:
             checksum.update(packet)
         values, parts = packet.values, []
@@ -29,4 +29,4 @@ class Deparser:
                     word = word << bits | values[slot] & mask
                 parts.append(word.to_bytes(size, "big"))
         parts.append(packet.data)
-        return b"".join(parts)[: packet.limit]
+        return b"".join(parts)

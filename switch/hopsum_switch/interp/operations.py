@@ -14,25 +14,34 @@ from ..program.ir_actions import (
     AddHeader,
     Assign,
     AssignHeader,
+    AssignStack,
+    Clone,
     Count,
+    ExecuteMeter,
     Exit,
     Hash,
     MarkToDrop,
     NoOp,
     Operation,
     RandomUniform,
+    Recirculate,
     RegisterRead,
     RegisterWrite,
     RemoveHeader,
+    Resubmit,
+    ShiftStack,
     Truncate,
 )
 from ..program.ir_expressions import Const, DataExpr, FieldIR, FieldRef, IntType
+from ..program.ir_objects import FieldListIR
+from ..state.clones import MAX_SESSION_ID
 from ..state.counters import CounterStore
+from ..state.meters import MeterStore
 from ..state.randomness import RandomStream
 from ..state.registers import RegisterStore
 from .calculations import Calculations
 from .expressions import ExpressionWriter, wrapped
-from .packet import Layout
+from .packet import Layout, Slots
 
 DROP_PORT = 511
 UINT64 = (1 << 64) - 1
@@ -46,12 +55,14 @@ class Environment:
         layout: Layout,
         counters: CounterStore,
         registers: RegisterStore,
+        meters: MeterStore,
         calculations: Calculations,
         rng: RandomStream,
     ) -> None:
         self.layout = layout
         self.counters = counters
         self.registers = registers
+        self.meters = meters
         self.calculations = calculations
         self.rng = rng
 
@@ -101,6 +112,53 @@ class OperationWriter:
             return
         valid = self._layout.valid(op.header)
         self.lines.append(f"if v[{valid}]: v[{valid}] = 0; p.length -= {op.header.bits // 8}")
+
+    def shift_stack(self, op: ShiftStack) -> None:
+        """push_front() and pop_front(): elements change places, those that enter or leave become invalid."""
+        if op.by == 0:
+            return
+        headers, size = op.stack.headers, len(op.stack.headers)
+        count = f"v[{op.stack.next.slot}]"
+        if op.by > 0:
+            pairs = [(i, i - op.by) for i in range(size - 1, op.by - 1, -1)]
+            entered = headers[: op.by]
+            self.lines.append(f"{count} = min({count} + {op.by}, {size})")
+        else:
+            pairs = [(i, i - op.by) for i in range(size + op.by)]
+            entered = headers[max(size + op.by, 0) :]
+            self.lines.append(f"{count} = max({count} - {-op.by}, 0)")
+        for left, right in pairs:
+            (a, b), (c, d) = self._layout.span(headers[left]), self._layout.span(headers[right])
+            one, other = self._layout.valid(headers[left]), self._layout.valid(headers[right])
+            self.lines.append(
+                f"v[{one}], v[{other}], v[{a}:{b}], v[{c}:{d}] = v[{other}], v[{one}], v[{c}:{d}], v[{a}:{b}]"
+            )
+        self.lines += [f"v[{self._layout.valid(header)}] = 0" for header in entered]
+
+    def assign_stack(self, op: AssignStack) -> None:
+        """Stack = stack."""
+        self.lines.append(f"v[{op.target.next.slot}] = v[{op.value.next.slot}]")
+        for target, value in zip(op.target.headers, op.value.headers, strict=True):
+            self.assign_header(AssignHeader(target, value))
+
+    def clone(self, op: Clone) -> None:
+        """Note it; the architecture makes the copy."""
+        self.lines.append(f"p.clone = ({self.data(op.session)} & {MAX_SESSION_ID}, {_slots(op.preserved)})")
+
+    def resubmit(self, op: Resubmit) -> None:
+        """Note it."""
+        self.lines.append(f"p.resubmit = {_slots(op.preserved)}")
+
+    def recirculate(self, op: Recirculate) -> None:
+        """Note it."""
+        self.lines.append(f"p.recirculate = {_slots(op.preserved)}")
+
+    def execute_meter(self, op: ExecuteMeter) -> None:
+        """Field = colour."""
+        cells = self._bind(f"meter_{op.meter.id}", self._environment.meters.cells(op.meter.name))
+        amount = "p.received" if op.meter.counts_bytes else "1"
+        colour = self._wrap_word(f"{cells}[i].execute(p.now_us, {amount})", op.target)
+        self._indexed(op.index, op.meter.size, f"v[{op.target.slot}] = {colour}")
 
     def mark_to_drop(self, op: MarkToDrop) -> None:
         """Egress to the drop port, no multicast."""
@@ -173,11 +231,21 @@ class OperationWriter:
         return name
 
 
+def _slots(preserved: FieldListIR) -> Slots:
+    return tuple(field.slot for field in preserved.fields)
+
+
 _WRITERS: dict[type, Callable[[OperationWriter, Any], None]] = {
     Assign: OperationWriter.assign,
     AssignHeader: OperationWriter.assign_header,
     AddHeader: OperationWriter.add_header,
     RemoveHeader: OperationWriter.remove_header,
+    ShiftStack: OperationWriter.shift_stack,
+    AssignStack: OperationWriter.assign_stack,
+    Clone: OperationWriter.clone,
+    Resubmit: OperationWriter.resubmit,
+    Recirculate: OperationWriter.recirculate,
+    ExecuteMeter: OperationWriter.execute_meter,
     MarkToDrop: OperationWriter.mark_to_drop,
     Exit: OperationWriter.exit,
     Truncate: OperationWriter.truncate,

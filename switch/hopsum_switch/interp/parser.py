@@ -12,9 +12,12 @@ from collections.abc import Callable
 
 from ..program.ir import Program
 from ..program.ir_expressions import FieldIR, HeaderIR
+from ..program.ir_objects import StackIR
 from ..program.ir_parser import (
     Advance,
+    Computed,
     Extract,
+    ExtractNext,
     KeyPart,
     Lookahead,
     ParserOp,
@@ -98,15 +101,18 @@ class _StateBuilder:
         self._environment = environment
         self._layout = environment.layout
         self._too_short = error_number(program, "PacketTooShort")
+        self._full = error_number(program, "StackOutOfBounds")
         self._invalid_argument = error_number(program, "ParserInvalidArgument")
 
     def build(self, state: StateIR) -> _State:
         steps = [self._step(op, state.name) for op in state.ops]
-        return _State(steps, self._key(state.key) if state.key else None, state)
+        return _State(steps, self._key(state.key, state.name) if state.key else None, state)
 
     def _step(self, op: ParserOp, name: str) -> Step:
         if isinstance(op, Extract):
             return self._extract(op.header)
+        if isinstance(op, ExtractNext):
+            return self._extract_next(op.stack)
         if isinstance(op, SetField):
             return self._set_field(op, name)
         if isinstance(op, SetLookahead):
@@ -140,6 +146,18 @@ class _StateBuilder:
             packet.position = end
 
         return extract
+
+    def _extract_next(self, stack: StackIR) -> Step:
+        steps, count, full = [self._extract(header) for header in stack.headers], stack.next.slot, self._full
+
+        def extract_next(packet: PacketState) -> None:
+            number = packet.values[count]
+            if number == len(steps):
+                raise ParserError(full)
+            steps[number](packet)
+            packet.values[count] = number + 1
+
+        return extract_next
 
     def _set_field(self, op: SetField, name: str) -> Step:
         target, compute = op.target, compile_data(op.value, self._layout, name)
@@ -192,8 +210,8 @@ class _StateBuilder:
 
         return peek
 
-    def _key(self, parts: tuple[KeyPart, ...]) -> Key:
-        readers = [(8 * padded_bytes(part.bits), self._key_part(part.value)) for part in parts]
+    def _key(self, parts: tuple[KeyPart, ...], name: str) -> Key:
+        readers = [(8 * padded_bytes(part.bits), self._key_part(part.value, name)) for part in parts]
         if len(readers) == 1:
             return readers[0][1]
 
@@ -205,8 +223,11 @@ class _StateBuilder:
 
         return key
 
-    def _key_part(self, value: FieldIR | Lookahead) -> Key:
+    def _key_part(self, value: FieldIR | Lookahead | Computed, name: str) -> Key:
         if isinstance(value, Lookahead):
             return self._peek(value)
+        if isinstance(value, Computed):
+            compute, low = compile_data(value.value, self._layout, name), (1 << value.bits) - 1
+            return lambda packet: compute(packet.values) & low
         slot, mask = value.slot, (1 << value.bits) - 1
         return lambda packet: packet.values[slot] & mask

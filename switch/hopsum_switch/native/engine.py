@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 from ..engine import Engine, Output
 from ..errors import ProgramError
 from ..program.ir import Program
+from ..state.clones import CloneStore
 from ..state.counters import CounterCells, CounterStore
+from ..state.meters import MeterStore
 from ..state.multicast import MulticastStore
 from ..state.randomness import MASK
 from ..state.registers import RegisterStore
@@ -101,6 +104,9 @@ class NativeEngine(Engine):
         self.program = program
         self.tables = TableStore(program)
         self.multicast = MulticastStore()
+        self.clones = CloneStore()
+        self.meters = MeterStore(program, self.tables)
+        self.dropped = Counter()
         self.counters = CounterStore(program, self.tables, self._counter_cells(program))
         self.registers = RegisterStore(program, self._register_cells(program))
         self._control, self._state = words(layout.control_words), words(2 * layout.state_words)
@@ -171,6 +177,7 @@ class NativeEngine(Engine):
         """See `Engine.reset_state`."""
         self.tables.reset()
         self.multicast.reset()
+        self.clones.reset()
         self.counters.reset()
         self.registers.reset()
         self._control[Control.RANDOM] = self._seed

@@ -13,7 +13,10 @@ from ..program.ir_actions import (
     AddHeader,
     Assign,
     AssignHeader,
+    AssignStack,
+    Clone,
     Count,
+    ExecuteMeter,
     Exit,
     Hash,
     Jump,
@@ -22,9 +25,12 @@ from ..program.ir_actions import (
     NoOp,
     Operation,
     RandomUniform,
+    Recirculate,
     RegisterRead,
     RegisterWrite,
     RemoveHeader,
+    Resubmit,
+    ShiftStack,
     Truncate,
 )
 from ..program.ir_expressions import DataExpr, FieldIR, IntType
@@ -35,6 +41,8 @@ from .liveness import reads
 from .pieces import Pieces, is_piecewise
 from .randomness import draw
 from .scope import CellRef, Scope, Value, word
+from .stacks import shift_stack
+from .unsupported import refuse
 
 DROP_PORT = 511
 
@@ -228,6 +236,18 @@ class Operations:
         with self._scope.when(self._scope.builder.icmp_unsigned("<=", low, high)):
             self.store_word(op.target, draw(self._scope, low, high))
 
+    def _shift_stack(self, op: ShiftStack) -> None:
+        shift_stack(self._scope, op)
+
+    def _assign_stack(self, op: AssignStack) -> None:
+        count = self._scope.load(self._scope.field_pointer(op.value.next), 0)
+        self._scope.store(count, self._scope.field_pointer(op.target.next), 0)
+        for target, value in zip(op.target.headers, op.value.headers, strict=True):
+            self._assign_header(AssignHeader(target, value))
+
+    def _refuse(self, op: Operation) -> None:
+        raise refuse(_INTERPRETED[type(op)], self._scope.where)
+
     def _no_op(self, op: NoOp) -> None:
         del op
 
@@ -239,11 +259,22 @@ class Operations:
         return inside, self.integers.resize(value, WORD_BITS, signed=False)
 
 
+# Operations that only the interpreter runs, as `unsupported` names them.
+_INTERPRETED: dict[type, str] = {
+    Clone: "clone",
+    ExecuteMeter: "meter",
+    Recirculate: "recirculate",
+    Resubmit: "resubmit",
+}
+
 _WRITERS: dict[type, Callable[[Operations, Any], None]] = {
     Assign: Operations._assign,
     AssignHeader: Operations._assign_header,
     AddHeader: Operations._add_header,
     RemoveHeader: Operations._remove_header,
+    ShiftStack: Operations._shift_stack,
+    AssignStack: Operations._assign_stack,
+    **dict.fromkeys(_INTERPRETED, Operations._refuse),
     MarkToDrop: Operations._mark_to_drop,
     Exit: Operations._exit,
     Truncate: Operations._truncate,

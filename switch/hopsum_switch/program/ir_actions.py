@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .ir_expressions import DataExpr, FieldIR, HeaderIR
-from .ir_objects import CalculationIR, CounterIR, RegisterIR
+from .ir_objects import CalculationIR, CounterIR, FieldListIR, MeterIR, RegisterIR, StackIR
 from .source import SourceInfo
 
 
@@ -46,6 +46,53 @@ class RemoveHeader:
     """Make a header invalid; its fields keep their values."""
 
     header: HeaderIR
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftStack:
+    """push_front(by) or, if `by` is negative, pop_front(-by): the elements move, those that enter are invalid."""
+
+    stack: StackIR
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignStack:
+    """Copy a stack: element by element as `AssignHeader`, and how many are in use."""
+
+    target: StackIR
+    value: StackIR
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """Have a copy made at the end of the control for a clone session; the last call holds."""
+
+    session: DataExpr
+    preserved: FieldListIR
+
+
+@dataclass(frozen=True, slots=True)
+class Resubmit:
+    """After ingress, start again with the frame as received; the last call holds."""
+
+    preserved: FieldListIR
+
+
+@dataclass(frozen=True, slots=True)
+class Recirculate:
+    """After egress, start again with the frame as emitted; the last call holds."""
+
+    preserved: FieldListIR
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteMeter:
+    """Store a meter's colour (0 green, 1 yellow, 2 red); an index outside the array does nothing."""
+
+    meter: MeterIR
+    index: DataExpr
+    target: FieldIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +185,12 @@ Operation = (
     | AssignHeader
     | AddHeader
     | RemoveHeader
+    | ShiftStack
+    | AssignStack
+    | Clone
+    | Resubmit
+    | Recirculate
+    | ExecuteMeter
     | MarkToDrop
     | Exit
     | Truncate

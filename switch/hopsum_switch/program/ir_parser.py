@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .ir_actions import Operation
 from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR
+from .ir_objects import StackIR
 from .source import SourceInfo
 
 
@@ -24,6 +25,13 @@ class Extract:
     """Read a header and make it valid."""
 
     header: HeaderIR
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractNext:
+    """Read the next element of a stack; StackOutOfBounds if all are in use."""
+
+    stack: StackIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +72,22 @@ class Perform:
     operation: Operation
 
 
-ParserOp = Extract | SetField | SetLookahead | Verify | Advance | Perform
+ParserOp = Extract | ExtractNext | SetField | SetLookahead | Verify | Advance | Perform
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The low `bits` bits of an expression."""
+
+    value: DataExpr
+    bits: int
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
     """One piece of a transition key, padded at the left to whole bytes."""
 
-    value: FieldIR | Lookahead
+    value: FieldIR | Lookahead | Computed
 
     @property
     def bits(self) -> int:

@@ -8,8 +8,12 @@ A mirror: same structure, same names, nothing resolved. Source of the format: th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .source import SourceInfo
+
+if TYPE_CHECKING:  # they need the operands that are defined here
+    from .json_objects import FieldListJson, HeaderStackJson, MeterJson
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,14 @@ class ExpressionOperand:
 
 
 @dataclass(frozen=True, slots=True)
+class StackFieldOperand:
+    """type ``stack_field``: a field of the element that was extracted last."""
+
+    stack: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
 class OtherOperand:
     """An operand of a type that only exists here to be refused with its name."""
 
@@ -83,6 +95,7 @@ Operand = (
     | LocalOperand
     | LookaheadOperand
     | ExpressionOperand
+    | StackFieldOperand
     | OtherOperand
 )
 
@@ -350,6 +363,9 @@ class ProgramJson:
     version: tuple[int, int] | None
     header_types: tuple[HeaderTypeJson, ...]
     headers: tuple[HeaderJson, ...]
+    stacks: tuple[HeaderStackJson, ...]
+    field_lists: tuple[FieldListJson, ...]
+    meters: tuple[MeterJson, ...]
     errors: dict[str, int]
     parsers: tuple[ParserJson, ...]
     deparsers: tuple[DeparserJson, ...]

@@ -9,7 +9,9 @@ from ..errors import ProgramError
 from .ir_expressions import FieldIR
 from .ir_parser import (
     Advance,
+    Computed,
     Extract,
+    ExtractNext,
     KeyPart,
     Lookahead,
     ParserIR,
@@ -24,11 +26,13 @@ from .ir_parser import (
 from .json_model import (
     FieldOperand,
     LookaheadOperand,
+    NamedOperand,
     Operand,
     OtherOperand,
     ParserJson,
     ParserOpJson,
     ParseStateJson,
+    StackFieldOperand,
     TransitionJson,
 )
 from .lower_actions import lower_primitive
@@ -82,6 +86,9 @@ def _key_part(part: Operand, place: Place) -> KeyPart:
         return KeyPart(place.scope.field(part, place.source))
     if isinstance(part, LookaheadOperand):
         return KeyPart(Lookahead(part.offset, part.bits))
+    if isinstance(part, StackFieldOperand):
+        value = lower_data(part, place)
+        return KeyPart(Computed(value, value.type.bits))
     lower_data(part, place)  # refuses unsupported operands by their own name
     raise ProgramError(f"transition key that is neither field nor lookahead{at(place.source)}")
 
@@ -105,8 +112,10 @@ def _op(op: ParserOpJson, scope: Scope, state: ParseStateJson) -> ParserOp:
 
 def _extract(op: ParserOpJson, place: Place) -> ParserOp:
     target = _arg(op, 0, place)
+    if isinstance(target, NamedOperand) and target.type == "header_stack":
+        return ExtractNext(place.scope.stack(target.name, place.source))
     if isinstance(target, OtherOperand):
-        construct = {"stack": "header stack", "union_stack": "header union"}.get(target.type, "operand")
+        construct = "header union" if target.type == "union_stack" else "operand"
         raise refuse(construct, f"extract to {target.type}", place.source)
     return Extract(lower_header(target, place))
 

@@ -21,12 +21,16 @@ from .agreement import Pair
 
 GROUP = field("standard_metadata", "mcast_grp")
 SPEC = field("standard_metadata", "egress_spec")
+METER = {"type": "meter_array", "value": "meter"}
 ARRAYS = {"c": {"type": "counter_array", "value": "c"}, "r": {"type": "register_array", "value": "r"}}
 
 
 def builder_of(*primitives: Json, fields: tuple[Any, ...] = (("a", 8), ("b", 8))) -> ProgramBuilder:
     builder = build(*fields)
     builder.primitives += primitives
+    builder.data["field_lists"] = [{"id": 1, "name": "list", "elements": []}]
+    meter = {"name": "meter", "id": 0, "type": "packets", "rate_count": 2, "size": 4, "is_direct": False}
+    builder.data["meter_arrays"] = [meter]
     return builder
 
 
@@ -87,6 +91,10 @@ def test_stores_and_machine_code_share_their_state() -> None:
 @pytest.mark.parametrize(
     ("construct", "fields", "operations"),
     [
+        ("clone", (("a", 8),), [primitive("clone_ingress_pkt_to_egress", hexstr(1), hexstr(1))]),
+        ("meter", (("a", 8),), [primitive("execute_meter", METER, hexstr(1), field("h", "a"))]),
+        ("recirculate", (("a", 8),), [primitive("recirculate", hexstr(1))]),
+        ("resubmit", (("a", 8),), [primitive("resubmit", hexstr(1))]),
         ("big product", (("w", 512),), [assign(field("h", "w"), expression("*", field("h", "w"), field("h", "w")))]),
         ("big quotient", (("w", 128),), [assign(field("h", "w"), expression("/", field("h", "w"), hexstr(3)))]),
         ("signed length", (("a", 8, True),), [primitive("truncate", field("h", "a"))]),
