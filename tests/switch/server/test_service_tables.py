@@ -259,7 +259,14 @@ def test_reads_that_make_no_sense_fail_and_the_rest_is_answered(primary: Control
         caught = error
     assert seen == 2
     assert caught is not None
-    assert [d.canonical_code for d in details(caught)] == [INVALID, 0, INVALID, INVALID, INVALID, code_pb2.UNIMPLEMENTED]
+    assert [d.canonical_code for d in details(caught)] == [
+        INVALID,
+        0,
+        INVALID,
+        INVALID,
+        INVALID,
+        code_pb2.UNIMPLEMENTED,
+    ]
 
 
 def test_direct_counters_count_and_can_be_set(switch: SwitchServer, primary: Controller) -> None:
