@@ -7,6 +7,7 @@ outside a register or counter array reads, writes and counts nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +16,13 @@ from ..program.ir_actions import (
     Assign,
     AssignHeader,
     AssignStack,
+    AssignUnion,
     Clone,
     Count,
     ExecuteMeter,
     Exit,
     Hash,
+    LogMessage,
     MarkToDrop,
     NoOp,
     Operation,
@@ -32,7 +35,7 @@ from ..program.ir_actions import (
     ShiftStack,
     Truncate,
 )
-from ..program.ir_expressions import Const, DataExpr, FieldIR, FieldRef, IntType
+from ..program.ir_expressions import Const, DataExpr, FieldIR, FieldRef, HeaderIR, IntType
 from ..program.ir_objects import FieldListIR
 from ..state.clones import MAX_SESSION_ID
 from ..state.counters import CounterStore
@@ -44,6 +47,7 @@ from .expressions import ExpressionWriter, wrapped
 from .packet import Layout, Slots
 
 DROP_PORT = 511
+_log = logging.getLogger("hopsum_switch.program")
 UINT64 = (1 << 64) - 1
 
 
@@ -94,7 +98,7 @@ class OperationWriter:
         """Header = header; an invalid source makes the target invalid and leaves its fields."""
         (a, b), (c, d) = self._layout.span(op.target), self._layout.span(op.value)
         target, source = self._layout.valid(op.target), self._layout.valid(op.value)
-        self.lines.append(f"if v[{source}]: v[{target}] = 1; v[{a}:{b}] = v[{c}:{d}]")
+        self.lines.append(f"if v[{source}]: v[{target}] = 1; v[{a}:{b}] = v[{c}:{d}]{self._others(op.target)}")
         if not op.target.metadata:
             self.lines.append(f"else: v[{target}] = 0")
 
@@ -104,6 +108,7 @@ class OperationWriter:
             return
         valid, (first, end) = self._layout.valid(op.header), self._layout.span(op.header)
         body = f"v[{valid}] = 1; v[{first}:{end}] = [0] * {end - first}; p.length += {op.header.bits // 8}"
+        body += self._others(op.header)
         self.lines.append(f"if not v[{valid}]: {body}")
 
     def remove_header(self, op: RemoveHeader) -> None:
@@ -140,6 +145,18 @@ class OperationWriter:
         self.lines.append(f"v[{op.target.next.slot}] = v[{op.value.next.slot}]")
         for target, value in zip(op.target.headers, op.value.headers, strict=True):
             self.assign_header(AssignHeader(target, value))
+
+    def assign_union(self, op: AssignUnion) -> None:
+        """Union = union."""
+        for target, value in zip(op.target.headers, op.value.headers, strict=True):
+            self.assign_header(AssignHeader(target, value))
+
+    def log_message(self, op: LogMessage) -> None:
+        """Write to the log of programs, if anybody listens."""
+        log = self._bind("log", _log)
+        parts = self._bind(f"text{len(self.namespace)}", "%s".join(part.replace("%", "%%") for part in op.parts))
+        values = "".join(f", {self.data(value)}" for value in op.values)
+        self.lines.append(f"{log}.info({parts}{values})")
 
     def clone(self, op: Clone) -> None:
         """Note it; the architecture makes the copy."""
@@ -216,6 +233,10 @@ class OperationWriter:
         """Nothing."""
         del op
 
+    def _others(self, header: HeaderIR) -> str:
+        """Return source that makes the other members of a header's union invalid, to follow on the same line."""
+        return "".join(f"; v[{slot}] = 0" for slot in self._layout.siblings(header))
+
     def _indexed(self, index: DataExpr, size: int, statement: str) -> None:
         self.lines.append(f"i = {self.data(index)}")
         if isinstance(index, Const) and 0 <= index.value < size:
@@ -242,6 +263,8 @@ _WRITERS: dict[type, Callable[[OperationWriter, Any], None]] = {
     RemoveHeader: OperationWriter.remove_header,
     ShiftStack: OperationWriter.shift_stack,
     AssignStack: OperationWriter.assign_stack,
+    AssignUnion: OperationWriter.assign_union,
+    LogMessage: OperationWriter.log_message,
     Clone: OperationWriter.clone,
     Resubmit: OperationWriter.resubmit,
     Recirculate: OperationWriter.recirculate,

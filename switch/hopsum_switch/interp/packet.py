@@ -21,6 +21,7 @@ class Layout:
     """Where everything is in the list of values."""
 
     def __init__(self, program: Program) -> None:
+        self._program = program
         self._fields = len(program.fields)
         self._template = [0] * (self._fields + len(program.headers))
         self._metadata: list[int] = []
@@ -36,6 +37,10 @@ class Layout:
     def valid(self, header: HeaderIR) -> int:
         """Return the slot of a header's validity."""
         return self._fields + header.index
+
+    def siblings(self, header: HeaderIR) -> list[int]:
+        """Return the slots of validity that become 0 when this header becomes valid."""
+        return [self.valid(sibling) for sibling in self._program.siblings(header)]
 
     def span(self, header: HeaderIR) -> tuple[int, int]:
         """Return the first slot of a header's fields and the one past the last."""

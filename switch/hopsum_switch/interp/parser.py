@@ -132,6 +132,7 @@ class _StateBuilder:
             shift -= field.bits
             places.append((field.slot, shift, (1 << field.bits) - 1))
         signed = [(field.slot, field.bits) for field in header.fields if field.signed]
+        siblings = self._layout.siblings(header)
 
         def extract(packet: PacketState) -> None:
             start, end = packet.position, packet.position + size
@@ -142,6 +143,8 @@ class _StateBuilder:
                 values[slot] = word >> low & mask
             for slot, bits in signed:
                 values[slot] = decode_signed(values[slot], bits)
+            for slot in siblings:
+                values[slot] = 0
             values[valid] = 1
             packet.position = end
 

@@ -14,6 +14,7 @@ from ..program.ir_actions import (
     Assign,
     AssignHeader,
     AssignStack,
+    AssignUnion,
     Clone,
     Count,
     ExecuteMeter,
@@ -21,6 +22,7 @@ from ..program.ir_actions import (
     Hash,
     Jump,
     JumpIfZero,
+    LogMessage,
     MarkToDrop,
     NoOp,
     Operation,
@@ -149,7 +151,7 @@ class Operations:
         (target, words), (source, _) = scope.layout.span(op.target), scope.layout.span(op.value)
         with builder.if_else(scope.is_valid(op.value)) as (then, otherwise):
             with then:
-                scope.set_valid(op.target, 1)
+                scope.make_valid(op.target)
                 scope.copy(scope.at(scope.state, target), scope.at(scope.state, source), 8 * words)
             with otherwise:
                 if not op.target.metadata:
@@ -160,7 +162,7 @@ class Operations:
             return
         scope = self._scope
         with scope.when(scope.builder.not_(scope.is_valid(op.header))):
-            scope.set_valid(op.header, 1)
+            scope.make_valid(op.header)
             first, words = scope.layout.span(op.header)
             if not self._overwritten(op):
                 scope.clear(scope.at(scope.state, first), 8 * words)
@@ -245,6 +247,10 @@ class Operations:
         for target, value in zip(op.target.headers, op.value.headers, strict=True):
             self._assign_header(AssignHeader(target, value))
 
+    def _assign_union(self, op: AssignUnion) -> None:
+        for target, value in zip(op.target.headers, op.value.headers, strict=True):
+            self._assign_header(AssignHeader(target, value))
+
     def _refuse(self, op: Operation) -> None:
         raise refuse(_INTERPRETED[type(op)], self._scope.where)
 
@@ -263,6 +269,7 @@ class Operations:
 _INTERPRETED: dict[type, str] = {
     Clone: "clone",
     ExecuteMeter: "meter",
+    LogMessage: "log message",
     Recirculate: "recirculate",
     Resubmit: "resubmit",
 }
@@ -274,6 +281,7 @@ _WRITERS: dict[type, Callable[[Operations, Any], None]] = {
     RemoveHeader: Operations._remove_header,
     ShiftStack: Operations._shift_stack,
     AssignStack: Operations._assign_stack,
+    AssignUnion: Operations._assign_union,
     **dict.fromkeys(_INTERPRETED, Operations._refuse),
     MarkToDrop: Operations._mark_to_drop,
     Exit: Operations._exit,

@@ -119,7 +119,7 @@ class _Parser:
         size = word(header.bits // 8)
         position = self._need(size)
         self._frames.extract(header, self._at(position))
-        self._scope.set_valid(header, 1)
+        self._scope.make_valid(header)
         self._scope.set(Word.POSITION, self._scope.builder.add(position, size))
 
     def _extract_next(self, stack: StackIR) -> None:

@@ -14,6 +14,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "big quotient": "/ and % on values of more than 64 bits",
     "clone": "clone()",
     "hash input": "a calculation in which a header that may be invalid ends within a byte and more follows",
+    "log message": "log_msg()",
     "meter": "meters",
     "nesting": "an expression that is nested too deeply",
     "range key": "a range key of more than 64 bits",

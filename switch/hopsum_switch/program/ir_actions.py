@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .ir_expressions import DataExpr, FieldIR, HeaderIR
-from .ir_objects import CalculationIR, CounterIR, FieldListIR, MeterIR, RegisterIR, StackIR
+from .ir_objects import CalculationIR, CounterIR, FieldListIR, MeterIR, RegisterIR, StackIR, UnionIR
 from .source import SourceInfo
 
 
@@ -62,6 +62,22 @@ class AssignStack:
 
     target: StackIR
     value: StackIR
+
+
+@dataclass(frozen=True, slots=True)
+class AssignUnion:
+    """Copy a union, member by member as `AssignHeader`."""
+
+    target: UnionIR
+    value: UnionIR
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """Write a line to the log; the values go between the parts of the text."""
+
+    parts: tuple[str, ...]
+    values: tuple[DataExpr, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +203,8 @@ Operation = (
     | RemoveHeader
     | ShiftStack
     | AssignStack
+    | AssignUnion
+    | LogMessage
     | Clone
     | Resubmit
     | Recirculate

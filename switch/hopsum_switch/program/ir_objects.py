@@ -19,6 +19,15 @@ class StackIR:
 
 
 @dataclass(frozen=True, slots=True)
+class UnionIR:
+    """A header union: when a member becomes valid, the others become invalid."""
+
+    name: str
+    type_name: str
+    headers: tuple[HeaderIR, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FieldListIR:
     """Metadata that goes with a packet that is copied or comes round; all other metadata starts again."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .source import SourceInfo
 
 if TYPE_CHECKING:  # they need the operands that are defined here
-    from .json_objects import FieldListJson, HeaderStackJson, MeterJson
+    from .json_objects import FieldListJson, HeaderStackJson, HeaderUnionJson, MeterJson
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,20 @@ class StackFieldOperand:
 
 
 @dataclass(frozen=True, slots=True)
+class StringOperand:
+    """type ``string``."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class VectorOperand:
+    """type ``parameters_vector``: several operands as one argument."""
+
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OtherOperand:
     """An operand of a type that only exists here to be refused with its name."""
 
@@ -96,6 +110,8 @@ Operand = (
     | LookaheadOperand
     | ExpressionOperand
     | StackFieldOperand
+    | StringOperand
+    | VectorOperand
     | OtherOperand
 )
 
@@ -364,6 +380,7 @@ class ProgramJson:
     header_types: tuple[HeaderTypeJson, ...]
     headers: tuple[HeaderJson, ...]
     stacks: tuple[HeaderStackJson, ...]
+    unions: tuple[HeaderUnionJson, ...]
     field_lists: tuple[FieldListJson, ...]
     meters: tuple[MeterJson, ...]
     errors: dict[str, int]

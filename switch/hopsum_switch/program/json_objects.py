@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Header stacks, field lists and meters of the JSON as typed objects, and how they are read."""
+"""Header stacks, header unions, field lists and meters of the JSON as typed objects, and how they are read."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ class HeaderStackJson:
 
     name: str
     header_type: str
+    header_ids: tuple[int, ...]
+    source: SourceInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderUnionJson:
+    """Entry of ``header_unions``; the members by the ids of their headers."""
+
+    name: str
+    union_type: str
     header_ids: tuple[int, ...]
     source: SourceInfo | None
 
@@ -49,6 +59,12 @@ def read_stack(node: Node) -> HeaderStackJson:
     """Return a header stack. Raises: ProgramError (wrong shape)."""
     ids = tuple(integer(item, f"{node.path}.header_ids") for item in node.array("header_ids"))
     return HeaderStackJson(node.text("name"), node.text("header_type"), ids, node.source())
+
+
+def read_union(node: Node) -> HeaderUnionJson:
+    """Return a header union. Raises: ProgramError (wrong shape)."""
+    ids = tuple(integer(item, f"{node.path}.header_ids") for item in node.array("header_ids"))
+    return HeaderUnionJson(node.text("name"), node.text("union_type"), ids, node.source())
 
 
 def read_field_list(node: Node) -> FieldListJson:

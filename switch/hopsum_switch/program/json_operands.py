@@ -17,11 +17,23 @@ from .json_model import (
     Operand,
     OtherOperand,
     StackFieldOperand,
+    StringOperand,
+    VectorOperand,
 )
 from .json_node import Node, integer, parse_hex
 
 _NAMED = frozenset(
-    {"header", "regular", "stack", "header_stack", "register_array", "counter_array", "meter_array", "calculation"}
+    {
+        "calculation",
+        "counter_array",
+        "header",
+        "header_stack",
+        "header_union",
+        "meter_array",
+        "register_array",
+        "regular",
+        "stack",
+    }
 )
 
 
@@ -45,6 +57,11 @@ def operand(data: object, path: str) -> Operand:
     if kind == "lookahead":
         offset, bits = _pair(node.array("value"), path)
         return LookaheadOperand(integer(offset, path), integer(bits, path))
+    if kind == "string":
+        return StringOperand(node.text("value"))
+    if kind == "parameters_vector":
+        items = enumerate(node.array("value"))
+        return VectorOperand(tuple(operand(item, f"{path}.value[{i}]") for i, item in items))
     if kind == "stack_field":
         stack, name = _pair(node.array("value"), path)
         return StackFieldOperand(str(stack), str(name))
@@ -67,14 +84,13 @@ def _expression(node: Node) -> Operand:
         side: operand(value.data[side], f"{value.path}.{side}") if _is_operand(value, side) else None
         for side in ("left", "right", "cond")
     }
-    if value.text("op") == "access_field":  # the number of the field stands on the right as it is
+    if value.text("op") in ("access_field", "access_union_header"):  # a plain number stands on the right
         number = integer(value.data.get("right"), f"{value.path}.right")
         sides["right"] = HexOperand(number, max(1, number.bit_length()))
     return ExpressionOperand(value.text("op"), sides["left"], sides["right"], sides["cond"])
 
 
 def _is_operand(value: Node, side: str) -> bool:
-    # access_union_header carries a plain integer on the right; its operator is refused
     return isinstance(value.data.get(side), dict)
 
 

@@ -8,7 +8,7 @@ from .ir import DeparserIR, PipelineIR, Program, TableIR
 from .ir_parser import ParserIR
 from .json_model import ProgramJson
 from .lower_actions import lower_action
-from .lower_objects import declare_field_lists, declare_meters, declare_stacks
+from .lower_objects import declare_field_lists, declare_meters, declare_stacks, declare_unions
 from .lower_parser import lower_parser
 from .lower_pipeline import lower_pipeline
 from .lower_state import declare_headers, declare_state, lower_checksum
@@ -23,6 +23,7 @@ def lower(program: ProgramJson, digest: str) -> Program:
     scope = Scope()
     declare_headers(program, scope)
     declare_stacks(program, scope)
+    declare_unions(program, scope)
     declare_field_lists(program, scope)
     declare_meters(program, scope)
     declare_state(program, scope)
@@ -42,6 +43,7 @@ def lower(program: ProgramJson, digest: str) -> Program:
         tables=_tables(pipelines),
         actions={a.name: a for a in reversed(scope.actions_by_id.values())},
         stacks=scope.stacks,
+        unions=scope.unions,
         counters=scope.counters,
         meters=scope.meters,
         registers=scope.registers,

@@ -12,6 +12,7 @@ from .ir_actions import (
     Assign,
     AssignHeader,
     AssignStack,
+    AssignUnion,
     Clone,
     Count,
     ExecuteMeter,
@@ -19,6 +20,7 @@ from .ir_actions import (
     Hash,
     Jump,
     JumpIfZero,
+    LogMessage,
     MarkToDrop,
     NoOp,
     Operation,
@@ -34,8 +36,16 @@ from .ir_actions import (
 )
 from .ir_expressions import Const, FieldIR
 from .ir_objects import FieldListIR, StackIR
-from .json_model import ActionJson, FieldOperand, NamedOperand, Operand, PrimitiveJson
-from .lower_expressions import lower_data, lower_header
+from .json_model import (
+    ActionJson,
+    FieldOperand,
+    NamedOperand,
+    Operand,
+    PrimitiveJson,
+    StringOperand,
+    VectorOperand,
+)
+from .lower_expressions import lower_data, lower_header, lower_union
 from .scope import VALIDITY_FIELD, Place, Scope
 from .source import at
 from .unsupported import refuse
@@ -130,6 +140,23 @@ def _assign_stack(args: Arguments, place: Place) -> Operation:
     return AssignStack(target, value)
 
 
+def _assign_union(args: Arguments, place: Place) -> Operation:
+    target, value = lower_union(args[0], place), lower_union(args[1], place)
+    if target.type_name != value.type_name:
+        raise ProgramError(f"{target.name} = {value.name} mixes header unions{at(place.source)}")
+    return AssignUnion(target, value)
+
+
+def _log_message(args: Arguments, place: Place) -> Operation:
+    text, values = args
+    if not isinstance(text, StringOperand) or not isinstance(values, VectorOperand):
+        raise ProgramError(f"log_msg() without a text or values{at(place.source)}")
+    parts = tuple(text.value.split("{}"))
+    if len(parts) != len(values.items) + 1:
+        raise ProgramError(f"log_msg() has {len(parts) - 1} places for {len(values.items)} values{at(place.source)}")
+    return LogMessage(parts, tuple(lower_data(item, place) for item in values.items))
+
+
 def _preserved(arg: Operand, place: Place) -> FieldListIR:
     return place.scope.field_list(_constant(arg, "a field list", place), place.source)
 
@@ -186,11 +213,13 @@ _PRIMITIVES: dict[str, tuple[int, Callable[[Arguments, Place], Operation]]] = {
     "assign": (2, _assign),
     "assign_header": (2, _assign_header),
     "assign_header_stack": (2, _assign_stack),
+    "assign_union": (2, _assign_union),
     "clone_egress_pkt_to_egress": (2, _clone),
     "clone_ingress_pkt_to_egress": (2, _clone),
     "count": (2, _count),
     "execute_meter": (3, _execute_meter),
     "exit": (0, lambda args, place: Exit()),
+    "log_msg": (2, _log_message),
     "mark_to_drop": (1, _mark_to_drop),
     "modify_field_rng_uniform": (3, _random),
     "modify_field_with_hash_based_offset": (4, _hash),
@@ -208,9 +237,7 @@ _PRIMITIVES: dict[str, tuple[int, Callable[[Arguments, Place], Operation]]] = {
 _REFUSED = {
     "assert": "assert",
     "assign_VL": "varbit",
-    "assign_union": "header union",
     "assign_union_stack": "header union",
     "assume": "assert",
     "generate_digest": "digest",
-    "log_msg": "log message",
 }

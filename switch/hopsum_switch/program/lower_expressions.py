@@ -32,7 +32,7 @@ from .ir_expressions import (
     Select,
     SelectBool,
 )
-from .ir_objects import StackIR
+from .ir_objects import StackIR, UnionIR
 from .json_model import (
     BoolOperand,
     ExpressionOperand,
@@ -56,12 +56,11 @@ _CAST = {op.value: op for op in CastOp}
 # Operands that have a construct of their own in the list of unsupported ones.
 _REFUSED_OPERANDS = {
     "register": "register reference",
-    "header_union": "header union",
     "header_union_stack": "header union",
     "union_stack_field": "header union",
     "extern": "extern",
 }
-_UNION_OPERATORS = frozenset({"valid_union", "==u", "!=u", "dereference_union_stack", "access_union_header"})
+_UNION_OPERATORS = frozenset({"dereference_union_stack"})
 
 
 def lower_data(operand: Operand | None, place: Place) -> DataExpr:
@@ -97,7 +96,20 @@ def lower_header(operand: Operand | None, place: Place) -> HeaderIR:
         if not isinstance(index, Const) or not 0 <= index.value < len(stack.headers):
             raise refuse("header stack", f"an element of {stack.name} that is chosen at run time", place.source)
         return stack.headers[index.value]
+    if isinstance(operand, ExpressionOperand) and operand.op == "access_union_header":
+        union = lower_union(operand.left, place)
+        assert isinstance(operand.right, HexOperand)  # the reader makes it so
+        if operand.right.value >= len(union.headers):
+            raise ProgramError(f"{union.name} has no member {operand.right.value}{at(place.source)}")
+        return union.headers[operand.right.value]
     raise _misfit(operand, "a header", place)
+
+
+def lower_union(operand: Operand | None, place: Place) -> UnionIR:
+    """Return the header union that an operand names. Raises: ProgramError."""
+    if isinstance(operand, NamedOperand) and operand.type == "header_union":
+        return place.scope.union(operand.name, place.source)
+    raise _misfit(operand, "a header union", place)
 
 
 def _field(operand: FieldOperand, place: Place) -> DataExpr:
@@ -183,6 +195,12 @@ def _bool_operator(expr: ExpressionOperand, place: Place) -> BoolExpr:
         return Not(lower_bool(expr.right, place))
     if expr.op == "valid":
         return IsValid(lower_header(expr.right, place))
+    if expr.op == "valid_union":
+        return any_of([IsValid(header) for header in lower_union(expr.right, place).headers])
+    if expr.op in ("==u", "!=u"):
+        pairs = zip(lower_union(expr.left, place).headers, lower_union(expr.right, place).headers, strict=False)
+        equal = any_of([CompareHeaders(left, right) for left, right in pairs])
+        return equal if expr.op == "==u" else Not(equal)
     if expr.op == "d2b":
         return NonZero(lower_data(expr.right, place))
     if expr.op == "?":
@@ -196,7 +214,7 @@ def _bool_operator(expr: ExpressionOperand, place: Place) -> BoolExpr:
     raise _misfit(expr, "a condition", place)
 
 
-_BOOL_OPERATORS = _COMPARE.keys() | {"and", "or", "not", "valid", "d2b"}
+_BOOL_OPERATORS = _COMPARE.keys() | {"and", "or", "not", "valid", "d2b", "valid_union", "==u", "!=u"}
 
 
 def _compare(op: CompareOp, expr: ExpressionOperand, place: Place) -> BoolExpr:
@@ -209,6 +227,14 @@ def _compare(op: CompareOp, expr: ExpressionOperand, place: Place) -> BoolExpr:
         if equal is not None:
             return equal if op is CompareOp.EQ else Not(equal)
     return Compare(op, lower_data(expr.left, place), lower_data(expr.right, place))
+
+
+def any_of(conditions: list[BoolExpr]) -> BoolExpr:
+    """Return whether at least one condition holds."""
+    result: BoolExpr = BoolConst(False)
+    for condition in conditions:
+        result = Or(result, condition)
+    return result
 
 
 def _is_bool(operand: Operand | None) -> bool:

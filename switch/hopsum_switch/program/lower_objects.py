@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Header stacks, field lists and meters of the mirror to IR."""
+"""Header stacks, header unions, field lists and meters of the mirror to IR."""
 
 from __future__ import annotations
 
 from ..errors import ProgramError
 from .ir_expressions import FieldIR, HeaderIR
-from .ir_objects import FieldListIR, MeterIR, StackIR
+from .ir_objects import FieldListIR, MeterIR, StackIR, UnionIR
 from .json_model import FieldOperand, ProgramJson
-from .json_objects import FieldListJson, HeaderStackJson, MeterJson
+from .json_objects import FieldListJson, HeaderStackJson, HeaderUnionJson, MeterJson
 from .scope import Scope
 from .source import at
 from .stacks import INDEX_BITS
@@ -36,10 +36,21 @@ def declare_stacks(program: ProgramJson, scope: Scope) -> None:
 
 
 def _elements(stack: HeaderStackJson, by_id: dict[int, str], scope: Scope) -> tuple[HeaderIR, ...]:
-    headers = tuple(scope.header(by_id.get(number, f"number {number}"), stack.source) for number in stack.header_ids)
+    headers = _headers(stack, by_id, scope)
     if not headers or {header.type_name for header in headers} != {stack.header_type}:
         raise ProgramError(f"header stack {stack.name}: the elements are not of its type{at(stack.source)}")
     return headers
+
+
+def declare_unions(program: ProgramJson, scope: Scope) -> None:
+    """Enter header unions, after all headers. Raises: ProgramError."""
+    by_id = {header.id: header.name for header in program.headers}
+    for union in program.unions:
+        scope.unions[union.name] = UnionIR(union.name, union.union_type, _headers(union, by_id, scope))
+
+
+def _headers(owner: HeaderStackJson | HeaderUnionJson, by_id: dict[int, str], scope: Scope) -> tuple[HeaderIR, ...]:
+    return tuple(scope.header(by_id.get(number, f"number {number}"), owner.source) for number in owner.header_ids)
 
 
 def declare_field_lists(program: ProgramJson, scope: Scope) -> None:

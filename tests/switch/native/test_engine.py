@@ -21,6 +21,7 @@ from .agreement import Pair
 
 GROUP = field("standard_metadata", "mcast_grp")
 SPEC = field("standard_metadata", "egress_spec")
+MESSAGE = ({"type": "string", "value": "here"}, {"type": "parameters_vector", "value": []})
 METER = {"type": "meter_array", "value": "meter"}
 ARRAYS = {"c": {"type": "counter_array", "value": "c"}, "r": {"type": "register_array", "value": "r"}}
 
@@ -92,6 +93,7 @@ def test_stores_and_machine_code_share_their_state() -> None:
     ("construct", "fields", "operations"),
     [
         ("clone", (("a", 8),), [primitive("clone_ingress_pkt_to_egress", hexstr(1), hexstr(1))]),
+        ("log message", (("a", 8),), [primitive("log_msg", *MESSAGE)]),
         ("meter", (("a", 8),), [primitive("execute_meter", METER, hexstr(1), field("h", "a"))]),
         ("recirculate", (("a", 8),), [primitive("recirculate", hexstr(1))]),
         ("resubmit", (("a", 8),), [primitive("resubmit", hexstr(1))]),
