@@ -17,6 +17,7 @@ from ..program.ir_actions import (
     AssignHeader,
     AssignStack,
     AssignUnion,
+    AssignVariable,
     Clone,
     Count,
     ExecuteMeter,
@@ -116,7 +117,10 @@ class OperationWriter:
         if op.header.metadata:
             return
         valid = self._layout.valid(op.header)
-        self.lines.append(f"if v[{valid}]: v[{valid}] = 0; p.length -= {op.header.bits // 8}")
+        size = str(op.header.bits // 8)
+        if op.header.variable is not None:
+            size += f" + v[{op.header.variable.length.slot}] // 8"
+        self.lines.append(f"if v[{valid}]: v[{valid}] = 0; p.length -= {size}")
 
     def shift_stack(self, op: ShiftStack) -> None:
         """push_front() and pop_front(): elements change places, those that enter or leave become invalid."""
@@ -150,6 +154,11 @@ class OperationWriter:
         """Union = union."""
         for target, value in zip(op.target.headers, op.value.headers, strict=True):
             self.assign_header(AssignHeader(target, value))
+
+    def assign_variable(self, op: AssignVariable) -> None:
+        """Field = field, with its length."""
+        self.lines.append(f"v[{op.target.field.slot}] = v[{op.value.field.slot}]")
+        self.lines.append(f"v[{op.target.length.slot}] = v[{op.value.length.slot}]")
 
     def log_message(self, op: LogMessage) -> None:
         """Write to the log of programs, if anybody listens."""
@@ -264,6 +273,7 @@ _WRITERS: dict[type, Callable[[OperationWriter, Any], None]] = {
     ShiftStack: OperationWriter.shift_stack,
     AssignStack: OperationWriter.assign_stack,
     AssignUnion: OperationWriter.assign_union,
+    AssignVariable: OperationWriter.assign_variable,
     LogMessage: OperationWriter.log_message,
     Clone: OperationWriter.clone,
     Resubmit: OperationWriter.resubmit,

@@ -18,6 +18,7 @@ from ..program.ir_parser import (
     Computed,
     Extract,
     ExtractNext,
+    ExtractVariable,
     KeyPart,
     Lookahead,
     ParserOp,
@@ -101,6 +102,7 @@ class _StateBuilder:
         self._environment = environment
         self._layout = environment.layout
         self._too_short = error_number(program, "PacketTooShort")
+        self._header_too_short = error_number(program, "HeaderTooShort")
         self._full = error_number(program, "StackOutOfBounds")
         self._invalid_argument = error_number(program, "ParserInvalidArgument")
 
@@ -111,6 +113,8 @@ class _StateBuilder:
     def _step(self, op: ParserOp, name: str) -> Step:
         if isinstance(op, Extract):
             return self._extract(op.header)
+        if isinstance(op, ExtractVariable):
+            return self._extract_variable(op, name)
         if isinstance(op, ExtractNext):
             return self._extract_next(op.stack)
         if isinstance(op, SetField):
@@ -149,6 +153,38 @@ class _StateBuilder:
             packet.position = end
 
         return extract
+
+    def _extract_variable(self, op: ExtractVariable, name: str) -> Step:
+        amount, valid, siblings = compile_data(op.bits, self._layout, name), *self._validity(op.header)
+        variable, length = op.variable.field, op.variable.length.slot
+        fixed, fields = op.header.bits, op.header.wire
+
+        def extract_variable(packet: PacketState) -> None:
+            values = packet.values
+            bits = amount(values)
+            if bits % 8 or bits < 0:
+                raise ParserError(self._invalid_argument)
+            start, end = packet.position, packet.position + (fixed + bits) // 8
+            if end > len(packet.data):
+                raise ParserError(self._too_short)
+            if bits > variable.bits:
+                raise ParserError(self._header_too_short)
+            word, shift = int.from_bytes(packet.data[start:end], "big"), fixed + bits
+            for field in fields:
+                width = bits if field is variable else field.bits
+                shift -= width
+                value = word >> shift & (1 << width) - 1
+                values[field.slot] = decode_signed(value, width) if field.signed else value
+            for slot in siblings:
+                values[slot] = 0
+            values[length], values[valid] = bits, 1
+            packet.position = end
+
+        return extract_variable
+
+    def _validity(self, header: HeaderIR) -> tuple[int, list[int]]:
+        """Return the slots of validity that become 1 and 0 when a header is extracted."""
+        return self._layout.valid(header), self._layout.siblings(header)
 
     def _extract_next(self, stack: StackIR) -> Step:
         steps, count, full = [self._extract(header) for header in stack.headers], stack.next.slot, self._full

@@ -22,6 +22,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "resubmit": "resubmit()",
     "signed length": "a length, hash base, hash size or bound of random() that can be negative",
     "standard metadata": "a metadata field of the architecture that is signed or has more than 64 bits",
+    "varbit": "variable-length fields",
     "wide length": "a length of more than 63 bits",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .ir_expressions import DataExpr, FieldIR, HeaderIR
+from .ir_expressions import DataExpr, FieldIR, HeaderIR, VariableIR
 from .ir_objects import CalculationIR, CounterIR, FieldListIR, MeterIR, RegisterIR, StackIR, UnionIR
 from .source import SourceInfo
 
@@ -70,6 +70,14 @@ class AssignUnion:
 
     target: UnionIR
     value: UnionIR
+
+
+@dataclass(frozen=True, slots=True)
+class AssignVariable:
+    """Copy a variable-length field with its length."""
+
+    target: VariableIR
+    value: VariableIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +212,7 @@ Operation = (
     | ShiftStack
     | AssignStack
     | AssignUnion
+    | AssignVariable
     | LogMessage
     | Clone
     | Resubmit

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .ir_actions import Operation
-from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR
+from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR, VariableIR
 from .ir_objects import StackIR
 from .source import SourceInfo
 
@@ -25,6 +25,18 @@ class Extract:
     """Read a header and make it valid."""
 
     header: HeaderIR
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractVariable:
+    """Read a header whose variable-length field has `bits` bits, a multiple of 8.
+
+    HeaderTooShort if that is more than the field holds.
+    """
+
+    header: HeaderIR
+    variable: VariableIR
+    bits: DataExpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +84,7 @@ class Perform:
     operation: Operation
 
 
-ParserOp = Extract | ExtractNext | SetField | SetLookahead | Verify | Advance | Perform
+ParserOp = Extract | ExtractVariable | ExtractNext | SetField | SetLookahead | Verify | Advance | Perform
 
 
 @dataclass(frozen=True, slots=True)

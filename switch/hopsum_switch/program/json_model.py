@@ -132,6 +132,7 @@ class HeaderTypeJson:
 
     name: str
     fields: tuple[FieldJson, ...]
+    max_bytes: int  # of a header with a variable-length field
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,8 @@ def _refused(root: Node) -> Iterator[tuple[str, NamedJson]]:
 
 
 def _header_type(node: Node) -> HeaderTypeJson:
-    return HeaderTypeJson(node.text("name"), tuple(_field(f, node) for f in node.array("fields")))
+    max_bytes = node.number("max_length") if node.has("max_length") else 0
+    return HeaderTypeJson(node.text("name"), tuple(_field(f, node) for f in node.array("fields")), max_bytes)
 
 
 def _field(item: object, node: Node) -> FieldJson:

@@ -13,6 +13,7 @@ from .ir_actions import (
     AssignHeader,
     AssignStack,
     AssignUnion,
+    AssignVariable,
     Clone,
     Count,
     ExecuteMeter,
@@ -34,7 +35,7 @@ from .ir_actions import (
     ShiftStack,
     Truncate,
 )
-from .ir_expressions import Const, FieldIR
+from .ir_expressions import Const, FieldIR, VariableIR
 from .ir_objects import FieldListIR, StackIR
 from .json_model import (
     ActionJson,
@@ -147,6 +148,21 @@ def _assign_union(args: Arguments, place: Place) -> Operation:
     return AssignUnion(target, value)
 
 
+def _assign_variable(args: Arguments, place: Place) -> Operation:
+    target, value = (_variable(arg, place) for arg in args)
+    if target.field.bits < value.field.bits:
+        raise ProgramError(f"{value.field.qualified} may be longer than {target.field.qualified}{at(place.source)}")
+    return AssignVariable(target, value)
+
+
+def _variable(arg: Operand, place: Place) -> VariableIR:
+    field = _target(arg, place)
+    variable = place.scope.header(field.header, place.source).variable
+    if variable is None or variable.field != field:
+        raise ProgramError(f"{field.qualified} is no variable-length field{at(place.source)}")
+    return variable
+
+
 def _log_message(args: Arguments, place: Place) -> Operation:
     text, values = args
     if not isinstance(text, StringOperand) or not isinstance(values, VectorOperand):
@@ -211,6 +227,7 @@ _PRIMITIVES: dict[str, tuple[int, Callable[[Arguments, Place], Operation]]] = {
     "_jump_if_zero": (2, _jump_if_zero),
     "add_header": (1, lambda args, place: AddHeader(lower_header(args[0], place))),
     "assign": (2, _assign),
+    "assign_VL": (2, _assign_variable),
     "assign_header": (2, _assign_header),
     "assign_header_stack": (2, _assign_stack),
     "assign_union": (2, _assign_union),
@@ -236,7 +253,6 @@ _PRIMITIVES: dict[str, tuple[int, Callable[[Arguments, Place], Operation]]] = {
 
 _REFUSED = {
     "assert": "assert",
-    "assign_VL": "varbit",
     "assign_union_stack": "header union",
     "assume": "assert",
     "generate_digest": "digest",

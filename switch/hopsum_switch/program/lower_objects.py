@@ -37,6 +37,8 @@ def declare_stacks(program: ProgramJson, scope: Scope) -> None:
 
 def _elements(stack: HeaderStackJson, by_id: dict[int, str], scope: Scope) -> tuple[HeaderIR, ...]:
     headers = _headers(stack, by_id, scope)
+    if any(header.variable is not None for header in headers):
+        raise refuse("varbit", f"header stack {stack.name}", stack.source)
     if not headers or {header.type_name for header in headers} != {stack.header_type}:
         raise ProgramError(f"header stack {stack.name}: the elements are not of its type{at(stack.source)}")
     return headers

@@ -12,6 +12,7 @@ from .ir_parser import (
     Computed,
     Extract,
     ExtractNext,
+    ExtractVariable,
     KeyPart,
     Lookahead,
     ParserIR,
@@ -96,7 +97,7 @@ def _key_part(part: Operand, place: Place) -> KeyPart:
 def _op(op: ParserOpJson, scope: Scope, state: ParseStateJson) -> ParserOp:
     place = Place(scope, (), op.source or state.source)
     if op.op == "extract_VL":
-        raise refuse("varbit", f"extract with a length in state {state.name}", place.source)
+        return _extract_variable(op, place)
     if op.primitive is not None:
         return Perform(lower_primitive(op.primitive, scope))
     if op.op == "extract":
@@ -117,7 +118,20 @@ def _extract(op: ParserOpJson, place: Place) -> ParserOp:
     if isinstance(target, OtherOperand):
         construct = "header union" if target.type == "union_stack" else "operand"
         raise refuse(construct, f"extract to {target.type}", place.source)
-    return Extract(lower_header(target, place))
+    header = lower_header(target, place)
+    if header.variable is not None:
+        raise refuse("varbit", f"extract of {header.name} without a length", place.source)
+    return Extract(header)
+
+
+def _extract_variable(op: ParserOpJson, place: Place) -> ParserOp:
+    target = _arg(op, 0, place)
+    if not isinstance(target, NamedOperand) or target.type != "header":
+        raise refuse("varbit", "extract with a length to something else than a header", place.source)
+    header = lower_header(target, place)
+    if header.variable is None:
+        raise ProgramError(f"{header.name} has no variable-length field{at(place.source)}")
+    return ExtractVariable(header, header.variable, lower_data(_arg(op, 1, place), place))
 
 
 def _set(op: ParserOpJson, place: Place) -> ParserOp:

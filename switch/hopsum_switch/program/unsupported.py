@@ -33,7 +33,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "saturating field": "fields of saturating types",
     "validity write": "writing a header's validity bit as a field",
     "value set": "parser value sets",
-    "varbit": "variable-length fields",
+    "varbit": "variable-length fields in metadata or stacks, several in a header, or extracted without a length",
 }
 
 

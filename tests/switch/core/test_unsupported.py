@@ -52,6 +52,10 @@ def stacked(op: str, *args: Any) -> Spoil:
     return spoil
 
 
+def variable(*fields: Any) -> Spoil:
+    return lambda b: b.data["header_types"][0].update(fields=list(fields), max_length=8)
+
+
 HEADER = {"type": "header", "value": "h"}
 GS = {"type": "header_stack", "value": "gs"}
 CHOSEN = expression("dereference_header_stack", GS, field("h", "a"))
@@ -132,9 +136,10 @@ CASES: list[tuple[str, str, str, Spoil]] = [
         NOWHERE,
         lambda b: b.states[0]["transitions"].insert(0, {"type": "parse_vset", "value": "x", "next_state": None}),
     ),
-    ("varbit", "field h.a", NOWHERE, lambda b: b.data["header_types"][0].update(fields=[["a", "*"]])),
-    ("varbit", "extract with a length in state start", NOWHERE, parser("extract_VL", other("regular"), hexstr(8))),
-    ("varbit", "primitive assign_VL", HERE, call("assign_VL", field("h", "a"), field("h", "b"))),
+    ("varbit", "field of h", NOWHERE, variable(["a", "*"], ["b", "*"])),
+    ("varbit", "field of scalars", NOWHERE, lambda b: b.data["header_types"][3].update(fields=[["m", "*"]])),
+    ("varbit", "extract of h without a length", NOWHERE, variable(["a", "*"])),
+    ("varbit", "extract with a length to something else than a header", NOWHERE, parser("extract_VL", GS, hexstr(8))),
 ]
 
 
