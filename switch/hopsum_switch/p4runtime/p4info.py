@@ -79,7 +79,7 @@ class TableInfo:
     size: int
     direct_counter: int  # id, 0 if there is none
     direct_meter: int  # id, 0 if there is none
-    unsupported: tuple[str, ...]  # action profiles, idle timeouts: named where used
+    unsupported: tuple[str, ...]  # action profiles: named where used
 
     @property
     def needs_priority(self) -> bool:
@@ -258,8 +258,6 @@ def _table(
     unsupported = [f"direct resource {number}" for number in others]
     if table.implementation_id:
         unsupported.append(f"action profile {table.implementation_id}")
-    if table.idle_timeout_behavior:
-        unsupported.append("idle timeout")
     return TableInfo(
         id=table.preamble.id,
         name=table.preamble.name,

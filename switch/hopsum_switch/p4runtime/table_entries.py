@@ -272,7 +272,7 @@ def _refuse_unsupported(table: TableInfo, message: TableEntry) -> None:
     if message.HasField("meter_counter_data"):
         raise invalid(f"meter_counter_data: the meter of table {table.name} does not count by colour")
     if message.idle_timeout_ns:
-        raise invalid(f"idle_timeout_ns: table {table.name} does not support idle timeouts here")
+        raise invalid(f"idle_timeout_ns of an entry of table {table.name}: no entry times out here; leave it 0")
 
 
 def _keep_notes(table: _Table, handle: int | None, message: TableEntry) -> None:

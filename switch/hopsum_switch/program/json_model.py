@@ -328,7 +328,6 @@ class TableJson:
     match_type: str
     max_size: int
     with_counters: bool
-    support_timeout: bool
     direct_meters: str | None
     key: tuple[KeyJson, ...]
     action_ids: tuple[int, ...]

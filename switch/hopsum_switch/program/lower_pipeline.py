@@ -103,8 +103,6 @@ def _direct_meter(table: TableJson, scope: Scope) -> MeterIR | None:
 def _refuse_table(table: TableJson) -> None:
     if table.type != "simple":
         raise refuse("action profile", f"table {table.name} of type {table.type}", table.source)
-    if table.support_timeout:
-        raise refuse("idle timeout", f"table {table.name}", table.source)
     for kind in (table.match_type, *(key.match_type for key in table.key)):
         if kind not in _KINDS:
             raise refuse("match kind", f"{kind} in table {table.name}", table.source)

@@ -23,7 +23,6 @@ UNSUPPORTED: Mapping[str, str] = {
     "hash algorithm": "hash algorithms other than crc16, crc32, crcCCITT, csum16, identity, xor16",
     "header stack": "elements of a header stack that are chosen at run time, other than reading a field",
     "header union": "stacks of header unions",
-    "idle timeout": "tables with support_timeout",
     "match kind": "match kinds other than exact, lpm, ternary, range and optional",
     "meter": "meters with other than two rates",
     "operand": "an operand of a kind that is not known here",

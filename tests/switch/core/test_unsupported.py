@@ -105,7 +105,6 @@ CASES: list[tuple[str, str, str, Spoil]] = [
         value(expression("dereference_union_stack", None, None)),
     ),
     ("header union", "extract to union_stack", NOWHERE, parser("extract", other("union_stack"))),
-    ("idle timeout", "table tbl_in", HERE, table(support_timeout=True)),
     ("match kind", "valid in table tbl_in", HERE, table(key=stack_key(), match_type="exact")),
     ("match kind", "fuzzy in table tbl_in", HERE, table(match_type="fuzzy")),
     ("meter", "thing with 3 rates", HERE, section("meter_arrays", type="packets", rate_count=3, size=4)),
