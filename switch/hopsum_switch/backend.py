@@ -24,36 +24,36 @@ class Backend(Enum):
     NATIVE = "native"
 
 
-def engine_maker(backend: Backend, observer: Observer | None = None) -> Callable[[Program], Engine]:
+def engine_maker(
+    backend: Backend, *, seed: int = 0, observer: Observer | None = None
+) -> Callable[[Program], Engine]:
     """Return what makes an engine for a program; compiled programs are cached in the user's cache folder.
 
-    An `observer` chooses the interpreter: machine code does not tell what it does. The result raises
-    UnsupportedError where `NATIVE` cannot run a program or llvmlite is not installed. Raises UnsupportedError:
-    an observer together with `NATIVE`; choose one of them.
+    Every engine starts the stream of `random()` at `seed`. An `observer` chooses the interpreter: machine code does
+    not tell what it does. The result raises UnsupportedError where `NATIVE` cannot run a program or llvmlite is not
+    installed. Raises UnsupportedError: an observer together with `NATIVE`; choose one of them.
     """
     if observer is not None:
         if backend is Backend.NATIVE:
             raise UnsupportedError("native code cannot be observed: choose the interpreter for a trace")
-        return partial(Engine, observer=observer)
+        return partial(Engine, seed=seed, observer=observer)
     if backend is Backend.INTERPRETER:
-        return Engine
-    if backend is Backend.NATIVE:
-        return _native
-    return _native_if_possible
+        return partial(Engine, seed=seed)
+    return partial(_native if backend is Backend.NATIVE else _native_if_possible, seed=seed)
 
 
-def _native(program: Program) -> Engine:
+def _native(program: Program, *, seed: int) -> Engine:
     try:
         from .native.cache import CodeCache, default_folder
         from .native.engine import NativeEngine
     except ImportError as error:
         raise UnsupportedError(f"the native back end needs numpy and llvmlite: {error}") from error
-    return NativeEngine(program, cache=CodeCache(default_folder()))
+    return NativeEngine(program, seed=seed, cache=CodeCache(default_folder()))
 
 
-def _native_if_possible(program: Program) -> Engine:
+def _native_if_possible(program: Program, *, seed: int) -> Engine:
     try:
-        return _native(program)
+        return _native(program, seed=seed)
     except UnsupportedError as error:
         _log.warning("%s runs in the interpreter: %s", program.name, error)
-        return Engine(program)
+        return Engine(program, seed=seed)

@@ -24,6 +24,7 @@ from hopsum_switch.ports.interface import InterfacePort
 from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
 from hopsum_switch.server import DEFAULT_DEVICE_ID, DEFAULT_GRPC, ServerError, SwitchServer
+from hopsum_switch.state.randomness import MASK
 
 T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1
@@ -122,7 +123,7 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
         arguments.grpc,
         device_id=arguments.device_id,
         cpu_port=arguments.cpu_port,
-        make_engine=engine_maker(Backend(arguments.backend), trace),
+        make_engine=engine_maker(Backend(arguments.backend), seed=arguments.seed, observer=trace),
     )
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -164,6 +165,13 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         default=Backend.INTERPRETER.value,
         help="native compiles the program for this processor; auto interprets what cannot be compiled"
         f" (default {Backend.INTERPRETER.value})",
+    )
+    parser.add_argument(
+        "--seed",
+        type=_checked(_seed),
+        default=0,
+        metavar="N",
+        help=f"where the numbers of random() start, 0..{MASK} (default 0); equal seeds give equal numbers",
     )
     parser.add_argument(
         "--grpc",
@@ -246,6 +254,12 @@ def _port_number(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise PortError(f"{text!r} is not a switch port number")
     return check_port_number(int(text))
+
+
+def _seed(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > MASK:
+        raise PortError(f"{text!r} is not a seed: 0..{MASK}")
+    return int(text)
 
 
 def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:

@@ -7,15 +7,18 @@ clock (`now_us` is an argument), no sockets and no randomness beyond its seed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
-from random import Random
 from typing import ClassVar, NamedTuple
 
 from .interp.observer import Observer
 from .interp.v1model import Interpreter
 from .program.ir import Program
+from .state.clones import CloneStore
 from .state.counters import CounterStore
+from .state.meters import MeterStore
 from .state.multicast import MulticastStore
+from .state.randomness import RandomStream
 from .state.registers import RegisterStore
 from .state.tables import TableStore
 
@@ -33,8 +36,11 @@ class Engine:
     program: Program
     tables: TableStore
     multicast: MulticastStore
+    clones: CloneStore
     counters: CounterStore
     registers: RegisterStore
+    meters: MeterStore
+    dropped: Counter[str]  # packets dropped by the engine itself, by reason; the owner may put another counter here
 
     backend: ClassVar[str] = "interpreter"
 
@@ -46,19 +52,31 @@ class Engine:
         Args:
             program: what `hopsum_switch.program.load_program` returned.
             ports: the ports that exist; frames for other ports are discarded. Empty: every port exists.
-            seed: of the program's `random()` calls.
+            seed: of the program's `random()` calls; see `state.randomness`.
             observer: is told what happens to every packet; packets take several times longer with one.
         """
         self.program = program
         self.tables = TableStore(program)
         self.multicast = MulticastStore()
+        self.clones = CloneStore()
         self.counters = CounterStore(program, self.tables)
         self.registers = RegisterStore(program)
+        self.meters = MeterStore(program, self.tables)
+        self.dropped = Counter()
         self._ports = frozenset(ports)
         self._seed = seed
-        self._rng = Random(seed)
+        self._rng = RandomStream(seed)
         self._interpreter = Interpreter(
-            program, self.tables, self.multicast, self.counters, self.registers, self._rng, observer
+            program,
+            self.tables,
+            self.multicast,
+            self.clones,
+            self.counters,
+            self.registers,
+            self.meters,
+            self._rng,
+            self._count_drop,
+            observer,
         )
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
@@ -78,6 +96,11 @@ class Engine:
         """Forget everything but the program: as if it had just been loaded."""
         self.tables.reset()
         self.multicast.reset()
+        self.clones.reset()
         self.counters.reset()
         self.registers.reset()
+        self.meters.reset()
         self._rng.seed(self._seed)
+
+    def _count_drop(self, reason: str) -> None:
+        self.dropped[reason] += 1

@@ -42,9 +42,11 @@ def _build(ir: CalculationIR, layout: Layout) -> Calculation:
 
     def compute(packet: PacketState) -> int:
         values, word, bits = packet.values, 0, 0
-        for valid, slot, constant, width in pieces:
+        for valid, slot, constant, width, length in pieces:
             if valid is not None and not values[valid]:
                 continue
+            if length is not None:
+                width = values[length]
             value = constant if slot is None else values[slot]
             word = word << width | value & ((1 << width) - 1)
             bits += width
@@ -55,13 +57,14 @@ def _build(ir: CalculationIR, layout: Layout) -> Calculation:
     return compute
 
 
-def _pieces(item: CalculationInput, layout: Layout) -> list[tuple[int | None, int | None, int, int]]:
-    """Return (validity slot, field slot, constant, width) for each field of an input."""
+def _pieces(item: CalculationInput, layout: Layout) -> list[tuple[int | None, int | None, int, int, int | None]]:
+    """Return (validity slot, field slot, constant, width, slot of a variable width) for each field of an input."""
     if item.header is None:
-        return [(None, None, item.constant, item.bits)]
-    valid = layout.valid(item.header)
-    fields = item.header.fields if item.field is None else (item.field,)
-    return [(valid, field.slot, 0, field.bits) for field in fields]
+        return [(None, None, item.constant, item.bits, None)]
+    valid, variable = layout.valid(item.header), item.header.variable
+    fields = item.header.wire if item.field is None else (item.field,)
+    lengths = [variable.length.slot if variable is not None and field == variable.field else None for field in fields]
+    return [(valid, field.slot, 0, field.bits, length) for field, length in zip(fields, lengths, strict=True)]
 
 
 def csum16(data: bytes) -> int:

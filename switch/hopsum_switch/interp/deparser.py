@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ..program.ir import DeparserIR
+from ..program.ir_expressions import HeaderIR
 from .checksums import Checksum
 from .packet import Layout, PacketState
 
@@ -14,19 +15,26 @@ class Deparser:
     def __init__(self, ir: DeparserIR, layout: Layout, checksums: list[Checksum]) -> None:
         self._checksums = checksums
         self._headers = [
-            (layout.valid(h), h.bits // 8, [(f.slot, f.bits, (1 << f.bits) - 1) for f in h.fields]) for h in ir.order
+            (layout.valid(h), h.bits // 8, _fields(h), None if h.variable is None else h.variable.length.slot)
+            for h in ir.order
         ]
 
     def run(self, packet: PacketState) -> bytes:
-        """Return the frame, cut to the packet's limit."""
+        """Return the frame, not cut by truncate()."""
         for checksum in self._checksums:
             checksum.update(packet)
         values, parts = packet.values, []
-        for valid, size, fields in self._headers:
+        for valid, size, fields, length in self._headers:
             if values[valid]:
-                word = 0
+                word, more = 0, 0 if length is None else values[length]
                 for slot, bits, mask in fields:
-                    word = word << bits | values[slot] & mask
-                parts.append(word.to_bytes(size, "big"))
+                    word = word << (more if bits is None else bits) | values[slot] & mask
+                parts.append(word.to_bytes(size + more // 8, "big"))
         parts.append(packet.data)
-        return b"".join(parts)[: packet.limit]
+        return b"".join(parts)
+
+
+def _fields(header: HeaderIR) -> list[tuple[int, int | None, int]]:
+    """Return (slot, width, mask) of the fields in the frame; a variable width is None."""
+    variable = None if header.variable is None else header.variable.field
+    return [(f.slot, None if f == variable else f.bits, (1 << f.bits) - 1) for f in header.wire]

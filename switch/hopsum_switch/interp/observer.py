@@ -7,8 +7,12 @@ moment that its name says. The order of one packet::
     packet_begins
         state_entered, state_left ...           one pair per parser state; the last state_left is missing after an error
         parsed
-        events of the ingress control, then dropped, multicast, or nothing (unicast)
-        copy_begins, events of the egress control, then dropped or sent         once per copy
+        events of the ingress control
+        cloned                                  if ingress clones; the states of a second parse come before it
+        starts_again (resubmitted), dropped, multicast, or nothing (unicast)
+        copy_begins, events of the egress control, cloned if egress clones, then one of dropped, sent and
+        starts_again (recirculated)                                             once per copy
+        ... and from the first state on for each packet that starts again
     packet_ends
 
 Events are `condition_met`, `action_called`, `table_applied` and, from inside of actions (and of parser states),
@@ -75,13 +79,20 @@ class Observer:
     def multicast(self, group: int, replicas: Sequence[Replica]) -> None:
         """The packet is copied to a group's replicas (none if the group is unknown)."""
 
+    def cloned(self, session: int, replicas: Sequence[Replica]) -> None:
+        """The packet is cloned to a session's replicas (none if there is no such session)."""
+
+    def starts_again(self, kind: str) -> None:
+        """The packet will be parsed again; `kind` is resubmitted or recirculated."""
+
     def copy_begins(self, port: int, instance: int) -> None:
         """A copy starts towards a port; `instance` is the replica's number (0 in unicast)."""
 
     def dropped(self, reason: str) -> None:
         """The packet, or the copy that has begun, goes no further.
 
-        `reason` is ingress or egress (that control left it to the drop port) or priority (not 0).
+        `reason` is ingress or egress (that control left it to the drop port), priority (not 0), or turns (what starts
+        again or is cloned in egress is too much; the packet that asked for it may go on).
         """
 
     def sent(self, port: int, frame: bytes) -> None:

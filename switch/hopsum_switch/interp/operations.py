@@ -7,35 +7,49 @@ outside a register or counter array reads, writes and counts nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 from ..program.ir_actions import (
     AddHeader,
     Assign,
     AssignHeader,
+    AssignStack,
+    AssignUnion,
+    AssignVariable,
+    Clone,
     Count,
+    ExecuteMeter,
     Exit,
     Hash,
+    LogMessage,
     MarkToDrop,
     NoOp,
     Operation,
     RandomUniform,
+    Recirculate,
     RegisterRead,
     RegisterWrite,
     RemoveHeader,
+    Resubmit,
+    ShiftStack,
     Truncate,
 )
-from ..program.ir_expressions import Const, DataExpr, FieldIR, FieldRef, IntType
+from ..program.ir_expressions import Const, DataExpr, FieldIR, FieldRef, HeaderIR, IntType
+from ..program.ir_objects import FieldListIR
+from ..state.clones import MAX_SESSION_ID
 from ..state.counters import CounterStore
+from ..state.meters import MeterStore
+from ..state.randomness import RandomStream
 from ..state.registers import RegisterStore
 from .calculations import Calculations
 from .expressions import ExpressionWriter, wrapped
 from .observer import Observer
-from .packet import Layout
+from .packet import Layout, Slots
 
 DROP_PORT = 511
+_log = logging.getLogger("hopsum_switch.program")
 UINT64 = (1 << 64) - 1
 
 
@@ -47,13 +61,15 @@ class Environment:
         layout: Layout,
         counters: CounterStore,
         registers: RegisterStore,
+        meters: MeterStore,
         calculations: Calculations,
-        rng: Random,
+        rng: RandomStream,
         observer: Observer | None = None,
     ) -> None:
         self.layout = layout
         self.counters = counters
         self.registers = registers
+        self.meters = meters
         self.calculations = calculations
         self.rng = rng
         self.observer = observer
@@ -86,7 +102,7 @@ class OperationWriter:
         """Header = header; an invalid source makes the target invalid and leaves its fields."""
         (a, b), (c, d) = self._layout.span(op.target), self._layout.span(op.value)
         target, source = self._layout.valid(op.target), self._layout.valid(op.value)
-        self.lines.append(f"if v[{source}]: v[{target}] = 1; v[{a}:{b}] = v[{c}:{d}]")
+        self.lines.append(f"if v[{source}]: v[{target}] = 1; v[{a}:{b}] = v[{c}:{d}]{self._others(op.target)}")
         if not op.target.metadata:
             self.lines.append(f"else: v[{target}] = 0")
 
@@ -96,6 +112,7 @@ class OperationWriter:
             return
         valid, (first, end) = self._layout.valid(op.header), self._layout.span(op.header)
         body = f"v[{valid}] = 1; v[{first}:{end}] = [0] * {end - first}; p.length += {op.header.bits // 8}"
+        body += self._others(op.header)
         self.lines.append(f"if not v[{valid}]: {body}")
 
     def remove_header(self, op: RemoveHeader) -> None:
@@ -103,7 +120,74 @@ class OperationWriter:
         if op.header.metadata:
             return
         valid = self._layout.valid(op.header)
-        self.lines.append(f"if v[{valid}]: v[{valid}] = 0; p.length -= {op.header.bits // 8}")
+        size = str(op.header.bits // 8)
+        if op.header.variable is not None:
+            size += f" + v[{op.header.variable.length.slot}] // 8"
+        self.lines.append(f"if v[{valid}]: v[{valid}] = 0; p.length -= {size}")
+
+    def shift_stack(self, op: ShiftStack) -> None:
+        """push_front() and pop_front(): elements change places, those that enter or leave become invalid."""
+        if op.by == 0:
+            return
+        headers, size = op.stack.headers, len(op.stack.headers)
+        count = f"v[{op.stack.next.slot}]"
+        if op.by > 0:
+            pairs = [(i, i - op.by) for i in range(size - 1, op.by - 1, -1)]
+            entered = headers[: op.by]
+            self.lines.append(f"{count} = min({count} + {op.by}, {size})")
+        else:
+            pairs = [(i, i - op.by) for i in range(size + op.by)]
+            entered = headers[max(size + op.by, 0) :]
+            self.lines.append(f"{count} = max({count} - {-op.by}, 0)")
+        for left, right in pairs:
+            (a, b), (c, d) = self._layout.span(headers[left]), self._layout.span(headers[right])
+            one, other = self._layout.valid(headers[left]), self._layout.valid(headers[right])
+            self.lines.append(
+                f"v[{one}], v[{other}], v[{a}:{b}], v[{c}:{d}] = v[{other}], v[{one}], v[{c}:{d}], v[{a}:{b}]"
+            )
+        self.lines += [f"v[{self._layout.valid(header)}] = 0" for header in entered]
+
+    def assign_stack(self, op: AssignStack) -> None:
+        """Stack = stack."""
+        self.lines.append(f"v[{op.target.next.slot}] = v[{op.value.next.slot}]")
+        for target, value in zip(op.target.headers, op.value.headers, strict=True):
+            self.assign_header(AssignHeader(target, value))
+
+    def assign_union(self, op: AssignUnion) -> None:
+        """Union = union."""
+        for target, value in zip(op.target.headers, op.value.headers, strict=True):
+            self.assign_header(AssignHeader(target, value))
+
+    def assign_variable(self, op: AssignVariable) -> None:
+        """Field = field, with its length."""
+        self.lines.append(f"v[{op.target.field.slot}] = v[{op.value.field.slot}]")
+        self.lines.append(f"v[{op.target.length.slot}] = v[{op.value.length.slot}]")
+
+    def log_message(self, op: LogMessage) -> None:
+        """Write to the log of programs, if anybody listens."""
+        log = self._bind("log", _log)
+        parts = self._bind(f"text{len(self.namespace)}", "%s".join(part.replace("%", "%%") for part in op.parts))
+        values = "".join(f", {self.data(value)}" for value in op.values)
+        self.lines.append(f"{log}.info({parts}{values})")
+
+    def clone(self, op: Clone) -> None:
+        """Note it; the architecture makes the copy."""
+        self.lines.append(f"p.clone = ({self.data(op.session)} & {MAX_SESSION_ID}, {_slots(op.preserved)})")
+
+    def resubmit(self, op: Resubmit) -> None:
+        """Note it."""
+        self.lines.append(f"p.resubmit = {_slots(op.preserved)}")
+
+    def recirculate(self, op: Recirculate) -> None:
+        """Note it."""
+        self.lines.append(f"p.recirculate = {_slots(op.preserved)}")
+
+    def execute_meter(self, op: ExecuteMeter) -> None:
+        """Field = colour."""
+        cells = self._bind(f"meter_{op.meter.id}", self._environment.meters.cells(op.meter.name))
+        amount = "p.received" if op.meter.counts_bytes else "1"
+        colour = self._wrap_word(f"{cells}[i].execute(p.now_us, {amount})", op.target)
+        self._indexed(op.index, op.meter.size, f"v[{op.target.slot}] = {colour}")
 
     def mark_to_drop(self, op: MarkToDrop) -> None:
         """Egress to the drop port, no multicast."""
@@ -151,7 +235,7 @@ class OperationWriter:
 
     def random_uniform(self, op: RandomUniform) -> None:
         """Field = random in [low, high]; nothing if there is no such number."""
-        draw = self._bind("draw", self._environment.rng.randint)
+        draw = self._bind("draw", self._environment.rng.draw)
         self.lines.append(f"low = min({self.data(op.low)}, {UINT64})")
         self.lines.append(f"high = min({self.data(op.high)}, {UINT64})")
         value = self._wrap_word(f"{draw}(low, high)", op.target)
@@ -160,6 +244,10 @@ class OperationWriter:
     def no_op(self, op: NoOp) -> None:
         """Nothing."""
         del op
+
+    def _others(self, header: HeaderIR) -> str:
+        """Return source that makes the other members of a header's union invalid, to follow on the same line."""
+        return "".join(f"; v[{slot}] = 0" for slot in self._layout.siblings(header))
 
     def _indexed(self, index: DataExpr, size: int, statement: str) -> None:
         self.lines.append(f"i = {self.data(index)}")
@@ -176,11 +264,24 @@ class OperationWriter:
         return name
 
 
+def _slots(preserved: FieldListIR) -> Slots:
+    return tuple(field.slot for field in preserved.fields)
+
+
 _WRITERS: dict[type, Callable[[OperationWriter, Any], None]] = {
     Assign: OperationWriter.assign,
     AssignHeader: OperationWriter.assign_header,
     AddHeader: OperationWriter.add_header,
     RemoveHeader: OperationWriter.remove_header,
+    ShiftStack: OperationWriter.shift_stack,
+    AssignStack: OperationWriter.assign_stack,
+    AssignUnion: OperationWriter.assign_union,
+    AssignVariable: OperationWriter.assign_variable,
+    LogMessage: OperationWriter.log_message,
+    Clone: OperationWriter.clone,
+    Resubmit: OperationWriter.resubmit,
+    Recirculate: OperationWriter.recirculate,
+    ExecuteMeter: OperationWriter.execute_meter,
     MarkToDrop: OperationWriter.mark_to_drop,
     Exit: OperationWriter.exit,
     Truncate: OperationWriter.truncate,

@@ -10,26 +10,37 @@ from __future__ import annotations
 
 from ..program.ir import Program
 from ..program.ir_expressions import FieldIR, HeaderIR
+from ..program.lower_objects import STACK_STATE
 
 NO_LIMIT = 1 << 62
+
+Slots = tuple[int, ...]
 
 
 class Layout:
     """Where everything is in the list of values."""
 
     def __init__(self, program: Program) -> None:
+        self._program = program
         self._fields = len(program.fields)
         self._template = [0] * (self._fields + len(program.headers))
+        self._metadata: list[int] = []
         self._spans: list[tuple[int, int, int]] = []  # (validity slot, first field, past last field)
         for header in program.headers.values():
             if header.metadata:
                 self._template[self.valid(header)] = 1
+                if header.name != STACK_STATE:
+                    self._metadata += [field.slot for field in header.fields]
             elif header.fields:
                 self._spans.append((self.valid(header), *self.span(header)))
 
     def valid(self, header: HeaderIR) -> int:
         """Return the slot of a header's validity."""
         return self._fields + header.index
+
+    def siblings(self, header: HeaderIR) -> list[int]:
+        """Return the slots of validity that become 0 when this header becomes valid."""
+        return [self.valid(sibling) for sibling in self._program.siblings(header)]
 
     def span(self, header: HeaderIR) -> tuple[int, int]:
         """Return the first slot of a header's fields and the one past the last."""
@@ -39,6 +50,13 @@ class Layout:
     def fresh(self) -> list[int]:
         """Return the values of a packet before parsing."""
         return self._template.copy()
+
+    def reset_metadata(self, values: list[int], source: list[int], preserved: Slots) -> None:
+        """Set all metadata to 0 but what is preserved, which is taken from `source`."""
+        for slot in self._metadata:
+            values[slot] = 0
+        for slot in preserved:
+            values[slot] = source[slot]
 
     def replica(self, values: list[int]) -> list[int]:
         """Return a copy of values in which the fields of invalid headers are 0."""
@@ -54,14 +72,33 @@ class PacketState:
 
     `data` is the received frame; after parsing, what follows the parsed headers. `length` is the packet
     length that the program sees in egress; `received` the bytes that counters add; `limit` the cut by
-    truncate().
+    truncate(). `clone`, `resubmit` and `recirculate` are what the program asked for: (session, slots of the
+    metadata that is preserved), or these slots only.
     """
 
-    __slots__ = ("data", "exited", "length", "limit", "position", "received", "values")
+    __slots__ = (
+        "clone",
+        "data",
+        "exited",
+        "length",
+        "limit",
+        "now_us",
+        "port",
+        "position",
+        "received",
+        "recirculate",
+        "resubmit",
+        "values",
+    )
 
-    def __init__(self, values: list[int], data: bytes) -> None:
+    def __init__(self, values: list[int], data: bytes, port: int, now_us: int) -> None:
         self.values = values
         self.data = data
+        self.port = port
+        self.now_us = now_us
+        self.clone: tuple[int, Slots] | None = None
+        self.resubmit: Slots | None = None
+        self.recirculate: Slots | None = None
         self.position = 0
         self.length = len(data)
         self.received = len(data)
@@ -70,7 +107,7 @@ class PacketState:
 
     def replicate(self, layout: Layout) -> PacketState:
         """Return a copy for another egress port; a cut by truncate() does not go with it."""
-        copy = PacketState(layout.replica(self.values), self.data)
+        copy = PacketState(layout.replica(self.values), self.data, self.port, self.now_us)
         copy.length = self.length
         copy.received = self.received
         return copy

@@ -12,9 +12,13 @@ from collections.abc import Callable
 
 from ..program.ir import Program
 from ..program.ir_expressions import FieldIR, HeaderIR
+from ..program.ir_objects import StackIR
 from ..program.ir_parser import (
     Advance,
+    Computed,
     Extract,
+    ExtractNext,
+    ExtractVariable,
     KeyPart,
     Lookahead,
     ParserOp,
@@ -103,15 +107,21 @@ class _StateBuilder:
         self._environment = environment
         self._layout = environment.layout
         self._too_short = error_number(program, "PacketTooShort")
+        self._header_too_short = error_number(program, "HeaderTooShort")
+        self._full = error_number(program, "StackOutOfBounds")
         self._invalid_argument = error_number(program, "ParserInvalidArgument")
 
     def build(self, state: StateIR) -> _State:
         steps = [self._step(op, state.name) for op in state.ops]
-        return _State(steps, self._key(state.key) if state.key else None, state)
+        return _State(steps, self._key(state.key, state.name) if state.key else None, state)
 
     def _step(self, op: ParserOp, name: str) -> Step:
         if isinstance(op, Extract):
             return self._extract(op.header)
+        if isinstance(op, ExtractVariable):
+            return self._extract_variable(op, name)
+        if isinstance(op, ExtractNext):
+            return self._extract_next(op.stack)
         if isinstance(op, SetField):
             return self._set_field(op, name)
         if isinstance(op, SetLookahead):
@@ -131,6 +141,7 @@ class _StateBuilder:
             shift -= field.bits
             places.append((field.slot, shift, (1 << field.bits) - 1))
         signed = [(field.slot, field.bits) for field in header.fields if field.signed]
+        siblings = self._layout.siblings(header)
 
         def extract(packet: PacketState) -> None:
             start, end = packet.position, packet.position + size
@@ -141,10 +152,56 @@ class _StateBuilder:
                 values[slot] = word >> low & mask
             for slot, bits in signed:
                 values[slot] = decode_signed(values[slot], bits)
+            for slot in siblings:
+                values[slot] = 0
             values[valid] = 1
             packet.position = end
 
         return extract
+
+    def _extract_variable(self, op: ExtractVariable, name: str) -> Step:
+        amount, valid, siblings = compile_data(op.bits, self._layout, name), *self._validity(op.header)
+        variable, length = op.variable.field, op.variable.length.slot
+        fixed, fields = op.header.bits, op.header.wire
+
+        def extract_variable(packet: PacketState) -> None:
+            values = packet.values
+            bits = amount(values)
+            if bits % 8 or bits < 0:
+                raise ParserError(self._invalid_argument)
+            start, end = packet.position, packet.position + (fixed + bits) // 8
+            if end > len(packet.data):
+                raise ParserError(self._too_short)
+            if bits > variable.bits:
+                raise ParserError(self._header_too_short)
+            word, shift = int.from_bytes(packet.data[start:end], "big"), fixed + bits
+            for field in fields:
+                width = bits if field is variable else field.bits
+                shift -= width
+                value = word >> shift & (1 << width) - 1
+                values[field.slot] = decode_signed(value, width) if field.signed else value
+            for slot in siblings:
+                values[slot] = 0
+            values[length], values[valid] = bits, 1
+            packet.position = end
+
+        return extract_variable
+
+    def _validity(self, header: HeaderIR) -> tuple[int, list[int]]:
+        """Return the slots of validity that become 1 and 0 when a header is extracted."""
+        return self._layout.valid(header), self._layout.siblings(header)
+
+    def _extract_next(self, stack: StackIR) -> Step:
+        steps, count, full = [self._extract(header) for header in stack.headers], stack.next.slot, self._full
+
+        def extract_next(packet: PacketState) -> None:
+            number = packet.values[count]
+            if number == len(steps):
+                raise ParserError(full)
+            steps[number](packet)
+            packet.values[count] = number + 1
+
+        return extract_next
 
     def _set_field(self, op: SetField, name: str) -> Step:
         target, compute = op.target, compile_data(op.value, self._layout, name)
@@ -197,8 +254,8 @@ class _StateBuilder:
 
         return peek
 
-    def _key(self, parts: tuple[KeyPart, ...]) -> Key:
-        readers = [(8 * padded_bytes(part.bits), self._key_part(part.value)) for part in parts]
+    def _key(self, parts: tuple[KeyPart, ...], name: str) -> Key:
+        readers = [(8 * padded_bytes(part.bits), self._key_part(part.value, name)) for part in parts]
         if len(readers) == 1:
             return readers[0][1]
 
@@ -210,8 +267,11 @@ class _StateBuilder:
 
         return key
 
-    def _key_part(self, value: FieldIR | Lookahead) -> Key:
+    def _key_part(self, value: FieldIR | Lookahead | Computed, name: str) -> Key:
         if isinstance(value, Lookahead):
             return self._peek(value)
+        if isinstance(value, Computed):
+            compute, low = compile_data(value.value, self._layout, name), (1 << value.bits) - 1
+            return lambda packet: compute(packet.values) & low
         slot, mask = value.slot, (1 << value.bits) - 1
         return lambda packet: packet.values[slot] & mask

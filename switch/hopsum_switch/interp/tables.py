@@ -6,13 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..program.ir import ActionNodeIR, ConditionalIR, KeyIR, NodeIR, PipelineIR, TableIR
+from ..program.ir_objects import MeterIR
+from ..state.lookup import Entry
+from ..state.meter import GREEN
 from ..state.tables import TableState, TableStore
 from .actions import ActionFunction, compile_action
 from .expressions import ExpressionWriter, compile_condition, function
 from .observed import observed_call, observed_condition, observed_table
 from .observer import Observer
 from .operations import Environment
-from .packet import Layout, PacketState
+from .packet import Layout, PacketState, store
 
 END = -1
 
@@ -83,7 +86,7 @@ class Control:
         on_miss = self._number(ir.on_miss) if ir.branches_on_miss else None
         base_next = self._number(ir.on_miss if ir.branches_on_miss else ir.base_next)
         key = compile_key(ir.keys, self._environment.layout, ir.name) if ir.keys else None
-        counts = ir.with_counters
+        counts, meter = ir.with_counters, _direct_meter(ir.direct_meter)
 
         def apply(packet: PacketState) -> int:
             entry = state.lookup(key(packet.values)) if key is not None else None
@@ -91,6 +94,8 @@ class Control:
                 if counts:
                     entry.packets += 1
                     entry.bytes += packet.received
+                if meter is not None:
+                    meter(packet, entry)
                 call, following = entry.call, on_hit
             elif state.default is None:
                 return base_next
@@ -100,6 +105,19 @@ class Control:
             return by_action[call.action.id] if following is None else following
 
         return apply
+
+
+def _direct_meter(ir: MeterIR | None) -> Callable[[PacketState, Entry], None] | None:
+    if ir is None or ir.target is None:
+        return None
+    target, counts_bytes = ir.target, ir.counts_bytes
+
+    def execute(packet: PacketState, entry: Entry) -> None:
+        amount = packet.received if counts_bytes else 1
+        colour = GREEN if entry.meter is None else entry.meter.execute(packet.now_us, amount)
+        store(packet.values, target, colour)
+
+    return execute
 
 
 def compile_key(keys: tuple[KeyIR, ...], layout: Layout, name: str) -> KeyFunction:

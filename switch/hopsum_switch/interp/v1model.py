@@ -3,25 +3,50 @@
 
 Per received frame: metadata is set, the parser runs, ingress runs. Then, in this order:
 
+1. clone(I2E): the frame as received is parsed again; a copy of that goes to egress for each replica of the
+   session (none if there is no such session).
+2. resubmit: the frame as received starts again. Nothing else happens to the packet.
+3. The packet goes to egress:
+
 | mcast_grp | egress_spec | result |
 |---|---|---|
 | not 0 | any | one copy per replica of the group (none if the group is unknown) |
 | 0 | drop port (511) | dropped |
 | 0 | other | one packet to that port |
 
-Each copy runs egress and is dropped if egress leaves 511 in egress_spec; else checksums are updated and the
-deparser emits it. Queues are empty: time does not pass between ingress and egress. A packet that chooses a
-priority other than 0 is dropped, since there is one queue.
+After egress, in this order:
+
+1. clone(E2E): a copy of the packet as egress left it goes to egress again for each replica of the session.
+2. A packet with 511 in egress_spec is dropped.
+3. Checksums are updated and the deparser writes the frame.
+4. recirculate: the frame starts again, without the cut by truncate(). Otherwise it leaves, cut.
+
+A packet that is cloned, resubmitted or recirculated starts with all metadata 0, also the ingress port and the
+timestamps, but for the preserved fields, instance_type and packet_length. instance_type is 0 for a packet from a
+port and for one that goes to a single port, 1 and 2 for copies made by clone in ingress and egress, 4 for a
+recirculated, 5 for a replicated and 6 for a resubmitted packet.
+
+One received frame may cause MAX_TURNS resubmits, recirculations and egress clones in all; what asks for more is
+dropped and counted as "turns". Copies of one packet are worked off in the order in which they were made.
+
+Queues are empty: time does not pass between ingress and egress. A packet that chooses a priority other than 0 is
+dropped, since there is one queue.
 """
 
 from __future__ import annotations
 
-from random import Random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
 
 from ..program.ir import Program
 from ..program.ir_expressions import FieldIR
+from ..state.clones import CloneStore
 from ..state.counters import CounterStore
-from ..state.multicast import MulticastStore
+from ..state.meters import MeterStore
+from ..state.multicast import MulticastStore, Replica
+from ..state.randomness import RandomStream
 from ..state.registers import RegisterStore
 from ..state.tables import TableStore
 from .calculations import Calculations
@@ -30,12 +55,24 @@ from .deparser import Deparser
 from .observed import observed_counters, observed_registers
 from .observer import Observer
 from .operations import DROP_PORT, Environment
-from .packet import Layout, PacketState
+from .packet import NO_LIMIT, Layout, PacketState, Slots
 from .parser import Parser
 from .tables import Control
 
-INSTANCE_NORMAL = 0
-INSTANCE_REPLICATION = 5
+MAX_TURNS = 256
+TOO_MANY_TURNS = "turns"
+
+
+class Instance(IntEnum):
+    """Values of instance_type."""
+
+    NORMAL = 0
+    INGRESS_CLONE = 1
+    EGRESS_CLONE = 2
+    RECIRCULATED = 4
+    REPLICATION = 5
+    RESUBMITTED = 6
+
 
 _QUEUEING = (
     "queueing_metadata.enq_timestamp",
@@ -43,6 +80,16 @@ _QUEUEING = (
     "queueing_metadata.deq_timedelta",
     "queueing_metadata.deq_qdepth",
 )
+
+
+@dataclass(slots=True)
+class _Work:
+    """What one received frame still causes."""
+
+    arriving: deque[PacketState] = field(default_factory=deque)
+    leaving: deque[tuple[PacketState, int]] = field(default_factory=deque)
+    outputs: list[tuple[int, bytes]] = field(default_factory=list)
+    turns: int = 0
 
 
 class Interpreter:
@@ -53,9 +100,12 @@ class Interpreter:
         program: Program,
         tables: TableStore,
         multicast: MulticastStore,
+        clones: CloneStore,
         counters: CounterStore,
         registers: RegisterStore,
-        rng: Random,
+        meters: MeterStore,
+        rng: RandomStream,
+        count_drop: Callable[[str], None],
         observer: Observer | None = None,
     ) -> None:
         self._layout = Layout(program)
@@ -63,12 +113,14 @@ class Interpreter:
         if observer is not None:
             counters = observed_counters(program, tables, counters, observer)
             registers = observed_registers(program, registers, observer)
-        environment = Environment(self._layout, counters, registers, calculations, rng, observer)
+        environment = Environment(self._layout, counters, registers, meters, calculations, rng, observer)
         bound = [(c, Checksum(c, self._layout, calculations)) for c in program.checksums]
         self._program = program
         self._observer = observer
         self._metadata = _Metadata(program)
         self._multicast = multicast
+        self._clones = clones
+        self._count_drop = count_drop
         self._parser = Parser(program, environment)
         self._verified = [checksum for ir, checksum in bound if ir.verify]
         self._verified_names = [ir.name for ir, _ in bound if ir.verify]
@@ -87,10 +139,21 @@ class Interpreter:
         return outputs
 
     def _process(self, port: int, frame: bytes, now_us: int) -> list[tuple[int, bytes]]:
-        meta = self._metadata
-        packet = PacketState(self._layout.fresh(), frame)
-        values = packet.values
-        meta.set_received(values, port, len(frame), now_us)
+        packet = PacketState(self._layout.fresh(), frame, port, now_us)
+        self._metadata.set_received(packet.values, port, len(frame), now_us)
+        work = _Work()
+        self._enter(packet, work)
+        while True:
+            if work.leaving:
+                self._leave(*work.leaving.popleft(), work)
+            elif work.arriving:
+                self._enter(work.arriving.popleft(), work)
+            else:
+                return work.outputs
+
+    def _enter(self, packet: PacketState, work: _Work) -> None:
+        """Run parser and ingress, and hand on what they make of a packet."""
+        meta, values, frame = self._metadata, packet.values, packet.data
         error = self._parser.run(packet)
         correct = [checksum.verify(packet) for checksum in self._verified]
         meta.set_parsed(values, error, 0 if all(correct) else 1)
@@ -98,46 +161,101 @@ class Interpreter:
             self._tell_parsed(self._observer, packet, error, correct)
         self._ingress.run(packet)
         packet.exited = False
+        if packet.clone is not None:
+            session, preserved = packet.clone
+            packet.clone = None
+            self._send_clones(self._parsed_again(packet, frame, preserved), session, work)
         group = meta.multicast_group(values)
-        if group:
-            return self._replicate(packet, group, now_us)
-        target = meta.egress_spec(values)
-        if target == DROP_PORT:
-            return self._drop("ingress")
-        meta.set_instance_type(values, INSTANCE_NORMAL)
-        return self._emit(packet, target, now_us)
+        if packet.resubmit is not None:
+            self._come_round(packet, frame, packet.resubmit, Instance.RESUBMITTED, work)
+        elif group:
+            meta.set_instance_type(values, Instance.REPLICATION)
+            replicas = self._multicast.replicas(group)
+            if self._observer is not None:
+                self._observer.multicast(group, replicas)
+            self._replicate(packet, replicas, work)
+        elif meta.egress_spec(values) != DROP_PORT:
+            meta.set_instance_type(values, Instance.NORMAL)
+            work.leaving.append((packet, meta.egress_spec(values)))
+        elif self._observer is not None:
+            self._observer.dropped("ingress")
 
-    def _replicate(self, packet: PacketState, group: int, now_us: int) -> list[tuple[int, bytes]]:
-        self._metadata.set_instance_type(packet.values, INSTANCE_REPLICATION)
-        outputs = []
-        replicas = self._multicast.replicas(group)
-        if self._observer is not None:
-            self._observer.multicast(group, replicas)
-        for replica in replicas:
-            copy = packet.replicate(self._layout)
-            self._metadata.set_replica(copy.values, replica.instance)
-            outputs += self._emit(copy, replica.port, now_us)
-        return outputs
-
-    def _emit(self, packet: PacketState, port: int, now_us: int) -> list[tuple[int, bytes]]:
+    def _leave(self, packet: PacketState, port: int, work: _Work) -> None:
+        """Run egress and deparser on a packet."""
         meta, values = self._metadata, packet.values
         if self._observer is not None:
             self._observer.copy_begins(port, meta.instance(values))
         if meta.priority(values) != 0:
-            return self._drop("priority")
-        meta.set_dequeued(values, port, packet.length, now_us)
+            self._tell_drop("priority")
+            return
+        meta.set_dequeued(values, port, packet.length, packet.now_us)
         self._egress.run(packet)
+        if packet.clone is not None and self._clones.find(packet.clone[0]) is not None and self._may_turn(work):
+            session, preserved = packet.clone
+            copy = packet.replicate(self._layout)
+            self._restart(copy, values, preserved, Instance.EGRESS_CLONE)
+            self._send_clones(copy, session, work)
         if meta.egress_spec(values) == DROP_PORT:
-            return self._drop("egress")
+            self._tell_drop("egress")
+            return
         frame = self._deparser.run(packet)
+        if packet.recirculate is not None:
+            self._come_round(packet, frame, packet.recirculate, Instance.RECIRCULATED, work)
+            return
+        work.outputs.append((port, frame[: packet.limit]))
         if self._observer is not None:
-            self._observer.sent(port, frame)
-        return [(port, frame)]
+            self._observer.sent(*work.outputs[-1])
 
-    def _drop(self, reason: str) -> list[tuple[int, bytes]]:
+    def _parsed_again(self, packet: PacketState, frame: bytes, preserved: Slots) -> PacketState:
+        """Return a copy of a packet as the parser leaves it."""
+        copy = PacketState(self._layout.fresh(), frame, packet.port, packet.now_us)
+        self._metadata.set_ingress_port(copy.values, packet.port)
+        self._parser.run(copy)
+        self._restart(copy, packet.values, preserved, Instance.INGRESS_CLONE)
+        return copy
+
+    def _come_round(self, packet: PacketState, frame: bytes, preserved: Slots, kind: Instance, work: _Work) -> None:
+        """Let a frame start again."""
+        if self._may_turn(work):
+            if self._observer is not None:
+                self._observer.starts_again(kind.name.lower())
+            again = PacketState(self._layout.fresh(), frame, packet.port, packet.now_us)
+            self._restart(again, packet.values, preserved, kind)
+            self._metadata.set_packet_length(again.values, len(frame))
+            work.arriving.append(again)
+
+    def _restart(self, packet: PacketState, source: list[int], preserved: Slots, kind: Instance) -> None:
+        """Forget the metadata of a packet, but for what is preserved."""
+        self._layout.reset_metadata(packet.values, source, preserved)
+        self._metadata.set_instance_type(packet.values, kind)
+
+    def _may_turn(self, work: _Work) -> bool:
+        if work.turns == MAX_TURNS:
+            self._count_drop(TOO_MANY_TURNS)
+            self._tell_drop(TOO_MANY_TURNS)
+            return False
+        work.turns += 1
+        return True
+
+    def _send_clones(self, packet: PacketState, number: int, work: _Work) -> None:
+        session = self._clones.find(number)
+        if self._observer is not None:
+            self._observer.cloned(number, () if session is None else session.replicas)
+        if session is not None:
+            self._replicate(packet, session.replicas, work, session.length or NO_LIMIT)
+
+    def _replicate(
+        self, packet: PacketState, replicas: tuple[Replica, ...], work: _Work, limit: int = NO_LIMIT
+    ) -> None:
+        for replica in replicas:
+            copy = packet.replicate(self._layout)
+            copy.limit = limit
+            self._metadata.set_replica(copy.values, replica.instance)
+            work.leaving.append((copy, replica.port))
+
+    def _tell_drop(self, reason: str) -> None:
         if self._observer is not None:
             self._observer.dropped(reason)
-        return []
 
     def _tell_parsed(self, observer: Observer, packet: PacketState, error: int, correct: list[bool]) -> None:
         headers = [h for h in self._program.headers.values() if not h.metadata]
@@ -172,6 +290,12 @@ class _Metadata:
         _set(values, self._packet_length, length)
         _set(values, self._ingress_time, now_us)
 
+    def set_ingress_port(self, values: list[int], port: int) -> None:
+        _set(values, self._ingress_port, port)
+
+    def set_packet_length(self, values: list[int], length: int) -> None:
+        _set(values, self._packet_length, length)
+
     def set_parsed(self, values: list[int], parser_error: int, checksum_error: int) -> None:
         _set(values, self._parser_error, parser_error)
         _set(values, self._checksum_error, checksum_error)
@@ -183,8 +307,8 @@ class _Metadata:
         _set(values, self._instance, instance)
 
     def set_dequeued(self, values: list[int], port: int, length: int, now_us: int) -> None:
-        for field, value in zip(self._queueing, (now_us, 0, 0, 0), strict=True):
-            _set(values, field, value)
+        for queueing, value in zip(self._queueing, (now_us, 0, 0, 0), strict=True):
+            _set(values, queueing, value)
         _set(values, self._egress_time, now_us)
         _set(values, self._egress_port, port)
         _set(values, self._egress_spec, DROP_PORT + 1)  # anything but the drop port

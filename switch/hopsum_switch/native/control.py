@@ -99,6 +99,8 @@ class _Control:
 
     def _table(self, table: TableIR) -> None:
         builder = self._scope.builder
+        if table.direct_meter is not None:
+            raise refuse("meter", table.direct_meter.name, table.source)
         if _is_fixed(table):
             assert table.default is not None
             self._call(table.default.action, self._scope.state)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,8 +14,11 @@ from numpy.typing import NDArray
 from ..engine import Engine, Output
 from ..errors import ProgramError
 from ..program.ir import Program
+from ..state.clones import CloneStore
 from ..state.counters import CounterCells, CounterStore
+from ..state.meters import MeterStore
 from ..state.multicast import MulticastStore
+from ..state.randomness import MASK
 from ..state.registers import RegisterStore
 from ..state.tables import TableStore
 from .cache import CodeCache
@@ -103,6 +107,9 @@ class NativeEngine(Engine):
         self.program = program
         self.tables = TableStore(program)
         self.multicast = MulticastStore()
+        self.clones = CloneStore()
+        self.meters = MeterStore(program, self.tables)
+        self.dropped = Counter()
         self.counters = CounterStore(program, self.tables, self._counter_cells(program))
         self.registers = RegisterStore(program, self._register_cells(program))
         self._control, self._state = words(layout.control_words), words(2 * layout.state_words)
@@ -114,6 +121,8 @@ class NativeEngine(Engine):
         self._own = Outputs(1, 0)
         self._filter = _port_bits(ports)
         self._set_addresses()
+        self._seed = seed & MASK
+        self._control[Control.RANDOM] = self._seed
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
         """See `Engine.process`."""
@@ -171,8 +180,10 @@ class NativeEngine(Engine):
         """See `Engine.reset_state`."""
         self.tables.reset()
         self.multicast.reset()
+        self.clones.reset()
         self.counters.reset()
         self.registers.reset()
+        self._control[Control.RANDOM] = self._seed
 
     def _register_cells(self, program: Program) -> dict[str, Cells]:
         return {

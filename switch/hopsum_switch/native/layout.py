@@ -71,7 +71,8 @@ class Control(IntEnum):
     MAX_COPIES = 21
     REGISTERS = 22
     COUNTERS = 23
-    TABLES = 24  # the first table's `TableWord`s
+    RANDOM = 24  # the state of random()
+    TABLES = 25  # the first table's `TableWord`s
 
 
 class TableWord(IntEnum):

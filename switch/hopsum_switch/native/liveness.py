@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from ..program.ir import ActionNodeIR, PipelineIR, Program, TableIR
 from ..program.ir_actions import ActionIR, Assign, AssignHeader, Jump, JumpIfZero, RegisterRead
 from ..program.ir_expressions import CompareHeaders, FieldIR, HeaderIR
-from ..program.ir_objects import CalculationInput
+from ..program.ir_objects import CalculationInput, StackIR, UnionIR
 
 
 def temporaries(program: Program, eligible: Callable[[FieldIR], bool]) -> frozenset[int]:
@@ -70,8 +70,8 @@ def reads(part: object) -> set[int]:
     """Return the slots of all fields that part of a program names."""
     if isinstance(part, FieldIR):
         return {part.slot}
-    if isinstance(part, HeaderIR):
-        return set()
+    if isinstance(part, HeaderIR | StackIR | UnionIR):
+        return set()  # none of their fields is eligible: neither in a header nor wide
     if isinstance(part, AssignHeader | CompareHeaders):
         pair = (part.target, part.value) if isinstance(part, AssignHeader) else (part.left, part.right)
         return {field.slot for header in pair for field in header.fields}

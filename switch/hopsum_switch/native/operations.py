@@ -13,18 +13,26 @@ from ..program.ir_actions import (
     AddHeader,
     Assign,
     AssignHeader,
+    AssignStack,
+    AssignUnion,
+    Clone,
     Count,
+    ExecuteMeter,
     Exit,
     Hash,
     Jump,
     JumpIfZero,
+    LogMessage,
     MarkToDrop,
     NoOp,
     Operation,
     RandomUniform,
+    Recirculate,
     RegisterRead,
     RegisterWrite,
     RemoveHeader,
+    Resubmit,
+    ShiftStack,
     Truncate,
 )
 from ..program.ir_expressions import DataExpr, FieldIR, IntType
@@ -33,7 +41,9 @@ from .integers import Expr, width_of
 from .layout import WORD_BITS, Control, Place, Word
 from .liveness import reads
 from .pieces import Pieces, is_piecewise
+from .randomness import draw
 from .scope import CellRef, Scope, Value, word
+from .stacks import shift_stack
 from .unsupported import refuse
 
 DROP_PORT = 511
@@ -141,7 +151,7 @@ class Operations:
         (target, words), (source, _) = scope.layout.span(op.target), scope.layout.span(op.value)
         with builder.if_else(scope.is_valid(op.value)) as (then, otherwise):
             with then:
-                scope.set_valid(op.target, 1)
+                scope.make_valid(op.target)
                 scope.copy(scope.at(scope.state, target), scope.at(scope.state, source), 8 * words)
             with otherwise:
                 if not op.target.metadata:
@@ -152,7 +162,7 @@ class Operations:
             return
         scope = self._scope
         with scope.when(scope.builder.not_(scope.is_valid(op.header))):
-            scope.set_valid(op.header, 1)
+            scope.make_valid(op.header)
             first, words = scope.layout.span(op.header)
             if not self._overwritten(op):
                 scope.clear(scope.at(scope.state, first), 8 * words)
@@ -224,7 +234,25 @@ class Operations:
         self.store_word(op.target, builder.add(builder.urem(value, size), base))
 
     def _random(self, op: RandomUniform) -> None:
-        raise refuse("random", f"{op.target.qualified} in {self._scope.where}")
+        low, high = self.integers.word(op.low), self.integers.word(op.high)
+        with self._scope.when(self._scope.builder.icmp_unsigned("<=", low, high)):
+            self.store_word(op.target, draw(self._scope, low, high))
+
+    def _shift_stack(self, op: ShiftStack) -> None:
+        shift_stack(self._scope, op)
+
+    def _assign_stack(self, op: AssignStack) -> None:
+        count = self._scope.load(self._scope.field_pointer(op.value.next), 0)
+        self._scope.store(count, self._scope.field_pointer(op.target.next), 0)
+        for target, value in zip(op.target.headers, op.value.headers, strict=True):
+            self._assign_header(AssignHeader(target, value))
+
+    def _assign_union(self, op: AssignUnion) -> None:
+        for target, value in zip(op.target.headers, op.value.headers, strict=True):
+            self._assign_header(AssignHeader(target, value))
+
+    def _refuse(self, op: Operation) -> None:
+        raise refuse(_INTERPRETED[type(op)], self._scope.where)
 
     def _no_op(self, op: NoOp) -> None:
         del op
@@ -237,11 +265,24 @@ class Operations:
         return inside, self.integers.resize(value, WORD_BITS, signed=False)
 
 
+# Operations that only the interpreter runs, as `unsupported` names them.
+_INTERPRETED: dict[type, str] = {
+    Clone: "clone",
+    ExecuteMeter: "meter",
+    LogMessage: "log message",
+    Recirculate: "recirculate",
+    Resubmit: "resubmit",
+}
+
 _WRITERS: dict[type, Callable[[Operations, Any], None]] = {
     Assign: Operations._assign,
     AssignHeader: Operations._assign_header,
     AddHeader: Operations._add_header,
     RemoveHeader: Operations._remove_header,
+    ShiftStack: Operations._shift_stack,
+    AssignStack: Operations._assign_stack,
+    AssignUnion: Operations._assign_union,
+    **dict.fromkeys(_INTERPRETED, Operations._refuse),
     MarkToDrop: Operations._mark_to_drop,
     Exit: Operations._exit,
     Truncate: Operations._truncate,

@@ -7,9 +7,12 @@ from llvmlite import ir
 
 from ..interp.parser import error_number
 from ..program.ir_expressions import HeaderIR
+from ..program.ir_objects import StackIR
 from ..program.ir_parser import (
     Advance,
+    Computed,
     Extract,
+    ExtractNext,
     KeyPart,
     Lookahead,
     ParserOp,
@@ -76,6 +79,8 @@ class _Parser:
         scope = self._scope
         if isinstance(op, Extract):
             self._extract(op.header)
+        elif isinstance(op, ExtractNext):
+            self._extract_next(op.stack)
         elif isinstance(op, SetField):
             self._operations.store(scope.field_pointer(op.target), scope.layout.field(op.target), op.value)
         elif isinstance(op, SetLookahead):
@@ -114,8 +119,25 @@ class _Parser:
         size = word(header.bits // 8)
         position = self._need(size)
         self._frames.extract(header, self._at(position))
-        self._scope.set_valid(header, 1)
+        self._scope.make_valid(header)
         self._scope.set(Word.POSITION, self._scope.builder.add(position, size))
+
+    def _extract_next(self, stack: StackIR) -> None:
+        """One block per element; the number of those in use chooses."""
+        scope, builder = self._scope, self._scope.builder
+        pointer = scope.field_pointer(stack.next)
+        number = scope.load(pointer, 0)
+        self._fail_if(builder.icmp_unsigned("==", number, word(len(stack.headers))), self._error("StackOutOfBounds"))
+        end = scope.block("extracted")
+        choice = builder.switch(number, self._end)
+        for position, header in enumerate(stack.headers):
+            block = scope.block("element")
+            choice.add_case(word(position), block)
+            scope.start(block)
+            self._extract(header)
+            scope.store(word(position + 1), pointer, 0)
+            builder.branch(end)
+        scope.start(end)
 
     def _advance(self, op: Advance) -> None:
         if op.bits.type.signed:
@@ -163,6 +185,10 @@ class _Parser:
     def _part(self, part: KeyPart) -> Value:
         if isinstance(part.value, Lookahead):
             return self._peek(part.value)
+        if isinstance(part.value, Computed):
+            kind = ir.IntType(round_up(part.bits, WORD_BITS))
+            value = self._integers.low(part.value.value, kind.width)
+            return self._scope.builder.and_(value, ir.Constant(kind, (1 << part.bits) - 1))
         kind = ir.IntType(round_up(part.bits, WORD_BITS))
         value = self._scope.builder.load(self._scope.field_pointer(part.value), typ=kind, align=8)
         return self._scope.builder.and_(value, ir.Constant(kind, (1 << part.bits) - 1))

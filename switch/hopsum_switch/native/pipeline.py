@@ -34,6 +34,9 @@ def write_program(unit: Unit) -> None:
     for name, field in unit.program.standard.items():
         if field.signed or field.bits > 64:
             raise refuse("standard metadata", name)
+    for header in unit.program.headers.values():
+        if header.variable is not None:
+            raise refuse("varbit", header.variable.field.qualified)
     write_parser(unit)
     _write_verify(unit)
     write_control(unit, "ingress", unit.program.ingress)

@@ -127,6 +127,12 @@ class Scope:
         """Return whether a header is valid."""
         return self.builder.icmp_unsigned("!=", self.load(self.state, self.layout.valid(header)), word(0))
 
+    def make_valid(self, header: HeaderIR) -> None:
+        """Make a header valid, and the other members of its union invalid."""
+        for sibling in self.unit.program.siblings(header):
+            self.set_valid(sibling, 0)
+        self.set_valid(header, 1)
+
     def set_valid(self, header: HeaderIR, flag: int) -> None:
         """Set a header's validity."""
         self.store(word(flag), self.state, self.layout.valid(header))

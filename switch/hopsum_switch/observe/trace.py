@@ -22,6 +22,9 @@ Events, told apart by their first key::
   {"write": register, "index": number, "old": value, "new": value}
   {"count": counter, "index": number, "packets": [old, new], "bytes": [old, new]}
   {"mark_to_drop": action, "source": place}
+  {"clone": session, "replicas": [[port, instance], ...]}
+  {"again": kind}    resubmitted or recirculated: a parser step follows
+  {"too_many_turns": true}    what was to start again, or a clone in egress, was dropped
 """
 
 from __future__ import annotations
@@ -55,12 +58,14 @@ class Trace(Observer):
         self._packets = 0
         self._record: Record | None = None
         self._steps: list[Record] = []
+        self._parsing = False  # whether the last step is a parser's that goes on
 
     def packet_begins(self, port: int, frame: bytes, now_us: int) -> None:
         """Start a record."""
         self._hand_over_failed()
         self._packets += 1
         self._steps = []
+        self._parsing = False
         self._record = {
             "packet": self._packets,
             "port": port,
@@ -87,7 +92,7 @@ class Trace(Observer):
     def parsed(self, error: str, headers: Sequence[str], wrong_checksums: Sequence[str]) -> None:
         """Close the parser's part; what follows belongs to ingress."""
         self._parser().update(error=error, headers=list(headers), wrong_checksums=list(wrong_checksums))
-        self._steps.append({"step": "ingress", "events": []})
+        self._start({"step": "ingress", "events": []})
 
     def condition_met(self, node: ConditionalIR, holds: bool) -> None:
         """Note a condition."""
@@ -135,15 +140,27 @@ class Trace(Observer):
 
     def multicast(self, group: int, replicas: Sequence[Replica]) -> None:
         """Note a group."""
-        self._steps[-1]["multicast"] = {"group": group, "replicas": [list(replica) for replica in replicas]}
+        self._last("ingress")["multicast"] = {"group": group, "replicas": [list(replica) for replica in replicas]}
+
+    def cloned(self, session: int, replicas: Sequence[Replica]) -> None:
+        """Note a clone."""
+        self._note({"clone": session, "replicas": [list(replica) for replica in replicas]})
+
+    def starts_again(self, kind: str) -> None:
+        """Note that the packet comes round; the next state is a new parse."""
+        self._note({"again": kind})
+        self._parsing = False
 
     def copy_begins(self, port: int, instance: int) -> None:
         """Start a copy; what follows belongs to it."""
-        self._steps.append({"step": "copy", "port": port, "instance": instance, "events": []})
+        self._start({"step": "copy", "port": port, "instance": instance, "events": []})
 
     def dropped(self, reason: str) -> None:
         """Note a drop, and which mark_to_drop was the last before it."""
-        step = self._steps[-1]
+        if reason == "turns":
+            self._note({"too_many_turns": True})
+            return
+        step = self._last("ingress" if reason == "ingress" else "copy")
         marks = [event for event in step["events"] if "mark_to_drop" in event]
         last = marks[-1] if marks else {"mark_to_drop": None, "source": None}
         step["dropped"] = {"by": reason, "action": last["mark_to_drop"], "source": last["source"]}
@@ -154,11 +171,19 @@ class Trace(Observer):
 
     def _parser(self) -> Record:
         """Return the parser's step, a new one if none is under way."""
-        last = self._steps[-1] if self._steps else {}
-        if last.get("step") != "parser":
-            last = {"step": "parser", "path": [], "error": None, "headers": [], "wrong_checksums": [], "events": []}
-            self._steps.append(last)
-        return last
+        if not self._parsing:
+            self._start(
+                {"step": "parser", "path": [], "error": None, "headers": [], "wrong_checksums": [], "events": []}
+            )
+            self._parsing = True
+        return self._steps[-1]
+
+    def _start(self, step: Record) -> None:
+        self._steps.append(step)
+        self._parsing = False
+
+    def _last(self, kind: str) -> Record:
+        return next(step for step in reversed(self._steps) if step["step"] == kind)
 
     def _note(self, event: Record) -> None:
         self._steps[-1]["events"].append(event)

@@ -37,8 +37,8 @@ def _frame(text: str) -> str:
 
 def _parser(parser: Record) -> list[str]:
     path = " -> ".join(parser["path"]) or "no state"
-    if parser["error"] is None:
-        return [f"  parser {path}"]
+    if parser["error"] is None:  # broken off, or a second parse for a clone
+        return [f"  parser {path}", *(f"    {_event(event)}" for event in parser["events"])]
     error = "" if parser["error"] == "NoError" else f", error {parser['error']}"
     lines = [f"  parser {path}{error}", *(f"    {_event(event)}" for event in parser["events"])]
     lines.append(f"  headers {' '.join(parser['headers']) or 'none'}")
@@ -100,9 +100,26 @@ def _at(event: Record) -> str:
     return f" ({event['source']})" if event["source"] else ""
 
 
+def _clone(event: Record) -> str:
+    return f"clone to session {event['clone']}: {_replicas(event)}"
+
+
+def _again(event: Record) -> str:
+    return f"{event['again']}: the packet starts again"
+
+
+def _too_many_turns(event: Record) -> str:
+    del event
+    return "dropped: this packet has come round or was cloned too often"
+
+
 def _multicast(group: Record) -> str:
+    return f"multicast group {group['group']}: {_replicas(group)}"
+
+
+def _replicas(group: Record) -> str:
     copies = ", ".join(f"port {port} instance {instance}" for port, instance in group["replicas"])
-    return f"multicast group {group['group']}: {copies or 'no replicas, no copies'}"
+    return copies or "no replicas, no copies"
 
 
 def _dropped(drop: Record) -> str:
@@ -132,4 +149,7 @@ _EVENTS = {
     "write": _write,
     "count": _count,
     "mark_to_drop": _mark_to_drop,
+    "clone": _clone,
+    "again": _again,
+    "too_many_turns": _too_many_turns,
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CounterEntry and RegisterEntry: cells of arrays, one by one or all at once.
+"""CounterEntry, MeterEntry and RegisterEntry: cells of arrays, one by one or all at once.
 
 The caller holds the data plane's gate. A write that is refused has changed nothing.
 """
@@ -7,14 +7,25 @@ The caller holds the data plane's gate. A write that is refused has changed noth
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
-from p4.v1.p4runtime_pb2 import CounterEntry, RegisterEntry, Update
+from p4.v1.p4runtime_pb2 import CounterEntry, MeterEntry, RegisterEntry, Update
 
-from hopsum_switch.p4runtime.p4info import CounterInfo, RegisterInfo
+from hopsum_switch.p4runtime.p4info import CounterInfo, MeterInfo, RegisterInfo
 from hopsum_switch.p4runtime.pipeline import Target
 from hopsum_switch.p4runtime.status import Code, P4RuntimeError
-from hopsum_switch.p4runtime.translate import counter_from_proto, counter_to_proto, invalid, store_refusals
+from hopsum_switch.p4runtime.translate import (
+    counter_from_proto,
+    counter_to_proto,
+    invalid,
+    meter_from_proto,
+    meter_to_proto,
+    store_refusals,
+)
 from hopsum_switch.p4runtime.values import decode, encode
+
+_Entry: TypeAlias = CounterEntry | MeterEntry | RegisterEntry
+_Array: TypeAlias = CounterInfo | MeterInfo | RegisterInfo
 
 
 def write_counter(target: Target, update: int, message: CounterEntry) -> None:
@@ -41,6 +52,34 @@ def read_counters(target: Target, query: CounterEntry) -> Iterator[CounterEntry]
             message = CounterEntry(counter_id=counter.id)
             message.index.index = index
             message.data.CopyFrom(counter_to_proto(target.engine.counters.read(counter.name, index)))
+            yield message
+
+
+def write_meter(target: Target, update: int, message: MeterEntry) -> None:
+    """Configure one cell, or all cells if the index is left out; without a config, always green.
+
+    Raises P4RuntimeError.
+    """
+    meter = target.pipeline.p4info.meter(message.meter_id)
+    config = meter_from_proto(message.config) if message.HasField("config") else None
+    for index in _cells(update, message, meter):
+        with store_refusals():
+            target.engine.meters.write(meter.name, index, config)
+
+
+def read_meters(target: Target, query: MeterEntry) -> Iterator[MeterEntry]:
+    """Yield the MeterEntry messages that `query` selects.
+
+    Raises P4RuntimeError: no such meter or cell.
+    """
+    info = target.pipeline.p4info
+    for meter in [info.meter(query.meter_id)] if query.meter_id else info.meters.values():
+        for index in _selected(query, meter):
+            message = MeterEntry(meter_id=meter.id)
+            message.index.index = index
+            config = target.engine.meters.read(meter.name, index)
+            if config is not None:
+                message.config.CopyFrom(meter_to_proto(config))
             yield message
 
 
@@ -75,13 +114,13 @@ def read_registers(target: Target, query: RegisterEntry) -> Iterator[RegisterEnt
             yield message
 
 
-def _cells(update: int, message: CounterEntry | RegisterEntry, array: CounterInfo | RegisterInfo) -> range:
+def _cells(update: int, message: _Entry, array: _Array) -> range:
     if update != Update.MODIFY:
         raise invalid(f"the cells of {array.name} always exist: they can be modified only")
     return _selected(message, array)
 
 
-def _selected(message: CounterEntry | RegisterEntry, array: CounterInfo | RegisterInfo) -> range:
+def _selected(message: _Entry, array: _Array) -> range:
     if not message.HasField("index"):
         return range(array.size)
     index = message.index.index

@@ -22,6 +22,8 @@ _KINDS = {
     "table_entry": _Kind(table_entries.write_table_entry, table_entries.read_table_entries),
     "direct_counter_entry": _Kind(table_entries.write_direct_counter, table_entries.read_direct_counters),
     "counter_entry": _Kind(arrays.write_counter, arrays.read_counters),
+    "meter_entry": _Kind(arrays.write_meter, arrays.read_meters),
+    "direct_meter_entry": _Kind(table_entries.write_direct_meter, table_entries.read_direct_meters),
     "register_entry": _Kind(arrays.write_register, arrays.read_registers),
     "packet_replication_engine_entry": _Kind(replication.write_replication, replication.read_replication),
 }

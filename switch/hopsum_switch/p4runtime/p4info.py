@@ -78,7 +78,8 @@ class TableInfo:
     is_const: bool
     size: int
     direct_counter: int  # id, 0 if there is none
-    unsupported: tuple[str, ...]  # direct meters, action profiles, idle timeouts: named where used
+    direct_meter: int  # id, 0 if there is none
+    unsupported: tuple[str, ...]  # action profiles: named where used
 
     @property
     def needs_priority(self) -> bool:
@@ -93,6 +94,17 @@ class CounterInfo:
     id: int
     name: str
     size: int
+    table: int = 0
+
+
+@dataclass(frozen=True)
+class MeterInfo:
+    """A meter array, or (with `table` set to the table's id) a direct meter."""
+
+    id: int
+    name: str
+    size: int
+    counts_bytes: bool
     table: int = 0
 
 
@@ -120,8 +132,10 @@ class P4Info:
         self.direct_counters = _by_id(
             CounterInfo(c.preamble.id, c.preamble.name, 0, c.direct_table_id) for c in message.direct_counters
         )
+        self.meters = _by_id(_meter(meter, meter.size) for meter in message.meters)
+        self.direct_meters = _by_id(_meter(meter, 0, meter.direct_table_id) for meter in message.direct_meters)
         self.registers = _by_id(_register(register) for register in message.registers)
-        self.tables = _by_id(_table(table, self.direct_counters) for table in message.tables)
+        self.tables = _by_id(_table(table, self.direct_counters, self.direct_meters) for table in message.tables)
         self._headers = {
             header.preamble.name: tuple(_header_field(field, message) for field in header.metadata)
             for header in message.controller_packet_metadata
@@ -135,6 +149,10 @@ class P4Info:
     def counter(self, counter_id: int) -> CounterInfo:
         """Return an indexed counter. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
         return _get(self.counters, counter_id, "counter")
+
+    def meter(self, meter_id: int) -> MeterInfo:
+        """Return an indexed meter. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
+        return _get(self.meters, meter_id, "meter")
 
     def register(self, register_id: int) -> RegisterInfo:
         """Return a register array. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
@@ -205,6 +223,11 @@ def _action(action: p4info_pb2.Action) -> ActionInfo:
     return ActionInfo(action.preamble.id, action.preamble.name, tuple(_field(param) for param in action.params))
 
 
+def _meter(meter: p4info_pb2.Meter | p4info_pb2.DirectMeter, size: int, table: int = 0) -> MeterInfo:
+    counts_bytes = meter.spec.unit == p4info_pb2.MeterSpec.BYTES
+    return MeterInfo(meter.preamble.id, meter.preamble.name, size, counts_bytes, table)
+
+
 def _register(register: p4info_pb2.Register) -> RegisterInfo:
     bitstring = register.type_spec.bitstring
     plain = register.type_spec.HasField("bitstring") and bitstring.HasField("bit")
@@ -225,15 +248,16 @@ def _match_field(field: p4info_pb2.MatchField, table: str) -> MatchField:
     return MatchField(*_field(field), kind)
 
 
-def _table(table: p4info_pb2.Table, direct_counters: dict[int, CounterInfo]) -> TableInfo:
+def _table(
+    table: p4info_pb2.Table, direct_counters: dict[int, CounterInfo], direct_meters: dict[int, MeterInfo]
+) -> TableInfo:
     scopes = {ref.id: ref.scope for ref in table.action_refs}
     counters = [number for number in table.direct_resource_ids if number in direct_counters]
-    others = [number for number in table.direct_resource_ids if number not in direct_counters]
+    meters = [number for number in table.direct_resource_ids if number in direct_meters]
+    others = [number for number in table.direct_resource_ids if number not in direct_counters | direct_meters]
     unsupported = [f"direct resource {number}" for number in others]
     if table.implementation_id:
         unsupported.append(f"action profile {table.implementation_id}")
-    if table.idle_timeout_behavior:
-        unsupported.append("idle timeout")
     return TableInfo(
         id=table.preamble.id,
         name=table.preamble.name,
@@ -244,5 +268,6 @@ def _table(table: p4info_pb2.Table, direct_counters: dict[int, CounterInfo]) -> 
         is_const=table.is_const_table,
         size=table.size,
         direct_counter=counters[0] if counters else 0,
+        direct_meter=meters[0] if meters else 0,
         unsupported=tuple(unsupported),
     )

@@ -20,7 +20,7 @@ from p4.config.v1 import p4info_pb2
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError
-from hopsum_switch.p4runtime.p4info import MatchKind, P4Info, TableInfo
+from hopsum_switch.p4runtime.p4info import MatchKind, MeterInfo, P4Info, TableInfo
 from hopsum_switch.p4runtime.packet_io import PacketHeader
 from hopsum_switch.p4runtime.status import Code, P4RuntimeError
 from hopsum_switch.ports.dataplane import Dataplane
@@ -61,7 +61,9 @@ class Target:
     engine: Engine
     table_notes: dict[tuple[str, int | None], Notes] = field(default_factory=dict)  # by table and handle
     group_notes: dict[int, bytes] = field(default_factory=dict)
-    group_forms: dict[int, tuple[str, ...]] = field(default_factory=dict)  # how each replica's port was written
+    # How each replica's port was written, by group and by clone session.
+    group_forms: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    clone_forms: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 def verify(p4info: p4info_pb2.P4Info, device_config: bytes, cookie: int | None = None) -> Pipeline:
@@ -123,6 +125,7 @@ class PipelineManager:
             raise P4RuntimeError(Code.NOT_FOUND, "no saved config: use VERIFY_AND_SAVE first, or VERIFY_AND_COMMIT")
         with self._dataplane.gate.control():
             self._running, self._saved = self._saved, None
+            self._running.engine.dropped = self._dataplane.dropped
             self._dataplane.engine = self._running.engine
 
 
@@ -136,11 +139,19 @@ def mismatches(info: P4Info, program: Program) -> list[str]:
         ir_counter = program.counters.get(counter.name)
         if ir_counter is None or ir_counter.table is not None or ir_counter.size != counter.size:
             problems.append(f"no counter {counter.name} of size {counter.size}")
+    for meter in info.meters.values():
+        ir_meter = program.meters.get(meter.name)
+        if ir_meter is None or (ir_meter.size, ir_meter.counts_bytes) != (meter.size, meter.counts_bytes):
+            problems.append(f"no meter {meter.name} of size {meter.size} in {_unit(meter)}")
     for register in info.registers.values():
         ir_register = program.registers.get(register.name)
         if ir_register is None or ir_register.size != register.size or register.width not in (0, ir_register.bits):
             problems.append(f"no register {register.name} of {register.size} x {register.width} bits")
     return problems
+
+
+def _unit(meter: MeterInfo) -> str:
+    return "bytes" if meter.counts_bytes else "packets"
 
 
 def _table_problems(info: P4Info, table: TableInfo, ir: TableIR) -> list[str]:
@@ -156,6 +167,13 @@ def _table_problems(info: P4Info, table: TableInfo, ir: TableIR) -> list[str]:
             )
     if bool(table.direct_counter) and not ir.with_counters:
         problems.append(f"table {table.name} has no direct counter")
+    if table.direct_meter:
+        meter = info.direct_meters[table.direct_meter]
+        if ir.direct_meter is None or (ir.direct_meter.name, ir.direct_meter.counts_bytes) != (
+            meter.name,
+            meter.counts_bytes,
+        ):
+            problems.append(f"table {table.name} has no direct meter {meter.name} in {_unit(meter)}")
     for action_id in sorted(table.entry_actions | table.default_actions):
         action = info.actions[action_id]
         action_ir = ir.actions.get(action.name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TableEntry and DirectCounterEntry: writing and reading them.
+"""TableEntry, DirectCounterEntry and DirectMeterEntry: writing and reading them.
 
 The caller holds the data plane's gate. A write that is refused has changed nothing.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from p4.v1.p4runtime_pb2 import CounterData, DirectCounterEntry, TableEntry, Update
+from p4.v1.p4runtime_pb2 import CounterData, DirectCounterEntry, DirectMeterEntry, TableEntry, Update
 
 from hopsum_switch.errors import NotFoundError
 from hopsum_switch.p4runtime.p4info import TableInfo
@@ -23,11 +23,14 @@ from hopsum_switch.p4runtime.translate import (
     invalid,
     match_from_proto,
     match_to_proto,
+    meter_from_proto,
+    meter_to_proto,
     store_refusals,
 )
 from hopsum_switch.state.counters import CounterValue
 from hopsum_switch.state.lookup import Entry
 from hopsum_switch.state.match import Match, normalise
+from hopsum_switch.state.meter import MeterConfig, checked
 from hopsum_switch.state.tables import TableState
 
 INSERT, MODIFY, DELETE = (
@@ -83,6 +86,24 @@ class _Table(NamedTuple):
     def require_counter(self) -> None:
         if not self.info.direct_counter:
             raise invalid(f"table {self.info.name} has no direct counter")
+
+    def meter(self, message: TableEntry | DirectMeterEntry, field: str) -> MeterConfig | None:
+        """Return the meter configuration that a message sets, or None."""
+        if not message.HasField(field):
+            return None
+        self.require_meter()
+        with store_refusals():
+            return checked(meter_from_proto(getattr(message, field)))
+
+    def require_meter(self) -> None:
+        if not self.info.direct_meter:
+            raise invalid(f"table {self.info.name} has no direct meter")
+
+    def write_meter(self, handle: int, config: MeterConfig | None) -> None:
+        self.target.engine.meters.write_direct(self.info.name, handle, config)
+
+    def read_meter(self, handle: int) -> MeterConfig | None:
+        return self.target.engine.meters.read_direct(self.info.name, handle)
 
     def read_counter(self, handle: int) -> CounterData:
         return counter_to_proto(self.target.engine.counters.read_direct(self.info.name, handle))
@@ -151,44 +172,81 @@ def read_direct_counters(target: Target, query: DirectCounterEntry) -> Iterator[
 
     Raises P4RuntimeError: no such entry or counter.
     """
-    entry = query.table_entry
-    if entry.is_default_action:
+    if query.table_entry.is_default_action:
         raise P4RuntimeError(Code.UNIMPLEMENTED, "default entries have no direct counter here, as on bmv2")
-    if entry.table_id:
-        tables = [_Table.of(target, entry.table_id)]
-        tables[0].require_counter()
-    else:
-        tables = [_Table.of(target, info.id) for info in target.pipeline.p4info.tables.values() if info.direct_counter]
-    for table in tables:
-        if entry.match:
-            found: Iterable[Entry] = [table.state.entry(table.handle(entry))]
-        else:
-            found = [each for each in table.state.entries() if entry.priority in (0, each.priority)]
-        for each in found:
-            message = DirectCounterEntry(data=table.read_counter(each.handle))
-            _fill_key(table, each, message.table_entry)
+    if query.table_entry.table_id:
+        _Table.of(target, query.table_entry.table_id).require_counter()
+    for table, entry in _direct(target, query.table_entry):
+        if table.info.direct_counter:
+            message = DirectCounterEntry(data=table.read_counter(entry.handle))
+            _fill_key(table, entry, message.table_entry)
             yield message
+
+
+def write_direct_meter(target: Target, update: int, message: DirectMeterEntry) -> None:
+    """Configure the meter of an entry; without a config, always green. Raises P4RuntimeError: nothing changed."""
+    if update != MODIFY:
+        raise invalid("a direct meter lives with its entry: it can be modified only")
+    if message.table_entry.is_default_action:
+        raise P4RuntimeError(Code.UNIMPLEMENTED, "default entries have no direct meter here, as on bmv2")
+    table = _Table.of(target, message.table_entry.table_id)
+    table.require_meter()
+    config, handle = table.meter(message, "config"), table.handle(message.table_entry)
+    table.write_meter(handle, config)
+
+
+def read_direct_meters(target: Target, query: DirectMeterEntry) -> Iterator[DirectMeterEntry]:
+    """Yield the DirectMeterEntry messages that `query` selects.
+
+    Raises P4RuntimeError: no such entry or meter.
+    """
+    if query.table_entry.is_default_action:
+        raise P4RuntimeError(Code.UNIMPLEMENTED, "default entries have no direct meter here, as on bmv2")
+    if query.table_entry.table_id:
+        _Table.of(target, query.table_entry.table_id).require_meter()
+    for table, entry in _direct(target, query.table_entry):
+        if table.info.direct_meter:
+            message = DirectMeterEntry()
+            config = table.read_meter(entry.handle)
+            if config is not None:
+                message.config.CopyFrom(meter_to_proto(config))
+            _fill_key(table, entry, message.table_entry)
+            yield message
+
+
+def _direct(target: Target, query: TableEntry) -> Iterator[tuple[_Table, Entry]]:
+    """Yield the entries of one table or, without a table id, of all."""
+    for number in [query.table_id] if query.table_id else target.pipeline.p4info.tables:
+        table = _Table.of(target, number)
+        if query.match:
+            yield table, table.state.entry(table.handle(query))
+        else:
+            yield from ((table, each) for each in table.state.entries() if query.priority in (0, each.priority))
 
 
 def _insert(table: _Table, message: TableEntry) -> None:
     table.check_priority(message.priority)
     match = table.key(message)
     action, params = table.action(message, default=False)
-    counter = table.counter(message)
+    counter, meter = table.counter(message), table.meter(message, "meter_config")
     with store_refusals():
         handle = table.state.insert(match, action, params, message.priority)
         table.write_counter(handle, counter)
+    if meter is not None:
+        table.write_meter(handle, meter)
     _keep_notes(table, handle, message)
 
 
 def _modify(table: _Table, message: TableEntry) -> None:
     handle = table.handle(message)
-    counter = table.counter(message)
+    counter, meter = table.counter(message), table.meter(message, "meter_config")
     with store_refusals():
         if message.HasField("action"):
             table.state.modify(handle, *table.action(message, default=False))
             _keep_notes(table, handle, message)
         table.write_counter(handle, counter)
+    if meter is not None or (table.info.direct_meter and message.HasField("action")):
+        table.write_meter(handle, meter)
 
 
 def _write_default(table: _Table, update: int, message: TableEntry) -> None:
@@ -196,8 +254,9 @@ def _write_default(table: _Table, update: int, message: TableEntry) -> None:
         raise invalid(f"the default entry of table {table.info.name} has neither match nor priority")
     if update != MODIFY:
         raise invalid(f"the default entry of table {table.info.name} always exists: it can be modified only")
-    if message.HasField("counter_data"):
-        raise invalid("default entries have no direct counter here, as on bmv2")
+    for field in ("counter_data", "meter_config"):
+        if message.HasField(field):
+            raise invalid(f"{field}: default entries have no direct counter or meter here, as on bmv2")
     if table.info.const_default:
         raise P4RuntimeError(Code.PERMISSION_DENIED, f"the default entry of table {table.info.name} is constant")
     if not message.HasField("action"):
@@ -210,11 +269,10 @@ def _write_default(table: _Table, update: int, message: TableEntry) -> None:
 
 
 def _refuse_unsupported(table: TableInfo, message: TableEntry) -> None:
-    for field in ("meter_config", "meter_counter_data"):
-        if message.HasField(field):
-            raise invalid(f"{field}: table {table.name} has no direct meter")
+    if message.HasField("meter_counter_data"):
+        raise invalid(f"meter_counter_data: the meter of table {table.name} does not count by colour")
     if message.idle_timeout_ns:
-        raise invalid(f"idle_timeout_ns: table {table.name} does not support idle timeouts here")
+        raise invalid(f"idle_timeout_ns of an entry of table {table.name}: no entry times out here; leave it 0")
 
 
 def _keep_notes(table: _Table, handle: int | None, message: TableEntry) -> None:
@@ -267,6 +325,9 @@ def _entry_message(table: _Table, entry: Entry, query: TableEntry) -> TableEntry
     _fill_notes(table, entry.handle, message)
     if query.HasField("counter_data") and table.info.direct_counter:
         message.counter_data.CopyFrom(table.read_counter(entry.handle))
+    config = table.read_meter(entry.handle) if query.HasField("meter_config") and table.info.direct_meter else None
+    if config is not None:
+        message.meter_config.CopyFrom(meter_to_proto(config))
     return message
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from p4.v1.p4runtime_pb2 import CounterData, FieldMatch, TableAction
+from p4.v1.p4runtime_pb2 import CounterData, FieldMatch, MeterConfig, TableAction
 
 from hopsum_switch import errors
 from hopsum_switch.p4runtime.p4info import MatchField, MatchKind, P4Info, TableInfo
@@ -19,6 +19,7 @@ from hopsum_switch.p4runtime.values import decode, encode
 from hopsum_switch.program.ir import ActionCall, KeyIR, TableIR
 from hopsum_switch.state.counters import CounterValue
 from hopsum_switch.state.match import Exact, Lpm, Match, Optional, Range, Ternary
+from hopsum_switch.state.meter import MeterConfig as MeterValues
 
 _CODES: dict[type[errors.TableError], Code] = {
     errors.AlreadyExistsError: Code.ALREADY_EXISTS,
@@ -134,6 +135,18 @@ def counter_from_proto(message: CounterData) -> CounterValue:
 def counter_to_proto(value: CounterValue) -> CounterData:
     """Return a CounterData message."""
     return CounterData(packet_count=value.packets, byte_count=value.bytes)
+
+
+def meter_from_proto(message: MeterConfig) -> MeterValues:
+    """Return the values of a MeterConfig message. Raises P4RuntimeError: there are others than the four."""
+    if message.eburst:
+        raise invalid(f"eburst {message.eburst}: the meters here have two rates, no excess burst")
+    return MeterValues(message.cir, message.cburst, message.pir, message.pburst)
+
+
+def meter_to_proto(value: MeterValues) -> MeterConfig:
+    """Return a MeterConfig message."""
+    return MeterConfig(**value._asdict())
 
 
 def _match_one(table: TableInfo, field: MatchField, key: KeyIR, message: FieldMatch | None) -> Match:

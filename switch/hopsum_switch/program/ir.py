@@ -14,7 +14,7 @@ from enum import Enum
 
 from .ir_actions import ActionIR
 from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR
-from .ir_objects import CalculationIR, CounterIR, RegisterIR
+from .ir_objects import CalculationIR, CounterIR, MeterIR, RegisterIR, StackIR, UnionIR
 from .ir_parser import ParserIR
 from .source import SourceInfo
 
@@ -78,6 +78,7 @@ class TableIR:
     immutable: bool  # entries are in the source; the control plane may not write any
     with_counters: bool
     direct_counter: str | None
+    direct_meter: MeterIR | None
     by_action: Mapping[int, str | None]
     branches_on_hit: bool
     on_hit: str | None
@@ -165,11 +166,21 @@ class Program:
     deparser: DeparserIR
     tables: Mapping[str, TableIR]
     actions: Mapping[str, ActionIR]
+    stacks: Mapping[str, StackIR]
+    unions: Mapping[str, UnionIR]
     counters: Mapping[str, CounterIR]
+    meters: Mapping[str, MeterIR]
     registers: Mapping[str, RegisterIR]
     calculations: Mapping[str, CalculationIR]
     checksums: tuple[ChecksumIR, ...]
     standard: Mapping[str, FieldIR]
+
+    def siblings(self, header: HeaderIR) -> tuple[HeaderIR, ...]:
+        """Return what becomes invalid when a header becomes valid."""
+        for union in self.unions.values():
+            if any(member.name == header.name for member in union.headers):
+                return tuple(member for member in union.headers if member.name != header.name)
+        return ()
 
     def field(self, header: str, name: str) -> FieldIR:
         """Return a field by header instance and member name.

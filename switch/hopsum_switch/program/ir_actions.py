@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .ir_expressions import DataExpr, FieldIR, HeaderIR
-from .ir_objects import CalculationIR, CounterIR, RegisterIR
+from .ir_expressions import DataExpr, FieldIR, HeaderIR, VariableIR
+from .ir_objects import CalculationIR, CounterIR, FieldListIR, MeterIR, RegisterIR, StackIR, UnionIR
 from .source import SourceInfo
 
 
@@ -46,6 +46,77 @@ class RemoveHeader:
     """Make a header invalid; its fields keep their values."""
 
     header: HeaderIR
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftStack:
+    """push_front(by) or, if `by` is negative, pop_front(-by): the elements move, those that enter are invalid."""
+
+    stack: StackIR
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignStack:
+    """Copy a stack: element by element as `AssignHeader`, and how many are in use."""
+
+    target: StackIR
+    value: StackIR
+
+
+@dataclass(frozen=True, slots=True)
+class AssignUnion:
+    """Copy a union, member by member as `AssignHeader`."""
+
+    target: UnionIR
+    value: UnionIR
+
+
+@dataclass(frozen=True, slots=True)
+class AssignVariable:
+    """Copy a variable-length field with its length."""
+
+    target: VariableIR
+    value: VariableIR
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """Write a line to the log; the values go between the parts of the text."""
+
+    parts: tuple[str, ...]
+    values: tuple[DataExpr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """Have a copy made at the end of the control for a clone session; the last call holds."""
+
+    session: DataExpr
+    preserved: FieldListIR
+
+
+@dataclass(frozen=True, slots=True)
+class Resubmit:
+    """After ingress, start again with the frame as received; the last call holds."""
+
+    preserved: FieldListIR
+
+
+@dataclass(frozen=True, slots=True)
+class Recirculate:
+    """After egress, start again with the frame as emitted; the last call holds."""
+
+    preserved: FieldListIR
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteMeter:
+    """Store a meter's colour (0 green, 1 yellow, 2 red); an index outside the array does nothing."""
+
+    meter: MeterIR
+    index: DataExpr
+    target: FieldIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +209,15 @@ Operation = (
     | AssignHeader
     | AddHeader
     | RemoveHeader
+    | ShiftStack
+    | AssignStack
+    | AssignUnion
+    | AssignVariable
+    | LogMessage
+    | Clone
+    | Resubmit
+    | Recirculate
+    | ExecuteMeter
     | MarkToDrop
     | Exit
     | Truncate

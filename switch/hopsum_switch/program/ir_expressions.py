@@ -51,19 +51,37 @@ class FieldIR:
 
 
 @dataclass(frozen=True, slots=True)
+class VariableIR:
+    """A variable-length field of at most `field.bits` bits; `length`, a field of the engine's own, has its bits."""
+
+    field: FieldIR
+    length: FieldIR
+
+
+@dataclass(frozen=True, slots=True)
 class HeaderIR:
-    """A header or metadata instance; metadata is always valid. `index` numbers instances from 0."""
+    """A header or metadata instance; metadata is always valid. `index` numbers instances from 0.
+
+    The length of a variable-length field is the last of `fields`, and is not in the frame.
+    """
 
     name: str
     type_name: str
     index: int
     metadata: bool
     fields: tuple[FieldIR, ...]
+    variable: VariableIR | None = None
 
     @property
     def bits(self) -> int:
-        """Return the width of all fields together."""
-        return sum(f.bits for f in self.fields)
+        """Return the width of all fields together, without the variable-length one."""
+        total = sum(field.bits for field in self.wire)
+        return total if self.variable is None else total - self.variable.field.bits
+
+    @property
+    def wire(self) -> tuple[FieldIR, ...]:
+        """Return the fields that are in the frame."""
+        return self.fields if self.variable is None else self.fields[:-1]
 
 
 class BinaryOp(Enum):

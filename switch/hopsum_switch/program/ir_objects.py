@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that actions name: counters, registers, calculations."""
+"""Objects that actions and parsers name: header stacks, field lists, counters, meters, registers, calculations."""
 
 from __future__ import annotations
 
@@ -7,6 +7,45 @@ from dataclasses import dataclass
 
 from .ir_expressions import FieldIR, HeaderIR
 from .source import SourceInfo
+
+
+@dataclass(frozen=True, slots=True)
+class StackIR:
+    """A header stack. `next` counts the elements in use; it is metadata that only the engine writes."""
+
+    name: str
+    headers: tuple[HeaderIR, ...]
+    next: FieldIR
+
+
+@dataclass(frozen=True, slots=True)
+class UnionIR:
+    """A header union: when a member becomes valid, the others become invalid."""
+
+    name: str
+    type_name: str
+    headers: tuple[HeaderIR, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldListIR:
+    """Metadata that goes with a packet that is copied or comes round; all other metadata starts again."""
+
+    id: int
+    fields: tuple[FieldIR, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeterIR:
+    """Two-rate meters. A direct one has a table; a hit there stores the colour of the entry's meter in `target`."""
+
+    name: str
+    id: int
+    size: int
+    counts_bytes: bool
+    table: str | None
+    target: FieldIR | None
+    source: SourceInfo | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .ir_actions import Operation
-from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR
+from .ir_expressions import BoolExpr, DataExpr, FieldIR, HeaderIR, VariableIR
+from .ir_objects import StackIR
 from .source import SourceInfo
 
 
@@ -24,6 +25,25 @@ class Extract:
     """Read a header and make it valid."""
 
     header: HeaderIR
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractVariable:
+    """Read a header whose variable-length field has `bits` bits, a multiple of 8.
+
+    HeaderTooShort if that is more than the field holds.
+    """
+
+    header: HeaderIR
+    variable: VariableIR
+    bits: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractNext:
+    """Read the next element of a stack; StackOutOfBounds if all are in use."""
+
+    stack: StackIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +84,22 @@ class Perform:
     operation: Operation
 
 
-ParserOp = Extract | SetField | SetLookahead | Verify | Advance | Perform
+ParserOp = Extract | ExtractVariable | ExtractNext | SetField | SetLookahead | Verify | Advance | Perform
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The low `bits` bits of an expression."""
+
+    value: DataExpr
+    bits: int
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
     """One piece of a transition key, padded at the left to whole bytes."""
 
-    value: FieldIR | Lookahead
+    value: FieldIR | Lookahead | Computed
 
     @property
     def bits(self) -> int:

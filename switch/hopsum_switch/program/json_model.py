@@ -8,8 +8,12 @@ A mirror: same structure, same names, nothing resolved. Source of the format: th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .source import SourceInfo
+
+if TYPE_CHECKING:  # they need the operands that are defined here
+    from .json_objects import FieldListJson, HeaderStackJson, HeaderUnionJson, MeterJson
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,28 @@ class ExpressionOperand:
 
 
 @dataclass(frozen=True, slots=True)
+class StackFieldOperand:
+    """type ``stack_field``: a field of the element that was extracted last."""
+
+    stack: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class StringOperand:
+    """type ``string``."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class VectorOperand:
+    """type ``parameters_vector``: several operands as one argument."""
+
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OtherOperand:
     """An operand of a type that only exists here to be refused with its name."""
 
@@ -83,6 +109,9 @@ Operand = (
     | LocalOperand
     | LookaheadOperand
     | ExpressionOperand
+    | StackFieldOperand
+    | StringOperand
+    | VectorOperand
     | OtherOperand
 )
 
@@ -103,6 +132,7 @@ class HeaderTypeJson:
 
     name: str
     fields: tuple[FieldJson, ...]
+    max_bytes: int  # of a header with a variable-length field
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +328,6 @@ class TableJson:
     match_type: str
     max_size: int
     with_counters: bool
-    support_timeout: bool
     direct_meters: str | None
     key: tuple[KeyJson, ...]
     action_ids: tuple[int, ...]
@@ -350,6 +379,10 @@ class ProgramJson:
     version: tuple[int, int] | None
     header_types: tuple[HeaderTypeJson, ...]
     headers: tuple[HeaderJson, ...]
+    stacks: tuple[HeaderStackJson, ...]
+    unions: tuple[HeaderUnionJson, ...]
+    field_lists: tuple[FieldListJson, ...]
+    meters: tuple[MeterJson, ...]
     errors: dict[str, int]
     parsers: tuple[ParserJson, ...]
     deparsers: tuple[DeparserJson, ...]

@@ -16,10 +16,25 @@ from .json_model import (
     NamedOperand,
     Operand,
     OtherOperand,
+    StackFieldOperand,
+    StringOperand,
+    VectorOperand,
 )
 from .json_node import Node, integer, parse_hex
 
-_NAMED = frozenset({"header", "regular", "register_array", "counter_array", "calculation"})
+_NAMED = frozenset(
+    {
+        "calculation",
+        "counter_array",
+        "header",
+        "header_stack",
+        "header_union",
+        "meter_array",
+        "register_array",
+        "regular",
+        "stack",
+    }
+)
 
 
 def operand(data: object, path: str) -> Operand:
@@ -42,8 +57,16 @@ def operand(data: object, path: str) -> Operand:
     if kind == "lookahead":
         offset, bits = _pair(node.array("value"), path)
         return LookaheadOperand(integer(offset, path), integer(bits, path))
+    if kind == "string":
+        return StringOperand(node.text("value"))
+    if kind == "parameters_vector":
+        items = enumerate(node.array("value"))
+        return VectorOperand(tuple(operand(item, f"{path}.value[{i}]") for i, item in items))
+    if kind == "stack_field":
+        stack, name = _pair(node.array("value"), path)
+        return StackFieldOperand(str(stack), str(name))
     if kind in _NAMED:
-        return NamedOperand("header" if kind == "regular" else kind, node.text("value"))
+        return NamedOperand({"regular": "header", "stack": "header_stack"}.get(kind, kind), node.text("value"))
     return OtherOperand(kind)
 
 
@@ -61,11 +84,13 @@ def _expression(node: Node) -> Operand:
         side: operand(value.data[side], f"{value.path}.{side}") if _is_operand(value, side) else None
         for side in ("left", "right", "cond")
     }
+    if value.text("op") in ("access_field", "access_union_header"):  # a plain number stands on the right
+        number = integer(value.data.get("right"), f"{value.path}.right")
+        sides["right"] = HexOperand(number, max(1, number.bit_length()))
     return ExpressionOperand(value.text("op"), sides["left"], sides["right"], sides["cond"])
 
 
 def _is_operand(value: Node, side: str) -> bool:
-    # access_field and access_union_header carry a plain integer on the right; their operator is refused
     return isinstance(value.data.get(side), dict)
 
 

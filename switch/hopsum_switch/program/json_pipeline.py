@@ -40,7 +40,6 @@ def _table(node: Node) -> TableJson:
         match_type=node.text("match_type"),
         max_size=node.number("max_size"),
         with_counters=node.flag("with_counters"),
-        support_timeout=node.flag("support_timeout"),
         direct_meters=node.optional_text("direct_meters"),
         key=tuple(_key(n) for n in node.nodes("key")),
         action_ids=tuple(integer(i, f"{node.path}.action_ids") for i in node.array("action_ids")),

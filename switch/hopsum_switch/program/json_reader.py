@@ -29,6 +29,7 @@ from .json_model import (
     TransitionJson,
 )
 from .json_node import Node, integer
+from .json_objects import read_field_list, read_meter, read_stack, read_union
 from .json_operands import field_operand, operand
 from .json_pipeline import read_pipeline
 
@@ -36,12 +37,8 @@ SUPPORTED_MAJOR = 2
 
 # Sections of the file that are refused whole, if they list anything.
 _REFUSED_SECTIONS = {
-    "header_stacks": "header stack",
-    "header_union_types": "header union",
-    "header_unions": "header union",
     "header_union_stacks": "header union",
     "parse_vsets": "value set",
-    "meter_arrays": "meter",
     "learn_lists": "digest",
     "extern_instances": "extern",
 }
@@ -59,6 +56,10 @@ def read_program(text: str) -> ProgramJson:
         version=_version(root),
         header_types=tuple(_header_type(n) for n in root.nodes("header_types")),
         headers=tuple(_header(n) for n in root.nodes("headers")),
+        stacks=tuple(read_stack(n) for n in root.nodes("header_stacks")),
+        unions=tuple(read_union(n) for n in root.nodes("header_unions")),
+        field_lists=tuple(read_field_list(n) for n in root.nodes("field_lists")),
+        meters=tuple(read_meter(n) for n in root.nodes("meter_arrays")),
         errors=dict(_error(item, root.path) for item in root.array("errors")),
         parsers=tuple(_parser(n) for n in root.nodes("parsers")),
         deparsers=tuple(_deparser(n) for n in root.nodes("deparsers")),
@@ -89,7 +90,8 @@ def _refused(root: Node) -> Iterator[tuple[str, NamedJson]]:
 
 
 def _header_type(node: Node) -> HeaderTypeJson:
-    return HeaderTypeJson(node.text("name"), tuple(_field(f, node) for f in node.array("fields")))
+    max_bytes = node.number("max_length") if node.has("max_length") else 0
+    return HeaderTypeJson(node.text("name"), tuple(_field(f, node) for f in node.array("fields")), max_bytes)
 
 
 def _field(item: object, node: Node) -> FieldJson:

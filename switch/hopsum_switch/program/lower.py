@@ -8,6 +8,7 @@ from .ir import DeparserIR, PipelineIR, Program, TableIR
 from .ir_parser import ParserIR
 from .json_model import ProgramJson
 from .lower_actions import lower_action
+from .lower_objects import declare_field_lists, declare_meters, declare_stacks, declare_unions
 from .lower_parser import lower_parser
 from .lower_pipeline import lower_pipeline
 from .lower_state import declare_headers, declare_state, lower_checksum
@@ -21,6 +22,10 @@ def lower(program: ProgramJson, digest: str) -> Program:
         raise refuse(construct, item.name, item.source)
     scope = Scope()
     declare_headers(program, scope)
+    declare_stacks(program, scope)
+    declare_unions(program, scope)
+    declare_field_lists(program, scope)
+    declare_meters(program, scope)
     declare_state(program, scope)
     for action in program.actions:
         scope.actions_by_id[action.id] = lower_action(action, scope)
@@ -37,7 +42,10 @@ def lower(program: ProgramJson, digest: str) -> Program:
         deparser=_deparser(program, scope),
         tables=_tables(pipelines),
         actions={a.name: a for a in reversed(scope.actions_by_id.values())},
+        stacks=scope.stacks,
+        unions=scope.unions,
         counters=scope.counters,
+        meters=scope.meters,
         registers=scope.registers,
         calculations=scope.calculations,
         checksums=tuple(lower_checksum(c, scope) for c in program.checksums),

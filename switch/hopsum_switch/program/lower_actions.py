@@ -11,24 +11,42 @@ from .ir_actions import (
     AddHeader,
     Assign,
     AssignHeader,
+    AssignStack,
+    AssignUnion,
+    AssignVariable,
+    Clone,
     Count,
+    ExecuteMeter,
     Exit,
     Hash,
     Jump,
     JumpIfZero,
+    LogMessage,
     MarkToDrop,
     NoOp,
     Operation,
     ParamIR,
     RandomUniform,
+    Recirculate,
     RegisterRead,
     RegisterWrite,
     RemoveHeader,
+    Resubmit,
+    ShiftStack,
     Truncate,
 )
-from .ir_expressions import Const, FieldIR
-from .json_model import ActionJson, FieldOperand, NamedOperand, Operand, PrimitiveJson
-from .lower_expressions import lower_data, lower_header
+from .ir_expressions import Const, FieldIR, VariableIR
+from .ir_objects import FieldListIR, StackIR
+from .json_model import (
+    ActionJson,
+    FieldOperand,
+    NamedOperand,
+    Operand,
+    PrimitiveJson,
+    StringOperand,
+    VectorOperand,
+)
+from .lower_expressions import lower_data, lower_header, lower_union
 from .scope import VALIDITY_FIELD, Place, Scope
 from .source import at
 from .unsupported import refuse
@@ -105,6 +123,71 @@ def _random(args: Arguments, place: Place) -> Operation:
     return RandomUniform(_target(args[0], place), lower_data(args[1], place), lower_data(args[2], place))
 
 
+def _stack(arg: Operand, place: Place) -> StackIR:
+    return place.scope.stack(_name(arg, "header_stack", place), place.source)
+
+
+def _shift_stack(args: Arguments, place: Place, sign: int) -> Operation:
+    number = _constant(args[1], "a number of elements", place)
+    if number < 0:
+        raise ProgramError(f"a stack cannot move by {number} elements{at(place.source)}")
+    return ShiftStack(_stack(args[0], place), sign * number)
+
+
+def _assign_stack(args: Arguments, place: Place) -> Operation:
+    target, value = _stack(args[0], place), _stack(args[1], place)
+    if [header.type_name for header in target.headers] != [header.type_name for header in value.headers]:
+        raise ProgramError(f"{target.name} = {value.name} mixes header stacks{at(place.source)}")
+    return AssignStack(target, value)
+
+
+def _assign_union(args: Arguments, place: Place) -> Operation:
+    target, value = lower_union(args[0], place), lower_union(args[1], place)
+    if target.type_name != value.type_name:
+        raise ProgramError(f"{target.name} = {value.name} mixes header unions{at(place.source)}")
+    return AssignUnion(target, value)
+
+
+def _assign_variable(args: Arguments, place: Place) -> Operation:
+    target, value = (_variable(arg, place) for arg in args)
+    if target.field.bits < value.field.bits:
+        raise ProgramError(f"{value.field.qualified} may be longer than {target.field.qualified}{at(place.source)}")
+    return AssignVariable(target, value)
+
+
+def _variable(arg: Operand, place: Place) -> VariableIR:
+    field = _target(arg, place)
+    variable = place.scope.header(field.header, place.source).variable
+    if variable is None or variable.field != field:
+        raise ProgramError(f"{field.qualified} is no variable-length field{at(place.source)}")
+    return variable
+
+
+def _log_message(args: Arguments, place: Place) -> Operation:
+    text, values = args
+    if not isinstance(text, StringOperand) or not isinstance(values, VectorOperand):
+        raise ProgramError(f"log_msg() without a text or values{at(place.source)}")
+    parts = tuple(text.value.split("{}"))
+    if len(parts) != len(values.items) + 1:
+        raise ProgramError(f"log_msg() has {len(parts) - 1} places for {len(values.items)} values{at(place.source)}")
+    return LogMessage(parts, tuple(lower_data(item, place) for item in values.items))
+
+
+def _preserved(arg: Operand, place: Place) -> FieldListIR:
+    return place.scope.field_list(_constant(arg, "a field list", place), place.source)
+
+
+def _clone(args: Arguments, place: Place) -> Operation:
+    return Clone(lower_data(args[0], place), _preserved(args[1], place))
+
+
+def _execute_meter(args: Arguments, place: Place) -> Operation:
+    meter = place.scope.meter(_name(args[0], "meter_array", place), place.source)
+    if meter.table is not None:
+        raise ProgramError(f"execute_meter() on the direct meter {meter.name}{at(place.source)}")
+    return ExecuteMeter(meter, lower_data(args[1], place), _target(args[2], place))
+
+
 def _jump(args: Arguments, place: Place) -> Operation:
     return Jump(_offset(args[0], place))
 
@@ -114,10 +197,14 @@ def _jump_if_zero(args: Arguments, place: Place) -> Operation:
 
 
 def _offset(arg: Operand, place: Place) -> int:
-    target = lower_data(arg, place)
-    if not isinstance(target, Const):
-        raise ProgramError(f"jump to an offset that is not a constant{at(place.source)}")
-    return target.value
+    return _constant(arg, "a jump's offset", place)
+
+
+def _constant(arg: Operand, what: str, place: Place) -> int:
+    value = lower_data(arg, place)
+    if not isinstance(value, Const):
+        raise ProgramError(f"{what} is not a constant{at(place.source)}")
+    return value.value
 
 
 def _target(arg: Operand, place: Place) -> FieldIR:
@@ -140,33 +227,33 @@ _PRIMITIVES: dict[str, tuple[int, Callable[[Arguments, Place], Operation]]] = {
     "_jump_if_zero": (2, _jump_if_zero),
     "add_header": (1, lambda args, place: AddHeader(lower_header(args[0], place))),
     "assign": (2, _assign),
+    "assign_VL": (2, _assign_variable),
     "assign_header": (2, _assign_header),
+    "assign_header_stack": (2, _assign_stack),
+    "assign_union": (2, _assign_union),
+    "clone_egress_pkt_to_egress": (2, _clone),
+    "clone_ingress_pkt_to_egress": (2, _clone),
     "count": (2, _count),
+    "execute_meter": (3, _execute_meter),
     "exit": (0, lambda args, place: Exit()),
+    "log_msg": (2, _log_message),
     "mark_to_drop": (1, _mark_to_drop),
     "modify_field_rng_uniform": (3, _random),
     "modify_field_with_hash_based_offset": (4, _hash),
     "no_op": (0, lambda args, place: NoOp()),
+    "pop": (2, lambda args, place: _shift_stack(args, place, -1)),
+    "push": (2, lambda args, place: _shift_stack(args, place, 1)),
+    "recirculate": (1, lambda args, place: Recirculate(_preserved(args[0], place))),
     "register_read": (3, _register_read),
     "register_write": (3, _register_write),
     "remove_header": (1, lambda args, place: RemoveHeader(lower_header(args[0], place))),
+    "resubmit": (1, lambda args, place: Resubmit(_preserved(args[0], place))),
     "truncate": (1, lambda args, place: Truncate(lower_data(args[0], place))),
 }
 
 _REFUSED = {
     "assert": "assert",
-    "assign_VL": "varbit",
-    "assign_header_stack": "header stack",
-    "assign_union": "header union",
     "assign_union_stack": "header union",
     "assume": "assert",
-    "clone_egress_pkt_to_egress": "clone",
-    "clone_ingress_pkt_to_egress": "clone",
-    "execute_meter": "meter",
     "generate_digest": "digest",
-    "log_msg": "log message",
-    "pop": "header stack",
-    "push": "header stack",
-    "recirculate": "recirculate",
-    "resubmit": "resubmit",
 }

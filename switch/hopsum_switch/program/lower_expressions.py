@@ -32,6 +32,7 @@ from .ir_expressions import (
     Select,
     SelectBool,
 )
+from .ir_objects import StackIR, UnionIR
 from .json_model import (
     BoolOperand,
     ExpressionOperand,
@@ -41,9 +42,11 @@ from .json_model import (
     NamedOperand,
     Operand,
     OtherOperand,
+    StackFieldOperand,
 )
 from .scope import VALIDITY_FIELD, Place
 from .source import at
+from .stacks import count, element_field, last_field, last_index
 from .unsupported import refuse
 
 _BINARY = {op.value: op for op in BinaryOp}
@@ -53,16 +56,11 @@ _CAST = {op.value: op for op in CastOp}
 # Operands that have a construct of their own in the list of unsupported ones.
 _REFUSED_OPERANDS = {
     "register": "register reference",
-    "stack_field": "header stack",
-    "header_stack": "header stack",
-    "header_union": "header union",
     "header_union_stack": "header union",
     "union_stack_field": "header union",
     "extern": "extern",
-    "meter_array": "meter",
 }
-_STACK_OPERATORS = frozenset({"dereference_header_stack", "last_stack_index", "size_stack", "access_field"})
-_UNION_OPERATORS = frozenset({"valid_union", "==u", "!=u", "dereference_union_stack", "access_union_header"})
+_UNION_OPERATORS = frozenset({"dereference_union_stack"})
 
 
 def lower_data(operand: Operand | None, place: Place) -> DataExpr:
@@ -73,6 +71,8 @@ def lower_data(operand: Operand | None, place: Place) -> DataExpr:
         return Const(operand.value, const_type(operand.value))
     if isinstance(operand, LocalOperand):
         return _param(operand, place)
+    if isinstance(operand, StackFieldOperand):
+        return last_field(place.scope.stack(operand.stack, place.source), operand.field, place.source)
     if isinstance(operand, ExpressionOperand) and operand.op not in _BOOL_OPERATORS:
         return _data_operator(operand, place)
     raise _misfit(operand, "an integer", place)
@@ -91,7 +91,25 @@ def lower_header(operand: Operand | None, place: Place) -> HeaderIR:
     """Return the header instance that an operand names. Raises: ProgramError."""
     if isinstance(operand, NamedOperand) and operand.type == "header":
         return place.scope.header(operand.name, place.source)
+    if isinstance(operand, ExpressionOperand) and operand.op == "dereference_header_stack":
+        stack, index = _element(operand, place)
+        if not isinstance(index, Const) or not 0 <= index.value < len(stack.headers):
+            raise refuse("header stack", f"an element of {stack.name} that is chosen at run time", place.source)
+        return stack.headers[index.value]
+    if isinstance(operand, ExpressionOperand) and operand.op == "access_union_header":
+        union = lower_union(operand.left, place)
+        assert isinstance(operand.right, HexOperand)  # the reader makes it so
+        if operand.right.value >= len(union.headers):
+            raise ProgramError(f"{union.name} has no member {operand.right.value}{at(place.source)}")
+        return union.headers[operand.right.value]
     raise _misfit(operand, "a header", place)
+
+
+def lower_union(operand: Operand | None, place: Place) -> UnionIR:
+    """Return the header union that an operand names. Raises: ProgramError."""
+    if isinstance(operand, NamedOperand) and operand.type == "header_union":
+        return place.scope.union(operand.name, place.source)
+    raise _misfit(operand, "a header union", place)
 
 
 def _field(operand: FieldOperand, place: Place) -> DataExpr:
@@ -122,7 +140,29 @@ def _data_operator(expr: ExpressionOperand, place: Place) -> DataExpr:
         return Select(lower_bool(expr.condition, place), yes, no, yes.type.covering(no.type))
     if expr.op == "b2d":
         return BoolToInt(lower_bool(expr.right, place))
+    if expr.op in ("last_stack_index", "size_stack"):
+        return _stack_operator(expr, place)
+    if expr.op == "access_field" and isinstance(expr.left, ExpressionOperand):
+        assert isinstance(expr.right, HexOperand)  # the reader makes it so
+        return element_field(*_element(expr.left, place), expr.right.value, place.source)
     raise _unknown_operator(expr, place)
+
+
+def _element(expr: ExpressionOperand, place: Place) -> tuple[StackIR, DataExpr]:
+    if expr.op != "dereference_header_stack":
+        raise _unknown_operator(expr, place)
+    return _stack(expr.left, place), lower_data(expr.right, place)
+
+
+def _stack(operand: Operand | None, place: Place) -> StackIR:
+    if isinstance(operand, NamedOperand) and operand.type == "header_stack":
+        return place.scope.stack(operand.name, place.source)
+    raise _misfit(operand, "a header stack", place)
+
+
+def _stack_operator(expr: ExpressionOperand, place: Place) -> DataExpr:
+    stack = _stack(expr.right, place)
+    return last_index(stack) if expr.op == "last_stack_index" else count(stack)
 
 
 def _binary(op: BinaryOp, expr: ExpressionOperand, place: Place) -> DataExpr:
@@ -155,12 +195,18 @@ def _bool_operator(expr: ExpressionOperand, place: Place) -> BoolExpr:
         return Not(lower_bool(expr.right, place))
     if expr.op == "valid":
         return IsValid(lower_header(expr.right, place))
+    if expr.op == "valid_union":
+        return any_of([IsValid(header) for header in lower_union(expr.right, place).headers])
+    if expr.op in ("==u", "!=u"):
+        pairs = zip(lower_union(expr.left, place).headers, lower_union(expr.right, place).headers, strict=False)
+        equal = any_of([CompareHeaders(left, right) for left, right in pairs])
+        return equal if expr.op == "==u" else Not(equal)
     if expr.op == "d2b":
         return NonZero(lower_data(expr.right, place))
     if expr.op == "?":
         yes, no = lower_bool(expr.left, place), lower_bool(expr.right, place)
         return SelectBool(lower_bool(expr.condition, place), yes, no)
-    if expr.op in _STACK_OPERATORS | _UNION_OPERATORS or expr.op not in _BINARY.keys() | _CAST.keys() | {
+    if expr.op in _UNION_OPERATORS or expr.op not in _BINARY.keys() | _CAST.keys() | {
         "~",
         "b2d",
     }:
@@ -168,7 +214,7 @@ def _bool_operator(expr: ExpressionOperand, place: Place) -> BoolExpr:
     raise _misfit(expr, "a condition", place)
 
 
-_BOOL_OPERATORS = _COMPARE.keys() | {"and", "or", "not", "valid", "d2b"}
+_BOOL_OPERATORS = _COMPARE.keys() | {"and", "or", "not", "valid", "d2b", "valid_union", "==u", "!=u"}
 
 
 def _compare(op: CompareOp, expr: ExpressionOperand, place: Place) -> BoolExpr:
@@ -183,6 +229,14 @@ def _compare(op: CompareOp, expr: ExpressionOperand, place: Place) -> BoolExpr:
     return Compare(op, lower_data(expr.left, place), lower_data(expr.right, place))
 
 
+def any_of(conditions: list[BoolExpr]) -> BoolExpr:
+    """Return whether at least one condition holds."""
+    result: BoolExpr = BoolConst(False)
+    for condition in conditions:
+        result = Or(result, condition)
+    return result
+
+
 def _is_bool(operand: Operand | None) -> bool:
     if isinstance(operand, ExpressionOperand):
         return operand.op in _BOOL_OPERATORS or (operand.op == "?" and _is_bool(operand.left))
@@ -190,8 +244,6 @@ def _is_bool(operand: Operand | None) -> bool:
 
 
 def _unknown_operator(expr: ExpressionOperand, place: Place) -> ProgramError:
-    if expr.op in _STACK_OPERATORS:
-        return refuse("header stack", f"operator {expr.op}", place.source)
     if expr.op in _UNION_OPERATORS:
         return refuse("header union", f"operator {expr.op}", place.source)
     return refuse("expression", f"operator {expr.op}", place.source)

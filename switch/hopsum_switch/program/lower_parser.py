@@ -9,7 +9,10 @@ from ..errors import ProgramError
 from .ir_expressions import FieldIR
 from .ir_parser import (
     Advance,
+    Computed,
     Extract,
+    ExtractNext,
+    ExtractVariable,
     KeyPart,
     Lookahead,
     ParserIR,
@@ -24,11 +27,13 @@ from .ir_parser import (
 from .json_model import (
     FieldOperand,
     LookaheadOperand,
+    NamedOperand,
     Operand,
     OtherOperand,
     ParserJson,
     ParserOpJson,
     ParseStateJson,
+    StackFieldOperand,
     TransitionJson,
 )
 from .lower_actions import lower_primitive
@@ -82,6 +87,9 @@ def _key_part(part: Operand, place: Place) -> KeyPart:
         return KeyPart(place.scope.field(part, place.source))
     if isinstance(part, LookaheadOperand):
         return KeyPart(Lookahead(part.offset, part.bits))
+    if isinstance(part, StackFieldOperand):
+        value = lower_data(part, place)
+        return KeyPart(Computed(value, value.type.bits))
     lower_data(part, place)  # refuses unsupported operands by their own name
     raise ProgramError(f"transition key that is neither field nor lookahead{at(place.source)}")
 
@@ -89,7 +97,7 @@ def _key_part(part: Operand, place: Place) -> KeyPart:
 def _op(op: ParserOpJson, scope: Scope, state: ParseStateJson) -> ParserOp:
     place = Place(scope, (), op.source or state.source)
     if op.op == "extract_VL":
-        raise refuse("varbit", f"extract with a length in state {state.name}", place.source)
+        return _extract_variable(op, place)
     if op.primitive is not None:
         return Perform(lower_primitive(op.primitive, scope))
     if op.op == "extract":
@@ -105,10 +113,25 @@ def _op(op: ParserOpJson, scope: Scope, state: ParseStateJson) -> ParserOp:
 
 def _extract(op: ParserOpJson, place: Place) -> ParserOp:
     target = _arg(op, 0, place)
+    if isinstance(target, NamedOperand) and target.type == "header_stack":
+        return ExtractNext(place.scope.stack(target.name, place.source))
     if isinstance(target, OtherOperand):
-        construct = {"stack": "header stack", "union_stack": "header union"}.get(target.type, "operand")
+        construct = "header union" if target.type == "union_stack" else "operand"
         raise refuse(construct, f"extract to {target.type}", place.source)
-    return Extract(lower_header(target, place))
+    header = lower_header(target, place)
+    if header.variable is not None:
+        raise refuse("varbit", f"extract of {header.name} without a length", place.source)
+    return Extract(header)
+
+
+def _extract_variable(op: ParserOpJson, place: Place) -> ParserOp:
+    target = _arg(op, 0, place)
+    if not isinstance(target, NamedOperand) or target.type != "header":
+        raise refuse("varbit", "extract with a length to something else than a header", place.source)
+    header = lower_header(target, place)
+    if header.variable is None:
+        raise ProgramError(f"{header.name} has no variable-length field{at(place.source)}")
+    return ExtractVariable(header, header.variable, lower_data(_arg(op, 1, place), place))
 
 
 def _set(op: ParserOpJson, place: Place) -> ParserOp:

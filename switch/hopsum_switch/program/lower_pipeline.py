@@ -18,6 +18,7 @@ from .ir import (
     TableIR,
 )
 from .ir_actions import ActionIR
+from .ir_objects import MeterIR
 from .json_model import (
     DefaultEntryJson,
     EntryJson,
@@ -79,6 +80,7 @@ def _table(table: TableJson, scope: Scope) -> TableIR:
         immutable=entries is not None,
         with_counters=table.with_counters,
         direct_counter=direct[0] if direct else None,
+        direct_meter=_direct_meter(table, scope),
         by_action={} if branches else _successors(table, actions),
         branches_on_hit=branches,
         on_hit=table.next_tables.get(_HIT),
@@ -89,13 +91,18 @@ def _table(table: TableJson, scope: Scope) -> TableIR:
     )
 
 
+def _direct_meter(table: TableJson, scope: Scope) -> MeterIR | None:
+    if table.direct_meters is None:
+        return None
+    meter = scope.meter(table.direct_meters, table.source)
+    if meter.table != table.name:
+        raise ProgramError(f"table {table.name}: the meter {meter.name} is not its own{at(table.source)}")
+    return meter
+
+
 def _refuse_table(table: TableJson) -> None:
     if table.type != "simple":
         raise refuse("action profile", f"table {table.name} of type {table.type}", table.source)
-    if table.support_timeout:
-        raise refuse("idle timeout", f"table {table.name}", table.source)
-    if table.direct_meters is not None:
-        raise refuse("meter", f"direct meter {table.direct_meters} of table {table.name}", table.source)
     for kind in (table.match_type, *(key.match_type for key in table.key)):
         if kind not in _KINDS:
             raise refuse("match kind", f"{kind} in table {table.name}", table.source)

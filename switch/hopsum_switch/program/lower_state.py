@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..errors import ProgramError
 from .ir import ChecksumIR
-from .ir_expressions import FieldIR, HeaderIR
+from .ir_expressions import FieldIR, HeaderIR, VariableIR
 from .ir_objects import CalculationInput, CalculationIR, CounterIR, RegisterIR
 from .json_model import (
     CalculationJson,
@@ -23,6 +23,7 @@ from .scope import Place, Scope
 from .source import at
 from .unsupported import refuse
 
+LENGTH_FIELD, LENGTH_BITS = "$length$", 32
 HASH_ALGORITHMS = frozenset({"crc16", "crc32", "crcCCITT", "csum16", "identity", "xor16"})
 
 
@@ -45,15 +46,26 @@ def declare_headers(program: ProgramJson, scope: Scope) -> None:
 def _header(header: HeaderJson, kind: HeaderTypeJson, index: int, first_slot: int) -> HeaderIR:
     fields: list[FieldIR] = []
     for field in kind.fields:
-        if field.bits is None:
-            raise refuse("varbit", f"field {header.name}.{field.name}", header.source)
+        bits = _variable_bits(header, kind) if field.bits is None else field.bits
         if field.saturating:
             raise refuse("saturating field", f"{header.name}.{field.name}", header.source)
-        if field.bits <= 0 or (field.signed and field.bits < 2):
-            raise ProgramError(f"{header.name}.{field.name}: width {field.bits} is impossible")
+        if bits <= 0 or (field.signed and bits < 2):
+            raise ProgramError(f"{header.name}.{field.name}: width {bits} is impossible")
         slot = first_slot + len(fields)
-        fields.append(FieldIR(header.name, field.name, field.bits, field.signed, slot))
-    return HeaderIR(header.name, kind.name, index, header.metadata, tuple(fields))
+        fields.append(FieldIR(header.name, field.name, bits, field.signed, slot))
+    variable = next((field for field, json in zip(fields, kind.fields, strict=True) if json.bits is None), None)
+    if variable is None:
+        return HeaderIR(header.name, kind.name, index, header.metadata, tuple(fields))
+    length = FieldIR(header.name, LENGTH_FIELD, LENGTH_BITS, False, first_slot + len(fields))
+    pair = VariableIR(variable, length)
+    return HeaderIR(header.name, kind.name, index, header.metadata, (*fields, length), pair)
+
+
+def _variable_bits(header: HeaderJson, kind: HeaderTypeJson) -> int:
+    """Return the most bits that a header's variable-length field can have."""
+    if header.metadata or sum(field.bits is None for field in kind.fields) > 1:
+        raise refuse("varbit", f"field of {header.name}", header.source)
+    return 8 * kind.max_bytes - sum(field.bits or 0 for field in kind.fields)
 
 
 def declare_state(program: ProgramJson, scope: Scope) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from ..errors import ProgramError
 from .ir_actions import ActionIR, ParamIR
 from .ir_expressions import FieldIR, HeaderIR
-from .ir_objects import CalculationIR, CounterIR, RegisterIR
+from .ir_objects import CalculationIR, CounterIR, FieldListIR, MeterIR, RegisterIR, StackIR, UnionIR
 from .json_model import FieldOperand
 from .source import SourceInfo, at
 
@@ -26,6 +26,10 @@ class Scope:
     headers: dict[str, HeaderIR] = field(default_factory=dict)
     fields: dict[tuple[str, str], FieldIR] = field(default_factory=dict)
     standard: dict[str, FieldIR] = field(default_factory=dict)
+    stacks: dict[str, StackIR] = field(default_factory=dict)
+    unions: dict[str, UnionIR] = field(default_factory=dict)
+    field_lists: dict[int, FieldListIR] = field(default_factory=dict)
+    meters: dict[str, MeterIR] = field(default_factory=dict)
     counters: dict[str, CounterIR] = field(default_factory=dict)
     registers: dict[str, RegisterIR] = field(default_factory=dict)
     calculations: dict[str, CalculationIR] = field(default_factory=dict)
@@ -38,6 +42,22 @@ class Scope:
     def field(self, operand: FieldOperand, source: SourceInfo | None) -> FieldIR:
         """Return a field; validity is not a field. Raises: ProgramError."""
         return _found(self.fields, (operand.header, operand.field), "field", source)
+
+    def stack(self, name: str, source: SourceInfo | None) -> StackIR:
+        """Return a header stack. Raises: ProgramError."""
+        return _found(self.stacks, name, "header stack", source)
+
+    def union(self, name: str, source: SourceInfo | None) -> UnionIR:
+        """Return a header union. Raises: ProgramError."""
+        return _found(self.unions, name, "header union", source)
+
+    def field_list(self, number: int, source: SourceInfo | None) -> FieldListIR:
+        """Return a field list by its number. Raises: ProgramError."""
+        return _found(self.field_lists, number, "field list", source)
+
+    def meter(self, name: str, source: SourceInfo | None) -> MeterIR:
+        """Return a meter array. Raises: ProgramError."""
+        return _found(self.meters, name, "meter", source)
 
     def counter(self, name: str, source: SourceInfo | None) -> CounterIR:
         """Return a counter. Raises: ProgramError."""

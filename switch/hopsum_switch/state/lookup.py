@@ -12,11 +12,12 @@ from typing import Protocol
 
 from ..program.ir import ActionCall, MatchKind, TableIR
 from .match import Exact, Lpm, Match, Range, Ternary, prefix_mask
+from .meter import MeterCell
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One entry of a table. `packets` and `bytes` are its direct counter (they stay 0 without one)."""
+    """One entry of a table; `packets` and `bytes` are its direct counter, `meter` its direct meter once configured."""
 
     handle: int
     match: tuple[Match, ...]
@@ -25,6 +26,7 @@ class Entry:
     is_const: bool
     packets: int = 0
     bytes: int = 0
+    meter: MeterCell | None = None
 
 
 class Lookup(Protocol):

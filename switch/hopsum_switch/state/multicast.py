@@ -71,9 +71,14 @@ class MulticastStore:
 def _check(group: int, replicas: Sequence[Replica]) -> tuple[Replica, ...]:
     if not 0 < group <= MAX_GROUP_ID:
         raise InvalidArgumentError(f"multicast group {group} is outside 1..{MAX_GROUP_ID}")
+    return check_replicas(f"multicast group {group}", replicas)
+
+
+def check_replicas(owner: str, replicas: Sequence[Replica]) -> tuple[Replica, ...]:
+    """Return replicas that can be used; `owner` is named in errors. Raises: InvalidArgumentError."""
     for replica in replicas:
         if not 0 <= replica.instance <= MAX_INSTANCE or replica.port < 0:
-            raise InvalidArgumentError(f"multicast group {group}: {replica} is out of range")
+            raise InvalidArgumentError(f"{owner}: {replica} is out of range")
     if len(set(replicas)) != len(replicas):
-        raise InvalidArgumentError(f"multicast group {group} lists a replica twice")
+        raise InvalidArgumentError(f"{owner} lists a replica twice")
     return tuple(replicas)

@@ -89,7 +89,7 @@ INCONSISTENT: list[tuple[Spoil, str]] = [
         lambda b: b.primitives.append(assign(field("h", "a"), expression("usat_cast", hexstr(1), field("h", "b")))),
         "width that is not a positive constant",
     ),
-    (lambda b: b.primitives.append(primitive("_jump", field("h", "a"))), "offset that is not a constant"),
+    (lambda b: b.primitives.append(primitive("_jump", field("h", "a"))), "a jump's offset is not a constant"),
     (
         lambda b: b.primitives.append(primitive("mark_to_drop", {"type": "header", "value": "h"})),
         "no field egress",

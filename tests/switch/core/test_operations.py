@@ -216,3 +216,18 @@ def test_changing_one_operation_of_the_json_changes_the_result() -> None:
         builder.primitives.append(assign(field("h", "a"), expression(op, field("h", "a"), field("h", "b"))))
         results.add(builder.run(b"\x2d\x17"))
     assert len(results) == 6
+
+
+def test_log_messages_go_to_the_log_of_programs(caplog: pytest.LogCaptureFixture) -> None:
+    def message(text: str, *values: Json) -> Json:
+        vector = {"type": "parameters_vector", "value": list(values)}
+        return primitive("log_msg", {"type": "string", "value": text}, vector)
+
+    builder = build()
+    builder.primitives += [message("a={} of {} is 100%", field("h", "a"), hexstr(7)), message("done")]
+    with caplog.at_level("INFO", logger="hopsum_switch.program"):
+        assert builder.run(FRAME) == FRAME
+    assert caplog.messages == ["a=3 of 7 is 100%", "done"]
+    builder.primitives.append(message("{}"))
+    with pytest.raises(ProgramError, match="1 places for 0 values"):
+        builder.load()

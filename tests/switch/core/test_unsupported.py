@@ -42,6 +42,24 @@ def other(kind: str) -> Any:
     return {"type": kind, "value": "thing"}
 
 
+def stacked(op: str, *args: Any) -> Spoil:
+    """A stack `gs` of the header `g` alone, and a primitive that uses it."""
+
+    def spoil(builder: ProgramBuilder) -> None:
+        builder.data["header_stacks"] = [{"name": "gs", "id": 0, "header_type": "h_t", "size": 1, "header_ids": [1]}]
+        builder.primitives.append(primitive(op, *args))
+
+    return spoil
+
+
+def variable(*fields: Any) -> Spoil:
+    return lambda b: b.data["header_types"][0].update(fields=list(fields), max_length=8)
+
+
+HEADER = {"type": "header", "value": "h"}
+GS = {"type": "header_stack", "value": "gs"}
+CHOSEN = expression("dereference_header_stack", GS, field("h", "a"))
+BEYOND = expression("dereference_header_stack", GS, hexstr(1))
 THING = {"name": "thing", "source_info": SOURCE}
 IPV4_CHECKSUM = section("checksums", name="sum", type="ipv4", target=["h", "a"], source_info=None)
 TELEPORT = primitive("teleport")
@@ -68,8 +86,6 @@ CASES: list[tuple[str, str, str, Spoil]] = [
         NOWHERE,
         IPV4_CHECKSUM,
     ),
-    ("clone", "primitive clone_ingress_pkt_to_egress", HERE, call("clone_ingress_pkt_to_egress", hexstr(1), hexstr(1))),
-    ("clone", "primitive clone_egress_pkt_to_egress", HERE, call("clone_egress_pkt_to_egress", hexstr(1), hexstr(1))),
     ("digest", "thing", HERE, section("learn_lists")),
     ("digest", "primitive generate_digest", HERE, call("generate_digest", hexstr(1), hexstr(1))),
     ("division", "operator /", HERE, value(expression("/", field("h", "a"), field("h", "b")))),
@@ -79,29 +95,20 @@ CASES: list[tuple[str, str, str, Spoil]] = [
     ("extern", "thing", HERE, section("extern_instances")),
     ("extern", "operand of type extern", HERE, value(other("extern"))),
     ("hash algorithm", "xxh64 of thing", HERE, section("calculations", algo="xxh64", input=[])),
-    ("header stack", "thing", HERE, section("header_stacks")),
-    ("header stack", "primitive push", HERE, call("push", other("header_stack"), hexstr(1))),
-    ("header stack", "operator size_stack", HERE, value(expression("size_stack", None, other("header_stack")))),
-    ("header stack", "operand of type stack_field", HERE, value(other("stack_field"))),
-    ("header stack", "extract to stack", NOWHERE, parser("extract", other("stack"))),
-    ("header union", "thing", HERE, section("header_unions")),
-    ("header union", "thing", HERE, section("header_union_types")),
+    ("header stack", "an element of gs that is chosen at run time", HERE, stacked("assign_header", HEADER, CHOSEN)),
+    ("header stack", "an element of gs that is chosen at run time", HERE, stacked("add_header", BEYOND)),
     ("header union", "thing", HERE, section("header_union_stacks")),
     (
         "header union",
-        "primitive assign_union",
+        "operator dereference_union_stack",
         HERE,
-        call("assign_union", other("x"), other("x")),
+        value(expression("dereference_union_stack", None, None)),
     ),
-    ("header union", "operator ==u", HERE, value(expression("b2d", None, expression("==u", other("x"), other("x"))))),
     ("header union", "extract to union_stack", NOWHERE, parser("extract", other("union_stack"))),
-    ("idle timeout", "table tbl_in", HERE, table(support_timeout=True)),
-    ("log message", "primitive log_msg", HERE, call("log_msg", other("string"), other("parameters_vector"))),
     ("match kind", "valid in table tbl_in", HERE, table(key=stack_key(), match_type="exact")),
     ("match kind", "fuzzy in table tbl_in", HERE, table(match_type="fuzzy")),
-    ("meter", "thing", HERE, section("meter_arrays")),
-    ("meter", "direct meter thing of table tbl_in", HERE, table(direct_meters="thing")),
-    ("meter", "primitive execute_meter", HERE, call("execute_meter", other("meter_array"), hexstr(1), field("h", "a"))),
+    ("meter", "thing with 3 rates", HERE, section("meter_arrays", type="packets", rate_count=3, size=4)),
+    ("operand", "HexOperand in field list thing", HERE, section("field_lists", elements=[hexstr(1)])),
     ("operand", "operand of type surprise", HERE, value(other("surprise"))),
     (
         "parser operation",
@@ -117,9 +124,7 @@ CASES: list[tuple[str, str, str, Spoil]] = [
         HERE,
         lambda b: b.data["deparsers"][0].update(primitives=[TELEPORT]),
     ),
-    ("recirculate", "primitive recirculate", HERE, call("recirculate", hexstr(1))),
     ("register reference", "operand of type register", HERE, value({"type": "register", "value": ["r", hexstr(1)]})),
-    ("resubmit", "primitive resubmit", HERE, call("resubmit", hexstr(1))),
     ("saturating field", "h.a", NOWHERE, lambda b: b.data["header_types"][0].update(fields=[["a", 8, False, True]])),
     ("validity write", "h.$valid$", HERE, call("assign", field("h", "$valid$"), hexstr(1))),
     ("validity write", "h.$valid$", NOWHERE, parser("set", field("h", "$valid$"), hexstr(1))),
@@ -130,9 +135,10 @@ CASES: list[tuple[str, str, str, Spoil]] = [
         NOWHERE,
         lambda b: b.states[0]["transitions"].insert(0, {"type": "parse_vset", "value": "x", "next_state": None}),
     ),
-    ("varbit", "field h.a", NOWHERE, lambda b: b.data["header_types"][0].update(fields=[["a", "*"]])),
-    ("varbit", "extract with a length in state start", NOWHERE, parser("extract_VL", other("regular"), hexstr(8))),
-    ("varbit", "primitive assign_VL", HERE, call("assign_VL", field("h", "a"), field("h", "b"))),
+    ("varbit", "field of h", NOWHERE, variable(["a", "*"], ["b", "*"])),
+    ("varbit", "field of scalars", NOWHERE, lambda b: b.data["header_types"][3].update(fields=[["m", "*"]])),
+    ("varbit", "extract of h without a length", NOWHERE, variable(["a", "*"])),
+    ("varbit", "extract with a length to something else than a header", NOWHERE, parser("extract_VL", GS, hexstr(8))),
 ]
 
 

@@ -15,9 +15,11 @@ from hopsum_switch.program import Program
 class Pair:
     """An interpreter and a native engine that are given the same."""
 
-    def __init__(self, program: Program, *, ports: Sequence[int] = (), cache: CodeCache | None = None) -> None:
-        self.reference = Engine(program, ports=ports)
-        self.native = NativeEngine(program, ports=ports, cache=cache)
+    def __init__(
+        self, program: Program, *, ports: Sequence[int] = (), cache: CodeCache | None = None, seed: int = 0
+    ) -> None:
+        self.reference = Engine(program, ports=ports, seed=seed)
+        self.native = NativeEngine(program, ports=ports, seed=seed, cache=cache)
         self.program = program
         self.frames = 0
 

@@ -21,12 +21,17 @@ from .agreement import Pair
 
 GROUP = field("standard_metadata", "mcast_grp")
 SPEC = field("standard_metadata", "egress_spec")
+MESSAGE = ({"type": "string", "value": "here"}, {"type": "parameters_vector", "value": []})
+METER = {"type": "meter_array", "value": "meter"}
 ARRAYS = {"c": {"type": "counter_array", "value": "c"}, "r": {"type": "register_array", "value": "r"}}
 
 
 def builder_of(*primitives: Json, fields: tuple[Any, ...] = (("a", 8), ("b", 8))) -> ProgramBuilder:
     builder = build(*fields)
     builder.primitives += primitives
+    builder.data["field_lists"] = [{"id": 1, "name": "list", "elements": []}]
+    meter = {"name": "meter", "id": 0, "type": "packets", "rate_count": 2, "size": 4, "is_direct": False}
+    builder.data["meter_arrays"] = [meter]
     return builder
 
 
@@ -87,7 +92,11 @@ def test_stores_and_machine_code_share_their_state() -> None:
 @pytest.mark.parametrize(
     ("construct", "fields", "operations"),
     [
-        ("random", (("a", 8),), [primitive("modify_field_rng_uniform", field("h", "a"), hexstr(0), hexstr(5))]),
+        ("clone", (("a", 8),), [primitive("clone_ingress_pkt_to_egress", hexstr(1), hexstr(1))]),
+        ("log message", (("a", 8),), [primitive("log_msg", *MESSAGE)]),
+        ("meter", (("a", 8),), [primitive("execute_meter", METER, hexstr(1), field("h", "a"))]),
+        ("recirculate", (("a", 8),), [primitive("recirculate", hexstr(1))]),
+        ("resubmit", (("a", 8),), [primitive("resubmit", hexstr(1))]),
         ("big product", (("w", 512),), [assign(field("h", "w"), expression("*", field("h", "w"), field("h", "w")))]),
         ("big quotient", (("w", 128),), [assign(field("h", "w"), expression("/", field("h", "w"), hexstr(3)))]),
         ("signed length", (("a", 8, True),), [primitive("truncate", field("h", "a"))]),
@@ -104,7 +113,7 @@ def test_what_is_refused_is_named_and_interpreted_only_when_asked(
         engine_maker(Backend.NATIVE)(program)
     assert type(engine_maker(Backend.AUTO)(program)) is Engine
     assert construct in caplog.text
-    assert engine_maker(Backend.INTERPRETER) is Engine
+    assert type(engine_maker(Backend.INTERPRETER)(program)) is Engine
 
 
 def test_auto_compiles_what_it_can(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

@@ -18,9 +18,13 @@ from hopsum_switch.state.multicast import Replica
 SWITCH_TESTS = Path(__file__).resolve().parents[1]
 STATION_PATH = SWITCH_TESTS / "server" / "program" / "station.json"
 STATION = load_program(STATION_PATH.read_text())
+PROGRAMS = ("firewall", "knocking", "mirror", "rounds", "router")
 PATHS = [
     STATION_PATH,
-    *(SWITCH_TESTS / "programs" / name / f"{name}.json" for name in ("firewall", "knocking", "router")),
+    *(
+        SWITCH_TESTS / "programs" / name / f"{name}.json"
+        for name in ("firewall", "knocking", "mirror", "rounds", "router")
+    ),
     compiled_program()[0],
 ]
 

@@ -20,6 +20,7 @@ from hopsum_switch.interp.observer import Observer
 from hopsum_switch.observe.trace import Trace, TraceWriter, trace_to
 from hopsum_switch.observe.trace_text import render, shortened
 from hopsum_switch.program import load_program
+from hopsum_switch.state.multicast import Replica
 
 from ..core.builder import assign, build, field, hexstr, primitive
 from .programs import PATHS, STATION, frame, frames, ipv4, station
@@ -123,6 +124,57 @@ def test_drops_of_egress_and_without_a_mark_are_told_apart() -> None:
     record = run(builder, egress=True)
     assert ingress(record)["dropped"] == {"by": "ingress", "action": None, "source": None}
     assert render(record).endswith("  dropped in ingress: the program set egress_spec to the drop port")
+
+
+def traced(name: str, data: bytes, *sessions: int) -> list[str]:
+    """Return the text of a packet in one of the programs of tests/switch/programs, without events of tables."""
+    texts: list[str] = []
+    path = next(path for path in PATHS if path.stem == name)
+    engine = Engine(load_program(path.read_text()), observer=Trace(lambda record: texts.append(render(record))))
+    for session in sessions:
+        engine.clones.insert(session, [Replica(7, 1), Replica(8, 2)])
+    engine.process(1, data)
+    shown = ("  parser", "  ingress", "  copy", "    clone", "    resub", "    recirc", "    dropped")
+    return [line.strip() for line in texts[0].splitlines() if line.startswith(shown)]
+
+
+def test_packets_that_come_round_are_one_record() -> None:
+    parse = "parser start -> marks"
+    assert traced("rounds", bytes([1, 1, 0, 0, 0, 0, 0, 0, 0, 99])) == [
+        parse,
+        "ingress",
+        "resubmitted: the packet starts again",
+        parse,
+        "ingress",
+        "copy to port 2, instance 0",
+        "recirculated: the packet starts again",
+        f"{parse} -> marks",
+        "ingress",
+        "copy to port 2, instance 0",
+    ]
+    lines = traced("rounds", bytes([255, 255, 0, 0, 0, 0, 0, 0, 0, 99]))
+    assert lines[-1] == "dropped: this packet has come round or was cloned too often"
+
+
+def test_clones_show_their_session_and_their_copies() -> None:
+    first, second = "copy to port 7, instance 1", "copy to port 8, instance 2"
+    sample, audit = bytes([1, 0, 0, 0, 0, 0]), bytes([0, 1, 0, 0, 0, 0])
+    lines = traced("mirror", sample, 5)
+    assert [line for line in lines if not line.startswith("parser")] == [
+        "ingress",
+        "clone to session 5: port 7 instance 1, port 8 instance 2",
+        first,
+        second,
+        "copy to port 2, instance 0",
+    ]
+    assert len([line for line in lines if line.startswith("parser")]) == 2
+    assert "clone to session 5: no replicas, no copies" in traced("mirror", sample)
+    assert traced("mirror", audit, 6)[-4:] == [
+        "copy to port 2, instance 0",
+        "clone to session 6: port 7 instance 1, port 8 instance 2",
+        first,
+        second,
+    ]
 
 
 def test_a_priority_and_an_unknown_group_are_named() -> None:
@@ -231,9 +283,9 @@ def test_files_are_written_and_missing_folders_named(tmp_path: Path) -> None:
 def test_observers_are_for_the_interpreter() -> None:
     trace = Trace(lambda record: None)
     for backend in (Backend.INTERPRETER, Backend.AUTO):
-        assert engine_maker(backend, trace)(STATION).backend == "interpreter"
+        assert engine_maker(backend, observer=trace)(STATION).backend == "interpreter"
     with pytest.raises(UnsupportedError, match="choose the interpreter"):
-        engine_maker(Backend.NATIVE, trace)
+        engine_maker(Backend.NATIVE, observer=trace)
 
 
 def test_random_frames_never_break_the_rendering() -> None:

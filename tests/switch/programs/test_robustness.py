@@ -11,7 +11,7 @@ import pytest
 from hopsum_switch.engine import Engine
 
 
-@pytest.mark.parametrize("name", ["router", "firewall", "knocking"])
+@pytest.mark.parametrize("name", ["router", "firewall", "knocking", "segments", "mirror", "rounds", "police"])
 def test_random_bytes_are_frames_too(engine_of: Callable[[str], Engine], name: str) -> None:
     engine, rng = engine_of(name), random.Random(name)
     starts = [

@@ -166,6 +166,8 @@ def test_a_taken_grpc_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["--udp", "600=127.0.0.1:5"], "switch port 600 does not exist"),
         (["--unix", "x=/tmp/a"], "'x' is not a switch port number"),
         (["--unix", "1="], "does not start with PORT="),
+        (["--seed", "-1"], "'-1' is not a seed: 0..18446744073709551615"),
+        (["--seed", str(2**64)], "is not a seed"),
         (["--cpu-port", "511"], "switch port 511 does not exist"),
         (["--backend", "native", "--trace"], "native code does not tell what it does"),
         (["-i", "veth1"], "'veth1' is not PORT@NAME"),

@@ -136,8 +136,8 @@ REFUSED = {
         code_pb2.UNIMPLEMENTED,
     ),
     "clone session": (
-        Update(type=INSERT, entity=Entity(packet_replication_engine_entry={"clone_session_entry": {"session_id": 1}})),
-        code_pb2.UNIMPLEMENTED,
+        Update(type=INSERT, entity=Entity(packet_replication_engine_entry={"clone_session_entry": {"session_id": 0}})),
+        INVALID,
     ),
 }
 
@@ -247,6 +247,7 @@ def test_reads_that_make_no_sense_fail_and_the_rest_is_answered(primary: Control
         Entity(table_entry=TableEntry(table_id=5)),
         Entity(table_entry=TableEntry(priority=5)),
         Entity(meter_entry={"meter_id": 1}),
+        Entity(action_profile_member={"member_id": 1}),
     ]
     good = Entity(table_entry=TableEntry(table_id=NAMES.tables["kinds"]))
     seen, caught = 0, None
@@ -258,7 +259,14 @@ def test_reads_that_make_no_sense_fail_and_the_rest_is_answered(primary: Control
         caught = error
     assert seen == 2
     assert caught is not None
-    assert [d.canonical_code for d in details(caught)] == [INVALID, 0, INVALID, INVALID, code_pb2.UNIMPLEMENTED]
+    assert [d.canonical_code for d in details(caught)] == [
+        INVALID,
+        0,
+        INVALID,
+        INVALID,
+        INVALID,
+        code_pb2.UNIMPLEMENTED,
+    ]
 
 
 def test_direct_counters_count_and_can_be_set(switch: SwitchServer, primary: Controller) -> None:

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""push_front() and pop_front(); see `interp.operations.OperationWriter.shift_stack`."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ..program.ir_actions import ShiftStack
+from ..program.ir_expressions import HeaderIR
+from .scope import I64, Scope, Value, word
+
+
+def shift_stack(scope: Scope, op: ShiftStack) -> None:
+    """Write code that moves the elements of a stack."""
+    if op.by == 0:
+        return
+    headers, size, builder = op.stack.headers, len(op.stack.headers), scope.builder
+    pointer = scope.field_pointer(op.stack.next)
+    count = scope.load(pointer, 0)
+    by, moved = word(abs(op.by)), max(size - abs(op.by), 0)
+    if op.by > 0:
+        count = scope.minimum(builder.add(count, by), word(size))
+        pairs = [(i, i - op.by) for i in range(size - 1, size - 1 - moved, -1)]
+        entered = headers[: op.by]
+    else:
+        count = builder.sub(count, scope.minimum(count, by))
+        pairs = [(i, i - op.by) for i in range(moved)]
+        entered = headers[moved:]
+    scope.store(count, pointer, 0)
+    spare = _spare(scope, max(scope.layout.span(header)[1] for header in headers))
+    for left, right in pairs:
+        _swap(scope, headers[left], headers[right], spare)
+    for header in entered:
+        scope.set_valid(header, 0)
+
+
+def _spare(scope: Scope, words: int) -> Value:
+    with scope.builder.goto_entry_block():
+        return scope.builder.alloca(I64, size=ir.Constant(I64, max(words, 1)))
+
+
+def _swap(scope: Scope, left: HeaderIR, right: HeaderIR, spare: Value) -> None:
+    (one, words), (other, _) = scope.layout.span(left), scope.layout.span(right)
+    scope.copy(spare, scope.at(scope.state, one), 8 * words)
+    scope.copy(scope.at(scope.state, one), scope.at(scope.state, other), 8 * words)
+    scope.copy(scope.at(scope.state, other), spare, 8 * words)
+    valid = [scope.layout.valid(left), scope.layout.valid(right)]
+    flags = [scope.load(scope.state, at) for at in valid]
+    scope.store(flags[1], scope.state, valid[0])
+    scope.store(flags[0], scope.state, valid[1])

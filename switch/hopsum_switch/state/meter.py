@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A two-rate three-colour meter, colour-blind, as bmv2 has it.
+
+Two buckets start full and fill with time, peak faster than committed. A packet takes one unit, or its bytes as
+received, from each bucket that has enough:
+
+| peak bucket | committed bucket | colour | taken from |
+|---|---|---|---|
+| too little | any | red (2) | neither |
+| enough | too little | yellow (1) | peak |
+| enough | enough | green (0) | both |
+
+A meter without a configuration is always green. What has flowed into a bucket by `now_us` is rate * now_us / 10**6,
+rounded down, so that no rounding adds up.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import InvalidArgumentError
+
+GREEN, YELLOW, RED = 0, 1, 2
+_MICROSECONDS = 10**6
+
+
+class MeterConfig(NamedTuple):
+    """Rates in packets or bytes per second, bucket sizes in packets or bytes; none is negative."""
+
+    cir: int
+    cburst: int
+    pir: int
+    pburst: int
+
+
+def checked(config: MeterConfig) -> MeterConfig:
+    """Return a configuration that makes sense. Raises: InvalidArgumentError."""
+    if min(config) < 0 or config.pir < config.cir:
+        raise InvalidArgumentError(f"a meter needs rates and bursts of 0 or more and pir >= cir, not {config}")
+    return config
+
+
+class _Bucket:
+    __slots__ = ("burst", "flowed", "rate", "tokens")
+
+    def __init__(self, rate: int, burst: int) -> None:
+        self.rate, self.burst = rate, burst
+        self.tokens, self.flowed = burst, 0
+
+    def take(self, now_us: int, amount: int) -> bool:
+        flowed = now_us * self.rate // _MICROSECONDS
+        self.tokens = min(self.tokens + flowed - self.flowed, self.burst)
+        self.flowed = flowed
+        if self.tokens < amount:
+            return False
+        self.tokens -= amount
+        return True
+
+
+class MeterCell:
+    """One meter."""
+
+    __slots__ = ("_committed", "_peak", "config")
+
+    def __init__(self) -> None:
+        self.configure(None)
+
+    def configure(self, config: MeterConfig | None) -> None:
+        """Start anew with full buckets; None: always green. Raises: InvalidArgumentError (nothing changed)."""
+        self.config = None if config is None else checked(config)
+        self._peak = _Bucket(0, 0) if config is None else _Bucket(config.pir, config.pburst)
+        self._committed = _Bucket(0, 0) if config is None else _Bucket(config.cir, config.cburst)
+
+    def execute(self, now_us: int, amount: int) -> int:
+        """Meter a packet of `amount` units; return its colour."""
+        if self.config is None:
+            return GREEN
+        if not self._peak.take(now_us, amount):
+            return RED
+        return GREEN if self._committed.take(now_us, amount) else YELLOW

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other people's programs: each is compiled, loaded and run on arbitrary frames, or refused by name.
+
+HOPSUM_P4_SAMPLES names folders with .p4 files, separated by colons; what p4c does not compile for v1model is
+left out. With HOPSUM_P4_NATIVE set, machine code is made of each too, which takes seconds a program. The result is
+printed (`pytest -s`), and goes to the file that HOPSUM_P4_REPORT names.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
+
+from hopsum_switch.engine import Engine
+from hopsum_switch.errors import UnsupportedError
+from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.p4runtime.pipeline import verify
+from hopsum_switch.p4runtime.status import P4RuntimeError
+from hopsum_switch.program import load_program
+
+COMPILER = "p4c-bm2-ss"
+FRAMES = 5
+FOLDERS = [Path(name) for name in os.environ.get("HOPSUM_P4_SAMPLES", "").split(":") if name]
+
+
+def compile_one(source: Path, folder: Path) -> Path | None:
+    """Return the compiled program, with its P4Info beside it, or None."""
+    if "v1model.p4" not in source.read_text(errors="replace"):
+        return None
+    output = folder / f"{'_'.join(source.parts[-3:])}.json"
+    info = output.with_suffix(".p4info.txtpb")
+    command = [
+        COMPILER,
+        "--arch",
+        "v1model",
+        "--Wdisable",
+        "--p4runtime-files",
+        str(info),
+        "-o",
+        str(output),
+        str(source),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=300)
+    except subprocess.TimeoutExpired:
+        return None
+    return output if done.returncode == 0 and output.is_file() else None
+
+
+def verdict(make: Callable[[], Engine]) -> str:
+    """Return "runs", or why a program is refused, or how it fails."""
+    rng = random.Random(1)
+    try:
+        engine = make()
+    except UnsupportedError as error:
+        return "refused: " + str(error).removeprefix("unsupported ").removeprefix("not compiled: ").partition(":")[0]
+    except Exception as error:  # whatever it is, the report names it
+        return f"fails to load: {error!r}"
+    try:
+        for size in (0, 14, 60, 128, 1500)[:FRAMES]:
+            engine.process(1, rng.randbytes(size))
+    except Exception as error:
+        return f"fails to run: {error!r}"
+    return "runs"
+
+
+def judge(program: Path) -> tuple[str, str, str]:
+    """Return the verdicts on the interpreter, on machine code, and on P4Runtime's view of a program."""
+    text = program.read_text()
+    interpreted = verdict(lambda: Engine(load_program(text)))
+    if interpreted != "runs":
+        return interpreted, interpreted, interpreted
+    info = text_format.Parse(program.with_suffix(".p4info.txtpb").read_text(), p4info_pb2.P4Info())
+    try:
+        verify(info, text.encode())
+        served = "runs"
+    except P4RuntimeError as error:
+        served = f"refused: {error}"
+    native = verdict(lambda: NativeEngine(load_program(text))) if "HOPSUM_P4_NATIVE" in os.environ else "not asked"
+    return interpreted, native, served
+
+
+@pytest.mark.skipif(not FOLDERS, reason="HOPSUM_P4_SAMPLES names no folders with P4 programs")
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"{COMPILER} is not on PATH")
+def test_every_program_runs_or_is_refused_by_name(tmp_path: Path) -> None:
+    sources = [source for folder in FOLDERS for source in sorted(folder.rglob("*.p4"))]
+    with ThreadPoolExecutor(2) as pool:
+        compiled = list(pool.map(lambda source: compile_one(source, tmp_path), sources))
+    verdicts = {str(source): judge(program) for source, program in zip(sources, compiled, strict=True) if program}
+    lines = [f"{name}: {'; '.join(found)}" for name, found in verdicts.items()]
+    for position, what in enumerate(("interpreter", "native", "P4Runtime")):
+        lines.append(f"{what}: {dict(Counter(found[position] for found in verdicts.values()).most_common())}")
+    report = "\n".join(lines)
+    print(report)
+    if "HOPSUM_P4_REPORT" in os.environ:
+        Path(os.environ["HOPSUM_P4_REPORT"]).write_text(report + "\n")
+    assert verdicts, f"none of {len(sources)} files is a v1model program that compiles"
+    assert not [line for line in lines if "fails to" in line]
