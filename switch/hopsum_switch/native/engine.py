@@ -51,6 +51,7 @@ class NativeEngine(Engine):
         self._counted = [self._tables[table.name] for table in program.tables.values() if table.with_counters]
         self._kept: list[Words] = []
         self._groups_version = -1
+        self._scratch_bytes = scratch_bytes(program)
         self._scratch = words(0)
         self._own = Outputs(1, 0)
         self._filter = _port_bits(ports)
@@ -144,7 +145,7 @@ class NativeEngine(Engine):
             self._tables[name].build(self._control, self._layout.table(name))
         self._take_groups()
         longest = int(batch.lengths.max(initial=0))
-        needed = (scratch_bytes(self.program) + longest) // 8 + 2
+        needed = (self._scratch_bytes + longest) // 8 + 2
         if len(self._scratch) < needed:
             self._scratch = words(2 * needed)
             self._control[Control.SCRATCH] = self._scratch.ctypes.data

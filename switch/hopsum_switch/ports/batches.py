@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hopsum_switch.batch import Batch
 from hopsum_switch.ports.base import Port
 
-BATCH_FRAMES = 256  # taken from one port before the others get their turn; what one datagram brings comes on top
+BATCH_FRAMES = 1024  # taken from one port before the others get their turn; what one datagram brings comes on top
 _DATA_BYTES = 1 << 20
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,6 +34,7 @@ MAX_PAYLOAD_BYTES = 65507  # of one call
 Truth: TypeAlias = NDArray[np.bool_]
 Integers: TypeAlias = NDArray[np.int64]
 
+_PLAIN = 0x45  # IPv4, no options
 _IPV4_WORDS = slice(ETHERNET_BYTES // 2, (ETHERNET_BYTES + IPV4_BYTES) // 2)
 _ADDRESS_WORDS = slice(13, 17)
 _HEADERS = np.dtype(
@@ -64,22 +66,28 @@ def split_at_irregular(frames: Frames) -> Iterator[tuple[int, int]]:
 
     Those are frames that end within the headers and frames with IPv4 options.
     """
-    irregular = frames.lengths < HEADERS_BYTES
-    if not irregular.all():
-        long = np.flatnonzero(~irregular) if irregular.any() else slice(None)
-        at = frames.offsets[long]
-        ipv4 = (frames.data[at + 12] == ETHERTYPE_IPV4 >> 8) & (frames.data[at + 13] == ETHERTYPE_IPV4 & 255)
-        version = frames.data[at + ETHERNET_BYTES]
-        irregular[long] = ipv4 & (version > 0x45) & (version < 0x50)
-    at_end = len(irregular)
+    count = len(frames.lengths)
+    if frames.lengths.min() >= HEADERS_BYTES and (frames.data[frames.offsets + ETHERNET_BYTES] == _PLAIN).all():
+        yield 0, count
+        return
     first = 0
-    for number in np.flatnonzero(irregular).tolist():
+    for number in np.flatnonzero(_irregular(frames)).tolist():
         if first < number:
             yield first, number
         yield number, number
         first = number + 1
-    if first < at_end:
-        yield first, at_end
+    if first < count:
+        yield first, count
+
+
+def _irregular(frames: Frames) -> Truth:
+    irregular: Truth = frames.lengths < HEADERS_BYTES
+    long = np.flatnonzero(~irregular)
+    at = frames.offsets[long]
+    ipv4 = (frames.data[at + 12] == ETHERTYPE_IPV4 >> 8) & (frames.data[at + 13] == ETHERTYPE_IPV4 & 255)
+    version = frames.data[at + ETHERNET_BYTES]
+    irregular[long] = ipv4 & (version > _PLAIN) & (version < 0x50)
+    return irregular
 
 
 def runs(frames: Frames, dropped: Counter[str]) -> Iterator[Run]:
@@ -108,11 +116,11 @@ def _count_faults(frames: Frames, fields: NDArray[np.void], words: NDArray[np.ui
     misfit = (udp < UDP_BYTES) | (udp > total - IPV4_BYTES)
     cut = (total > frames.lengths - ETHERNET_BYTES) | (total < IPV4_BYTES + UDP_BYTES)
     faults = (
-        ("not_ipv4", (fields["ethertype"] != ETHERTYPE_IPV4) | (fields["version"] != 0x45)),
+        ("not_ipv4", (fields["ethertype"] != ETHERTYPE_IPV4) | (fields["version"] != _PLAIN)),
         ("not_udp", fields["protocol"] != PROTO_UDP),
         ("truncated", cut),
         # Over data that holds its own checksum the sum is 0 mod 2^16 - 1, whatever the byte order (RFC 1071).
-        ("bad_checksum", words[:, _IPV4_WORDS].sum(axis=1, dtype=np.uint32) % 0xFFFF != 0),
+        ("bad_checksum", _sums(words[:, _IPV4_WORDS]) % 0xFFFF != 0),
         ("fragment", fields["fragment"] & MORE_OR_OFFSET != 0),
         ("truncated", misfit),
         ("bad_checksum", _wrong_udp_checksums(frames, fields, words, ~(cut | misfit))),
@@ -140,11 +148,17 @@ def _wrong_udp_checksums(frames: Frames, fields: NDArray[np.void], words: NDArra
         which = np.flatnonzero(checked & (sizes == size))
         even = np.zeros((len(which), size + size % 2), np.uint8)
         even[:, :size] = _windows(frames.data, size)[frames.offsets[which] + ETHERNET_BYTES + IPV4_BYTES]
-        sums = even.view(np.uint16).sum(axis=1, dtype=np.uint64)
-        sums += words[which, _ADDRESS_WORDS].sum(axis=1, dtype=np.uint64)
-        sums += np.uint64(socket.htons(PROTO_UDP) + socket.htons(size))
+        sums = even.view(np.uint16).sum(axis=1, dtype=np.uint32) + _sums(words[which, _ADDRESS_WORDS])
+        sums += np.uint32(socket.htons(PROTO_UDP) + socket.htons(size))
         wrong[which] = sums % 0xFFFF != 0
     return wrong
+
+
+def _sums(words: NDArray[np.uint16]) -> NDArray[np.uint32]:
+    """Return the sum of every row; rows are short."""
+    columns = np.ascontiguousarray(words.T)  # adding columns is twice as fast as adding within rows
+    total: NDArray[np.uint32] = np.add.reduce(columns, axis=0, dtype=np.uint32)
+    return total
 
 
 def _runs(frames: Frames, destinations: Integers, sizes: Integers) -> Iterator[Run]:
@@ -153,24 +167,28 @@ def _runs(frames: Frames, destinations: Integers, sizes: Integers) -> Iterator[R
     if (destinations != destinations[0]).any():
         order = np.argsort(destinations, kind="stable")
         frames, destinations, sizes = frames.take(order), destinations[order], sizes[order]
-    changes = (np.diff(destinations) != 0) | (np.diff(sizes) != 0)
+    changes = (destinations[1:] != destinations[:-1]) | (sizes[1:] != sizes[:-1])
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(sizes)]
     taken = 0  # frames that have left already, as the short end of the run before
-    for index in range(len(bounds) - 1):
-        first, end, size, destination = (
-            max(bounds[index], taken), bounds[index + 1], int(sizes[bounds[index]]), int(destinations[bounds[index]])
-        )  # fmt: skip
-        if first == end:
-            continue
-        rows = _windows(frames.data, size)[frames.offsets[first:end] + HEADERS_BYTES]
-        address = (socket.inet_ntoa((destination >> 16).to_bytes(4, "big")), destination & 0xFFFF)
-        step = min(MAX_SEGMENTS, MAX_PAYLOAD_BYTES // size) if size else 1
-        for at in range(first, end, step):
-            stop = min(at + step, end)
-            parts: tuple[NDArray[np.uint8], ...] = (rows[at - first : stop - first],)
-            if stop == end < len(sizes) and stop - at < step and destinations[end] == destination:
-                short = int(sizes[end])
-                if 0 < short < size and (stop - at) * size + short <= MAX_PAYLOAD_BYTES:
-                    parts += (_windows(frames.data, short)[frames.offsets[end : end + 1] + HEADERS_BYTES],)
-                    stop = taken = end + 1
-            yield Run(address, parts, size, frames.lengths[at:stop])
+    for start, end in pairwise(bounds):
+        first = max(start, taken)
+        if first < end:
+            following = int(sizes[end]) if end < len(sizes) and destinations[end] == destinations[start] else 0
+            for run in _cut(frames, first, end, int(destinations[start]), int(sizes[start]), following):
+                taken = first = first + len(run.frame_lengths)
+                yield run
+
+
+def _cut(frames: Frames, first: int, end: int, destination: int, size: int, following: int) -> Iterator[Run]:
+    """Yield the runs of frames of one size, the last with the frame of `following` bytes after them where it fits."""
+    rows = _windows(frames.data, size)[frames.offsets[first:end] + HEADERS_BYTES]
+    address = (socket.inet_ntoa((destination >> 16).to_bytes(4, "big")), destination & 0xFFFF)
+    step = min(MAX_SEGMENTS, MAX_PAYLOAD_BYTES // size) if size else 1
+    for at in range(first, end, step):
+        stop = min(at + step, end)
+        parts: tuple[NDArray[np.uint8], ...] = (rows[at - first : stop - first],)
+        room = MAX_PAYLOAD_BYTES - (stop - at) * size
+        if stop == end and stop - at < step and 0 < following < size and following <= room:
+            parts += (_windows(frames.data, following)[frames.offsets[end : end + 1] + HEADERS_BYTES],)
+            stop += 1
+        yield Run(address, parts, size, frames.lengths[at:stop])
