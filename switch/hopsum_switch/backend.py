@@ -36,11 +36,13 @@ def engine_maker(backend: Backend) -> Callable[[Program], Engine]:
 
 def _native(program: Program) -> Engine:
     try:
-        from .native.cache import CodeCache, default_folder
+        from .native.cache import default_cache
         from .native.engine import NativeEngine
-    except ImportError as error:
-        raise UnsupportedError(f"the native back end needs numpy and llvmlite: {error}") from error
-    return NativeEngine(program, cache=CodeCache(default_folder()))
+    except (ImportError, OSError) as error:  # OSError: LLVM's library is there and cannot be loaded
+        raise UnsupportedError(
+            f"the native back end needs numpy and llvmlite (pip install hopsum[switch]): {error}"
+        ) from error
+    return NativeEngine(program, cache=default_cache())
 
 
 def _native_if_possible(program: Program) -> Engine:

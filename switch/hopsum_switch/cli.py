@@ -122,9 +122,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--backend",
         choices=[backend.value for backend in Backend],
-        default=Backend.INTERPRETER.value,
-        help="native compiles the program for this processor; auto interprets what cannot be compiled"
-        f" (default {Backend.INTERPRETER.value})",
+        default=Backend.AUTO.value,
+        help="native compiles the program for this processor; auto interprets what cannot be compiled, with a warning"
+        f" (default {Backend.AUTO.value})",
     )
     parser.add_argument(
         "--grpc",
