@@ -48,14 +48,18 @@ class Frames(NamedTuple):
 
 
 class FrameBuffer:
-    """Received frames one behind the other; it grows as needed and keeps its memory when it is emptied."""
+    """Received frames one behind the other; it grows as needed and keeps its memory when it is emptied.
+
+    `port` is where the frames that are added next have come in.
+    """
 
     def __init__(self) -> None:
+        self.port = 0
         self.count = 0
         self._used = 0
-        self._data: NDArray[np.uint8] = np.zeros(_DATA_BYTES, np.uint8)
-        self._offsets: NDArray[np.uint64] = np.zeros(2 * BATCH_FRAMES, np.uint64)
+        self._ports: NDArray[np.uint64] = np.zeros(2 * BATCH_FRAMES, np.uint64)
         self._lengths: NDArray[np.uint64] = np.zeros(2 * BATCH_FRAMES, np.uint64)
+        self._set_data(np.zeros(_DATA_BYTES, np.uint8))
 
     def clear(self) -> None:
         """Forget all frames."""
@@ -66,27 +70,37 @@ class FrameBuffer:
         """Whether a port should stop adding frames."""
         return self.count >= BATCH_FRAMES
 
-    def add(self, frame: bytes) -> None:
-        """Append a copy of one frame."""
-        self.rows(1, len(frame))[0] = np.frombuffer(frame, np.uint8)
+    def add(self, *parts: bytes | memoryview) -> None:
+        """Append one frame, a copy of `parts` behind one another."""
+        at = self._used
+        self._extend(1, sum(map(len, parts)))
+        for part in parts:
+            self._memory[at : at + len(part)] = part
+            at += len(part)
 
     def rows(self, count: int, frame_bytes: int) -> NDArray[np.uint8]:
         """Append frames of equal length; return their bytes, [count, frame_bytes], for the caller to fill at once."""
-        first, start, size = self.count, self._used, count * frame_bytes
-        self.count, self._used = first + count, start + size
-        if self.count > len(self._offsets):
-            self._offsets = np.resize(self._offsets, 2 * self.count)
-            self._lengths = np.resize(self._lengths, 2 * self.count)
-        if self._used > len(self._data):
-            self._data = np.resize(self._data, 2 * self._used)
-        self._offsets[first : self.count] = range(start, self._used, frame_bytes) if frame_bytes else start
-        self._lengths[first : self.count] = frame_bytes
+        start = self._used
+        self._extend(count, frame_bytes)
         return self._data[start : self._used].reshape(count, frame_bytes)
 
-    def batch(self, port: int) -> Batch:
-        """Return the frames, received at `port`, in this buffer's memory."""
-        ports = np.full(self.count, port, np.uint64)
-        return Batch(self._data, ports, self._offsets[: self.count], self._lengths[: self.count])
+    def batch(self) -> Batch:
+        """Return the frames, in this buffer's memory."""
+        lengths = self._lengths[: self.count]
+        return Batch(self._data, self._ports[: self.count], np.cumsum(lengths, dtype=np.uint64) - lengths, lengths)
+
+    def _extend(self, count: int, frame_bytes: int) -> None:
+        first, self.count, self._used = self.count, self.count + count, self._used + count * frame_bytes
+        if self.count > len(self._lengths):
+            self._ports, self._lengths = (np.resize(array, 2 * self.count) for array in (self._ports, self._lengths))
+        if self._used > len(self._data):
+            self._set_data(np.resize(self._data, 2 * self._used))
+        self._ports[first : self.count] = self.port
+        self._lengths[first : self.count] = frame_bytes
+
+    def _set_data(self, data: NDArray[np.uint8]) -> None:
+        self._data = data
+        self._memory = memoryview(data)  # type: ignore[arg-type]  # numpy's stubs for Python 3.11 do not say that it can
 
 
 @runtime_checkable

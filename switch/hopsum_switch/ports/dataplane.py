@@ -148,14 +148,14 @@ class Dataplane:
     def run(self) -> None:
         """Carry frames until `stop` is called. One thread at a time."""
         while not self._stopping:
+            ready: list[tuple[int, Port]] = []
             for key, _ in self._selector.select():
                 if key.data is None:
                     self._drain_wake()
                 else:
-                    self._serve(*key.data)
-            for number, port in list(self._ports.items()):
-                if port.fileno() is None:
-                    self._serve(number, port)
+                    ready.append(key.data)
+            ready += [(number, port) for number, port in list(self._ports.items()) if port.fileno() is None]
+            self._serve(ready)
 
     def stop(self) -> None:
         """Make `run` return soon; safe in a signal handler."""
@@ -195,19 +195,31 @@ class Dataplane:
             while self._wake_receiver.recv(4096):
                 pass
 
-    def _serve(self, number: int, port: Port) -> None:
-        frames = self._received
-        frames.clear()
-        with self.gate.packets():
-            if self._ports.get(number) is not port:  # unbound since the selector saw it
-                return
-            self._batch_ports[number].receive_batch(frames)
-        batch, done = frames.batch(number), 0
-        while done < frames.count:
+    def _serve(self, ready: list[tuple[int, Port]]) -> None:
+        """Take what waits at these ports, together as far as it fits into one batch."""
+        more = False
+        for number, port in ready:
+            before = self._received.count
+            with self.gate.packets():
+                if self._ports.get(number) is not port:  # unbound since the selector saw it
+                    continue
+                self._received.port = number
+                self._batch_ports[number].receive_batch(self._received)
+            more |= port.fileno() is None and self._received.count > before
+            if self._received.full:
+                self._process_received()
+        self._process_received()
+        if more:
+            self.wake()  # nothing tells whether more wait
+
+    def _process_received(self) -> None:
+        if not self._received.count:
+            return
+        batch, done = self._received.batch(), 0
+        self._received.clear()  # its memory is written again when this has returned
+        while done < len(batch.ports):
             with self.gate.packets():
                 done = self._process(batch, done)
-        if frames.count and port.fileno() is None:
-            self.wake()  # nothing tells whether more wait
 
     def _process(self, batch: Batch, first: int) -> int:
         """Run frames through the engine from number `first` on; return the next one. The caller holds the gate."""

@@ -78,7 +78,9 @@ class UdpPort:
         self._ethernet = mac(number, peer=False) + mac(number, peer=True) + struct.pack("!H", ETHERTYPE_IPV4)
         self._joins = joined and _takes(sock, _UDP_GRO, 1)
         self._cuts = joined and _takes(sock, _UDP_SEGMENT, 0)
-        self._datagram: NDArray[np.uint8] = np.zeros(_MAX_DATAGRAM_BYTES, np.uint8)
+        self._control_bytes = _CONTROL_BYTES if self._joins else 0
+        self._datagram = memoryview(bytearray(_MAX_DATAGRAM_BYTES))
+        self._into = [self._datagram]
         self._headers = lru_cache(_KEPT_HEADERS)(self._make_headers)
 
     @classmethod
@@ -109,22 +111,26 @@ class UdpPort:
         """Return waiting datagrams as frames; the last that the kernel joined may exceed the limit."""
         frames = FrameBuffer()
         self.receive_batch(frames)
-        batch = frames.batch(0)
+        batch = frames.batch()
         return [batch.frame(number) for number in range(frames.count)]
 
     def receive_batch(self, frames: FrameBuffer) -> None:
         """Append waiting datagrams as frames."""
         while not frames.full:
             try:
-                size, control, _, peer = self._sock.recvmsg_into([self._datagram.data], _CONTROL_BYTES)
+                size, control, _, peer = self._sock.recvmsg_into(self._into, self._control_bytes)
             except OSError:  # nothing waits
                 break
-            # Nothing but UDP_GRO's message was asked for; without it, this is one datagram, which may be empty.
-            segment = _integer(control[0][2]) if control else size
-            whole = size // segment if segment else 1
-            self._append(frames, peer, self._datagram[: whole * segment].reshape(whole, segment))
-            if whole * segment < size:
-                self._append(frames, peer, self._datagram[None, whole * segment : size])
+            if not control:  # nothing but UDP_GRO's message was asked for
+                frames.add(self._headers(peer, size), self._datagram[:size])
+                self.counters.received += 1
+                self.counters.received_bytes += HEADERS_BYTES + size
+                continue
+            segment = _integer(control[0][2])
+            whole = size - size % segment
+            self._append(frames, peer, np.frombuffer(self._datagram[:whole], np.uint8).reshape(-1, segment))
+            if whole < size:
+                self._append(frames, peer, np.frombuffer(self._datagram[whole:size], np.uint8)[None])
 
     def send(self, frame: bytes) -> None:
         """Strip one frame and send its UDP payload to the address it names."""
@@ -169,14 +175,14 @@ class UdpPort:
         """Append payloads of equal length, [count, bytes], as frames from `peer`."""
         count, size = payloads.shape
         rows = frames.rows(count, HEADERS_BYTES + size)
-        rows[:, :HEADERS_BYTES] = self._headers(peer, size)
+        rows[:, :HEADERS_BYTES] = np.frombuffer(self._headers(peer, size), np.uint8)
         rows[:, HEADERS_BYTES:] = payloads
         self.counters.received += count
         self.counters.received_bytes += rows.size
 
-    def _make_headers(self, peer: tuple[str, int], payload_bytes: int) -> NDArray[np.uint8]:
+    def _make_headers(self, peer: tuple[str, int], payload_bytes: int) -> bytes:
         source, destination = ((socket.inet_aton(ip), port) for ip, port in (peer, self.shown_as))
-        return np.frombuffer(self._ethernet + headers(source, destination, payload_bytes), np.uint8)
+        return self._ethernet + headers(source, destination, payload_bytes)
 
     def _send_run(self, run: Run) -> None:
         count = len(run.frame_lengths)

@@ -12,7 +12,7 @@ import pytest
 from hopsum_switch.batch import Batch, Outputs
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.engine import NativeEngine
-from hopsum_switch.ports.base import RECEIVE_BATCH, PortCounters
+from hopsum_switch.ports.base import RECEIVE_BATCH
 from hopsum_switch.ports.batches import BATCH_FRAMES, BatchPort, FrameBuffer, Frames, OneByOne, batch_form
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.engines import FrameByFrame, batch_engine
@@ -33,12 +33,14 @@ def test_a_buffer_grows_and_is_used_again() -> None:
     for _ in range(3):
         frames = [rng.randbytes(rng.choice([0, 1, 60, 9000])) for _ in range(3 * BATCH_FRAMES)]
         buffer.clear()
+        buffer.port = 7
         for frame in frames[:-2]:
             buffer.add(frame)
+        buffer.port = 8
         buffer.rows(2, 3)[:] = [[1, 2, 3], [4, 5, 6]]
-        batch = buffer.batch(7)
+        batch = buffer.batch()
         assert [batch.frame(n) for n in range(buffer.count)] == [*frames[:-2], b"\1\2\3", b"\4\5\6"]
-        assert set(batch.ports.tolist()) == {7}
+        assert batch.ports.tolist() == [7] * (buffer.count - 2) + [8] * 2
         assert buffer.full
 
 
@@ -75,7 +77,7 @@ def test_a_port_of_single_frames_takes_and_gives_batches() -> None:
     form = batch_form(port)
     form.receive_batch(buffer)
     form.receive_batch(buffer)
-    batch = buffer.batch(1)
+    batch = buffer.batch()
     assert [batch.frame(n) for n in range(buffer.count)] == frames
     form.send_batch(Frames.of(frames).take(slice(1, 3)))
     assert port.take() == frames[1:3]
@@ -134,8 +136,8 @@ def test_one_batch_through_a_data_plane_is_its_frames_one_by_one(engine: Callabl
             with dataplane.gate.control():  # so that a burst finds all of them
                 for frame in frames:
                     ports[0].inject(frame)
-            for number, port in ports.items():
-                dataplane.bind(number, port)
+            for number in (1, 2, 0):
+                dataplane.bind(number, ports[number])
             wait_for(lambda dataplane=dataplane: dataplane.stats()["packets"] == len(frames))
             results.append((ports[1].take(), ports[2].take(), dataplane.stats()["dropped"]))
     single, burst = results
@@ -158,10 +160,9 @@ def test_a_batch_on_which_the_engine_fails_stops_nothing(caplog: pytest.LogCaptu
     with running(Dataplane()) as dataplane:
         dataplane.engine = Broken()
         out = MemoryPort()
-        dataplane.bind(0, Burst())
+        source = Burst()
         dataplane.bind(1, out)
-        source = dataplane._ports[0]
-        assert isinstance(source, Burst)
+        dataplane.bind(0, source)
         with dataplane.gate.control():
             for frame in (b"good", b"bad", b"good"):
                 source.inject(frame)
@@ -184,9 +185,6 @@ def test_control_operations_get_in_while_one_batch_is_processed() -> None:
         def process(self, port: int, frame: bytes, now_us: int) -> list[tuple[int, bytes]]:
             return []
 
-    class Watched(Burst):
-        counters = PortCounters()
-
     with running(Dataplane()) as dataplane:
         dataplane.engine = Slow()
         entries = dataplane.gate.packets
@@ -196,7 +194,7 @@ def test_control_operations_get_in_while_one_batch_is_processed() -> None:
             return entries()
 
         dataplane.gate.packets = counted  # type: ignore[method-assign, assignment]
-        port = Watched()
+        port = Burst()
         with dataplane.gate.control():
             for _ in range(10 * RECEIVE_BATCH):
                 port.inject(b"x")
@@ -205,3 +203,27 @@ def test_control_operations_get_in_while_one_batch_is_processed() -> None:
     steps = [later - earlier for earlier, later in pairwise(waits)]
     assert max(steps) == RECEIVE_BATCH
     assert len(waits) > 10
+
+
+def test_ports_that_wait_together_share_a_batch() -> None:
+    batches: list[list[int]] = []
+
+    class Noting(Cross):
+        def room_for(self, frame_bytes: int) -> tuple[int, int]:
+            return 0, 0
+
+        def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
+            batches.append(batch.ports.tolist())
+            outputs.fill([], [], [])
+            return len(batch.ports)
+
+    dataplane = Dataplane()
+    dataplane.engine = Noting()
+    ports = {number: MemoryPort() for number in (3, 4, 5)}
+    for number, port in ports.items():
+        dataplane.bind(number, port)
+    for number in (3, 3, 5):
+        ports[number].inject(b"x")
+    with running(dataplane):
+        wait_for(lambda: dataplane.stats()["packets"] == 3)
+    assert batches == [[3, 3, 5]]

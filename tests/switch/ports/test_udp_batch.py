@@ -263,8 +263,9 @@ def test_joined_datagrams_are_the_frames_of_single_ones(stack: ExitStack, joined
     ends = [(b"\x7f\0\0\1", number) for number in (peer.getsockname()[1], port.address.port)]
     expected = [bytes.fromhex("0200000000030200000001030800") + headers(*ends, len(p)) + p for p in payloads]
     frames = FrameBuffer()
+    frames.port = 3
     port.receive_batch(frames)
-    batch = frames.batch(3)
+    batch = frames.batch()
     assert [batch.frame(number) for number in range(frames.count)] == expected
     assert batch.ports.tolist() == [3] * len(sizes)
     assert port.counters.as_dict() | {"dropped": 0} == {
