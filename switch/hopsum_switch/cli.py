@@ -96,6 +96,8 @@ def _serve(arguments: argparse.Namespace) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    # Python runs `stop` in this thread, which may be about to sleep in the packet loop when the signal comes.
+    signal.set_wakeup_fd(server.dataplane.wake_fileno(), warn_on_full_buffer=False)
     try:
         for udp in arguments.udp:
             server.dataplane.bind(udp.number, UdpPort.bind(*udp))
@@ -107,6 +109,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         print(f"ready grpc={server.grpc_address} device_id={server.device_id}", flush=True)
         server.run()
     finally:
+        signal.set_wakeup_fd(-1)
         server.close()
 
 

@@ -145,6 +145,10 @@ class Dataplane:
         with contextlib.suppress(OSError):  # a full pipe wakes it too; a closed one has nobody to wake
             self._wake_sender.send(b"\0")
 
+    def wake_fileno(self) -> int:
+        """Return a descriptor: who writes to it makes the loop look around. For `signal.set_wakeup_fd`."""
+        return self._wake_sender.fileno()
+
     def run(self) -> None:
         """Carry frames until `stop` is called. One thread at a time."""
         while not self._stopping:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -205,20 +206,24 @@ def test_control_operations_get_in_while_one_batch_is_processed() -> None:
     assert len(waits) > 10
 
 
+class Noting(Cross):
+    """Sends nothing, and notes the ports of every batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    def room_for(self, frame_bytes: int) -> tuple[int, int]:
+        return 0, 0
+
+    def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
+        self.batches.append(batch.ports.tolist())
+        outputs.fill([], [], [])
+        return len(batch.ports)
+
+
 def test_ports_that_wait_together_share_a_batch() -> None:
-    batches: list[list[int]] = []
-
-    class Noting(Cross):
-        def room_for(self, frame_bytes: int) -> tuple[int, int]:
-            return 0, 0
-
-        def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
-            batches.append(batch.ports.tolist())
-            outputs.fill([], [], [])
-            return len(batch.ports)
-
-    dataplane = Dataplane()
-    dataplane.engine = Noting()
+    dataplane, engine = Dataplane(), Noting()
+    dataplane.engine = engine
     ports = {number: MemoryPort() for number in (3, 4, 5)}
     for number, port in ports.items():
         dataplane.bind(number, port)
@@ -226,4 +231,19 @@ def test_ports_that_wait_together_share_a_batch() -> None:
         ports[number].inject(b"x")
     with running(dataplane):
         wait_for(lambda: dataplane.stats()["packets"] == 3)
-    assert batches == [[3, 3, 5]]
+    assert engine.batches == [[3, 3, 5]]
+
+
+def test_a_port_that_fills_batches_does_not_keep_the_others_out() -> None:
+    dataplane, engine = Dataplane(), Noting()
+    dataplane.engine = engine
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        for number in (1, 2):
+            port = UdpPort.bind(number, UdpAddress("127.0.0.1", 0))
+            dataplane.bind(number, port)
+            for _ in range(BATCH_FRAMES + 10):
+                peer.sendto(b"x", port.address)
+        with running(dataplane):
+            wait_for(lambda: {port for batch in engine.batches for port in batch} == {1, 2})
+    assert set(engine.batches[0]) != set(engine.batches[1])
+    assert len(engine.batches[0]) == BATCH_FRAMES

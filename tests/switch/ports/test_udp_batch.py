@@ -162,7 +162,8 @@ def test_single_faults_count_alike() -> None:
         ([0, 0], 2),
         ([65507, 65507], 2),
         ([32753, 32753], 1),
-        ([65000, 600], 2),
+        ([32753, 32753, 1], 2),
+        ([32753, 32752], 1),
     ],
 )
 def test_what_leaves_together(sizes: list[int], calls: int) -> None:
