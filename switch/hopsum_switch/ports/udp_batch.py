@@ -181,13 +181,14 @@ def _runs(frames: Frames, destinations: Integers, sizes: Integers) -> Iterator[R
 
 def _cut(frames: Frames, first: int, end: int, destination: int, size: int, following: int) -> Iterator[Run]:
     """Yield the runs of frames of one size, the last with the frame of `following` bytes after them where it fits."""
-    rows = _windows(frames.data, size)[frames.offsets[first:end] + HEADERS_BYTES]
+    windows, starts = _windows(frames.data, size), frames.offsets + HEADERS_BYTES
     address = (socket.inet_ntoa((destination >> 16).to_bytes(4, "big")), destination & 0xFFFF)
     step = min(MAX_SEGMENTS, MAX_PAYLOAD_BYTES // size) if size else 1
     for at in range(first, end, step):
         stop = min(at + step, end)
-        parts: tuple[NDArray[np.uint8], ...] = (rows[at - first : stop - first],)
+        # One run at a time: 64 KB, in the cache when the kernel copies them, and no pages fresh from the kernel.
+        parts: tuple[NDArray[np.uint8], ...] = (windows[starts[at:stop]],)
         if stop - at < step and 0 < following < size:  # one more would fit, so a shorter one does
-            parts += (_windows(frames.data, following)[frames.offsets[end : end + 1] + HEADERS_BYTES],)
+            parts += (_windows(frames.data, following)[starts[end : end + 1]],)
             stop += 1
         yield Run(address, parts, size, frames.lengths[at:stop])
