@@ -24,9 +24,7 @@ class Backend(Enum):
     NATIVE = "native"
 
 
-def engine_maker(
-    backend: Backend, *, seed: int = 0, observer: Observer | None = None
-) -> Callable[[Program], Engine]:
+def engine_maker(backend: Backend, *, seed: int = 0, observer: Observer | None = None) -> Callable[[Program], Engine]:
     """Return what makes an engine for a program; compiled programs are cached in the user's cache folder.
 
     Every engine starts the stream of `random()` at `seed`. An `observer` chooses the interpreter: machine code does
@@ -44,11 +42,13 @@ def engine_maker(
 
 def _native(program: Program, *, seed: int) -> Engine:
     try:
-        from .native.cache import CodeCache, default_folder
+        from .native.cache import default_cache
         from .native.engine import NativeEngine
-    except ImportError as error:
-        raise UnsupportedError(f"the native back end needs numpy and llvmlite: {error}") from error
-    return NativeEngine(program, seed=seed, cache=CodeCache(default_folder()))
+    except (ImportError, OSError) as error:  # OSError: LLVM's library is there and cannot be loaded
+        raise UnsupportedError(
+            f"the native back end needs numpy and llvmlite (pip install hopsum[switch]): {error}"
+        ) from error
+    return NativeEngine(program, seed=seed, cache=default_cache())
 
 
 def _native_if_possible(program: Program, *, seed: int) -> Engine:

@@ -131,6 +131,8 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    # Python runs `stop` in this thread, which may be about to sleep in the packet loop when the signal comes.
+    signal.set_wakeup_fd(server.dataplane.wake_fileno(), warn_on_full_buffer=False)
     try:
         for udp in arguments.udp:
             server.dataplane.bind(udp.number, UdpPort.bind(*udp))
@@ -147,6 +149,7 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
         print(f"ready grpc={server.grpc_address} device_id={server.device_id}", flush=True)
         server.run()
     finally:
+        signal.set_wakeup_fd(-1)
         server.close()
 
 
@@ -162,9 +165,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--backend",
         choices=[backend.value for backend in Backend],
-        default=Backend.INTERPRETER.value,
-        help="native compiles the program for this processor; auto interprets what cannot be compiled"
-        f" (default {Backend.INTERPRETER.value})",
+        default=Backend.AUTO.value,
+        help="native compiles the program for this processor; auto interprets what cannot be compiled, with a warning"
+        f" (default {Backend.AUTO.value})",
     )
     parser.add_argument(
         "--seed",

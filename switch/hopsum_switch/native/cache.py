@@ -26,6 +26,14 @@ def default_folder() -> Path:
     return Path(base) / "hopsum-switch"
 
 
+def default_cache() -> CodeCache | None:
+    """Return the cache in the user's cache folder; None where the user has no home."""
+    try:
+        return CodeCache(default_folder())
+    except RuntimeError:
+        return None
+
+
 class CodeCache:
     """Object files by what they were made from."""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..batch import Batch, Outputs
 from ..engine import Engine, Output
 from ..errors import ProgramError
 from ..program.ir import Program
@@ -29,64 +28,9 @@ from .memory import Cells, Words, words
 from .pipeline import MAX_PORTS
 from .tables import NativeTable, write_groups
 
+__all__ = ["Batch", "NativeEngine", "Outputs"]
+
 _MIN_FRAME_BYTES = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Frames in one buffer; `ports`, `offsets` and `lengths` run parallel, one element per frame.
-
-    The buffer's bytes are not changed. Raises ValueError: an array has another type or shape, or a frame lies
-    outside the buffer.
-    """
-
-    data: NDArray[np.uint8]
-    ports: NDArray[np.uint64]
-    offsets: NDArray[np.uint64]
-    lengths: NDArray[np.uint64]
-
-    def __post_init__(self) -> None:
-        numbers = (self.ports, self.offsets, self.lengths)
-        if any(array.dtype != np.uint64 or not array.flags.c_contiguous for array in numbers):
-            raise ValueError("ports, offsets and lengths must be contiguous arrays of uint64")
-        if self.data.dtype != np.uint8 or not self.data.flags.c_contiguous:
-            raise ValueError("the frames must be a contiguous array of bytes")
-        if len({array.shape for array in numbers}) != 1 or self.ports.ndim != 1:
-            raise ValueError(f"{[array.shape for array in numbers]} are not the shapes of parallel lists")
-        size = np.uint64(self.data.size)
-        if np.any(self.lengths > size) or np.any(self.offsets > size - self.lengths):
-            raise ValueError(f"a frame lies outside the buffer of {self.data.size} bytes")
-
-    @classmethod
-    def of(cls, ports: Collection[int], frames: Collection[bytes]) -> Batch:
-        """Return a batch that holds copies of frames."""
-        lengths = np.array([len(frame) for frame in frames], np.uint64)
-        offsets = np.concatenate([np.zeros(1, np.uint64), np.cumsum(lengths, dtype=np.uint64)])[:-1]
-        data = np.frombuffer(b"".join(frames) or b"\0", np.uint8)
-        return cls(data, np.array(list(ports), np.uint64), offsets, lengths)
-
-
-class Outputs:
-    """Buffers that a caller provides for the frames to send; reused from call to call.
-
-    After a call the first `count` elements of `ports`, `lengths` and `sources` (number of the frame in the
-    batch) are valid, and the frames lie one behind the other in `data`.
-    """
-
-    def __init__(self, frames: int, data_bytes: int) -> None:
-        self.data: NDArray[np.uint8] = np.zeros(data_bytes, np.uint8)
-        self.ports: NDArray[np.uint64] = np.zeros(frames, np.uint64)
-        self.lengths: NDArray[np.uint64] = np.zeros(frames, np.uint64)
-        self.sources: NDArray[np.uint64] = np.zeros(frames, np.uint64)
-        self.count = 0
-
-    def frames(self) -> list[Output]:
-        """Return copies of the frames with their ports."""
-        result, at = [], 0
-        for port, length in zip(self.ports[: self.count].tolist(), self.lengths[: self.count].tolist(), strict=True):
-            result.append(Output(port, self.data[at : at + length].tobytes()))
-            at += length
-        return result
 
 
 class NativeEngine(Engine):
@@ -117,6 +61,7 @@ class NativeEngine(Engine):
         self._counted = [self._tables[table.name] for table in program.tables.values() if table.with_counters]
         self._kept: list[Words] = []
         self._groups_version = -1
+        self._scratch_bytes = scratch_bytes(program)
         self._scratch = words(0)
         self._own = Outputs(1, 0)
         self._filter = _port_bits(ports)
@@ -127,13 +72,15 @@ class NativeEngine(Engine):
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
         """See `Engine.process`."""
         batch = Batch.of([port], [frame])
-        self._prepare(batch)
-        copies = int(self._control[Control.MAX_COPIES])
-        needed = copies * (len(frame) + self._code.header_bytes)
-        if len(self._own.ports) < copies or len(self._own.data) < needed:
-            self._own = Outputs(copies, max(needed, copies * _MIN_FRAME_BYTES))
+        self._own.make_room(*self.room_for(max(len(frame), _MIN_FRAME_BYTES)))
         self.process_batch(batch, self._own, now_us=now_us)
         return self._own.frames()
+
+    def room_for(self, frame_bytes: int) -> tuple[int, int]:
+        """Return how many outputs, and bytes of them together, one received frame may cause at present."""
+        self._take_groups()
+        copies = int(self._control[Control.MAX_COPIES])
+        return copies, copies * (frame_bytes + self._code.header_bytes)
 
     def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
         """Run frames from number `first` on in one native call; return the number of the next one to run.
@@ -210,14 +157,17 @@ class NativeEngine(Engine):
         """Bring the arrays up to date with the stores, and the scratch memory up to the longest frame."""
         for name in self.tables.take_changed():
             self._tables[name].build(self._control, self._layout.table(name))
-        if self._groups_version != self.multicast.version:
-            self._groups_version = self.multicast.version
-            self._kept = write_groups(self.multicast, self._control)
+        self._take_groups()
         longest = int(batch.lengths.max(initial=0))
-        needed = (scratch_bytes(self.program) + longest) // 8 + 2
+        needed = (self._scratch_bytes + longest) // 8 + 2
         if len(self._scratch) < needed:
             self._scratch = words(2 * needed)
             self._control[Control.SCRATCH] = self._scratch.ctypes.data
+
+    def _take_groups(self) -> None:
+        if self._groups_version != self.multicast.version:
+            self._groups_version = self.multicast.version
+            self._kept = write_groups(self.multicast, self._control)
 
 
 def _port_bits(ports: Collection[int]) -> Words | None:

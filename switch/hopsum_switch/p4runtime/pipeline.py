@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from p4.config.v1 import p4info_pb2
+from p4.v1.p4runtime_pb2 import SetForwardingPipelineConfigRequest
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError
@@ -29,6 +30,11 @@ from hopsum_switch.program.ir import Program, TableIR
 
 EngineFactory = Callable[[Program], Engine]
 _SHOWN_PROBLEMS = 10
+_WITH_CONFIG = (
+    SetForwardingPipelineConfigRequest.VERIFY,
+    SetForwardingPipelineConfigRequest.VERIFY_AND_SAVE,
+    SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
+)
 
 
 @dataclass(frozen=True)
@@ -89,8 +95,29 @@ def verify(p4info: p4info_pb2.P4Info, device_config: bytes, cookie: int | None =
     return Pipeline(info, program, device_config, cookie, *headers)
 
 
+def requested(request: SetForwardingPipelineConfigRequest) -> Pipeline | None:
+    """Return the pipeline that a request brings; None if it asks to commit the saved one.
+
+    Raises P4RuntimeError: the request makes no sense, or its program cannot run here (see `verify`).
+    """
+    action, config = request.action, request.config
+    if action == SetForwardingPipelineConfigRequest.COMMIT:
+        if request.HasField("config"):
+            raise P4RuntimeError(Code.INVALID_ARGUMENT, "COMMIT takes no config: it commits the saved one")
+        return None
+    if action == SetForwardingPipelineConfigRequest.RECONCILE_AND_COMMIT:
+        message = "RECONCILE_AND_COMMIT is not supported: use VERIFY_AND_COMMIT and write again"
+        raise P4RuntimeError(Code.UNIMPLEMENTED, message)
+    if action not in _WITH_CONFIG:
+        raise P4RuntimeError(Code.INVALID_ARGUMENT, f"action {action} is unknown")
+    if not request.HasField("config") or not config.HasField("p4info") or not config.p4_device_config:
+        raise P4RuntimeError(Code.INVALID_ARGUMENT, "the config needs p4info and p4_device_config")
+    cookie = config.cookie.cookie if config.HasField("cookie") else None
+    return verify(config.p4info, config.p4_device_config, cookie)
+
+
 class PipelineManager:
-    """The saved and the running pipeline of one data plane. The owner serialises the calls."""
+    """The saved and the running pipeline of one data plane. The owner serialises the calls, except of `make`."""
 
     def __init__(self, dataplane: Dataplane, make_engine: EngineFactory) -> None:
         self._dataplane = dataplane
@@ -108,16 +135,19 @@ class PipelineManager:
         """Return what Read, Write and GetForwardingPipelineConfig refer to."""
         return self._saved or self._running
 
-    def save(self, pipeline: Pipeline) -> None:
-        """Let Read and Write refer to `pipeline` from now on; packets do not yet.
+    def make(self, pipeline: Pipeline) -> Target:
+        """Return a pipeline with empty state; any thread may call this at any time.
 
         Raises P4RuntimeError (INVALID_ARGUMENT): the engine cannot run the program.
         """
         try:
-            engine = self._make_engine(pipeline.program)
+            return Target(pipeline, self._make_engine(pipeline.program))
         except ProgramError as error:
             raise P4RuntimeError(Code.INVALID_ARGUMENT, f"the program cannot run here: {error}") from error
-        self._saved = Target(pipeline, engine)
+
+    def save(self, target: Target) -> None:
+        """Let Read and Write refer to `target` from now on; packets do not yet."""
+        self._saved = target
 
     def commit(self) -> None:
         """Let packets go through the saved pipeline. Raises P4RuntimeError (NOT_FOUND): none is saved."""

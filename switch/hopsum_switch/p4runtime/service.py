@@ -42,7 +42,7 @@ from p4.v1.p4runtime_pb2 import (
 from hopsum_switch.p4runtime.arbitration import Arbitration, Notice
 from hopsum_switch.p4runtime.cpu_port import CpuPort
 from hopsum_switch.p4runtime.entities import error_messages, read_entity, write_update
-from hopsum_switch.p4runtime.pipeline import EngineFactory, Pipeline, PipelineManager, Target, verify
+from hopsum_switch.p4runtime.pipeline import EngineFactory, Pipeline, PipelineManager, Target, requested, verify
 from hopsum_switch.p4runtime.status import Code, P4RuntimeError
 from hopsum_switch.ports.dataplane import Dataplane
 
@@ -103,8 +103,9 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
 
     def load(self, p4info: p4info_pb2.P4Info, device_config: bytes) -> None:
         """Run a program as if a client had pushed it. Raises P4RuntimeError: it cannot run here."""
+        target = self._pipelines.make(verify(p4info, device_config))
         with self._lock:
-            self._pipelines.save(verify(p4info, device_config))
+            self._pipelines.save(target)
             self._pipelines.commit()
 
     def end_streams(self) -> None:
@@ -121,10 +122,14 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         self, request: SetForwardingPipelineConfigRequest, context: grpc.ServicerContext
     ) -> SetForwardingPipelineConfigResponse:
         """Verify, save or commit a pipeline."""
-        with _answering(context), self._lock:
-            self._check_device(request)
-            self._arbitration.check_writer(_election_id(request))
-            self._set_pipeline(request)
+        with _answering(context):
+            with self._lock:
+                self._check_device(request)
+                self._arbitration.check_writer(_election_id(request))
+            target = self._prepare(request)  # to compile takes seconds, in which others may read, write and arbitrate
+            with self._lock:
+                self._arbitration.check_writer(_election_id(request))
+                self._set_pipeline(request, target)
         return SetForwardingPipelineConfigResponse()
 
     def GetForwardingPipelineConfig(
@@ -187,35 +192,20 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         if stream.refusal is not None:
             context.abort(_STATUS[stream.refusal.code], str(stream.refusal))
 
-    def _set_pipeline(self, request: SetForwardingPipelineConfigRequest) -> None:
-        if request.action == SetForwardingPipelineConfigRequest.COMMIT:
-            if request.HasField("config"):
-                raise P4RuntimeError(Code.INVALID_ARGUMENT, "COMMIT takes no config: it commits the saved one")
-            self._pipelines.commit()
-            return
-        if request.action not in (
-            SetForwardingPipelineConfigRequest.VERIFY,
-            SetForwardingPipelineConfigRequest.VERIFY_AND_SAVE,
+    def _prepare(self, request: SetForwardingPipelineConfigRequest) -> Target | None:
+        """Return what a request wants to save, if anything; refuse requests that make no sense."""
+        pipeline = requested(request)
+        if pipeline is None or request.action == SetForwardingPipelineConfigRequest.VERIFY:
+            return None
+        return self._pipelines.make(pipeline)
+
+    def _set_pipeline(self, request: SetForwardingPipelineConfigRequest, target: Target | None) -> None:
+        if target is not None:
+            self._pipelines.save(target)
+        if request.action in (
+            SetForwardingPipelineConfigRequest.COMMIT,
             SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
         ):
-            raise P4RuntimeError(
-                *(
-                    (
-                        Code.UNIMPLEMENTED,
-                        "RECONCILE_AND_COMMIT is not supported: use VERIFY_AND_COMMIT and write again",
-                    )
-                    if request.action == SetForwardingPipelineConfigRequest.RECONCILE_AND_COMMIT
-                    else (Code.INVALID_ARGUMENT, f"action {request.action} is unknown")
-                )
-            )
-        config = request.config
-        if not request.HasField("config") or not config.HasField("p4info") or not config.p4_device_config:
-            raise P4RuntimeError(Code.INVALID_ARGUMENT, "the config needs p4info and p4_device_config")
-        cookie = config.cookie.cookie if config.HasField("cookie") else None
-        pipeline = verify(config.p4info, config.p4_device_config, cookie)
-        if request.action != SetForwardingPipelineConfigRequest.VERIFY:
-            self._pipelines.save(pipeline)
-        if request.action == SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT:
             self._pipelines.commit()
 
     def _apply(self, target: Target, update: Update) -> P4RuntimeError | None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data plane: one engine, its ports, and the loop that carries frames between them.
 
-One gate guards engine and ports. The loop holds it for one port's batch at most, never inside a packet,
-and lets the control plane in first when both wait; so writes fall between packets and heavy traffic cannot
-starve them.
+Frames move in batches: from a port into one buffer, through the engine in one call where it can, and out by
+port. One gate guards engine and ports. The loop holds it for one batch at most, never inside a packet, and lets
+the control plane in first when both wait; so writes fall between packets and heavy traffic cannot starve them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
+
+from hopsum_switch.batch import Batch, Outputs
 from hopsum_switch.ports.base import Port, PortError, check_port_number
+from hopsum_switch.ports.batches import BatchPort, FrameBuffer, Frames, batch_form
+from hopsum_switch.ports.engines import BatchEngine, PacketEngine, batch_engine
 from hopsum_switch.ports.memory import MemoryPort
 
 _log = logging.getLogger("hopsum_switch.dataplane")
-
-
-class PacketEngine(Protocol):
-    """What the data plane needs of an engine."""
-
-    def process(self, port: int, frame: bytes, now_us: int) -> Sequence[tuple[int, bytes]]:
-        """Return the frames that leave, each with its port; `now_us` counts from the switch's start."""
-        ...
+_OUTPUT_FRAMES = 1024
+_OUTPUT_BYTES = 2 << 20
 
 
 class Gate:
@@ -64,18 +63,32 @@ class Dataplane:
 
     def __init__(self) -> None:
         self.gate = Gate()
-        self.engine: PacketEngine | None = None  # read and replaced under the gate only
+        self._engine: PacketEngine | BatchEngine | None = None
+        self._batch_engine: BatchEngine | None = None
         self.dropped: Counter[str] = Counter()  # frames that no port can be charged with
         self.packets = 0
         self.busy_s = 0.0
         self._started = time.perf_counter()
         self._ports: dict[int, Port] = {}
+        self._batch_ports: dict[int, BatchPort] = {}  # of the same ports
+        self._received = FrameBuffer()  # of the loop alone
+        self._outputs = Outputs(_OUTPUT_FRAMES, _OUTPUT_BYTES)  # of whoever holds the gate
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         for end in (self._wake_receiver, self._wake_sender):
             end.setblocking(False)
         self._selector.register(self._wake_receiver, selectors.EVENT_READ)
         self._stopping = False  # a plain flag: a signal handler may set it anywhere
+
+    @property
+    def engine(self) -> PacketEngine | BatchEngine | None:
+        """What frames go through; read and replaced under the gate only."""
+        return self._engine
+
+    @engine.setter
+    def engine(self, engine: PacketEngine | BatchEngine | None) -> None:
+        self._engine = engine
+        self._batch_engine = None if engine is None else batch_engine(engine, self._count_failure)
 
     def bind(self, number: int, port: Port) -> None:
         """Make `port` the switch's port `number`; the data plane closes it from now on, also when this fails.
@@ -99,6 +112,7 @@ class Dataplane:
             port = self._ports.pop(number, None)
             if port is None:
                 raise PortError(f"switch port {number} is not bound: bound are {sorted(self._ports)}")
+            del self._batch_ports[number]
             self._close(port)
 
     def ports(self) -> dict[int, dict[str, Any]]:
@@ -122,24 +136,28 @@ class Dataplane:
         with self.gate.control():
             if number in self._ports:
                 self._ports[number].counters.count_received(frame)
-            self._process(number, frame)
+            self._process(Batch.of([number], [frame]), 0)
 
     def wake(self) -> None:
         """Make the loop look at the ports that have no descriptor."""
         with contextlib.suppress(OSError):  # a full pipe wakes it too; a closed one has nobody to wake
             self._wake_sender.send(b"\0")
 
+    def wake_fileno(self) -> int:
+        """Return a descriptor: who writes to it makes the loop look around. For `signal.set_wakeup_fd`."""
+        return self._wake_sender.fileno()
+
     def run(self) -> None:
         """Carry frames until `stop` is called. One thread at a time."""
         while not self._stopping:
+            ready: list[tuple[int, Port]] = []
             for key, _ in self._selector.select():
                 if key.data is None:
                     self._drain_wake()
                 else:
-                    self._serve(*key.data)
-            for number, port in list(self._ports.items()):
-                if port.fileno() is None:
-                    self._serve(number, port)
+                    ready.append(key.data)
+            ready += [(number, port) for number, port in list(self._ports.items()) if port.fileno() is None]
+            self._serve(ready)
 
     def stop(self) -> None:
         """Make `run` return soon; safe in a signal handler."""
@@ -152,12 +170,14 @@ class Dataplane:
             for port in self._ports.values():
                 self._close(port)
             self._ports.clear()
+            self._batch_ports.clear()
         self._selector.close()
         self._wake_receiver.close()
         self._wake_sender.close()
 
     def _open(self, number: int, port: Port) -> None:
         self._ports[number] = port
+        self._batch_ports[number] = batch_form(port)
         fileno = port.fileno()
         if fileno is not None:
             # Registering while another thread selects is safe: epoll allows it, and the
@@ -177,35 +197,67 @@ class Dataplane:
             while self._wake_receiver.recv(4096):
                 pass
 
-    def _serve(self, number: int, port: Port) -> None:
-        with self.gate.packets():
-            if self._ports.get(number) is not port:  # unbound since the selector saw it
-                return
-            frames = port.receive()
-            for frame in frames:
-                self._process(number, frame)
-        if frames and port.fileno() is None:
+    def _serve(self, ready: list[tuple[int, Port]]) -> None:
+        """Take what waits at these ports, together as far as it fits into one batch."""
+        more = False
+        for number, port in ready:
+            before = self._received.count
+            with self.gate.packets():
+                if self._ports.get(number) is not port:  # unbound since the selector saw it
+                    continue
+                self._received.port = number
+                self._batch_ports[number].receive_batch(self._received)
+            more |= port.fileno() is None and self._received.count > before
+            if self._received.full:
+                self._process_received()
+        self._process_received()
+        if more:
             self.wake()  # nothing tells whether more wait
 
-    def _process(self, number: int, frame: bytes) -> None:
-        """Run one frame through the engine. The caller holds the gate."""
-        if self.engine is None:
-            self.dropped["no_pipeline"] += 1
+    def _process_received(self) -> None:
+        if not self._received.count:
             return
-        self.packets += 1
+        batch, done = self._received.batch(), 0
+        self._received.clear()  # its memory is written again when this has returned
+        while done < len(batch.ports):
+            with self.gate.packets():
+                done = self._process(batch, done)
+
+    def _process(self, batch: Batch, first: int) -> int:
+        """Run frames through the engine from number `first` on; return the next one. The caller holds the gate."""
+        count, engine, outputs = len(batch.ports), self._batch_engine, self._outputs
+        if engine is None:
+            self.dropped["no_pipeline"] += count - first
+            return count
         started = time.perf_counter()
-        outputs: Sequence[tuple[int, bytes]] = ()
         try:
-            outputs = self.engine.process(number, frame, int((started - self._started) * 1e6))
+            outputs.make_room(*engine.room_for(int(batch.lengths.max())))
+            done = engine.process_batch(batch, outputs, first=first, now_us=int((started - self._started) * 1e6))
         except Exception:
-            # One frame must not stop the traffic of others; the count and the log say that
-            # the engine has a bug.
-            _log.exception("the engine failed on a frame of %d bytes at port %d", len(frame), number)
-            self.dropped["engine_error"] += 1
-        for egress, output in outputs:
-            port = self._ports.get(egress)
-            if port is None:
-                self.dropped["no_such_port"] += 1
-            else:
-                port.send(output)
+            # Some frames must not stop the traffic of others; the count and the log say that the engine has a bug.
+            _log.exception("the engine failed on %d frames", count - first)
+            self.dropped["engine_error"] += count - first
+            outputs.count, done = 0, count
+        self.packets += done - first
+        if outputs.count:
+            self._send(outputs)
         self.busy_s += time.perf_counter() - started
+        return done
+
+    def _send(self, outputs: Outputs) -> None:
+        """Hand every port its frames, in order; first the port of the first frame."""
+        lengths = outputs.lengths[: outputs.count].astype(np.int64)
+        frames, ports = Frames(outputs.data, np.cumsum(lengths) - lengths, lengths), outputs.ports[: outputs.count]
+        alone = bool((ports == ports[0]).all())
+        for egress in ports[:1].tolist() if alone else dict.fromkeys(ports.tolist()):
+            leaving = frames if alone else frames.take(np.flatnonzero(ports == egress))
+            port = self._batch_ports.get(egress)
+            if port is None:
+                self.dropped["no_such_port"] += len(leaving.lengths)
+            else:
+                port.send_batch(leaving)
+
+    def _count_failure(self, port: int, frame_bytes: int) -> None:
+        """Count and log a frame that is lost because the engine failed; called while its exception is handled."""
+        _log.exception("the engine failed on a frame of %d bytes at port %d", frame_bytes, port)
+        self.dropped["engine_error"] += 1

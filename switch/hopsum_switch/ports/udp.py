@@ -2,15 +2,19 @@
 """Ports over UDP sockets: the kernel's IP stack is the wire, the headers are made up and taken off here.
 
 In: a datagram from peer P becomes Ethernet/IPv4/UDP from P's real address and UDP port to the bound
-address (or to the address given as `as=`), with right lengths and checksums and fixed MACs per port. Out:
-an IPv4/UDP frame is checked as its receiver would, stripped, and sent from the port's socket to the IP
-address and UDP port it names. Any other frame is dropped and counted:
+address (or to the address given as `as=`), with right lengths and IPv4 checksum, UDP checksum 0 ("none": the
+kernel has verified it) and fixed MACs per port. Out: an IPv4/UDP frame is checked as its receiver would,
+stripped, and sent from the port's socket to the IP address and UDP port it names. Any other frame is dropped
+and counted:
 
   not_ipv4, not_udp, fragment    what a UDP socket cannot send
   truncated                      the frame ends before its headers or lengths say
   bad_checksum                   IPv4 header, or a UDP checksum that is not 0
   bad_destination                address or UDP port that no single host can have
   queue_full, send_error         the kernel took no more, or refused
+
+Where the kernel can (Linux 5.0), many datagrams pass in one call: it hands over those of one peer joined (UDP_GRO),
+and cuts those for one peer apart (UDP_SEGMENT). Elsewhere each takes a call of its own. Frames are the same.
 """
 
 from __future__ import annotations
@@ -19,22 +23,31 @@ import errno
 import ipaddress
 import socket
 import struct
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from hopsum_switch.ports.base import RECEIVE_BATCH, PortCounters, PortError, check_port_number
+import numpy as np
+from numpy.typing import NDArray
 
-ETHERTYPE_IPV4 = 0x0800
-PROTO_UDP = 17
-_TTL = 64
-_DONT_FRAGMENT = 0x4000
-_MORE_OR_OFFSET = 0x3FFF  # "more fragments" and the fragment offset
-_ETHERNET_BYTES = 14
-_IPV4_BYTES = 20
-_UDP_BYTES = 8
+from hopsum_switch.ports.base import PortCounters, PortError, check_port_number
+from hopsum_switch.ports.batches import FrameBuffer, Frames
+from hopsum_switch.ports.udp_batch import Run, runs, split_at_irregular
+from hopsum_switch.ports.udp_frames import (
+    ETHERTYPE_IPV4,
+    HEADERS_BYTES,
+    FrameError,
+    headers,
+    is_unicast,
+    mac,
+    strip,
+)
+
+_SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104  # of linux/udp.h; the socket module lacks them
 _MAX_DATAGRAM_BYTES = 65535
-_RECEIVE_BUFFER_BYTES = 4 << 20
-_IPV4 = struct.Struct("!BBHHHBBH4s4s")
-_UDP = struct.Struct("!HHHH")
+_RECEIVE_BUFFER_BYTES = 16 << 20
+_CONTROL_BYTES = socket.CMSG_SPACE(struct.calcsize("i"))
+_NOT_IN_SEGMENTS = {errno.EMSGSIZE, errno.EIO, errno.EINVAL}  # too long for the path, or no checksum offload on it
+_KEPT_HEADERS = 4096
 
 
 class UdpAddress(NamedTuple):
@@ -50,19 +63,31 @@ class UdpAddress(NamedTuple):
 class UdpPort:
     """A port over one UDP socket; any number of peers may send to it."""
 
-    def __init__(self, sock: socket.socket, number: int, shown_as: UdpAddress | None = None) -> None:
-        """Take over `sock`, bound to one local address, as switch port `number`."""
+    def __init__(
+        self, sock: socket.socket, number: int, shown_as: UdpAddress | None = None, *, joined: bool = True
+    ) -> None:
+        """Take over `sock`, bound to one local address, as switch port `number`.
+
+        joined: let the kernel join and cut datagrams, where it can.
+        """
         self.counters = PortCounters()
         sock.setblocking(False)
         self._sock = sock
         self.address = UdpAddress(*sock.getsockname())
         self.shown_as = shown_as or self.address
         self._ethernet = mac(number, peer=False) + mac(number, peer=True) + struct.pack("!H", ETHERTYPE_IPV4)
-        self._destination = socket.inet_aton(self.shown_as.ip)
+        self._joins = joined and _takes(sock, _UDP_GRO, 1)
+        self._cuts = joined and _takes(sock, _UDP_SEGMENT, 0)
+        self._control_bytes = _CONTROL_BYTES if self._joins else 0
+        self._datagram = memoryview(bytearray(_MAX_DATAGRAM_BYTES))
+        self._into = [self._datagram]
+        self._headers = lru_cache(_KEPT_HEADERS)(self._make_headers)
 
     @classmethod
-    def bind(cls, number: int, address: UdpAddress, shown_as: UdpAddress | None = None) -> UdpPort:
-        """Open switch port `number` on a local address (UDP port 0: any free one).
+    def bind(
+        cls, number: int, address: UdpAddress, shown_as: UdpAddress | None = None, *, joined: bool = True
+    ) -> UdpPort:
+        """Open switch port `number` on a local address (UDP port 0: any free one); `joined` as in the class.
 
         Raises PortError: the address cannot stand in a frame or cannot be bound; the message says what to
         give.
@@ -76,24 +101,36 @@ class UdpPort:
         except OSError as error:
             sock.close()
             raise PortError(f"switch port {number}: cannot bind UDP {address}: {error.strerror}") from error
-        return cls(sock, number, shown_as)
+        return cls(sock, number, shown_as, joined=joined)
 
     def fileno(self) -> int | None:
         """Return the socket's descriptor."""
         return self._sock.fileno()
 
     def receive(self) -> list[bytes]:
-        """Return waiting datagrams as frames."""
-        frames: list[bytes] = []
-        while len(frames) < RECEIVE_BATCH:
+        """Return waiting datagrams as frames; the last that the kernel joined may exceed the limit."""
+        frames = FrameBuffer()
+        self.receive_batch(frames)
+        batch = frames.batch()
+        return [batch.frame(number) for number in range(frames.count)]
+
+    def receive_batch(self, frames: FrameBuffer) -> None:
+        """Append waiting datagrams as frames."""
+        while not frames.full:
             try:
-                payload, peer = self._sock.recvfrom(_MAX_DATAGRAM_BYTES)
+                size, control, _, peer = self._sock.recvmsg_into(self._into, self._control_bytes)
             except OSError:  # nothing waits
                 break
-            frame = self._frame(payload, peer)
-            self.counters.count_received(frame)
-            frames.append(frame)
-        return frames
+            if not control:  # nothing but UDP_GRO's message was asked for
+                frames.add(self._headers(peer, size), self._datagram[:size])
+                self.counters.received += 1
+                self.counters.received_bytes += HEADERS_BYTES + size
+                continue
+            segment = _integer(control[0][2])
+            whole = size - size % segment
+            self._append(frames, peer, np.frombuffer(self._datagram[:whole], np.uint8).reshape(-1, segment))
+            if whole < size:
+                self._append(frames, peer, np.frombuffer(self._datagram[whole:size], np.uint8)[None])
 
     def send(self, frame: bytes) -> None:
         """Strip one frame and send its UDP payload to the address it names."""
@@ -102,87 +139,98 @@ class UdpPort:
         except FrameError as error:
             self.counters.dropped[error.reason] += 1
             return
-        try:
-            self._sock.sendto(payload, peer)
-        except OSError as error:
-            full = isinstance(error, BlockingIOError) or error.errno == errno.ENOBUFS
-            self.counters.dropped["queue_full" if full else "send_error"] += 1
-        else:
-            self.counters.count_sent(frame)
+        self._send_one(payload, peer, len(frame))
+
+    def send_batch(self, frames: Frames) -> None:
+        """Do for many frames what `send` does for one; for every address in order."""
+        for first, end in split_at_irregular(frames):
+            if first == end:
+                self.send(frames.frame(first))
+                continue
+            for run in runs(frames.take(slice(first, end)), self.counters.dropped):
+                self._send_run(run)
 
     def close(self) -> None:
         """Close the socket."""
         self._sock.close()
 
     def describe(self) -> dict[str, Any]:
-        """Return kind, bound address and the address that frames carry."""
-        return {"kind": "udp", "address": str(self.address), "as": str(self.shown_as)}
+        """Return kind, bound address, the address that frames carry, and what the kernel grants.
 
-    def _frame(self, payload: bytes, peer: tuple[str, int]) -> bytes:
-        return self._ethernet + ipv4_udp(
-            socket.inet_aton(peer[0]), self._destination, peer[1], self.shown_as.port, payload
-        )
+        `joined` and `cut` say whether many datagrams are received and sent in one call; of the receive buffer
+        that was asked for, net.core.rmem_max may allow less.
+        """
+        granted = 0 if self._sock.fileno() < 0 else self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+        return {
+            "kind": "udp",
+            "address": str(self.address),
+            "as": str(self.shown_as),
+            "joined": self._joins,
+            "cut": self._cuts,
+            "receive_buffer_bytes": granted,
+            "receive_buffer_asked_bytes": _RECEIVE_BUFFER_BYTES,
+        }
+
+    def _append(self, frames: FrameBuffer, peer: tuple[str, int], payloads: NDArray[np.uint8]) -> None:
+        """Append payloads of equal length, [count, bytes], as frames from `peer`."""
+        count, size = payloads.shape
+        rows = frames.rows(count, HEADERS_BYTES + size)
+        rows[:, :HEADERS_BYTES] = np.frombuffer(self._headers(peer, size), np.uint8)
+        rows[:, HEADERS_BYTES:] = payloads
+        self.counters.received += count
+        self.counters.received_bytes += rows.size
+
+    def _make_headers(self, peer: tuple[str, int], payload_bytes: int) -> bytes:
+        source, destination = ((socket.inet_aton(ip), port) for ip, port in (peer, self.shown_as))
+        return self._ethernet + headers(source, destination, payload_bytes)
+
+    def _send_run(self, run: Run) -> None:
+        count = len(run.frame_lengths)
+        if count == 1 or not self._cuts:
+            self._send_singly(run)
+            return
+        control = [(_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", run.segment_bytes))]
+        try:
+            self._sock.sendmsg([part.data for part in run.parts], control, 0, run.address)
+        except OSError as error:
+            if error.errno in _NOT_IN_SEGMENTS:
+                self._send_singly(run)
+            else:
+                self.counters.dropped[_reason(error)] += count
+        else:
+            self.counters.sent += count
+            self.counters.sent_bytes += int(run.frame_lengths.sum())
+
+    def _send_singly(self, run: Run) -> None:
+        for payload, frame_bytes in zip(run.payloads(), run.frame_lengths.tolist(), strict=True):
+            self._send_one(payload.data, run.address, frame_bytes)
+
+    def _send_one(self, payload: bytes | memoryview, peer: tuple[str, int], frame_bytes: int) -> None:
+        try:
+            self._sock.sendto(payload, peer)
+        except OSError as error:
+            self.counters.dropped[_reason(error)] += 1
+        else:
+            self.counters.sent += 1
+            self.counters.sent_bytes += frame_bytes
 
 
-class FrameError(Exception):
-    """A frame that a UDP socket cannot send; `reason` is the counter's name."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-def mac(number: int, *, peer: bool) -> bytes:
-    """Return the fixed MAC address of a port's switch side or peer side: 02:00:00:hh:0s:pp."""
-    return bytes((0x02, 0, 0, number >> 8, int(peer), number & 0xFF))
+def _takes(sock: socket.socket, option: int, value: int) -> bool:
+    try:
+        sock.setsockopt(_SOL_UDP, option, value)
+    except OSError:
+        return False
+    return True
 
 
-def ipv4_udp(source: bytes, destination: bytes, source_port: int, destination_port: int, payload: bytes) -> bytes:
-    """Return an IPv4/UDP packet with right lengths and checksums. Addresses are 4 bytes."""
-    udp_bytes = _UDP_BYTES + len(payload)
-    pseudo = source + destination + struct.pack("!HH", PROTO_UDP, udp_bytes)
-    udp = _UDP.pack(source_port, destination_port, udp_bytes, 0)
-    # 0 means "no checksum" on the wire, so a computed 0 travels as its other form (RFC 768)
-    udp = _UDP.pack(source_port, destination_port, udp_bytes, checksum(pseudo + udp + payload) or 0xFFFF)
-    fields = (0x45, 0, _IPV4_BYTES + udp_bytes, 0, _DONT_FRAGMENT, _TTL, PROTO_UDP)
-    header = _IPV4.pack(*fields, checksum(_IPV4.pack(*fields, 0, source, destination)), source, destination)
-    return header + udp + payload
+def _integer(data: bytes) -> int:
+    (value,) = struct.unpack("=i", data)
+    return int(value)
 
 
-def checksum(data: bytes) -> int:
-    """Return the Internet checksum (RFC 1071) of `data`; over data that holds its own checksum it is 0."""
-    if len(data) % 2:
-        data += b"\0"
-    # A sum with end-around carry is a remainder mod 2^16 - 1, with 0xffff in place of 0 unless all is zero.
-    value = int.from_bytes(data, "big")
-    return 0xFFFF ^ (value % 0xFFFF or (0xFFFF if value else 0))
-
-
-def strip(frame: bytes) -> tuple[bytes, tuple[str, int]]:
-    """Return the UDP payload of a frame and the address it goes to.
-
-    Raises FrameError: drop the frame and count.
-    """
-    if len(frame) < _ETHERNET_BYTES:
-        raise FrameError("truncated")
-    if int.from_bytes(frame[12:14], "big") != ETHERTYPE_IPV4:
-        raise FrameError("not_ipv4")
-    packet = frame[_ETHERNET_BYTES:]
-    if len(packet) < _IPV4_BYTES:
-        raise FrameError("truncated")
-    version, _, total, _, fragment, _, protocol, _, source, destination = _IPV4.unpack_from(packet)
-    header_bytes = (version & 15) * 4
-    if version >> 4 != 4 or header_bytes < _IPV4_BYTES:
-        raise FrameError("not_ipv4")
-    if protocol != PROTO_UDP:
-        raise FrameError("not_udp")
-    if total > len(packet) or total < header_bytes + _UDP_BYTES:
-        raise FrameError("truncated")
-    if checksum(packet[:header_bytes]):
-        raise FrameError("bad_checksum")
-    if fragment & _MORE_OR_OFFSET:
-        raise FrameError("fragment")
-    return _strip_udp(packet[header_bytes:total], source, destination)
+def _reason(error: OSError) -> str:
+    full = isinstance(error, BlockingIOError) or error.errno == errno.ENOBUFS
+    return "queue_full" if full else "send_error"
 
 
 def parse_udp_address(text: str) -> UdpAddress:
@@ -198,24 +246,6 @@ def parse_udp_address(text: str) -> UdpAddress:
         ) from error
 
 
-def _strip_udp(datagram: bytes, source: bytes, destination: bytes) -> tuple[bytes, tuple[str, int]]:
-    _, port, udp_bytes, udp_checksum = _UDP.unpack_from(datagram)
-    if not _UDP_BYTES <= udp_bytes <= len(datagram):
-        raise FrameError("truncated")
-    datagram = datagram[:udp_bytes]
-    pseudo = source + destination + struct.pack("!HH", PROTO_UDP, udp_bytes)
-    if udp_checksum and checksum(pseudo + datagram):
-        raise FrameError("bad_checksum")
-    if port == 0 or not _is_unicast(ipaddress.IPv4Address(destination)):
-        raise FrameError("bad_destination")
-    return datagram[_UDP_BYTES:], (socket.inet_ntoa(destination), port)
-
-
-def _is_unicast(address: ipaddress.IPv4Address) -> bool:
-    # 0.0.0.0/8 is "this network", 224.0.0.0/3 is multicast, reserved and broadcast
-    return 0x01000000 <= int(address) < 0xE0000000
-
-
 def _check_bound(number: int, address: UdpAddress, shown_as: UdpAddress | None) -> None:
     bound = ipaddress.IPv4Address(address.ip)
     if bound.is_unspecified:
@@ -224,9 +254,9 @@ def _check_bound(number: int, address: UdpAddress, shown_as: UdpAddress | None) 
                 f"switch port {number}: {address} stands for every local address, and a frame needs one:"
                 f" bind one address, or add as=IP:UDPPORT"
             )
-    elif not _is_unicast(bound):
+    elif not is_unicast(int(bound)):
         raise PortError(f"switch port {number}: {address} is not the address of one host: bind a local address")
-    if shown_as is not None and (shown_as.port == 0 or not _is_unicast(ipaddress.IPv4Address(shown_as.ip))):
+    if shown_as is not None and (shown_as.port == 0 or not is_unicast(int(ipaddress.IPv4Address(shown_as.ip)))):
         raise PortError(
             f"switch port {number}: as={shown_as} cannot stand in a frame:"
             f" give one host's IPv4 address and a UDP port 1..65535"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hopsum_switch.native import compiler
-from hopsum_switch.native.cache import CodeCache
+from hopsum_switch.native.cache import CodeCache, default_cache
 from hopsum_switch.native.engine import NativeEngine
 
 from ..core.builder import assign, build, field, hexstr
@@ -81,3 +81,14 @@ def test_a_cached_program_is_not_compiled_again(cache: CodeCache, monkeypatch: p
     monkeypatch.setattr(compiler, "_compile", lambda unit: pytest.fail("compiled again"))
     assert NativeEngine(program, cache=cache).process(0, b"\x01\x02\x03") == expected
     assert len(expected) == 1
+
+
+def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert default_cache() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "/nonexistent")
+    assert default_cache() is not None

@@ -13,15 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopsum_switch.ports.base import PortError
-from hopsum_switch.ports.udp import (
-    FrameError,
-    UdpAddress,
-    UdpPort,
-    checksum,
-    ipv4_udp,
-    parse_udp_address,
-    strip,
-)
+from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
+from hopsum_switch.ports.udp_frames import FrameError, checksum, headers, strip
 
 LOOPBACK = UdpAddress("127.0.0.1", 0)
 DEADLINE_S = 10.0
@@ -86,8 +79,7 @@ def test_a_datagram_of_any_size_becomes_a_frame_consistent_with_itself(stack: Ex
     assert ip[12:16] == ip[16:20] == socket.inet_aton("127.0.0.1")
     assert struct.unpack("!HHH", udp[:6]) == (peer.getsockname()[1], port.address.port, 8 + size)
     assert reference_checksum(ip) == 0
-    assert udp[6:8] != b"\0\0"
-    assert reference_checksum(ip[12:20] + struct.pack("!HH", 17, 8 + size) + udp + payload) == 0
+    assert udp[6:8] == b"\0\0", "none: the kernel has verified it"
     assert (port.counters.received, port.counters.received_bytes) == (1, 42 + size)
 
 
@@ -112,6 +104,14 @@ def test_padding_after_the_packet_is_not_sent(stack: ExitStack) -> None:
     port, peer = open_port(stack), open_peer(stack)
     port.send(frame_to(peer, b"tiny") + bytes(14))
     assert peer.recv(100) == b"tiny"
+
+
+def ipv4_udp(source: bytes, destination: bytes, source_port: int, destination_port: int, payload: bytes) -> bytes:
+    """Return an IPv4/UDP packet with a UDP checksum."""
+    packet = bytearray(headers((source, source_port), (destination, destination_port), len(payload)) + payload)
+    pseudo = source + destination + struct.pack("!HH", 17, 8 + len(payload))
+    packet[26:28] = (checksum(pseudo + bytes(packet[20:])) or 0xFFFF).to_bytes(2, "big")
+    return bytes(packet)
 
 
 def frame_to(peer: socket.socket, payload: bytes) -> bytes:

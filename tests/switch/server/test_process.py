@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import select
@@ -85,6 +86,16 @@ def test_it_ends_with_open_streams_and_without_a_program(number: signal.Signals)
         controller.stream_end()
 
 
+def test_a_signal_that_another_thread_takes_ends_it() -> None:
+    """The packet loop sleeps meanwhile, as it may at the moment when a signal comes."""
+    with started() as (process, _):
+        threads = [int(name) for name in os.listdir(f"/proc/{process.pid}/task") if int(name) != process.pid]
+        assert threads
+        for thread in threads:
+            ctypes.CDLL(None).tgkill(process.pid, thread, signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+
+
 @pytest.mark.parametrize("target", [[], ["-"], ["file"]], ids=["default", "stderr", "file"])
 @pytest.mark.parametrize(
     ("option", "start"),
@@ -106,6 +117,31 @@ def test_trace_shows_packets(tmp_path: Path, option: str, target: list[str], sta
     shown = Path(paths[0]).read_text() if target == ["file"] else errors
     assert shown.startswith(start)
     assert "020000000003020000000103" in shown
+
+
+def test_it_compiles_what_it_is_given_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for backend, compiled in (("--backend=interpreter", 0), ("--backend=auto", 1), ("--backend=native", 1)):
+        arguments = [] if backend == "--backend=auto" else [backend]
+        with started(*LOADED, "--cpu-port", "9", *arguments) as (process, _):
+            assert len(list(tmp_path.glob("hopsum-switch/*.o"))) == compiled
+            process.send_signal(signal.SIGTERM)
+            assert process.communicate(timeout=DEADLINE_S) == ("", "")
+
+
+def test_without_llvmlite_it_interprets_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "llvmlite.py").write_text("raise ImportError('none here')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with started(*LOADED) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate(timeout=DEADLINE_S)[1]
+    assert "runs in the interpreter: " in errors
+    assert "the native back end needs numpy and llvmlite (pip install hopsum[switch]): none here" in errors
+    done = subprocess.run(
+        [*COMMAND, *LOADED, "--backend", "native"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "the program cannot run here: the native back end needs" in done.stderr
 
 
 PARENT = """

@@ -13,7 +13,8 @@ import pytest
 
 from hopsum_switch.engine import Engine, Output
 from hopsum_switch.ports.memory import MemoryPort
-from hopsum_switch.ports.udp import UdpAddress, UdpPort, strip
+from hopsum_switch.ports.udp import UdpAddress, UdpPort
+from hopsum_switch.ports.udp_frames import strip
 from hopsum_switch.ports.unix import UnixPort
 from hopsum_switch.server import SwitchServer
 from hopsum_switch.state.match import Exact

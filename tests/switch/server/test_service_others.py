@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import grpc
 import pytest
@@ -21,10 +23,12 @@ from p4.v1.p4runtime_pb2 import (
     Update,
 )
 
+from hopsum_switch.engine import Engine
 from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.program.ir import Program
 from hopsum_switch.server import SwitchServer
 
-from .controller import DELETE, INSERT, MODIFY, NAMES, P4INFO, PROGRAM, Controller, entry, l2
+from .controller import DEADLINE_S, DELETE, INSERT, MODIFY, NAMES, P4INFO, PROGRAM, Controller, entry, l2
 
 MAC = b"\x0a\x0b\x0c\x0d\x0e\x0f"
 FRAME = MAC + b"\x01\x02\x03\x04\x05\x06" + b"\x12\x34payload"
@@ -82,6 +86,35 @@ def test_verify_changes_nothing_and_commit_clears_the_state(empty_switch: Switch
     assert len(pushing.read_tables(table_id=NAMES.tables["l2"])) == 1
     pushing.set_pipeline("VERIFY_AND_COMMIT")
     assert pushing.read_tables(table_id=NAMES.tables["l2"]) == []
+
+
+def test_others_are_served_while_a_program_is_compiled() -> None:
+    """And who is no longer primary when it is done has pushed in vain."""
+    compiling, go_on = threading.Event(), threading.Event()
+
+    def compile_slowly(program: Program) -> Engine:
+        compiling.set()
+        assert go_on.wait(DEADLINE_S)
+        return Engine(program)
+
+    with ExitStack() as stack:
+        switch = stack.enter_context(SwitchServer(device_id=1, make_engine=compile_slowly))
+        first, second = (stack.enter_context(Controller(switch.grpc_address)) for _ in range(2))
+        first.become_primary(1)
+        outcome: list[grpc.StatusCode] = []
+        push = threading.Thread(target=lambda: outcome.append(refused(first.set_pipeline, "VERIFY_AND_COMMIT")[0]))
+        push.start()
+        try:
+            assert compiling.wait(DEADLINE_S)
+            assert not second.get_pipeline().HasField("config")
+            second.become_primary(2)
+        finally:
+            go_on.set()
+            push.join(DEADLINE_S)
+        assert outcome == [grpc.StatusCode.PERMISSION_DENIED]
+        assert not second.get_pipeline().HasField("config")
+        second.set_pipeline("VERIFY_AND_COMMIT")
+        assert second.get_pipeline().HasField("config")
 
 
 def test_a_saved_pipeline_is_written_to_before_packets_see_it(empty_switch: SwitchServer, pushing: Controller) -> None:

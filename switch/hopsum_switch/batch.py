@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many frames in one array: what an engine takes in one call, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .engine import Output
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Frames in one buffer; `ports`, `offsets` and `lengths` run parallel, one element per frame.
+
+    The buffer's bytes are not changed. Raises ValueError: an array has another type or shape, or a frame lies
+    outside the buffer.
+    """
+
+    data: NDArray[np.uint8]
+    ports: NDArray[np.uint64]
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+
+    def __post_init__(self) -> None:
+        numbers = (self.ports, self.offsets, self.lengths)
+        if any(array.dtype != np.uint64 or not array.flags.c_contiguous for array in numbers):
+            raise ValueError("ports, offsets and lengths must be contiguous arrays of uint64")
+        if self.data.dtype != np.uint8 or not self.data.flags.c_contiguous:
+            raise ValueError("the frames must be a contiguous array of bytes")
+        if len({array.shape for array in numbers}) != 1 or self.ports.ndim != 1:
+            raise ValueError(f"{[array.shape for array in numbers]} are not the shapes of parallel lists")
+        size = np.uint64(self.data.size)
+        if np.any(self.lengths > size) or np.any(self.offsets > size - self.lengths):
+            raise ValueError(f"a frame lies outside the buffer of {self.data.size} bytes")
+
+    @classmethod
+    def of(cls, ports: Collection[int], frames: Collection[bytes]) -> Batch:
+        """Return a batch that holds copies of frames."""
+        lengths = np.array([len(frame) for frame in frames], np.uint64)
+        offsets = np.concatenate([np.zeros(1, np.uint64), np.cumsum(lengths, dtype=np.uint64)])[:-1]
+        data = np.frombuffer(b"".join(frames) or b"\0", np.uint8)
+        return cls(data, np.array(list(ports), np.uint64), offsets, lengths)
+
+    def frame(self, number: int) -> bytes:
+        """Return a copy of one frame."""
+        offset = int(self.offsets[number])
+        return self.data[offset : offset + int(self.lengths[number])].tobytes()
+
+
+class Outputs:
+    """Buffers that a caller provides for the frames to send; reused from call to call.
+
+    After a call the first `count` elements of `ports`, `lengths` and `sources` (number of the frame in the
+    batch) are valid, and the frames lie one behind the other in `data`.
+    """
+
+    def __init__(self, frames: int, data_bytes: int) -> None:
+        self._allocate(frames, data_bytes)
+
+    def _allocate(self, frames: int, data_bytes: int) -> None:
+        self.data: NDArray[np.uint8] = np.zeros(data_bytes, np.uint8)
+        self.ports: NDArray[np.uint64] = np.zeros(frames, np.uint64)
+        self.lengths: NDArray[np.uint64] = np.zeros(frames, np.uint64)
+        self.sources: NDArray[np.uint64] = np.zeros(frames, np.uint64)
+        self.count = 0
+
+    def frames(self) -> list[Output]:
+        """Return copies of the frames with their ports."""
+        result, at = [], 0
+        for port, length in zip(self.ports[: self.count].tolist(), self.lengths[: self.count].tolist(), strict=True):
+            result.append(Output(port, self.data[at : at + length].tobytes()))
+            at += length
+        return result
+
+    def make_room(self, frames: int, data_bytes: int) -> None:
+        """Empty the buffers, and enlarge them where they hold less than this."""
+        self.count = 0
+        if len(self.ports) < frames or len(self.data) < data_bytes:
+            self._allocate(max(frames, len(self.ports)), max(data_bytes, len(self.data)))
+
+    def fill(self, ports: Collection[int], frames: Collection[bytes], sources: Collection[int]) -> None:
+        """Hold copies of these frames instead of what was there."""
+        lengths = [len(frame) for frame in frames]
+        self.make_room(len(lengths), sum(lengths))
+        self.count = len(lengths)
+        self.data[: sum(lengths)] = np.frombuffer(b"".join(frames), np.uint8)
+        for array, values in ((self.ports, ports), (self.lengths, lengths), (self.sources, sources)):
+            array[: self.count] = list(values)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many frames at once between ports and engine, in arrays that are used again and again.
+
+A port that can take and give many frames has the two methods of `BatchPort` beside those of `Port`; `batch_form`
+finds them, and wraps every other port in a loop over its frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum_switch.batch import Batch
+from hopsum_switch.ports.base import Port
+
+BATCH_FRAMES = 1024  # taken from one port before the others get their turn; what one datagram brings comes on top
+_DATA_BYTES = 1 << 20
+
+
+class Frames(NamedTuple):
+    """Frames to send: `data[offsets[i]:offsets[i] + lengths[i]]` for every i, in this order.
+
+    The arrays belong to the caller, who may change them when the call has returned.
+    """
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, frames: Iterable[bytes]) -> Frames:
+        """Return copies of frames."""
+        kept = list(frames)
+        lengths = np.array([len(frame) for frame in kept], np.int64)
+        return cls(np.frombuffer(b"".join(kept), np.uint8), np.cumsum(lengths) - lengths, lengths)
+
+    def frame(self, number: int) -> bytes:
+        """Return a copy of one frame."""
+        offset = int(self.offsets[number])
+        return self.data[offset : offset + int(self.lengths[number])].tobytes()
+
+    def take(self, which: slice | NDArray[np.int64]) -> Frames:
+        """Return some of the frames, in the same memory."""
+        return Frames(self.data, self.offsets[which], self.lengths[which])
+
+
+class FrameBuffer:
+    """Received frames one behind the other; it grows as needed and keeps its memory when it is emptied.
+
+    `port` is where the frames that are added next have come in.
+    """
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.count = 0
+        self._used = 0
+        self._ports: NDArray[np.uint64] = np.zeros(2 * BATCH_FRAMES, np.uint64)
+        self._lengths: NDArray[np.uint64] = np.zeros(2 * BATCH_FRAMES, np.uint64)
+        self._set_data(np.zeros(_DATA_BYTES, np.uint8))
+
+    def clear(self) -> None:
+        """Forget all frames."""
+        self.count = self._used = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether a port should stop adding frames."""
+        return self.count >= BATCH_FRAMES
+
+    def add(self, *parts: bytes | memoryview) -> None:
+        """Append one frame, a copy of `parts` behind one another."""
+        at = self._used
+        self._extend(1, sum(map(len, parts)))
+        for part in parts:
+            self._memory[at : at + len(part)] = part
+            at += len(part)
+
+    def rows(self, count: int, frame_bytes: int) -> NDArray[np.uint8]:
+        """Append frames of equal length; return their bytes, [count, frame_bytes], for the caller to fill at once."""
+        start = self._used
+        self._extend(count, frame_bytes)
+        return self._data[start : self._used].reshape(count, frame_bytes)
+
+    def batch(self) -> Batch:
+        """Return the frames, in this buffer's memory."""
+        lengths = self._lengths[: self.count]
+        return Batch(self._data, self._ports[: self.count], np.cumsum(lengths, dtype=np.uint64) - lengths, lengths)
+
+    def _extend(self, count: int, frame_bytes: int) -> None:
+        first, self.count, self._used = self.count, self.count + count, self._used + count * frame_bytes
+        if self.count > len(self._lengths):
+            self._ports, self._lengths = (np.resize(array, 2 * self.count) for array in (self._ports, self._lengths))
+        if self._used > len(self._data):
+            self._set_data(np.resize(self._data, 2 * self._used))
+        self._ports[first : self.count] = self.port
+        self._lengths[first : self.count] = frame_bytes
+
+    def _set_data(self, data: NDArray[np.uint8]) -> None:
+        self._data = data
+        self._memory = memoryview(data)  # type: ignore[arg-type]  # numpy's stubs for Python 3.11 do not say that it can
+
+
+@runtime_checkable
+class BatchPort(Protocol):
+    """What a port offers that handles many frames at once; they count and drop as `Port`'s methods do."""
+
+    def receive_batch(self, frames: FrameBuffer) -> None:
+        """Append waiting frames without blocking, until `frames.full` or none waits."""
+        ...
+
+    def send_batch(self, frames: Frames) -> None:
+        """Send frames without blocking, for every destination in order."""
+        ...
+
+
+class OneByOne:
+    """The batch form of a port that handles single frames."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+
+    def receive_batch(self, frames: FrameBuffer) -> None:
+        """Append what one call of the port's `receive` gives."""
+        for frame in self._port.receive():
+            frames.add(frame)
+
+    def send_batch(self, frames: Frames) -> None:
+        """Send one frame after the other."""
+        for number in range(len(frames.lengths)):
+            self._port.send(frames.frame(number))
+
+
+def batch_form(port: Port) -> BatchPort:
+    """Return the port itself if it handles many frames at once, else a loop around it."""
+    return port if isinstance(port, BatchPort) else OneByOne(port)

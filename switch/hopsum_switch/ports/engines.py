@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the data plane needs of an engine, and the batch form of engines that take single frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from hopsum_switch.batch import Batch, Outputs
+from hopsum_switch.ports.base import RECEIVE_BATCH
+
+
+class PacketEngine(Protocol):
+    """An engine that takes single frames."""
+
+    def process(self, port: int, frame: bytes, now_us: int) -> Sequence[tuple[int, bytes]]:
+        """Return the frames that leave, each with its port; `now_us` counts from the switch's start."""
+        ...
+
+
+@runtime_checkable
+class BatchEngine(Protocol):
+    """An engine that takes many frames in one call."""
+
+    def room_for(self, frame_bytes: int) -> tuple[int, int]:
+        """Return how many outputs, and bytes of them together, one received frame may cause at present."""
+        ...
+
+    def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
+        """Run frames from number `first` on, as many as suit the engine; return the number of the next one."""
+        ...
+
+
+class FrameByFrame:
+    """The batch form of an engine that takes single frames; a frame on which it fails is reported and dropped."""
+
+    def __init__(self, engine: PacketEngine, failed: Callable[[int, int], None]) -> None:
+        """Call `failed(port, frame_bytes)` in the handler of the exception."""
+        self._engine = engine
+        self._failed = failed
+
+    def room_for(self, frame_bytes: int) -> tuple[int, int]:
+        """Return zeros: outputs are enlarged as needed."""
+        return 0, 0
+
+    def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
+        """Run at most RECEIVE_BATCH frames: the control plane waits for no more of them."""
+        ports, frames, sources = list[int](), list[bytes](), list[int]()
+        end = min(len(batch.ports), first + RECEIVE_BATCH)
+        for number in range(first, end):
+            port, frame = int(batch.ports[number]), batch.frame(number)
+            try:
+                copies = self._engine.process(port, frame, now_us)
+            except Exception:
+                self._failed(port, len(frame))
+                continue
+            for egress, output in copies:
+                ports.append(egress)
+                frames.append(output)
+                sources.append(number)
+        outputs.fill(ports, frames, sources)
+        return end
+
+
+def batch_engine(engine: PacketEngine | BatchEngine, failed: Callable[[int, int], None]) -> BatchEngine:
+    """Return the engine itself if it takes many frames at once, else a loop around it."""
+    return engine if isinstance(engine, BatchEngine) else FrameByFrame(engine, failed)

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches through a UDP port against single frames: the same datagrams, the same counters, whatever the kernel can."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from hopsum_switch.ports.batches import BATCH_FRAMES, FrameBuffer, Frames
+from hopsum_switch.ports.udp import UdpAddress, UdpPort
+from hopsum_switch.ports.udp_frames import checksum, headers
+
+LOOPBACK = UdpAddress("127.0.0.1", 0)
+DEADLINE_S = 10.0
+UDP_SEGMENT, UDP_GRO = 103, 104
+PEERS = [(bytes((127, 0, 0, host)), port) for host in (1, 2) for port in (1001, 1002)]
+ADDRESSES = [(socket.inet_ntoa(ip), port) for ip, port in PEERS]
+
+
+class FakeSocket:
+    """Takes datagrams as a kernel would; `refuse` may raise instead for (payload bytes, segment bytes or None)."""
+
+    def __init__(self, refuse: Callable[[int, int | None], None] = lambda size, segment: None) -> None:
+        self.sent: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+        self.calls = 0
+        self._refuse = refuse
+
+    def setblocking(self, flag: bool) -> None:
+        assert not flag
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        assert (level, option) in {(17, UDP_SEGMENT), (17, UDP_GRO)}
+
+    def getsockname(self) -> tuple[str, int]:
+        return ("127.0.0.1", 9)
+
+    def sendto(self, payload: Any, address: tuple[str, int]) -> None:
+        self.calls += 1
+        self._refuse(len(bytes(payload)), None)
+        self.sent[address].append(bytes(payload))
+
+    def sendmsg(
+        self, parts: Sequence[Any], control: list[tuple[int, int, bytes]], flags: int, address: tuple[str, int]
+    ) -> None:
+        self.calls += 1
+        ((level, kind, data),) = control
+        (segment,) = struct.unpack("=H", data)
+        payload = b"".join(bytes(part) for part in parts)
+        assert (level, kind, flags) == (17, UDP_SEGMENT, 0)
+        assert 0 < segment < len(payload) <= 65507
+        assert len(payload) <= 64 * segment
+        self._refuse(len(payload), segment)
+        self.sent[address] += [payload[at : at + segment] for at in range(0, len(payload), segment)]
+
+
+def port_over(sock: FakeSocket, **options: Any) -> UdpPort:
+    return UdpPort(sock, 1, **options)  # type: ignore[arg-type]
+
+
+def frame_to(peer: tuple[bytes, int], payload: bytes, *, checked: bool = False, options: bytes = b"") -> bytes:
+    packet = bytearray(headers((b"\x0a\0\0\1", 24677), peer, len(payload)) + payload)
+    if checked:
+        pseudo = packet[12:20] + struct.pack("!HH", 17, 8 + len(payload))
+        packet[26:28] = (checksum(bytes(pseudo + packet[20:])) or 0xFFFF).to_bytes(2, "big")
+    if options:
+        packet[20:20] = options
+        packet[0] += len(options) // 4
+        packet[2:4] = len(packet).to_bytes(2, "big")
+        packet[10:12] = bytes(2)
+        packet[10:12] = checksum(bytes(packet[: 20 + len(options)])).to_bytes(2, "big")
+    return bytes(12) + b"\x08\x00" + bytes(packet)
+
+
+def random_frames(rng: random.Random, count: int) -> list[bytes]:
+    """Mostly good frames of few sizes to few peers; some with options, padding, or one thing wrong."""
+    sizes = [rng.choice([0, 1, 2, 33, 1056, 3000]) for _ in range(3)]
+    frames: list[bytes] = []
+    for _ in range(count):
+        options = rng.randbytes(4 * rng.randrange(1, 11)) if rng.random() < 0.03 else b""
+        payload = rng.randbytes(rng.choice(sizes))
+        frame = bytearray(frame_to(rng.choice(PEERS), payload, checked=rng.random() < 0.3, options=options))
+        fault = rng.random()
+        if fault < 0.05:
+            frame += rng.randbytes(rng.randrange(1, 40))
+        elif fault < 0.10:
+            del frame[rng.choice([0, 13, 14, 20, 33, 34, 41, 42, len(frame) - 1]) :]
+        elif fault < 0.30:
+            at = rng.randrange(min(len(frame), 42))
+            frame[at] = rng.choice([0, 0xFF, 0x45, 0x46, frame[at] ^ 1 << rng.randrange(8)])
+            if rng.random() < 0.7:  # so that the checks after that of the header have their turn
+                frame[24:26] = bytes(2)
+                frame[24:26] = checksum(bytes(frame[14:34])).to_bytes(2, "big")
+        elif fault < 0.32:
+            frame = bytearray(rng.randbytes(rng.randrange(80)))
+        frames.append(bytes(frame))
+    return frames
+
+
+def sent_one_by_one(frames: list[bytes]) -> tuple[dict[tuple[str, int], list[bytes]], dict[str, Any]]:
+    sock = FakeSocket()
+    port = port_over(sock)
+    for frame in frames:
+        port.send(frame)
+    return sock.sent, port.counters.as_dict()
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_batch_sends_and_counts_what_single_frames_do(joined: bool) -> None:
+    met, sent = set[str](), 0
+    for seed in range(60):
+        frames = random_frames(random.Random(seed), count=random.Random(seed).randrange(1, 400))
+        sock = FakeSocket()
+        port = port_over(sock, joined=joined)
+        port.send_batch(Frames.of(frames))
+        expected, counters = sent_one_by_one(frames)
+        assert sock.sent == expected, f"seed {seed}"
+        assert port.counters.as_dict() == counters, f"seed {seed}"
+        assert joined or sock.calls == counters["sent"]
+        met |= counters["dropped"].keys()
+        sent += counters["sent"]
+    assert met == {"not_ipv4", "not_udp", "fragment", "truncated", "bad_checksum", "bad_destination"}
+    assert sent > 1000
+
+
+def test_single_faults_count_alike() -> None:
+    """Every byte of the headers, every bit of it, with the header's checksum made right again or not."""
+    good = frame_to(PEERS[0], b"payload!", checked=True)
+    for right in (False, True):
+        frames = []
+        for bit in range(8 * 42):
+            frame = bytearray(good)
+            frame[bit // 8] ^= 1 << bit % 8
+            if right:
+                frame[24:26] = bytes(2)
+                frame[24:26] = checksum(bytes(frame[14:34])).to_bytes(2, "big")
+            frames.append(bytes(frame))
+        port = port_over(FakeSocket())
+        port.send_batch(Frames.of(frames))
+        assert port.counters.as_dict() == sent_one_by_one(frames)[1]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "calls"),
+    [
+        ([1056] * 62, 1),
+        ([1056] * 63, 2),  # 65507 bytes
+        ([100] * 65, 2),  # 64 segments
+        ([100] * 64 + [99], 2),
+        ([100] * 63 + [99], 1),
+        ([100, 100, 99, 100, 100], 2),
+        ([100, 100, 99, 99], 2),
+        ([99, 100, 100], 2),
+        ([100, 0, 100], 3),
+        ([0, 0], 2),
+        ([65507, 65507], 2),
+        ([32753, 32753], 1),
+        ([32753, 32753, 1], 2),
+        ([32753, 32752], 1),
+    ],
+)
+def test_what_leaves_together(sizes: list[int], calls: int) -> None:
+    payloads = [bytes([number & 0xFF]) * size for number, size in enumerate(sizes)]
+    sock = FakeSocket()
+    port_over(sock).send_batch(Frames.of([frame_to(PEERS[0], payload) for payload in payloads]))
+    assert sock.sent == {ADDRESSES[0]: payloads}
+    assert sock.calls == calls
+
+
+def refusing(number: int, *, segments_only: bool) -> Callable[[int, int | None], None]:
+    def refuse(size: int, segment: int | None) -> None:
+        if segment is not None or not segments_only:
+            raise OSError(number, "refused")
+
+    return refuse
+
+
+@pytest.mark.parametrize("number", [errno.EMSGSIZE, errno.EIO, errno.EINVAL])
+def test_what_cannot_leave_together_leaves_alone(number: int) -> None:
+    sock = FakeSocket(refusing(number, segments_only=True))
+    port = port_over(sock)
+    port.send_batch(Frames.of([frame_to(PEERS[0], bytes([n])) for n in range(70)]))
+    assert sock.sent == {ADDRESSES[0]: [bytes([n]) for n in range(70)]}
+    assert (port.counters.sent, port.counters.sent_bytes, port.counters.dropped) == (70, 70 * 43, {})
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(errno.EAGAIN, "queue_full"), (errno.ENOBUFS, "queue_full"), (errno.EPERM, "send_error")],
+)
+def test_all_frames_of_a_refused_call_are_counted(number: int, reason: str) -> None:
+    port = port_over(FakeSocket(refusing(number, segments_only=True)))
+    port.send_batch(Frames.of([frame_to(PEERS[n % 2], b"x") for n in range(21)] + [frame_to(PEERS[2], b"y")]))
+    assert port.counters.as_dict()["dropped"] == {reason: 21}
+    assert port.counters.sent == 1
+
+
+def test_a_datagram_too_long_for_the_path_is_counted_once() -> None:
+    port = port_over(FakeSocket(refusing(errno.EMSGSIZE, segments_only=False)))
+    port.send_batch(Frames.of([frame_to(PEERS[0], b"xy")] * 3))
+    assert port.counters.dropped == {"send_error": 3}
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def open_port(stack: ExitStack, *, joined: bool) -> UdpPort:
+    port = UdpPort.bind(3, LOOPBACK, joined=joined)
+    stack.callback(port.close)
+    assert joined or (port.describe()["joined"], port.describe()["cut"]) == (False, False)
+    return port
+
+
+def open_peer(stack: ExitStack) -> socket.socket:
+    peer = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    peer.bind(LOOPBACK)
+    peer.settimeout(DEADLINE_S)
+    return peer
+
+
+def can_cut(sock: socket.socket) -> bool:
+    try:
+        sock.setsockopt(17, UDP_SEGMENT, 0)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_real_sockets_carry_batches_in_order(stack: ExitStack, joined: bool) -> None:
+    port, peers = open_port(stack, joined=joined), [open_peer(stack), open_peer(stack)]
+    rng = random.Random(5)
+    payloads = [(n % 2, n.to_bytes(2, "big") + rng.randbytes(rng.choice([98, 98, 98, 50]))) for n in range(150)]
+    ends = [(b"\x7f\0\0\1", peer.getsockname()[1]) for peer in peers]
+    port.send_batch(Frames.of([frame_to(ends[who], payload) for who, payload in payloads]))
+    for who, peer in enumerate(peers):
+        assert [peer.recv(2000) for _ in range(75)] == [payload for to, payload in payloads if to == who]
+    assert (port.counters.sent, port.counters.dropped) == (150, {})
+
+
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize(
+    "sizes", [[0], [1], [1472], [65507], [544] * 64, [1056] * 62, [1] * 64, [100] * 10 + [7], [33] * 2]
+)
+def test_joined_datagrams_are_the_frames_of_single_ones(stack: ExitStack, joined: bool, sizes: list[int]) -> None:
+    port, peer = open_port(stack, joined=joined), open_peer(stack)
+    payloads = [random.Random(n).randbytes(size) for n, size in enumerate(sizes)]
+    if len(sizes) > 1 and can_cut(peer):
+        peer.sendmsg(payloads, [(17, UDP_SEGMENT, struct.pack("=H", sizes[0]))], 0, port.address)
+    else:
+        for payload in payloads:
+            peer.sendto(payload, port.address)
+    ends = [(b"\x7f\0\0\1", number) for number in (peer.getsockname()[1], port.address.port)]
+    expected = [bytes.fromhex("0200000000030200000001030800") + headers(*ends, len(p)) + p for p in payloads]
+    frames = FrameBuffer()
+    frames.port = 3
+    port.receive_batch(frames)
+    batch = frames.batch()
+    assert [batch.frame(number) for number in range(frames.count)] == expected
+    assert batch.ports.tolist() == [3] * len(sizes)
+    assert port.counters.as_dict() | {"dropped": 0} == {
+        "received": len(sizes),
+        "received_bytes": sum(sizes) + 42 * len(sizes),
+        "sent": 0,
+        "sent_bytes": 0,
+        "dropped": 0,
+    }
+
+
+def test_a_batch_is_bounded_and_the_rest_waits(stack: ExitStack) -> None:
+    port, peer = open_port(stack, joined=True), open_peer(stack)
+    sent = 0
+    while sent <= BATCH_FRAMES + 64:
+        if can_cut(peer):
+            peer.sendmsg([bytes(64)], [(17, UDP_SEGMENT, struct.pack("=H", 1))], 0, port.address)
+            sent += 64
+        else:
+            peer.sendto(b"x", port.address)
+            sent += 1
+    first, second = port.receive(), port.receive()
+    assert len(first) + len(second) == sent
+    assert BATCH_FRAMES <= len(first) < BATCH_FRAMES + 64
+
+
+def test_a_port_says_what_the_kernel_grants(stack: ExitStack) -> None:
+    port = open_port(stack, joined=True)
+    shown = port.describe()
+    assert 0 < shown["receive_buffer_bytes"] <= shown["receive_buffer_asked_bytes"]
+    assert (shown["joined"], shown["cut"]) == (can_cut(open_peer(stack)),) * 2
+    port.close()
+    assert port.describe()["receive_buffer_bytes"] == 0
