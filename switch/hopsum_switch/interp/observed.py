@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol, overload
 
 from ..program.ir import ActionNodeIR, ConditionalIR, Program, TableIR
-from ..program.ir_actions import ActionIR, MarkToDrop, Operation
+from ..program.ir_actions import ActionIR, LogMessage, MarkToDrop, Operation
 from ..program.ir_parser import StateIR
 from ..program.source import SourceInfo
 from ..state.counters import CounterCells, CounterStore
@@ -83,7 +83,7 @@ def observed_table(ir: TableIR, run: Node, key: KeyFunction | None, state: Table
 
 
 class ObservedWriter(OperationWriter):
-    """Writes the operations of an action and, after each mark_to_drop, a call that tells of it."""
+    """Writes the operations of an action and, after each mark_to_drop and log_msg, a call that tells of it."""
 
     def __init__(self, environment: Environment, observer: Observer, action: ActionIR | None) -> None:
         super().__init__(environment)
@@ -97,6 +97,11 @@ class ObservedWriter(OperationWriter):
             name = f"tell_{len(self.namespace)}"
             self.namespace[name] = partial(self._observer.marked_to_drop, *self._place(operation))
             self.lines.append(f"{name}()")
+        if isinstance(operation, LogMessage):
+            tell = self._bind(f"tell_{len(self.namespace)}", self._observer.logged)
+            text = "%s".join(part.replace("%", "%%") for part in operation.parts)
+            values = "".join(f"{self.data(value)}, " for value in operation.values)
+            self.lines.append(f"{tell}({text!r} % ({values}))")
 
     def _place(self, operation: Operation) -> tuple[str, SourceInfo | None]:
         if self._action is None:

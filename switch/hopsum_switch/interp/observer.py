@@ -16,8 +16,8 @@ moment that its name says. The order of one packet::
     packet_ends
 
 Events are `condition_met`, `action_called`, `table_applied` and, from inside of actions (and of parser states),
-`register_read`, `register_written`, `counter_written` and `marked_to_drop`. If the interpreter raises,
-`packet_ends` is missing.
+`register_read`, `register_written`, `counter_written`, `marked_to_drop` and `logged`. If the interpreter
+raises, `packet_ends` is missing.
 """
 
 from __future__ import annotations
@@ -75,6 +75,9 @@ class Observer:
 
     def marked_to_drop(self, action: str, source: SourceInfo | None) -> None:
         """An action has run mark_to_drop; a later assignment may still undo it."""
+
+    def logged(self, text: str) -> None:
+        """The program has called log_msg()."""
 
     def multicast(self, group: int, replicas: Sequence[Replica]) -> None:
         """The packet is copied to a group's replicas (none if the group is unknown)."""

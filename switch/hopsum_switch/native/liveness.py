@@ -70,8 +70,11 @@ def reads(part: object) -> set[int]:
     """Return the slots of all fields that part of a program names."""
     if isinstance(part, FieldIR):
         return {part.slot}
-    if isinstance(part, HeaderIR | StackIR | UnionIR):
-        return set()  # none of their fields is eligible: neither in a header nor wide
+    if isinstance(part, HeaderIR):
+        return set()
+    if isinstance(part, StackIR | UnionIR):  # what names one may move, copy and change all its elements
+        own = {part.next.slot} if isinstance(part, StackIR) else set()
+        return own | {field.slot for header in part.headers for field in header.fields}
     if isinstance(part, AssignHeader | CompareHeaders):
         pair = (part.target, part.value) if isinstance(part, AssignHeader) else (part.left, part.right)
         return {field.slot for header in pair for field in header.fields}

@@ -22,6 +22,7 @@ Events, told apart by their first key::
   {"write": register, "index": number, "old": value, "new": value}
   {"count": counter, "index": number, "packets": [old, new], "bytes": [old, new]}
   {"mark_to_drop": action, "source": place}
+  {"log": text of log_msg()}
   {"clone": session, "replicas": [[port, instance], ...]}
   {"again": kind}    resubmitted or recirculated: a parser step follows
   {"too_many_turns": true}    what was to start again, or a clone in egress, was dropped
@@ -137,6 +138,10 @@ class Trace(Observer):
     def marked_to_drop(self, action: str, source: SourceInfo | None) -> None:
         """Note a mark."""
         self._note({"mark_to_drop": action, "source": _place(source)})
+
+    def logged(self, text: str) -> None:
+        """Note a message of the program."""
+        self._note({"log": text})
 
     def multicast(self, group: int, replicas: Sequence[Replica]) -> None:
         """Note a group."""

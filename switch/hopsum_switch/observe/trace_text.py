@@ -149,6 +149,7 @@ _EVENTS = {
     "write": _write,
     "count": _count,
     "mark_to_drop": _mark_to_drop,
+    "log": lambda event: f"log {event['log']!r}",
     "clone": _clone,
     "again": _again,
     "too_many_turns": _too_many_turns,

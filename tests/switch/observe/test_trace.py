@@ -177,6 +177,18 @@ def test_clones_show_their_session_and_their_copies() -> None:
     ]
 
 
+def test_messages_of_the_program_are_events() -> None:
+    builder = build()
+    vector = {"type": "parameters_vector", "value": [field("h", "a"), hexstr(7)]}
+    builder.primitives.append(primitive("log_msg", {"type": "string", "value": "a={} of {} is 100%"}, vector))
+    empty = {"type": "parameters_vector", "value": []}
+    builder.primitives.append(primitive("log_msg", {"type": "string", "value": "done"}, empty))
+    record = run(builder)
+    messages = [event["log"] for event in ingress(record)["events"] if "log" in event]
+    assert messages == ["a=3 of 7 is 100%", "done"]
+    assert "    log 'a=3 of 7 is 100%'" in render(record)
+
+
 def test_a_priority_and_an_unknown_group_are_named() -> None:
     builder = build()
     builder.primitives.append(assign(field("standard_metadata", "priority"), hexstr(1)))
