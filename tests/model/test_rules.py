@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import itertools
 import os
+from typing import Any
 
 import pytest
 
-from hopsum.protocol.decision import FINAL, Copy, Update, decide
+from hopsum.protocol.decision import FINAL, TABLE, Closes, Copy, Lanes, Reply, Situation, Update, decide
 
 from .cases import BREACHES, Breach
 from .config import CHECKS, make
 from .rules import RULES
-from .search import explore
+from .search import Search, explore
 from .switch import MUTATIONS
+from .world import World
 
 SCALE = int(os.environ.get("HOPSUM_SCALE", "1"))
 DEPTH_FACTOR = 2
@@ -46,6 +48,23 @@ def test_with_the_rule(breach: Breach) -> None:
     enough = explore(breach.config).states * DEPTH_FACTOR * SCALE
     found = explore(breach.mended, max(enough, 1000))
     assert found.violation is None, f"{found.violation}: {found.trace}"
+
+
+@pytest.mark.parametrize(
+    ("situation", "change", "kind", "trace"),
+    [
+        (Situation.COMPLETE, {"reply": Reply.NONE}, "live", "w0>U1 w1>U1 | lost"),
+        (Situation.REPEAT, {"lanes": Lanes.ADD, "closes": Closes.AT_NEED}, "sum", "w0>U1 w0>U1"),
+        (Situation.FIRST, {"closes": Closes.NEVER}, "live", "| lost"),
+    ],
+)
+def test_the_model_runs_on_the_real_table(
+    situation: Situation, change: dict[str, Any], kind: str, trace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TABLE, situation, TABLE[situation]._replace(**change))
+    found = Search(World(make("A", 2, 2))).run()
+    assert found.violation is not None
+    assert (found.violation.kind, found.trace) == (kind, trace)
 
 
 def test_a_complete_copy_is_decided_without_seen() -> None:
