@@ -151,11 +151,11 @@ class Epoch:
                 assert event.included.all()
 
 
-def scenario(seed: int, weather: Weather | None = None) -> list[Epoch]:
+def scenario(seed: int, weather: Weather | None = None, switch: Aggregator | None = None) -> list[Epoch]:
     """Run two epochs of the same job on the same slots, the second into the leftovers of the first."""
     rng = random.Random(seed)
     network = Network(rng, weather or Weather())
-    workers, slots, switch = rng.randint(2, 4), rng.randint(1, 3), Aggregator()
+    workers, slots, switch = rng.randint(2, 4), rng.randint(1, 3), switch or Aggregator()
     epochs: list[Epoch] = []
     for number in (7, 8):
         for old in list(switch.jobs):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import pytest
@@ -146,6 +147,37 @@ def test_all_short_schedules() -> None:
                 expected = step(cell, p.worker, p.epoch, p.round, p.flush, p.value, quorum, min_quorum)
                 assert subject.step(p, quorum, min_quorum)[1] == expected, packets
                 assert same(subject, cell), packets
+
+
+THRESHOLDS = [
+    (workers, quorum, min_quorum)
+    for workers in (1, 2, 3)
+    for quorum in range(1, workers + 1)
+    for min_quorum in range(1, quorum + 1)
+]
+
+
+@pytest.mark.parametrize(("workers", "quorum", "min_quorum"), THRESHOLDS)
+def test_every_reachable_state(workers: int, quorum: int, min_quorum: int) -> None:
+    """Every packet (two epochs, three rounds of one version, with and without FLUSH) at every state reached by them."""
+    alphabet = [
+        Packet(worker, epoch, 0, round_, flush)
+        for worker, epoch, round_, flush in itertools.product(range(workers), (1, 2), (1, 3, 5), (False, True))
+    ]
+    reached = {(Copy(), ()): Cell()}
+    waiting = list(reached.items())
+    while waiting:
+        (copy, values), cell = waiting.pop()
+        for p in alphabet:
+            subject, after = Subject(copy, list(values)), deepcopy(cell)
+            expected = step(after, p.worker, p.epoch, p.round, p.flush, p.value, quorum, min_quorum)
+            assert subject.step(p, quorum, min_quorum)[1] == expected, (copy, p)
+            assert same(subject, after), (copy, p)
+            state = (subject.copy, tuple(subject.values))
+            if state not in reached:
+                reached[state] = after
+                waiting.append((state, after))
+    assert {copy.ctr for copy, _ in reached} == {*range(quorum), FINAL}, "all counts were met"
 
 
 def mutate_dup_check(patch: pytest.MonkeyPatch) -> None:

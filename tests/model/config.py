@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is searched: bounds, budgets of faults, rules taken away, checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from .rules import RULES
+
+CHECKS: Final[dict[str, str]] = {
+    "sum": "a RESULT is one contribution of each of its contributors, all of one chunk, and of nobody else",
+    "quorum": "a RESULT has at least min_quorum contributors with FLUSH, quorum contributors without",
+    "agreement": "no two members of an epoch accept different results of one chunk",
+    "settle": "who finds its bit set finds inside exactly the contribution that it stands for, else nothing of its own",
+    "live": "from every state, with all packets in flight lost, fair retransmission brings everybody every result",
+    "late": "no packet of another round or epoch changes a copy, or is taken for a current result",
+    "repair": "a result that one live worker holds and another lacks is on the switch or kept by a live worker",
+    "nostale": "with quorum n, no worker is told STALE for a round that it waits for",
+    "hint": "every contributor named in a STALE holds all results of that slot before the round that it names as held",
+    "range": "the sums that a worker holds were encoded with the earlier results that it holds",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """One search. Bitmaps are over ranks."""
+
+    n: int = 3
+    """Workers."""
+    slots: int = 1
+    reduces: tuple[int, ...] = (4,)
+    """Chunks of each successive all-reduce."""
+    quorum: int = 0
+    """0: n."""
+    flush: int = 0
+    """Bitmap of the workers that have a deadline: any UPDATE of theirs may carry FLUSH."""
+    min_quorum: int = 1
+    silent: int = 0
+    """Bitmap of the workers that never send an UPDATE."""
+    crashes: int = 0
+    """Budget: a worker loses its memory and comes back with the same rank."""
+    restarts: int = 0
+    """Budget: the switch loses all registers and entries."""
+    give_ups: int = 0
+    """Budget: the controller gives up on a worker that is alive but silent."""
+    spare_epochs: int = 0
+    """Budget: epoch changes without a cause (a restarted controller)."""
+    lowerings: int = 0
+    """Budget: the controller lowers the quorum by one in flight."""
+    clears: str = "seen"
+    """Without only_packets_write: what the controller clears, once, of one copy: seen, values or round."""
+    leftovers: bool = False
+    """Registers and network hold the remains of an earlier job in the same region."""
+    garbage: bool = False
+    """Unused registers hold values, under tags that are zero."""
+    peers: bool = True
+    """Peers serve results."""
+    sequential: bool = False
+    """An all-reduce starts only when the worker holds all of the previous one."""
+    ranges: bool = False
+    """Chunk 0 of an all-reduce is the range that its others are encoded with; if sequential, on all before too."""
+    round_values: int = 4
+    """Without no_wrap: rounds are modulo this."""
+    retain_by: str = "norm"
+    """Without retain, a result is dropped "norm": at the next all-reduce's first result, or "own": at its own's end."""
+    off: frozenset[str] = frozenset()
+    checks: frozenset[str] = frozenset(CHECKS)
+
+    def __post_init__(self) -> None:
+        unknown = (self.off - RULES.keys()) | (self.checks - CHECKS.keys())
+        if unknown:
+            raise ValueError(f"unknown {sorted(unknown)}; rules are {sorted(RULES)}, checks {sorted(CHECKS)}")
+
+    def on(self, rule: str) -> bool:
+        """Say whether a rule holds."""
+        return rule not in self.off
+
+    @cached_property
+    def chunks(self) -> int:
+        """Chunks of all all-reduces."""
+        return sum(self.reduces)
+
+    @cached_property
+    def full_quorum(self) -> bool:
+        """Whether a round is complete with everybody's contribution only."""
+        return self.quorum in (0, self.n) and not self.flush and not self.lowerings
+
+    @cached_property
+    def origin(self) -> tuple[tuple[int, int], ...]:
+        """Per chunk: its all-reduce, and its index in it."""
+        return tuple((number, index) for number, size in enumerate(self.reduces) for index in range(size))
+
+    def needs(self, chunk: int) -> tuple[int, ...]:
+        """Return the chunks whose results a worker must hold to encode this one."""
+        number, index = self.origin[chunk]
+        before = [c for c in range(chunk) if self.sequential and self.origin[c][0] < number]
+        return tuple(before + ([chunk - index] if index and self.ranges else []))
+
+
+MODES: Final[dict[str, str]] = {
+    "A": "quorum n",
+    "B": "quorum n - 1",
+    "C": "every worker may FLUSH, min_quorum 1",
+    "D": "a worker crashes and rejoins",
+    "E": "the switch restarts",
+}
+
+
+def make(modes: str = "A", n: int = 3, chunks: int = 4, **changes: Any) -> Config:
+    """Return a Config of the modes named (letters combine) over one all-reduce, with `changes` to its fields."""
+    fields: dict[str, Any] = {"n": n, "reduces": (chunks,)}
+    for letter in modes:
+        fields |= {
+            "A": {},
+            "B": {"quorum": n - 1},
+            "C": {"flush": (1 << n) - 1},
+            "D": {"crashes": 1},
+            "E": {"restarts": 1},
+        }[letter]
+    fields |= changes
+    fields["off"] = frozenset(fields.get("off", ()))
+    fields["checks"] = frozenset(fields.get("checks", CHECKS))
+    return Config(**fields)

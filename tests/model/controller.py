@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller and the faults: what happens besides packets.
+
+    duties   steps of an epoch change (E1 - E4), and a crashed worker's part in it; they happen when they can
+    faults   what the Config allows to go wrong, each out of a budget
+
+Epoch change: run -> seal -> join -> run
+    seal    the old epoch is removed from the switch; workers seal and report what they hold, or are given up on
+    join    decided = union of the reports; a new epoch over the rest; workers fetch what they lack, discard what is
+            not decided, and join; the switch is told the new epoch, in any order
+    A worker lost before it joined, or the source of a decided result: back to seal, for yet another epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from .config import Config
+from .state import OUT, Budget, Cell, Content, Control, Life, Phase, Violation, Worker
+from .worker import WorkerRules
+
+Workers = tuple[Worker, ...]
+
+
+class Change(NamedTuple):
+    """One event: its name, and what is different after it."""
+
+    label: str
+    control: Control
+    workers: Workers
+    cells: Callable[[tuple[Cell, ...]], tuple[Cell, ...]] | None = None
+
+
+class Controller:
+    """Events other than packets, under a Config."""
+
+    def __init__(self, config: Config, rules: WorkerRules) -> None:
+        self.config, self.rules = config, rules
+
+    def first_control(self) -> Control:
+        """Return the controller of the first epoch, admitted."""
+        config = self.config
+        earlier = tuple(-1 - position for position in range(4 * config.slots))
+        budget = Budget(
+            config.crashes, config.restarts, config.give_ups, config.spare_epochs, config.lowerings,
+            clears=int(not config.on("only_packets_write")), reencodes=int(not config.on("frozen_payload")),
+        )  # fmt: skip
+        streams = (earlier, tuple(range(config.chunks)))
+        return Control(1, 1, streams, Phase.RUN, (), (), config.quorum or config.n, False, budget)
+
+    # ---- duties -------------------------------------------------------------------------------------
+
+    def duties(self, control: Control, workers: Workers) -> Iterator[Change]:
+        """Yield every step that an epoch change can take now. Raises Violation: agreement or repair."""
+        if control.phase is Phase.SEAL:
+            yield from self._reports(control, workers)
+            silent = [rank for rank, report in enumerate(control.reports) if report is None]
+            if all(workers[rank].life is Life.DOWN for rank in silent):
+                yield self._decide(control, workers)
+            return
+        if self._has_cause(control, workers):
+            yield self._remove(control, workers)
+        if control.phase is Phase.JOIN:
+            yield from self._joins(control, workers)
+
+    def _has_cause(self, control: Control, workers: Workers) -> bool:
+        if control.released:
+            return False
+        if control.phase is Phase.RUN:
+            return not control.admitted or any(worker.life is Life.DOWN for worker in workers)
+        crashed = any(worker.life is Life.DOWN and worker.epoch == control.epoch for worker in workers)
+        absent = [rank for rank, worker in enumerate(workers) if worker.epoch != control.epoch]
+        return crashed or not all(self._can_join(control, workers, rank) for rank in absent)
+
+    def _remove(self, control: Control, workers: Workers) -> Change:
+        reports = (None,) * self.config.n
+        after = control._replace(phase=Phase.SEAL, admitted=0, reports=reports, decided=())
+        return Change(f"remove {control.epoch}", after, workers)
+
+    def _reports(self, control: Control, workers: Workers) -> Iterator[Change]:
+        for rank, worker in enumerate(workers):
+            if worker.life is Life.DOWN or control.reports[rank] is not None:
+                continue
+            told = worker.held
+            if self.config.ranges and self.config.on("report_ready"):
+                told = tuple(
+                    content if self.rules.encodable(told, chunk) else None for chunk, content in enumerate(told)
+                )
+            sealed = worker._replace(life=Life.SEALED) if self.config.on("seal") else worker
+            after = control._replace(reports=_put(control.reports, rank, told))
+            yield Change(f"w{rank} reports", after, _put(workers, rank, sealed))
+
+    def _decide(self, control: Control, workers: Workers) -> Change:
+        members = [rank for rank in range(self.config.n) if control.reports[rank] not in (None, OUT)]
+        decided: list[Content | None] = [None] * self.config.chunks
+        for rank in members:
+            decided = [told or known for told, known in zip(control.reports[rank] or (), decided, strict=True)]  # type: ignore[misc]
+        for chunk, content in enumerate(decided):
+            if content is not None and "repair" in self.config.checks:
+                lacking = any(workers[rank].held[chunk] is None for rank in members)
+                if lacking and not any(workers[rank].kept >> chunk & 1 for rank in members):
+                    raise Violation("repair", f"chunk {chunk} is decided, a member lacks it, nobody keeps it")
+        rest = tuple(chunk for chunk, content in enumerate(decided) if content is None)
+        after = control._replace(
+            phase=Phase.JOIN, epoch=control.epoch + 1, streams=(*control.streams, rest), decided=tuple(decided),
+            reports=tuple(OUT if report == OUT else None for report in control.reports),
+        )  # fmt: skip
+        return Change(f"decide {after.epoch}", after, workers)
+
+    def _joins(self, control: Control, workers: Workers) -> Iterator[Change]:
+        for rank, worker in enumerate(workers):
+            if worker.epoch != control.epoch and self._can_join(control, workers, rank):
+                joined = self._joined(control, rank, worker)
+                self._check_joined(control, workers, rank, joined)
+                yield Change(f"w{rank} joins {control.epoch}", control, _put(workers, rank, joined))
+        if control.admitted != control.epoch:
+            yield Change(f"admit {control.epoch}", control._replace(admitted=control.epoch), workers)
+        elif all(worker.epoch == control.epoch for worker in workers):
+            yield Change("run", control._replace(phase=Phase.RUN, decided=(), reports=()), workers)
+
+    def _joined(self, control: Control, rank: int, worker: Worker) -> Worker:
+        if self._joins_empty(control, rank, worker):  # takes over a member's state (E4)
+            lives = worker.incarnation + (worker.life is not Life.DOWN)
+            return Worker(lives, control.epoch, Life.RUN, control.decided, 0)
+        held = control.decided
+        if control.reports[rank] == OUT:  # comes back with what it holds: without rejoin_resets only
+            held = tuple(own or known for own, known in zip(worker.held, held, strict=True))
+        fetched = sum(1 << c for c, content in enumerate(control.decided) if content and worker.held[c] is None)
+        kept = (worker.kept | fetched) & sum(1 << c for c, content in enumerate(held) if content is not None)
+        return Worker(worker.incarnation, control.epoch, Life.RUN, held, kept, worker.reencoded)
+
+    def _joins_empty(self, control: Control, rank: int, worker: Worker) -> bool:
+        given_up = bool(control.reports) and control.reports[rank] == OUT
+        return worker.life is Life.DOWN or (given_up and self.config.on("rejoin_resets"))
+
+    def _can_join(self, control: Control, workers: Workers, rank: int) -> bool:
+        """Say whether every decided result that the worker lacks can be had from a member."""
+        worker = workers[rank]
+        empty = self._joins_empty(control, rank, worker)
+        if empty and not self.config.on("redecide"):
+            return True
+        members = [
+            peer
+            for other, peer in enumerate(workers)
+            if other != rank and peer.life is not Life.DOWN and control.reports[other] != OUT
+        ]
+        return all(
+            any(peer.held[chunk] == content and (empty or peer.kept >> chunk & 1) for peer in members)
+            for chunk, content in enumerate(control.decided)
+            if content is not None and (empty or worker.held[chunk] is None)
+        )
+
+    def _check_joined(self, control: Control, workers: Workers, rank: int, joined: Worker) -> None:
+        if "agreement" not in self.config.checks:
+            return
+        for other, peer in enumerate(workers):
+            for chunk, content in enumerate(peer.held if peer.epoch == control.epoch else ()):
+                if content is not None and joined.held[chunk] not in (None, content):
+                    raise Violation("agreement", f"chunk {chunk}: w{rank} joins with another result than w{other}'s")
+
+    # ---- faults -------------------------------------------------------------------------------------
+
+    def faults(self, control: Control, workers: Workers) -> Iterator[Change]:
+        """Yield everything that may go wrong now."""
+        budget = control.budget
+        if budget.crashes:
+            yield from self._crashes(control, workers)
+        if budget.restarts and control.phase is Phase.RUN:
+            admitted = 0 if self.config.on("volatile_epoch") else control.admitted
+            after = control._replace(admitted=admitted, budget=budget._replace(restarts=budget.restarts - 1))
+            yield Change("restart", after, workers, lambda cells: (Cell(),) * len(cells))
+        if budget.give_ups and control.phase is Phase.SEAL:
+            for rank, worker in enumerate(workers):
+                if worker.life is not Life.DOWN and control.reports[rank] is None:
+                    spent = budget._replace(give_ups=budget.give_ups - 1)
+                    after = control._replace(reports=_put(control.reports, rank, OUT), budget=spent)
+                    yield Change(f"give up on w{rank}", after, workers)
+        spare = budget.spare_epochs and control.phase is not Phase.SEAL and not control.released
+        if spare and not self._has_cause(control, workers):
+            spent = budget._replace(spare_epochs=budget.spare_epochs - 1)
+            yield self._remove(control._replace(budget=spent), workers)
+        if budget.lowerings:
+            spent = budget._replace(lowerings=budget.lowerings - 1)
+            yield Change("quorum - 1", control._replace(quorum=control.quorum - 1, budget=spent), workers)
+        if budget.clears:
+            yield from self._clears(control._replace(budget=budget._replace(clears=budget.clears - 1)), workers)
+        if budget.reencodes:
+            yield from self._reencodes(control, workers)
+
+    def _crashes(self, control: Control, workers: Workers) -> Iterator[Change]:
+        budget = control.budget
+        for rank, worker in enumerate(workers):
+            if worker.life is Life.DOWN:
+                continue
+            life = Life.DOWN if self.config.on("crash_bumps") else Life.RUN
+            fresh = Worker(worker.incarnation + 1, worker.epoch, life, (None,) * self.config.chunks, 0)
+            reports = _put(control.reports, rank, None) if control.reports else ()
+            after = control._replace(reports=reports, budget=budget._replace(crashes=budget.crashes - 1))
+            yield Change(f"w{rank} crashes", after, _put(workers, rank, fresh))
+
+    def _clears(self, control: Control, workers: Workers) -> Iterator[Change]:
+        def cleared(cell: Cell) -> Cell:
+            if self.config.clears == "values":
+                return cell._replace(values=())
+            if self.config.clears == "round":
+                return cell._replace(copy=cell.copy._replace(epoch=0, round=0))
+            return cell._replace(copy=cell.copy._replace(seen=0, ctr=0, contributors=0))
+
+        for index in range(2 * self.config.slots):
+            yield Change(
+                f"clear {self.config.clears}",
+                control,
+                workers,
+                lambda cells, index=index: _put(cells, index, cleared(cells[index])),  # type: ignore[misc]
+            )
+
+    def _reencodes(self, control: Control, workers: Workers) -> Iterator[Change]:
+        for rank, worker in enumerate(workers):
+            for position in self.rules.waiting(control.streams, worker):
+                chunk = control.streams[worker.epoch][position]
+                if not worker.reencoded >> chunk & 1:
+                    again = worker._replace(reencoded=worker.reencoded | 1 << chunk)
+                    yield Change(f"w{rank} re-encodes", control, _put(workers, rank, again))
+
+
+def is_out(control: Control, rank: int, worker: Worker) -> bool:
+    """Say whether the controller gave up on a worker: it may go on in its old epoch, but does not count."""
+    return bool(control.reports) and control.reports[rank] == OUT and worker.epoch != control.epoch
+
+
+def counts(control: Control, worker: Worker, chunk: int) -> Content | None:
+    """Return the result that counts: between decision and joining, what was not decided is void."""
+    void = control.phase is Phase.JOIN and worker.epoch != control.epoch and control.decided[chunk] is None
+    return None if void else worker.held[chunk]
+
+
+def _put(values: tuple, index: int, value: object) -> tuple:  # type: ignore[type-arg]
+    return (*values[:index], value, *values[index + 1 :])

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces in the notation of docs/protocol.md.
+
+    w0>U1       the switch receives UPDATE of round 1 from w0; U1! with FLUSH
+    R1>w0       w0 receives RESULT of round 1; R1{0,2} with contributors w0 and w2 only
+    S1>w0       w0 receives STALE about round 1
+    w1:1>w0     w0 fetches the result of round 1 from its peer w1
+    [...]       an event: a crash, a restart, a step of an epoch change
+    | lost      everything in flight is lost; from here only fresh retransmissions, none of them lost
+
+With several slots a packet's slot stands behind its round (U1.0). A packet of another epoch than the first names it
+(U1@2; epoch 0 is an earlier job).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .state import Kind, Packet
+from .world import Transition, World
+
+
+def written(world: World, way: Iterable[Transition], *, lost: bool = False) -> str:
+    """Return a trace in one line."""
+    steps = [_step(world, transition) for transition in way]
+    return " ".join([*steps, "| lost"] if lost else steps)
+
+
+def _step(world: World, transition: Transition) -> str:
+    label = transition.label
+    if isinstance(label, str):
+        return f"[{label}]"
+    if len(label) == 3:
+        chunk, source, target = label
+        return f"w{source}:{_round_of(world, chunk)}>w{target}"
+    number, receiver = label
+    packet = world.packets[number]
+    if packet.kind is Kind.UPDATE:
+        return f"w{packet.worker}>{_named(world, packet)}{'!' if packet.flush else ''}"
+    who = ""
+    if packet.kind is Kind.RESULT:
+        contributors = packet.content.contributors
+        if contributors != (1 << world.config.n) - 1:
+            who = "{" + ",".join(str(rank) for rank in range(world.config.n) if contributors >> rank & 1) + "}"
+    return f"{_named(world, packet)}{who}>w{receiver}"
+
+
+def _named(world: World, packet: Packet) -> str:
+    slot = f".{packet.slot}" if world.config.slots > 1 else ""
+    epoch = f"@{packet.epoch}" if packet.epoch != 1 else ""
+    return f"{packet.kind.value}{packet.round}{slot}{epoch}"
+
+
+def _round_of(world: World, chunk: int) -> str:
+    """Return the round of a chunk in the first epoch."""
+    address = world.rules.addresses(world.controller.first_control().streams, 1)[chunk]
+    return f"{address.round}.{address.slot}" if world.config.slots > 1 else str(address.round)

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a state of the model is made of. All values are immutable; a Pool numbers them, so that states are small.
+
+State      the controller, the network (every packet ever sent, a bitmap), the workers, the switch's copies
+truth      (epoch, stream position) of a packet or copy: what it is, never read by a rule, only by checks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from enum import Enum, IntEnum
+from typing import Generic, NamedTuple, TypeVar
+
+from hopsum.protocol.decision import Copy
+
+Truth = tuple[int, int]
+
+
+class Contribution(NamedTuple):
+    """One worker's part of one chunk, as encoded once."""
+
+    worker: int
+    chunk: int
+    incarnation: int
+    """How many lives of the worker, this one included."""
+    variant: int
+    """What it was encoded with, or a re-encoding; 0 where that makes no difference."""
+
+
+Values = tuple[Contribution, ...]
+"""A sum, as the sorted multiset of what was added."""
+
+
+class Content(NamedTuple):
+    """What a RESULT says."""
+
+    contributors: int
+    values: Values
+
+
+ZEROS = Content(0, ())
+"""What a worker without stale_fetch takes for a result on STALE."""
+
+
+class Kind(Enum):
+    """Packets of the data plane."""
+
+    UPDATE = "U"
+    RESULT = "R"
+    STALE = "S"
+
+
+class Packet(NamedTuple):
+    """One packet. A RESULT may reach any worker: to all or to one makes no difference where anything may be lost."""
+
+    kind: Kind
+    worker: int
+    """UPDATE: the sender; STALE: the receiver; RESULT: -1."""
+    epoch: int
+    slot: int
+    version: int
+    round: int
+    flush: bool
+    content: Content
+    truth: Truth
+    held: int = 0
+    """STALE: the round that the copy holds."""
+
+
+class Cell(NamedTuple):
+    """One copy of a slot: the registers as `decide` knows them, and the values."""
+
+    copy: Copy = Copy()
+    values: Values = ()
+    truth: Truth | None = None
+
+
+class Life(IntEnum):
+    """What a worker does."""
+
+    RUN = 0
+    SEALED = 1
+    DOWN = 2
+
+
+class Worker(NamedTuple):
+    """One rank."""
+
+    incarnation: int
+    epoch: int
+    life: Life
+    held: tuple[Content | None, ...]
+    """Per chunk, the result that it accepted."""
+    kept: int
+    """Bitmap of the chunks that it can still serve to peers."""
+    reencoded: int = 0
+    """Bitmap of the chunks that it encoded anew (without frozen_payload)."""
+
+
+class Phase(Enum):
+    """Where the controller stands in an epoch change."""
+
+    RUN = "run"
+    SEAL = "seal"
+    JOIN = "join"
+
+
+class Budget(NamedTuple):
+    """Faults that may still happen; see Config."""
+
+    crashes: int = 0
+    restarts: int = 0
+    give_ups: int = 0
+    spare_epochs: int = 0
+    lowerings: int = 0
+    clears: int = 0
+    reencodes: int = 0
+
+
+OUT = "out"
+"""In place of a report: the controller gave up on this worker."""
+Report = tuple[Content | None, ...] | str | None
+
+
+class Control(NamedTuple):
+    """The controller, and what it told the switch."""
+
+    epoch: int
+    """The newest epoch handed out."""
+    admitted: int
+    """The epoch that the switch lets in; 0: none."""
+    streams: tuple[tuple[int, ...], ...]
+    """Per epoch, the chunks summed in it, in order; epoch 0 is the earlier job, its chunks negative."""
+    phase: Phase
+    reports: tuple[Report, ...]
+    decided: tuple[Content | None, ...]
+    quorum: int
+    released: bool
+    """Whether the lease has ended (without lease_barrier)."""
+    budget: Budget
+
+
+class State(NamedTuple):
+    """Numbers in the pools of a World, and the network as a bitmap of packet numbers."""
+
+    control: int
+    network: int
+    workers: tuple[int, ...]
+    cells: tuple[int, ...]
+
+
+class Violation(Exception):
+    """A check failed."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind, self.text = kind, text
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Pool(Generic[T]):
+    """Numbers values in order of appearance."""
+
+    def __init__(self) -> None:
+        self._values: list[T] = []
+        self._numbers: dict[T, int] = {}
+
+    def number(self, value: T) -> int:
+        """Return the value's number."""
+        known = self._numbers.get(value)
+        if known is None:
+            known = self._numbers[value] = len(self._values)
+            self._values.append(value)
+        return known
+
+    def __getitem__(self, number: int) -> T:
+        return self._values[number]
+
+    def __len__(self) -> int:
+        return len(self._values)

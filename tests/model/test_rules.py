@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule is needed: without it, the violation named for it is found; with it, the same search finds none."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import pytest
+
+from hopsum.protocol.decision import FINAL, TABLE, Closes, Copy, Lanes, Reply, Situation, Update, decide
+
+from .cases import BREACHES, Breach
+from .config import CHECKS, make
+from .rules import RULES
+from .search import Search, explore
+from .switch import MUTATIONS
+from .world import World
+
+SCALE = int(os.environ.get("HOPSUM_SCALE", "1"))
+DEPTH_FACTOR = 2
+"""How many times as many states a search with the rule visits as the one without it needed."""
+SEARCHES = [pytest.param(breach, id=f"{RULES[breach.rule].letter}-{breach.rule}-{breach.kind}") for breach in BREACHES]
+
+
+def test_every_rule_has_its_search() -> None:
+    assert {breach.rule for breach in BREACHES} == set(RULES)
+    assert set(MUTATIONS) < set(RULES)
+
+
+def test_every_check_finds_something() -> None:
+    assert {breach.kind for breach in BREACHES} == set(CHECKS)
+
+
+@pytest.mark.parametrize("breach", SEARCHES)
+def test_without_the_rule(breach: Breach) -> None:
+    found = explore(breach.config)
+    print(f"{RULES[breach.rule].letter} without {breach.rule}: {found.trace}")
+    assert found.violation is not None, f"{found.states} states and no violation without {breach.rule}"
+    assert found.violation.kind == breach.kind
+    assert found.trace.endswith("| lost") == (breach.kind == "live")
+
+
+@pytest.mark.parametrize("breach", SEARCHES)
+def test_with_the_rule(breach: Breach) -> None:
+    """HOPSUM_SCALE visits so many times as many states; most of these searches end before."""
+    enough = explore(breach.config).states * DEPTH_FACTOR * SCALE
+    found = explore(breach.mended, max(enough, 1000))
+    assert found.violation is None, f"{found.violation}: {found.trace}"
+
+
+@pytest.mark.parametrize(
+    ("situation", "change", "kind", "trace"),
+    [
+        (Situation.COMPLETE, {"reply": Reply.NONE}, "live", "w0>U1 w1>U1 | lost"),
+        (Situation.REPEAT, {"lanes": Lanes.ADD, "closes": Closes.AT_NEED}, "sum", "w0>U1 w0>U1"),
+        (Situation.FIRST, {"closes": Closes.NEVER}, "live", "| lost"),
+    ],
+)
+def test_the_model_runs_on_the_real_table(
+    situation: Situation, change: dict[str, Any], kind: str, trace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TABLE, situation, TABLE[situation]._replace(**change))
+    found = Search(World(make("A", 2, 2))).run()
+    assert found.violation is not None
+    assert (found.violation.kind, found.trace) == (kind, trace)
+
+
+def test_a_complete_copy_is_decided_without_seen() -> None:
+    """What lets the model forget `seen` there (switch.canonical)."""
+    for seen, other, contributors, round_, epoch, rank, flush in itertools.product(
+        range(8), range(8), (1, 3, 7), (1, 3, 5), (1, 2), range(3), (False, True)
+    ):
+        update = Update(epoch, round_, 1 << rank, flush)
+        copies = [Copy(1, 3, bits, FINAL, contributors) for bits in (seen, other)]
+        one, two = (decide(copy, update, quorum=2, min_quorum=1) for copy in copies)
+        assert one._replace(copy=one.copy._replace(seen=0)) == two._replace(copy=two.copy._replace(seen=0))
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"unknown \['no_such_rule'\]"):
+        make(off=("no_such_rule",))
