@@ -12,13 +12,12 @@ from hopsum_switch.state.multicast import Replica
 
 from ..core import test_unions
 from ..core.builder import Json, assign, expression, field, hexstr, primitive
-from ..core.test_stacks import COUNT, OTHER, SIZE, calls_of, frame, random_calls, stacking
+from ..core.test_stacks import COUNT, OTHER, SIZE, calls_of, element, frame, random_calls, stacking
+from ..core.test_unions import U, W, member
 from .agreement import Pair, mutate
 
-
-def multicast_if(value: Json) -> Json:
-    """Send frames with an odd value to a group: what egress does to one copy must not show in the next."""
-    return assign(field("standard_metadata", "mcast_grp"), expression("&", value, hexstr(1)))
+# Everything goes to a group: what egress does to one copy must not show in the next.
+MULTICAST = assign(field("standard_metadata", "mcast_grp"), hexstr(1))
 
 
 def replicate(engine: Engine) -> None:
@@ -34,7 +33,7 @@ def test_stacks_agree(seed: int) -> None:
         *calls_of(random_calls(rng)),
         assign(field("scalars", "m"), expression("size_stack", None, COUNT)),
         assign(field("standard_metadata", "egress_spec"), field("scalars", "m")),
-        multicast_if(field("scalars", "m")),
+        *([MULTICAST] if seed % 2 else []),
     ]
     builder.egress_primitives += [
         assign(field("h", "b"), last),
@@ -54,9 +53,63 @@ def test_stacks_agree(seed: int) -> None:
 def test_unions_agree(seed: int) -> None:
     rng = random.Random(seed)
     builder = test_unions.uniting()
-    builder.primitives += [*test_unions.calls_of(test_unions.random_calls(rng)), multicast_if(field("h", "b"))]
+    builder.primitives += [*test_unions.calls_of(test_unions.random_calls(rng)), *([MULTICAST] if seed % 2 else [])]
     builder.egress_primitives += test_unions.calls_of(test_unions.random_calls(rng))
     pair = Pair(builder.load())
     pair.both(replicate)
     sent = sum(len(pair.process(0, mutate(b"\0\0\x55rest", rng))) for _ in range(200))
     assert sent > 100
+
+
+WIDE = ["wide", 1024, False]
+VALID_U, VALID_W = (expression("b2d", None, expression("valid_union", None, union)) for union in (U, W))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [primitive("push", COUNT, hexstr(1))],
+        [primitive("pop", COUNT, hexstr(1))],
+        [primitive("assign_header_stack", OTHER, COUNT), primitive("pop", COUNT, hexstr(2))],
+        [primitive("push", COUNT, hexstr(1)), primitive("add_header", element(0))],
+        [primitive("add_header", element(2, "t")), primitive("push", OTHER, hexstr(1))],
+        [
+            primitive("add_header", element(0, "t")),
+            primitive("pop", OTHER, hexstr(1)),
+            primitive("add_header", element(2, "t")),
+        ],
+    ],
+)
+def test_copies_do_not_share_a_stack(calls: list[Json], wide: bool) -> None:
+    builder = stacking()
+    if wide:
+        builder.data["header_types"][-1]["fields"].insert(0, WIDE)
+    builder.primitives.append(MULTICAST)
+    size = expression("+", expression("size_stack", None, COUNT), expression("size_stack", None, OTHER))
+    builder.egress_primitives += [assign(field("h", "a"), size), *calls, assign(field("h", "b"), size)]
+    pair = Pair(builder.load())
+    pair.both(replicate)
+    rng = random.Random(9)
+    for values in ([1], [1, 2], [1, 2, 3]):
+        parts = [rng.randbytes(128 * wide) + bytes([part]) for part in frame(*values)[2:]]
+        assert len(pair.process(0, bytes(2) + b"".join(parts) + b"rest")) == 4
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [primitive("assign_union", W, U)],
+        [assign(field("h", "a"), VALID_W), primitive("assign_union", W, U), primitive("assign_union", U, W)],
+        [assign(field("h", "a"), VALID_U), primitive("add_header", member(1)), primitive("remove_header", member(1))],
+        [primitive("assign_header", member(0, "w"), member(0)), primitive("add_header", member(1, "w"))],
+    ],
+)
+def test_copies_do_not_share_a_union(calls: list[Json]) -> None:
+    builder = test_unions.uniting()
+    builder.primitives.append(MULTICAST)
+    equal = expression("b2d", None, expression("==u", U, W))
+    builder.egress_primitives += [assign(field("h", "b"), equal), *calls]
+    pair = Pair(builder.load())
+    pair.both(replicate)
+    assert len(pair.process(0, b"\0\0\x55rest")) == 4
