@@ -14,6 +14,7 @@ from typing import Any
 from ..program.ir_actions import (
     AddHeader,
     Assign,
+    AssignElement,
     AssignHeader,
     AssignStack,
     AssignUnion,
@@ -97,6 +98,12 @@ class OperationWriter:
     def assign(self, op: Assign) -> None:
         """Field = expression."""
         self.lines.append(f"v[{op.target.slot}] = {self._expressions.stored(op.value, op.target)}")
+
+    def assign_element(self, op: AssignElement) -> None:
+        """One of several fields = expression."""
+        slots = tuple(field.slot for field in op.targets)
+        value = self._expressions.stored(op.value, op.targets[0])
+        self._indexed(op.index, len(slots), f"v[{slots}[i]] = {value}")
 
     def assign_header(self, op: AssignHeader) -> None:
         """Header = header; an invalid source makes the target invalid and leaves its fields."""
@@ -275,6 +282,7 @@ _WRITERS: dict[type, Callable[[OperationWriter, Any], None]] = {
     RemoveHeader: OperationWriter.remove_header,
     ShiftStack: OperationWriter.shift_stack,
     AssignStack: OperationWriter.assign_stack,
+    AssignElement: OperationWriter.assign_element,
     AssignUnion: OperationWriter.assign_union,
     AssignVariable: OperationWriter.assign_variable,
     LogMessage: OperationWriter.log_message,

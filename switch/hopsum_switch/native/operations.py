@@ -12,6 +12,7 @@ from llvmlite import ir
 from ..program.ir_actions import (
     AddHeader,
     Assign,
+    AssignElement,
     AssignHeader,
     AssignStack,
     AssignUnion,
@@ -42,7 +43,7 @@ from .layout import WORD_BITS, Control, Place, Word
 from .liveness import reads
 from .pieces import Pieces, is_piecewise
 from .randomness import draw
-from .scope import CellRef, Scope, Value, word
+from .scope import I64, CellRef, Scope, Value, word
 from .stacks import shift_stack
 from .unsupported import refuse
 
@@ -143,6 +144,15 @@ class Operations:
         spare = ir.Constant(value.type, own - place.bits)
         wrapped = builder.ashr(builder.shl(value, spare), spare)
         return self.integers.resize(builder.select(fits, value, wrapped), width, signed=True)
+
+    def _assign_element(self, op: AssignElement) -> None:
+        inside, index = self._index(op.index, len(op.targets))
+        choice = self._scope.variable(self._scope.builder.select(inside, index, word(len(op.targets))))
+        for number, field in enumerate(op.targets):
+            chosen = self._scope.builder.load(choice, typ=I64)
+            with self._scope.when(self._scope.builder.icmp_unsigned("==", chosen, word(number))):
+                # The value may name the field itself: nothing is read again once a field was written.
+                self._assign(Assign(field, op.value))
 
     def _assign_header(self, op: AssignHeader) -> None:
         scope, builder = self._scope, self._scope.builder
@@ -281,6 +291,7 @@ _WRITERS: dict[type, Callable[[Operations, Any], None]] = {
     RemoveHeader: Operations._remove_header,
     ShiftStack: Operations._shift_stack,
     AssignStack: Operations._assign_stack,
+    AssignElement: Operations._assign_element,
     AssignUnion: Operations._assign_union,
     **dict.fromkeys(_INTERPRETED, Operations._refuse),
     MarkToDrop: Operations._mark_to_drop,

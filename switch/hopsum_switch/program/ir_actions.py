@@ -65,6 +65,15 @@ class AssignStack:
 
 
 @dataclass(frozen=True, slots=True)
+class AssignElement:
+    """Store a value into one of several fields of one shape; an index outside them stores nothing."""
+
+    targets: tuple[FieldIR, ...]
+    index: DataExpr
+    value: DataExpr
+
+
+@dataclass(frozen=True, slots=True)
 class AssignUnion:
     """Copy a union, member by member as `AssignHeader`."""
 
@@ -211,6 +220,7 @@ Operation = (
     | RemoveHeader
     | ShiftStack
     | AssignStack
+    | AssignElement
     | AssignUnion
     | AssignVariable
     | LogMessage

@@ -283,7 +283,7 @@ class KeyJson:
     """One key field of a table; `target` is a field, or a header for match type ``valid``."""
 
     match_type: str
-    target: FieldOperand | NamedOperand
+    target: FieldOperand | NamedOperand | ExpressionOperand
     mask: int | None
     name: str
 

@@ -60,7 +60,7 @@ def operand(data: object, path: str) -> Operand:
     if kind == "string":
         return StringOperand(node.text("value"))
     if kind == "parameters_vector":
-        items = enumerate(node.array("value"))
+        items = enumerate(node.array("value") if node.data.get("value") else [])  # {} stands for none
         return VectorOperand(tuple(operand(item, f"{path}.value[{i}]") for i, item in items))
     if kind == "stack_field":
         stack, name = _pair(node.array("value"), path)

@@ -8,6 +8,7 @@ from .json_model import (
     ConditionalJson,
     DefaultEntryJson,
     EntryJson,
+    ExpressionOperand,
     FieldOperand,
     KeyJson,
     MatchJson,
@@ -57,8 +58,11 @@ def _name(value: object) -> str | None:
 
 def _key(node: Node) -> KeyJson:
     kind = node.text("match_type")
-    target: FieldOperand | NamedOperand
-    if kind == "valid":
+    target: FieldOperand | NamedOperand | ExpressionOperand
+    chosen = operand(node.data["target"], node.path) if isinstance(node.data.get("target"), dict) else None
+    if isinstance(chosen, ExpressionOperand):  # a field of an element that is chosen at run time
+        target, default_name = chosen, chosen.op
+    elif kind == "valid":
         target = NamedOperand("header", node.text("target"))
         default_name = target.name
     else:

@@ -10,6 +10,7 @@ from .ir_actions import (
     ActionIR,
     AddHeader,
     Assign,
+    AssignElement,
     AssignHeader,
     AssignStack,
     AssignUnion,
@@ -46,7 +47,7 @@ from .json_model import (
     StringOperand,
     VectorOperand,
 )
-from .lower_expressions import lower_data, lower_header, lower_union
+from .lower_expressions import lower_data, lower_element, lower_header, lower_union
 from .scope import VALIDITY_FIELD, Place, Scope
 from .source import at
 from .unsupported import refuse
@@ -78,6 +79,9 @@ def lower_primitive(primitive: PrimitiveJson, scope: Scope, params: tuple[ParamI
 
 
 def _assign(args: Arguments, place: Place) -> Operation:
+    element = lower_element(args[0], place)
+    if element is not None:
+        return AssignElement(*element, lower_data(args[1], place))
     return Assign(_target(args[0], place), lower_data(args[1], place))
 
 

@@ -20,6 +20,7 @@ from .ir_expressions import (
     CompareOp,
     Const,
     DataExpr,
+    FieldIR,
     FieldRef,
     HeaderIR,
     IntType,
@@ -96,6 +97,8 @@ def lower_header(operand: Operand | None, place: Place) -> HeaderIR:
         if not isinstance(index, Const) or not 0 <= index.value < len(stack.headers):
             raise refuse("header stack", f"an element of {stack.name} that is chosen at run time", place.source)
         return stack.headers[index.value]
+    if isinstance(operand, StackFieldOperand):
+        raise refuse("header stack", f"the last element of {operand.stack} as a whole", place.source)
     if isinstance(operand, ExpressionOperand) and operand.op == "access_union_header":
         union = lower_union(operand.left, place)
         assert isinstance(operand.right, HexOperand)  # the reader makes it so
@@ -152,6 +155,22 @@ def _element(expr: ExpressionOperand, place: Place) -> tuple[StackIR, DataExpr]:
     if expr.op != "dereference_header_stack":
         raise _unknown_operator(expr, place)
     return _stack(expr.left, place), lower_data(expr.right, place)
+
+
+def lower_element(operand: Operand, place: Place) -> tuple[tuple[FieldIR, ...], DataExpr] | None:
+    """Return the field of each element of a stack and the index that chooses one; None if it is no such operand.
+
+    Raises: ProgramError.
+    """
+    if not isinstance(operand, ExpressionOperand) or operand.op != "access_field":
+        return None
+    if not isinstance(operand.left, ExpressionOperand):
+        raise _misfit(operand.left, "an element of a header stack", place)
+    assert isinstance(operand.right, HexOperand)  # the reader makes it so
+    stack, index = _element(operand.left, place)
+    if operand.right.value >= len(stack.headers[0].fields):
+        raise ProgramError(f"the elements of {stack.name} have no field {operand.right.value}{at(place.source)}")
+    return tuple(header.fields[operand.right.value] for header in stack.headers), index
 
 
 def _stack(operand: Operand | None, place: Place) -> StackIR:

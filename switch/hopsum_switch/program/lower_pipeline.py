@@ -22,13 +22,14 @@ from .ir_objects import MeterIR
 from .json_model import (
     DefaultEntryJson,
     EntryJson,
+    ExpressionOperand,
     FieldOperand,
     KeyJson,
     MatchJson,
     PipelineJson,
     TableJson,
 )
-from .lower_expressions import lower_bool, lower_data
+from .lower_expressions import lower_bool, lower_data, lower_element
 from .scope import VALIDITY_FIELD, Place, Scope
 from .source import SourceInfo, at
 from .unsupported import refuse
@@ -117,6 +118,13 @@ def _successors(table: TableJson, actions: Mapping[str, ActionIR]) -> dict[int, 
 
 def _key(key: KeyJson, scope: Scope, source: SourceInfo | None) -> KeyIR:
     place = Place(scope, (), source)
+    if isinstance(key.target, ExpressionOperand):
+        element = lower_element(key.target, place)
+        if element is None:
+            raise refuse("expression", f"operator {key.target.op} as a key", source)
+        return KeyIR(
+            key.name, _KINDS[key.match_type], lower_data(key.target, place), element[0][0].bits, None, key.mask
+        )
     assert isinstance(key.target, FieldOperand)  # a header has match type valid, which is refused
     target = lower_data(key.target, place)
     header = scope.header(key.target.header, source)

@@ -10,6 +10,7 @@ import pytest
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError
+from hopsum_switch.state.match import Exact
 from hopsum_switch.state.multicast import Replica
 
 from .builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
@@ -54,6 +55,12 @@ def stacking(size: int = SIZE) -> ProgramBuilder:
     return builder
 
 
+def chosen(index: Json) -> Json:
+    """The value of the element of `s` that an index chooses."""
+    header = expression("dereference_header_stack", COUNT, index)
+    return {"type": "expression", "value": {"op": "access_field", "left": header, "right": 0}}
+
+
 def frame(*values: int, rest: bytes = b"") -> bytes:
     """A frame with a stack of these values."""
     return b"\0\0" + bytes(2 * v + (i < len(values) - 1) for i, v in enumerate(values)) + rest
@@ -95,10 +102,35 @@ def test_a_short_frame_leaves_the_element_out() -> None:
 @pytest.mark.parametrize(("index", "value"), [(0, 10), (1, 20), (2, 0), (3, 0), (255, 0)])
 def test_an_element_is_read_by_a_computed_index(index: int, value: int) -> None:
     builder = stacking()
-    chosen = {"type": "expression", "value": expression("dereference_header_stack", COUNT, field("h", "b"))["value"]}
-    read = {"type": "expression", "value": {"op": "access_field", "left": chosen, "right": 0}}
-    builder.primitives += [assign(field("h", "b"), hexstr(index)), assign(field("h", "a"), read)]
+    builder.primitives += [assign(field("h", "b"), hexstr(index)), assign(field("h", "a"), chosen(field("h", "b")))]
     assert builder.engine().process(0, frame(10, 20))[0].frame[0] == value
+
+
+@pytest.mark.parametrize("index", [0, 1, 2, 3, 255])
+def test_an_element_is_written_by_a_computed_index(index: int) -> None:
+    builder = stacking()
+    builder.primitives += [
+        assign(field("h", "b"), hexstr(index)),
+        assign(chosen(field("h", "b")), expression("+", chosen(field("h", "b")), hexstr(200))),
+    ]
+    values = [10, 20, 30]
+    if index < SIZE:
+        values[index] = (values[index] + 200) % 128
+    assert builder.run(frame(10, 20, 30)) == bytes([0, index]) + frame(*values)[2:]
+
+
+def test_an_element_chosen_by_a_computed_index_is_a_key() -> None:
+    builder = stacking()
+    key = {"match_type": "exact", "name": "s[b]", "target": chosen(field("h", "b")), "mask": None}
+    builder.ingress["tables"][0].update(key=[key], default_entry=None)
+    builder.primitives.append(assign(field("h", "a"), hexstr(0xEE)))
+    engine = builder.engine()
+    engine.tables["tbl_in"].insert([Exact(20)], "act", [])
+    outputs = [engine.process(0, b"\0" + bytes([index]) + frame(10, 20, 30)[2:])[0] for index in range(4)]
+    assert [output.frame[0] for output in outputs] == [0, 0xEE, 0, 0]
+    key["target"] = {"type": "expression", "value": {"op": "+", "left": hexstr(1), "right": hexstr(1)}}
+    with pytest.raises(ProgramError, match=r"operator \+ as a key"):
+        builder.load()
 
 
 class Model:

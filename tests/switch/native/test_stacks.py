@@ -12,7 +12,7 @@ from hopsum_switch.state.multicast import Replica
 
 from ..core import test_unions
 from ..core.builder import Json, assign, expression, field, hexstr, primitive
-from ..core.test_stacks import COUNT, OTHER, SIZE, calls_of, element, frame, random_calls, stacking
+from ..core.test_stacks import COUNT, OTHER, SIZE, calls_of, chosen, element, frame, random_calls, stacking
 from ..core.test_unions import U, W, member
 from .agreement import Pair, mutate
 
@@ -38,6 +38,7 @@ def test_stacks_agree(seed: int) -> None:
     builder.egress_primitives += [
         assign(field("h", "b"), last),
         *calls_of(random_calls(rng)),
+        assign(chosen(field("h", "a")), expression("-", chosen(field("h", "a")), field("h", "b"))),
         primitive("assign_header_stack", COUNT, OTHER),
         *calls_of(random_calls(rng)),
     ]

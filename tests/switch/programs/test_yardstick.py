@@ -22,7 +22,7 @@ from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.errors import UnsupportedError
+from hopsum_switch.errors import ProgramError, UnsupportedError
 from hopsum_switch.native.engine import NativeEngine
 from hopsum_switch.p4runtime.pipeline import verify
 from hopsum_switch.p4runtime.status import P4RuntimeError
@@ -64,6 +64,8 @@ def verdict(make: Callable[[], Engine]) -> str:
         engine = make()
     except UnsupportedError as error:
         return "refused: " + str(error).removeprefix("unsupported ").removeprefix("not compiled: ").partition(":")[0]
+    except ProgramError as error:  # the compiler wrote something that contradicts itself
+        return f"malformed: {error}"
     except Exception as error:  # whatever it is, the report names it
         return f"fails to load: {error!r}"
     try:
