@@ -114,3 +114,25 @@ def test_copies_do_not_share_a_union(calls: list[Json]) -> None:
     pair = Pair(builder.load())
     pair.both(replicate)
     assert len(pair.process(0, b"\0\0\x55rest")) == 4
+
+
+@pytest.mark.parametrize("move", ["push", "pop"])
+def test_wide_elements_keep_their_values_when_they_move(move: str) -> None:
+    """Also next to elements that were not parsed, and behind frames that left other values in the state."""
+    builder = stacking()
+    builder.data["header_types"][-1]["fields"].insert(0, WIDE)
+    wide = [expression("&", field(f"s[{number}]", "wide"), hexstr(255)) for number in range(SIZE)]
+    sums = expression("+", expression("+", wide[0], wide[1]), wide[2])
+    builder.primitives += [
+        primitive(move, COUNT, hexstr(1)),
+        assign(field("h", "a"), sums),
+        primitive("add_header", element(1)),
+        primitive("add_header", element(2)),
+        assign(field("h", "b"), sums),
+        assign(field("standard_metadata", "egress_spec"), hexstr(1)),
+    ]
+    pair, rng = Pair(builder.load()), random.Random(10)
+    for _ in range(50):
+        values = [rng.randrange(128) for _ in range(rng.randrange(1, SIZE + 1))]
+        parts = [rng.randbytes(128) + bytes([part]) for part in frame(*values)[2:]]
+        assert len(pair.process(0, bytes(2) + b"".join(parts) + b"rest")) == 1
