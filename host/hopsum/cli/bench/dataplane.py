@@ -3,9 +3,9 @@
 
 pipeline: the embedded engine by itself, frames handed over in memory. sockets: the embedded switch over UDP on
 loopback, the workers on one core and the switch on another, beside the same datagrams without a switch. bmv2:
-simple_switch_grpc over veth pairs. naive: a program that works lane by lane, on all of them. start: the switch process
-until it is ready, and its memory. Workers and switches share this machine's cores. Codes are counted as they arrive
-from the workers; every sum that comes back is waited for and compared with numpy's.
+simple_switch_grpc over veth pairs. naive, naive-native: a program that works lane by lane, on all of them. start: the
+switch process until it is ready, and its memory. Workers and switches share this machine's cores. Codes are counted
+as they arrive from the workers; every sum that comes back is waited for and compared with numpy's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from hopsum.cli.bench.load import LoadError
 from hopsum.cli.bench.report import Findings, describe, show
 from hopsum.cli.bench.startup import MEMORY_SLOTS, StartError
-from hopsum.cli.bench.subjects import PARTS, Setting, Subjects
+from hopsum.cli.bench.subjects import DEFAULT_PARTS, PARTS, Setting, Subjects
 from hopsum.cli.bench.timing import Rate
 from hopsum.cli.bench.traffic import WrongResult
 from hopsum.codec import best_table
@@ -41,7 +41,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hopsum bench dataplane", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     parser.add_argument(
-        "--only", action="append", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}; may be repeated"
+        "--only",
+        action="append",
+        choices=PARTS,
+        metavar="PART",
+        help=f"of {', '.join(PARTS)}; may be repeated (default: {', '.join(DEFAULT_PARTS)})",
     )
     parser.add_argument("--workers", type=int, default=4, help="1 to 16 (default %(default)s)")
     parser.add_argument(
@@ -64,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     if not 1 <= options.workers <= 16 or not 1 <= options.slots <= MAX_SLOTS:
         parser.error(f"1 to 16 workers and 1 to {MAX_SLOTS} slots, not {options.workers} and {options.slots}")
     table = best_table(options.workers).values
-    setting = Setting(options.only or PARTS, options.workers, options.slots, options.seed, table)
+    setting = Setting(options.only or DEFAULT_PARTS, options.workers, options.slots, options.seed, table)
     start = time.perf_counter()
     try:
         findings = run(setting, options.runs, options.seconds)
@@ -106,6 +110,6 @@ def run(setting: Setting, runs: int, seconds: float) -> Findings:
             progress.refresh()
             memory = subjects.startup.memory(setting.workers, setting.table, setting.seed, seconds)
         rates = {name: Rate(median(found), min(found), max(found)) for name, found in samples.items()}
-        copies = {name: engine.copy_s() for name, engine in subjects.engines.items()}
+        effort = {name: engine.effort() for name, engine in subjects.engines.items()}
         busy = {name: socket_run.busy() for name, socket_run in subjects.sockets.items()}
-        return Findings(rates, copies, busy, memory)
+        return Findings(rates, effort, busy, memory)

@@ -53,11 +53,11 @@ _LABELS = {
 class Findings:
     """By subject: rates in UPDATEs per second (memcpy: codes; starts: seconds); what explains them.
 
-    `copies` is a copy of a frame and its replies in seconds, `busy` the shares of cores, `memory` by key in bytes.
+    `effort` and `busy` are what engines and sockets say of themselves, `memory` is by key and in bytes.
     """
 
     rates: Mapping[str, Rate]
-    copies: Mapping[str, float]
+    effort: Mapping[str, Mapping[str, float]]
     busy: Mapping[str, Mapping[str, float]]
     memory: Mapping[str, int]
 
@@ -99,15 +99,19 @@ def describe(findings: Findings, setting: Setting, runs: int, seconds: float) ->
 def bounds(findings: Findings) -> dict[str, dict[str, Any]]:
     """Return by subject the figures that say what bounds it, and `text`, which draws them together."""
     found: dict[str, dict[str, Any]] = {}
-    for name, copy_s in findings.copies.items():
-        ns, copy_ns = 1e9 / findings.rates[name].median, copy_s * 1e9
-        text = f"{ns:,.0f} ns a packet and its share of replies, of which copying both once is {copy_ns:.0f}"
-        found[name] = {"ns_per_packet": round(ns, 1), "copy_ns_per_packet": round(copy_ns, 1), "text": text}
+    for name, effort in findings.effort.items():
+        ns = 1e9 / findings.rates[name].median
+        text = (
+            f"{ns:,.0f} ns an update and its share of replies, {effort['least_ns_per_packet']:,.0f} in the fastest"
+            f" call; to copy both once takes {effort['copy_ns_per_packet']:.0f}"
+        )
+        found[name] = {"ns_per_packet": round(ns, 1), **effort, "text": text}
     for name, busy in findings.busy.items():
         switch, load = (busy[f"{side}_user"] + busy[f"{side}_system"] for side in ("switch", "load"))
         text = (
             f"switch {switch:.0%} of a core ({busy['switch_system']:.0%} in the kernel),"
-            f" workers {load:.0%} ({busy['load_system']:.0%})"
+            f" {busy['switch_ns_per_packet']:,.0f} ns an update and its share of replies;"
+            f" workers {load:.0%} ({busy['load_system']:.0%}), {busy['load_ns_per_packet']:,.0f} ns"
         )
         if name == "socket" and "loopback" in findings.rates:
             share = findings.rates[name].median / findings.rates["loopback"].median
@@ -126,7 +130,8 @@ def show(report: dict[str, Any], console: Console) -> None:
     for name, label in _LABELS.items():
         key, packets = _CODES_KEYS[name], _PACKETS_KEYS.get(name)
         if report[key] is not None:
-            table.add_row(label, _range(report, key, 1e6, 1), _range(report, packets, 1, 0) if packets else "")
+            digits = 1 if report[key] > 1e6 else 3
+            table.add_row(label, _range(report, key, 1e6, digits), _range(report, packets, 1, 0) if packets else "")
     table.add_row("memcpy", _range(report, "memcpy_codes_per_s", 1e6, 0), "")
     console.print(table)
     for name, bound in report["bound"].items():

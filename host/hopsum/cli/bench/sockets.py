@@ -51,8 +51,12 @@ class SocketRun:
         self._switch_user_s = self._switch_system_s = 0.0
 
     def busy(self) -> dict[str, float | int | bool]:
-        """Return shares of one core's time, 0..1 (more for several threads), and what a system call moved."""
+        """Return shares of one core's time, 0..1 (more for several threads), the work of a packet, and of a call.
+
+        Work per packet hardly changes with what else the machine does, as rates do.
+        """
         total = self.total
+        switch_s = self._switch_user_s + self._switch_system_s
         shares = {
             "load_user": total.user_s,
             "load_system": total.system_s,
@@ -61,6 +65,8 @@ class SocketRun:
         }
         return {
             **{name: round(seconds / total.elapsed_s, 3) for name, seconds in shares.items()},
+            "load_ns_per_packet": round(1e9 * (total.user_s + total.system_s) / total.updates, 1),
+            "switch_ns_per_packet": round(1e9 * switch_s / total.updates, 1),
             "datagrams_per_send": round(total.updates / max(total.sends, 1), 1),
             "datagrams_per_receive": round(total.updates / max(total.receives, 1), 1),
             "retransmits": total.retransmits,

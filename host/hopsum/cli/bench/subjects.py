@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is measured, ready to run: switches, jobs and loads that all stand at the same time and take turns.
 
-part        subjects
----------------------------------------------------------------------------------------------------------------
-(always)    memcpy             packed codes, copied
-pipeline    native, interpreter       the engines, frames in memory
-sockets     socket, loopback          the switch process over UDP; the same datagrams without a switch
-bmv2        bmv2                      simple_switch_grpc over veth pairs; not where it is not installed
-naive       naive_native, naive_interpreter, naive_bmv2    benchmarks/naive; not outside a source tree
-start       cold_start, warm_start    the switch process, in seconds
+part          subjects
+----------------------------------------------------------------------------------------------------------------
+(always)      memcpy                          packed codes, copied
+pipeline      native, interpreter             the engines, frames in memory
+sockets       socket, loopback                the switch process over UDP; the same datagrams without a switch
+bmv2          bmv2                            simple_switch_grpc over veth pairs; not where it is not installed
+naive         naive_interpreter, naive_bmv2   benchmarks/naive; not outside a source tree
+naive-native  naive_native                    the same; only when asked for, since LLVM takes minutes for it at first
+start         cold_start, warm_start          the switch process, in seconds
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from hopsum_switch.backend import Backend
 from hopsum_topologies.bmv2 import bmv2_unavailable
 from hopsum_topologies.netns import Namespace
 
-PARTS = ("pipeline", "sockets", "bmv2", "naive", "start")
+PARTS = ("pipeline", "sockets", "bmv2", "naive", "naive-native", "start")
+DEFAULT_PARTS = tuple(part for part in PARTS if part != "naive-native")
 PIPELINE_SLOTS = 64
 BMV2_SLOTS = 32
 COPY_BYTES = 1 << 26
@@ -77,6 +79,7 @@ class Subjects:
             "sockets": self._open_sockets,
             "bmv2": self._open_bmv2,
             "naive": self._open_naive,
+            "naive-native": self._open_naive_native,
             "start": self._open_start,
         }
         for part in PARTS:
@@ -107,10 +110,14 @@ class Subjects:
         program = naive.naive_program()
         if program is None:
             return
-        self._add_engine("naive_native", Backend.NATIVE, naive.SLOTS, program)
         self._add_engine("naive_interpreter", Backend.INTERPRETER, naive.SLOTS, program)
         if self._home is not None:
             self._add_socket("naive_bmv2", self._naive_on_bmv2(program, self._home))
+
+    def _open_naive_native(self) -> None:
+        program = naive.naive_program()
+        if program is not None:
+            self._add_engine("naive_native", Backend.NATIVE, naive.SLOTS, program)
 
     def _naive_on_bmv2(self, program: tuple[Path, Path], home: Namespace) -> SocketRun:
         chosen = self._setting
