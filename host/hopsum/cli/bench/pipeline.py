@@ -30,6 +30,7 @@ from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.engine import Batch, NativeEngine, Outputs
+from hopsum_switch.program import load_program
 from hopsum_switch.server import SwitchServer
 
 _LOWER_BYTES = FRAME_OVERHEAD_BYTES - HOPSUM_BYTES
@@ -163,6 +164,8 @@ def engine_run(
     adapt: Adapt | None = None,
 ) -> Iterator[EngineRun]:
     """Start a switch in this process, push the program, make a job, and yield its engine ready to run."""
+    if backend is Backend.NATIVE:
+        engine_maker(backend)(load_program(program[0].read_text()))  # into the cache: a push must not take minutes
     with ExitStack() as stack:
         server = stack.enter_context(SwitchServer(make_engine=engine_maker(backend)))
         device: Device = stack.enter_context(NativeDevice(server.grpc_address, server.device_id))

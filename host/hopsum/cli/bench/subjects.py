@@ -8,7 +8,7 @@ pipeline      native, interpreter             the engines, frames in memory
 sockets       socket, loopback                the switch process over UDP; the same datagrams without a switch
 bmv2          bmv2                            simple_switch_grpc over veth pairs; not where it is not installed
 naive         naive_interpreter, naive_bmv2   benchmarks/naive; not outside a source tree
-naive-native  naive_native                    the same; only when asked for, since LLVM takes minutes for it at first
+naive-native  naive_native                    the same; only when asked for, since LLVM takes a minute for it at first
 start         cold_start, warm_start          the switch process, in seconds
 """
 
