@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile p4/v1model with p4c's bmv2 back end and write p4/build with its manifest.
+"""Compile p4/v1model and benchmarks/naive with p4c's bmv2 back end and write their build folders with manifests.
 
-The manifest names the compiler's version, every flag and the hash of every source, so that a test without p4c notices
+A manifest names the compiler's version, every flag and the hash of every source, so that a test without p4c notices
 stale artefacts and a test with the same p4c can compile again and compare.
 """
 
@@ -14,35 +14,57 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-P4 = ROOT / "p4"
-BUILD = P4 / "build"
 COMPILER = "p4c-bm2-ss"
-MAIN = "v1model/main.p4"
-ARTEFACTS = ("hopsum.json", "hopsum.p4info.txtpb")
-# Shared constants are for every architecture, so some are unused in each. Paths are relative to p4/, because the JSON
-# embeds them. Local copy propagation would inline every intermediate of the lookup into each of its uses and blow
-# the program up.
+# Shared constants are for every architecture, so some are unused in each. Local copy propagation would inline every
+# intermediate of the lookup into each of its uses and blow the program up.
 FLAGS = (
     *("--arch", "v1model", "--std", "p4-16", "--Wdisable=unused"),
     *("--excludeMidendPasses", "P4::LocalCopyPropagation"),
 )
 
 
+@dataclass(frozen=True)
+class Program:
+    """A program: `folder` is where p4c runs, and what paths are relative to, because the JSON embeds them."""
+
+    folder: Path
+    main: str
+    source_folders: tuple[Path, ...]
+    build: Path
+    stem: str
+
+    @property
+    def artefacts(self) -> tuple[str, str]:
+        """What p4c writes: JSON and P4Info."""
+        return f"{self.stem}.json", f"{self.stem}.p4info.txtpb"
+
+    @property
+    def flags(self) -> list[str]:
+        """Everything on p4c's command line but the outputs."""
+        return [*FLAGS, self.main]
+
+    def source_hashes(self) -> dict[str, str]:
+        """Return SHA-256 of all P4 sources by path relative to `folder`, sorted."""
+        paths = sorted(path for folder in self.source_folders for path in folder.glob("*.p4"))
+        return {str(path.relative_to(self.folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+P4 = ROOT / "p4"
+NAIVE = ROOT / "benchmarks" / "naive"
+PROGRAMS = (
+    Program(P4, "v1model/main.p4", (P4 / "shared", P4 / "v1model"), P4 / "build", "hopsum"),
+    Program(ROOT, "benchmarks/naive/main.p4", (P4 / "shared", P4 / "v1model", NAIVE), NAIVE / "build", "naive"),
+)
+
+NAMES = tuple(program.stem for program in PROGRAMS)
+
+
 class CompileError(Exception):
     """p4c is missing or refused the program; the message says what to do."""
-
-
-def sources() -> list[Path]:
-    """Return all P4 sources that the v1model program is made of, sorted."""
-    return sorted([*(P4 / "shared").glob("*.p4"), *(P4 / "v1model").glob("*.p4")])
-
-
-def source_hashes() -> dict[str, str]:
-    """Return SHA-256 by path relative to p4/."""
-    return {str(path.relative_to(P4)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sources()}
 
 
 def compiler_version() -> str | None:
@@ -53,16 +75,16 @@ def compiler_version() -> str | None:
     return (done.stdout + done.stderr).split("Version")[-1].split()[0]
 
 
-def compile_into(folder: Path) -> None:
-    """Compile into `folder`, which afterwards holds ARTEFACTS; raises CompileError with p4c's own words."""
+def compile_into(program: Program, folder: Path) -> None:
+    """Compile into `folder`, which afterwards holds the artefacts; raises CompileError with p4c's own words."""
     if compiler_version() is None:
         raise CompileError(f"{COMPILER} is not on PATH: install p4lang's p4c package, then run this again")
-    json_path, p4info_path = (str(folder / artefact) for artefact in ARTEFACTS)
-    command = [COMPILER, *FLAGS, "--p4runtime-files", p4info_path, "-o", json_path, MAIN]
-    done = subprocess.run(command, cwd=P4, capture_output=True, text=True, check=False)
+    json_path, p4info_path = (str(folder / artefact) for artefact in program.artefacts)
+    command = [COMPILER, *FLAGS, "--p4runtime-files", p4info_path, "-o", json_path, program.main]
+    done = subprocess.run(command, cwd=program.folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise CompileError(f"{COMPILER} refused {MAIN}:\n{done.stderr}")
-    normalise(folder / ARTEFACTS[0])
+        raise CompileError(f"{COMPILER} refused {program.main}:\n{done.stderr}")
+    normalise(Path(json_path))
 
 
 def normalise(path: Path) -> None:
@@ -72,37 +94,51 @@ def normalise(path: Path) -> None:
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def manifest() -> dict[str, object]:
-    """Return what p4/build/manifest.json should say for the sources and artefacts as they stand."""
+def manifest(program: Program) -> dict[str, object]:
+    """Return what a build folder's manifest.json should say for the sources and artefacts as they stand."""
+    built = {name: hashlib.sha256((program.build / name).read_bytes()).hexdigest() for name in program.artefacts}
     return {
         "compiler": COMPILER,
         "version": compiler_version(),
-        "flags": [*FLAGS, MAIN],
-        "sources": source_hashes(),
-        "artefacts": {name: hashlib.sha256((BUILD / name).read_bytes()).hexdigest() for name in ARTEFACTS},
+        "flags": program.flags,
+        "sources": program.source_hashes(),
+        "artefacts": built,
     }
 
 
 def main() -> int:
     """Compile and write; with --check, compile elsewhere and compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if p4/build is stale")
+    parser.add_argument(
+        "programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(NAMES)}; all by default (naive takes minutes)"
+    )
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a build folder is stale")
     args = parser.parse_args()
+    if unknown := set(args.programs) - set(NAMES):
+        parser.error(f"no program {', '.join(sorted(unknown))}: there are {', '.join(NAMES)}")
+    wanted = [program for program in PROGRAMS if program.stem in (args.programs or NAMES)]
     try:
-        with tempfile.TemporaryDirectory() as name:
-            compile_into(Path(name))
-            stale = [a for a in ARTEFACTS if not same(Path(name) / a, BUILD / a)]
-            if args.check:
-                print("p4/build is fresh" if not stale else f"p4/build is stale: {', '.join(stale)}; run make p4")
-                return 1 if stale else 0
-            BUILD.mkdir(exist_ok=True)
-            for artefact in ARTEFACTS:
-                shutil.copyfile(Path(name) / artefact, BUILD / artefact)
+        return max(make(program, check=args.check) for program in wanted)
     except CompileError as error:
         print(error, file=sys.stderr)
         return 1
-    (BUILD / "manifest.json").write_text(json.dumps(manifest(), indent=2) + "\n")
-    print(f"wrote {', '.join(ARTEFACTS)} and manifest.json with p4c {compiler_version()}")
+
+
+def make(program: Program, *, check: bool) -> int:
+    """Compile a program; write its build folder, or compare with it and return 1 where it is stale."""
+    build = program.build
+    where = build.relative_to(ROOT)
+    with tempfile.TemporaryDirectory() as name:
+        compile_into(program, Path(name))
+        stale = [a for a in program.artefacts if not same(Path(name) / a, build / a)]
+        if check:
+            print(f"{where} is fresh" if not stale else f"{where} is stale: {', '.join(stale)}; run make p4")
+            return 1 if stale else 0
+        build.mkdir(exist_ok=True)
+        for artefact in program.artefacts:
+            shutil.copyfile(Path(name) / artefact, build / artefact)
+    (build / "manifest.json").write_text(json.dumps(manifest(program), indent=2) + "\n")
+    print(f"wrote {', '.join(program.artefacts)} and manifest.json with p4c {compiler_version()}")
     return 0
 
 

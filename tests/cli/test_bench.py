@@ -8,6 +8,9 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
+from hopsum.cli.bench import dataplane
 from hopsum_topologies.bmv2 import bmv2_unavailable
 
 
@@ -25,14 +28,64 @@ def bench(*arguments: str) -> dict[str, Any]:
     return report
 
 
-def test_dataplane() -> None:
-    report = bench("dataplane", "--scale", "0.05")
-    keys = ["native.pipeline_codes_per_s", "native.socket_codes_per_s", "native.packets_per_s", "memcpy_codes_per_s"]
-    keys += [] if bmv2_unavailable() else ["bmv2.codes_per_s", "bmv2.packets_per_s"]
-    for key in keys:
-        assert 0 < report[f"{key}_min"] <= report[key] <= report[f"{key}_max"], key
-    assert (report["bmv2.codes_per_s"] is None) == (bmv2_unavailable() is not None)
-    assert report["lanes"] == 1024
+RATES = {
+    "pipeline": ["native.pipeline_codes_per_s", "interpreter.pipeline_codes_per_s"],
+    "sockets": ["native.socket_codes_per_s", "native.packets_per_s", "loopback_codes_per_s"],
+    "bmv2": ["bmv2.codes_per_s", "bmv2.packets_per_s"],
+    "naive": ["naive.interpreter_pipeline_codes_per_s", "naive.bmv2_codes_per_s"],
+    "naive-native": ["naive.native_pipeline_codes_per_s"],
+    "start": ["native.cold_start_s", "native.warm_start_s"],
+}
+
+
+def check(report: dict[str, Any], parts: set[str]) -> None:
+    """See that what was measured has figures, and everything else has the key and no figure."""
+    without_bmv2 = bmv2_unavailable() is not None
+    for part, keys in RATES.items():
+        for key in keys:
+            if part in parts and not (without_bmv2 and "bmv2" in key):
+                assert 0 < report[f"{key}_min"] <= report[key] <= report[f"{key}_max"], key
+            else:
+                assert report[key] is None, key
+    assert 0 < report["memcpy_codes_per_s_min"] <= report["memcpy_codes_per_s"]
+    assert (report["lanes"], report["workers"], report["seed"]) == (1024, 4, 1)
+    assert len(report["programs"]["hopsum"]) == 64
+
+
+def test_dataplane_without_bmv2() -> None:
+    parts = {"pipeline", "sockets"}
+    report = bench("dataplane", *(f"--only={part}" for part in parts), "--seconds=0.02", "--slots=31")
+    check(report, parts)
+    assert report["bound"]["socket"]["retransmits"] >= 0
+    assert {"load_user", "load_system", "switch_user", "switch_system"} <= set(report["bound"]["loopback"])
+    assert report["bound"]["native"]["ns_per_packet"] >= report["bound"]["native"]["least_ns_per_packet"] > 0
+    assert report["bound"]["native"]["copy_ns_per_packet"] > 0
+    assert all(bound["text"] for bound in report["bound"].values())
+
+
+def test_dataplane_on_bmv2() -> None:
+    report = bench("dataplane", "--only=bmv2", "--seconds=0.05", "--runs=1")
+    check(report, {"bmv2"})
+    assert ("bmv2" in report["versions"]) == (bmv2_unavailable() is None)
+
+
+def test_naive_program() -> None:
+    """Every sum of it is compared with numpy's by the benchmark itself."""
+    check(bench("dataplane", "--only=naive", "--seconds=0.02", "--runs=1"), {"naive"})
+
+
+def test_start() -> None:
+    report = bench("dataplane", "--only=start", "--seconds=0.05", "--runs=1")
+    check(report, {"start"})
+    assert report["native.peak_bytes"] >= report["native.rss_bytes"] > 1 << 20
+    assert report["native.peak_bytes_cold"] >= report["native.rss_bytes_cold"] > 1 << 20
+
+
+@pytest.mark.parametrize("arguments", [["--runs=0"], ["--seconds=0"], ["--workers=17"], ["--slots=4096"], ["--only=x"]])
+def test_dataplane_refuses(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as refusal:
+        dataplane.main(arguments)
+    assert refusal.value.code == 2
 
 
 def test_codec() -> None:

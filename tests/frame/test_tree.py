@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
     path
-    for folder in ("host", "switch", "controlplane", "topologies", "ptf_tests", "tests", "tools", "p4")
+    for folder in ("host", "switch", "controlplane", "topologies", "ptf_tests", "tests", "tools", "p4", "benchmarks")
     for path in sorted((ROOT / folder).rglob("*"))
     if path.suffix in {".py", ".p4"} and "__pycache__" not in path.parts
 ]

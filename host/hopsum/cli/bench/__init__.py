@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum bench WHAT`: measurements, each with the machine, versions, commit and seed that made it.
 
-codec     elements per second and error of every codec and backend
-dataplane codes per second of the switches
-load      sockets that keep a switch busy
-timing    medians of alternating runs; where they ran
+codec      elements per second and error of every codec and backend
+dataplane  codes per second of the switches
+  subjects   what is measured, all of it standing at the same time
+  pipeline   engines in memory; sockets, load, echo: switch processes under load; startup: until `ready`, and memory
+  naive      the program of benchmarks/naive behind the shipped one's control plane
+  traffic    datagrams made beforehand, and the sums they must bring; placement: cores and their use
+  report     figures as JSON and as a table
+timing     medians of alternating runs; where they ran
 """
 
 from __future__ import annotations

@@ -17,15 +17,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Units per second over several runs."""
+    """Units per second (or seconds) over several runs."""
 
     median: float
     low: float
     high: float
 
-    def as_json(self, key: str) -> dict[str, int]:
-        """Return key, key_min and key_max, rounded to whole units."""
-        return {key: round(self.median), f"{key}_min": round(self.low), f"{key}_max": round(self.high)}
+    def as_json(self, key: str, digits: int | None = None) -> dict[str, float]:
+        """Return key, key_min and key_max, rounded to whole units or to so many decimal digits."""
+        values = {key: self.median, f"{key}_min": self.low, f"{key}_max": self.high}
+        return {name: round(value, digits) for name, value in values.items()}
 
 
 def measure(actions: Mapping[str, Callable[[], object]], units: int, runs: int) -> dict[str, Rate]:

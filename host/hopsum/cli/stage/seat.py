@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Thread
+from typing import TypeVar
 
+from hopsum.transport.batches import PLAIN, BatchLink
 from hopsum.transport.link import UdpLink
 from hopsum_controlplane import WorkerEndpoint
 from hopsum_topologies.netns import enter_namespace
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +36,31 @@ class Seat:
 
 def open_link(seat: Seat) -> UdpLink:
     """Open the worker's data socket where it belongs. Raises OSError or TopologyError when that fails."""
-    if seat.namespace is None:
-        return UdpLink((seat.ip, 0), seat.switch)
-    opened: list[UdpLink | BaseException] = []
+    return at_seat(seat, lambda: UdpLink((seat.ip, 0), seat.switch))
 
-    def enter_and_open(namespace: str) -> None:
+
+def open_batch_link(seat: Seat) -> BatchLink:
+    """Open a socket for many datagrams a call there; plain where a switch takes frames from a veth. Raises as above."""
+    offload = None if seat.namespace is None else PLAIN
+    return at_seat(seat, lambda: BatchLink((seat.ip, 0), seat.switch, offload))
+
+
+def at_seat(seat: Seat, make: Callable[[], T]) -> T:
+    """Return what `make` makes in the seat's namespace; what it raises is raised here."""
+    if seat.namespace is None:
+        return make()
+    namespace, made, failed = seat.namespace, list[T](), list[BaseException]()
+
+    def enter_and_make() -> None:
         try:
             enter_namespace(namespace)  # of this thread, which ends with it
-            opened.append(UdpLink((seat.ip, 0), seat.switch))
+            made.append(make())
         except BaseException as error:
-            opened.append(error)
+            failed.append(error)
 
-    thread = Thread(target=enter_and_open, args=(seat.namespace,))
+    thread = Thread(target=enter_and_make)
     thread.start()
     thread.join()
-    if isinstance(opened[0], BaseException):
-        raise opened[0]
-    return opened[0]
+    if failed:
+        raise failed[0]
+    return made[0]

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from hopsum.cli.stage.seat import Seat
 from hopsum.wire import HOPSUM_UDP_PORT
@@ -53,16 +54,23 @@ class Stage:
     seats: tuple[Seat, ...]
     where: str
     """In words, what runs."""
+    pid: int
+    """The switch's process."""
     read_interfaces: Callable[[], InterfaceCounters]
     """Reads the interfaces themselves, not the program's counters."""
 
 
 @contextmanager
-def native_stage(workers: int) -> Iterator[Stage]:
-    """Run the embedded switch; all workers share its one UDP port on loopback."""
+def native_stage(
+    workers: int, *, extra: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Iterator[Stage]:
+    """Run the embedded switch; all workers share its one UDP port on loopback.
+
+    `extra` are more arguments of its command, `environment` is its environment instead of ours.
+    """
     json, p4info = compiled_program()
     with ExitStack() as stack:
-        switch = stack.enter_context(NativeSwitch(json, p4info))
+        switch = stack.enter_context(NativeSwitch(json, p4info, extra=extra, environment=environment))
         device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
         device.push(Pipeline.load(json, p4info))
         management = stack.enter_context(ManagementClient(switch.address))
@@ -73,7 +81,7 @@ def native_stage(workers: int) -> Iterator[Stage]:
             for rank in range(workers)
         )
         where = f"embedded switch, process {switch.process.pid}, UDP {bound}"
-        yield Stage(device, seats, where, partial(_read_ports, management))
+        yield Stage(device, seats, where, switch.process.pid, partial(_read_ports, management))
 
 
 def _read_ports(management: ManagementClient) -> InterfaceCounters:
@@ -83,8 +91,15 @@ def _read_ports(management: ManagementClient) -> InterfaceCounters:
 
 
 @contextmanager
-def bmv2_stage(workers: int) -> Iterator[Stage]:
+def bmv2_stage(
+    workers: int, *, home: Namespace | None = None, program: tuple[Path, Path] | None = None, prefix: str = "s"
+) -> Iterator[Stage]:
     """Run simple_switch_grpc in a network namespace, every worker in its own, with a veth pair between.
+
+    Args:
+        home: the switch's namespace, in which the calling thread is and stays: for several switches in one process,
+            whose interfaces there begin with different `prefix`es. By default one is made, and entered for the block.
+        program: JSON and P4Info instead of ours.
 
     Raises TopologyError when bmv2 is not installed or namespaces cannot be made.
     """
@@ -92,15 +107,17 @@ def bmv2_stage(workers: int) -> Iterator[Stage]:
     if reason is not None:
         raise TopologyError(f"bmv2 cannot run here: {reason}; install p4lang-bmv2 and be root, or use --target native")
     with ExitStack() as stack:
-        home = stack.enter_context(Namespace())
-        seats = tuple(_seat(stack, home, rank) for rank in range(workers))
-        # gRPC's threads live where the thread that starts them does: so all of it happens inside.
-        stack.enter_context(home.inside())
-        switch = stack.enter_context(Bmv2Switch({seat.port: f"s{seat.port}" for seat in seats}))
+        if home is None:
+            home = stack.enter_context(Namespace())
+            # gRPC's threads live where the thread that starts them does: so all of it happens inside.
+            stack.enter_context(home.inside())
+        interfaces = {rank + 1: f"{prefix}{rank + 1}" for rank in range(workers)}
+        seats = tuple(_seat(stack, home, rank, interfaces[rank + 1]) for rank in range(workers))
+        switch = stack.enter_context(Bmv2Switch(interfaces))
         device = stack.enter_context(Bmv2Device(switch.address, switch.device_id))
-        device.push(Pipeline.load(*compiled_program()))
+        device.push(Pipeline.load(*(program or compiled_program())))
         where = f"bmv2, process {switch.process.pid}, namespace {home.name}"
-        yield Stage(device, seats, where, partial(_read_veths, home, [f"s{seat.port}" for seat in seats]))
+        yield Stage(device, seats, where, switch.process.pid, partial(_read_veths, home, list(interfaces.values())))
 
 
 def _read_veths(home: Namespace, names: list[str]) -> InterfaceCounters:
@@ -109,10 +126,10 @@ def _read_veths(home: Namespace, names: list[str]) -> InterfaceCounters:
     return InterfaceCounters(*(sum(int(link[way][what]) for link in links) for way, what in fields))
 
 
-def _seat(stack: ExitStack, home: Namespace, rank: int) -> Seat:
+def _seat(stack: ExitStack, home: Namespace, rank: int, interface: str) -> Seat:
     port, mac, ip = rank + 1, f"02:00:00:00:02:{rank:02x}", f"10.0.0.{rank + 1}"
     away = stack.enter_context(Namespace())
-    away.add_veth("eth0", f"s{port}", home)
+    away.add_veth("eth0", interface, home)
     away.ip("link", "set", "dev", "eth0", "address", mac)
     away.ip("addr", "add", f"{ip}/24", "dev", "eth0")
     away.ip("neigh", "add", SWITCH.ip, "lladdr", SWITCH.mac, "dev", "eth0", "nud", "permanent")
@@ -121,4 +138,5 @@ def _seat(stack: ExitStack, home: Namespace, rank: int) -> Seat:
 
 def stage(target: str, workers: int) -> AbstractContextManager[Stage]:
     """Return the stage of a target, `native` or `bmv2`."""
-    return {"native": native_stage, "bmv2": bmv2_stage}[target](workers)
+    stages: dict[str, Callable[[int], AbstractContextManager[Stage]]] = {"native": native_stage, "bmv2": bmv2_stage}
+    return stages[target](workers)

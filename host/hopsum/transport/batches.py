@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many datagrams of one size per system call: UDP_SEGMENT to send, UDP_GRO to receive, plain calls where neither works.
+
+With UDP_SEGMENT the kernel cuts one buffer into datagrams; with UDP_GRO it hands over a run of equal datagrams of one
+sender in one buffer, and says where to cut. What travels is the same datagrams either way. Towards a switch that takes
+whole frames from a veth (bmv2) ask for `PLAIN`: a train of datagrams would reach it as one frame of 22 kB.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.transport.link import DATAGRAM_BYTES_MAX, RECEIVE_BUFFER_BYTES, LinkStatistics
+
+SOL_UDP: Final = 17
+UDP_SEGMENT: Final = 103
+UDP_GRO: Final = 104
+SEGMENTS_MAX: Final = 64
+"""Datagrams of one send: what every kernel with UDP_SEGMENT takes."""
+TRAIN_BYTES_MAX: Final = 65507
+"""Payload of one send: 65535 less the headers of IPv4 and UDP."""
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(4)
+_REFUSES_SEGMENTS: Final = {errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP}
+"""No checksum offload on the way, an MTU below the datagram, or a kernel with other limits."""
+
+
+class Offload(NamedTuple):
+    """Which help of the kernel's a socket uses."""
+
+    segment: bool
+    gro: bool
+
+
+PLAIN: Final = Offload(segment=False, gro=False)
+
+
+class Run(NamedTuple):
+    """Datagrams one behind the other in a buffer, of `datagram_bytes` each; the last may be shorter."""
+
+    start: int
+    stop: int
+    datagram_bytes: int
+
+
+@dataclass(slots=True)
+class BatchStatistics(LinkStatistics):
+    """As of any link, and how often the kernel was called."""
+
+    sends: int = 0
+    receives: int = 0
+    refused_trains: int = 0
+    """Sends with UDP_SEGMENT that the kernel refused: plain ones from then on."""
+
+
+def probe_offload() -> Offload:
+    """Return what this kernel does on loopback, found by sending two datagrams at once."""
+    with _socket() as receiver, _socket() as sender:
+        receiver.bind(("127.0.0.1", 0))
+        receiver.settimeout(1.0)
+        gro = _set(receiver, UDP_GRO, 1)
+        sender.connect(receiver.getsockname())
+        if not _set(sender, UDP_SEGMENT, 8):
+            return Offload(False, gro)
+        try:
+            sender.send(bytes(16))
+            first = receiver.recvmsg(64, _ANCILLARY_BYTES)
+        except OSError:  # refused, or nothing came
+            return Offload(False, gro)
+        return Offload(True, gro and (len(first[0]) != 16 or _datagram_bytes(first[1], 16) == 8))
+
+
+class BatchLink:
+    """An ordinary UDP socket, connected, that moves datagrams by the batch. Not thread-safe.
+
+    Args:
+        local: (IPv4 address, port) to send from. Port 0: any.
+        switch: (IPv4 address, port) of the service.
+        offload: None asks the kernel (`probe_offload`).
+
+    Raises:
+        OSError: the local address is not this host's, or the port is taken.
+    """
+
+    def __init__(self, local: tuple[str, int], switch: tuple[str, int], offload: Offload | None = None) -> None:
+        self.statistics = BatchStatistics()
+        wanted = probe_offload() if offload is None else offload
+        self._segment_bytes = 0
+        self._socket = _socket()
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            self._socket.bind(local)
+            self._socket.connect(switch)
+            gro = wanted.gro and _set(self._socket, UDP_GRO, 1)
+        except OSError:
+            self._socket.close()
+            raise
+        self.offload = Offload(wanted.segment, gro)
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """The address that datagrams are sent from."""
+        host, port = self._socket.getsockname()
+        return host, port
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+        return self._socket.fileno()
+
+    def send(self, datagrams: NDArray[np.uint8]) -> None:
+        """Send rows of uint8[n, bytes], C-contiguous, one datagram each in this order, or lose some of them."""
+        count, size = datagrams.shape
+        most = max(1, min(SEGMENTS_MAX, TRAIN_BYTES_MAX // size)) if self.offload.segment else 1
+        for first in range(0, count, most):
+            self._send_train(datagrams[first : first + most])
+
+    def receive(self, buffer: NDArray[np.uint8]) -> list[Run]:
+        """Take what has arrived, without waiting, while `buffer` has room for the largest datagram.
+
+        Args:
+            buffer: uint8[bytes], contiguous; at least 65535 bytes. Runs lie in it one behind the other.
+        """
+        runs: list[Run] = []
+        view, at, last = buffer.data, 0, len(buffer) - DATAGRAM_BYTES_MAX
+        datagrams = 0
+        while at <= last:
+            try:
+                size, ancillary, _, _ = self._socket.recvmsg_into([view[at:]], _ANCILLARY_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            except ConnectionRefusedError:  # the ICMP answer to an earlier datagram
+                self.statistics.unreachable += 1
+                continue
+            self.statistics.receives += 1
+            if size:
+                each = _datagram_bytes(ancillary, size)
+                runs.append(Run(at, at + size, each))
+                datagrams += -(-size // each)
+                at += size
+        self.statistics.datagrams_received += datagrams
+        self.statistics.bytes_received += at
+        return runs
+
+    def close(self) -> None:
+        """Give the socket back."""
+        self._socket.close()
+
+    def _send_train(self, train: NDArray[np.uint8]) -> None:
+        """Send what fits one call."""
+        count, size = train.shape
+        try:
+            # A size that was set stays: one longer datagram alone would be cut by it too.
+            if self.offload.segment and size != self._segment_bytes and (count > 1 or self._segment_bytes):
+                self._socket.setsockopt(SOL_UDP, UDP_SEGMENT, size)
+                self._segment_bytes = size
+            self._socket.send(train.data)
+        except ConnectionRefusedError:  # the ICMP answer to an earlier one; these were not sent
+            self.statistics.unreachable += 1
+            return
+        except OSError as error:
+            if count == 1 or error.errno not in _REFUSES_SEGMENTS:
+                raise
+            self._send_singly(train)
+            return
+        self.statistics.sends += 1
+        self.statistics.datagrams_sent += count
+        self.statistics.bytes_sent += count * size
+
+    def _send_singly(self, train: NDArray[np.uint8]) -> None:
+        self.offload = self.offload._replace(segment=False)
+        self.statistics.refused_trains += 1
+        if self._segment_bytes:
+            self._socket.setsockopt(SOL_UDP, UDP_SEGMENT, 0)
+            self._segment_bytes = 0
+        for number in range(len(train)):
+            self._send_train(train[number : number + 1])
+
+
+def rows_of(buffer: NDArray[np.uint8], runs: Sequence[Run], datagram_bytes: int) -> NDArray[np.uint8]:
+    """Return the datagrams of one size as uint8[n, datagram_bytes]; others are left out.
+
+    A view of the buffer where all that arrived has this size, else a copy.
+    """
+    if all(run.datagram_bytes == datagram_bytes and not (run.stop - run.start) % datagram_bytes for run in runs):
+        stop = runs[-1].stop if runs else 0
+        return buffer[:stop].reshape(-1, datagram_bytes)
+    parts = []
+    for start, stop, each in runs:
+        if each == datagram_bytes:
+            parts.append(buffer[start : stop - (stop - start) % each])
+        elif (stop - start) % each == datagram_bytes:
+            parts.append(buffer[stop - datagram_bytes : stop])
+    return np.concatenate(parts).reshape(-1, datagram_bytes) if parts else buffer[:0].reshape(-1, datagram_bytes)
+
+
+def datagrams_of(buffer: NDArray[np.uint8], runs: Sequence[Run]) -> list[bytes]:
+    """Return copies of all datagrams, in the order of arrival."""
+    return [
+        buffer[at : min(at + run.datagram_bytes, run.stop)].tobytes()
+        for run in runs
+        for at in range(run.start, run.stop, run.datagram_bytes)
+    ]
+
+
+def _socket() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+
+def _set(sock: socket.socket, option: int, value: int) -> bool:
+    try:
+        sock.setsockopt(SOL_UDP, option, value)
+    except OSError:
+        return False
+    return True
+
+
+def _datagram_bytes(ancillary: Sequence[tuple[int, int, bytes]], received: int) -> int:
+    """Return where to cut what was received: nothing is said of a datagram that came alone."""
+    for level, kind, data in ancillary:
+        if level == SOL_UDP and kind == UDP_GRO and len(data) >= 4:
+            return int(struct.unpack("=i", data[:4])[0]) or received
+    return received

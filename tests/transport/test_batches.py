@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of datagrams: whatever the kernel helps with, the other side gets the datagrams that were sent, in order."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsum.transport.batches import (
+    PLAIN,
+    SEGMENTS_MAX,
+    UDP_SEGMENT,
+    BatchLink,
+    Offload,
+    Run,
+    datagrams_of,
+    probe_offload,
+    rows_of,
+)
+
+LOCALHOST = "127.0.0.1"
+BUFFER_BYTES = 1 << 20
+WAIT_S = 10.0
+KERNEL = probe_offload()
+OFFLOADS = sorted({PLAIN, KERNEL, Offload(KERNEL.segment, False), Offload(False, KERNEL.gro)})
+
+batches = st.lists(st.tuples(st.integers(1, 70), st.sampled_from([1, 32, 544, 1056, 1472])), min_size=1, max_size=6)
+
+
+@contextmanager
+def pair(sender: Offload, receiver: Offload) -> Iterator[tuple[BatchLink, BatchLink]]:
+    """Two links that are each other's switch."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as placeholder:
+        placeholder.bind((LOCALHOST, 0))
+        local = placeholder.getsockname()
+    with ExitStack() as stack:
+        to = BatchLink(local, (LOCALHOST, 9), receiver)
+        stack.callback(to.close)
+        link = BatchLink((LOCALHOST, 0), to.local, sender)
+        stack.callback(link.close)
+        to._socket.connect(link.local)
+        yield link, to
+
+
+def take(link: BatchLink, count: int) -> list[bytes]:
+    """Receive so many datagrams."""
+    buffer = np.empty(BUFFER_BYTES, np.uint8)
+    datagrams: list[bytes] = []
+    while len(datagrams) < count:
+        assert select.select([link], [], [], WAIT_S)[0], f"{len(datagrams)} of {count} came"
+        datagrams += datagrams_of(buffer, link.receive(buffer))
+    return datagrams
+
+
+@pytest.mark.parametrize("sender", OFFLOADS)
+@pytest.mark.parametrize("receiver", OFFLOADS)
+@given(batches=batches, seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=15, deadline=None)
+def test_batches_arrive_as_the_datagrams_that_they_are(
+    sender: Offload, receiver: Offload, batches: list[tuple[int, int]], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    with pair(sender, receiver) as (link, to):
+        for shape in batches:
+            rows = rng.integers(0, 256, shape, dtype=np.uint8)
+            link.send(rows)
+            assert take(to, len(rows)) == [row.tobytes() for row in rows]
+        sent = sum(count for count, _ in batches)
+        octets = sum(count * size for count, size in batches)
+        assert (link.statistics.datagrams_sent, link.statistics.bytes_sent) == (sent, octets)
+        assert (to.statistics.datagrams_received, to.statistics.bytes_received) == (sent, octets)
+        assert link.offload.segment == sender.segment
+
+
+@pytest.mark.parametrize("receiver", OFFLOADS)
+def test_sizes_follow_each_other_without_a_pause(receiver: Offload) -> None:
+    """A size that was set for a train must not cut the longer datagram that follows alone."""
+    with pair(KERNEL, receiver) as (link, to):
+        batches = [np.full((n, size), n, np.uint8) for n, size in ((5, 32), (1, 1056), (3, 1056), (1, 31), (2, 544))]
+        for rows in batches:
+            link.send(rows)
+        assert take(to, 12) == [row.tobytes() for rows in batches for row in rows]
+
+
+@pytest.mark.skipif(not KERNEL.segment, reason="this kernel has no UDP_SEGMENT")
+def test_a_train_is_one_call() -> None:
+    with pair(KERNEL, KERNEL) as (link, to):
+        link.send(np.zeros((2 * SEGMENTS_MAX, 64), np.uint8))
+        assert link.statistics.sends == 2
+        take(to, 2 * SEGMENTS_MAX)
+        if KERNEL.gro:
+            assert to.statistics.receives == 2
+
+
+@pytest.mark.parametrize("refusal", [errno.EINVAL, errno.EIO])
+def test_a_kernel_that_refuses_trains_gets_datagrams(refusal: int) -> None:
+    class Refusing:
+        """A socket that takes UDP_SEGMENT and then refuses what it is for."""
+
+        def __init__(self, real: socket.socket) -> None:
+            self.real = real
+            self.segment_bytes = 0
+
+        def setsockopt(self, level: int, option: int, value: int) -> None:
+            assert option == UDP_SEGMENT
+            self.segment_bytes = value
+
+        def send(self, data: memoryview) -> int:
+            if self.segment_bytes and data.nbytes > self.segment_bytes:
+                raise OSError(refusal, "refused")
+            return self.real.send(data)
+
+    with pair(Offload(True, False), PLAIN) as (link, to):
+        real = link._socket
+        link._socket = Refusing(real)  # type: ignore[assignment]
+        rows = np.arange(20 * 100, dtype=np.uint8).reshape(20, 100)
+        link.send(rows)
+        link.send(rows)
+        link._socket = real
+        assert take(to, 40) == 2 * [row.tobytes() for row in rows]
+        assert (link.offload.segment, link.statistics.refused_trains) == (False, 1)
+
+
+def test_a_receive_leaves_what_has_no_room() -> None:
+    with pair(KERNEL, KERNEL) as (link, to):
+        rows = np.arange(300 * 544, dtype=np.uint8).reshape(300, 544)
+        link.send(rows)
+        small, got = np.empty(65535, np.uint8), list[bytes]()
+        while len(got) < 300:
+            assert select.select([to], [], [], WAIT_S)[0]
+            got += datagrams_of(small, to.receive(small))
+        assert got == [row.tobytes() for row in rows]
+
+
+def test_rows_of_a_size_are_found_among_others() -> None:
+    buffer = np.arange(100, dtype=np.uint8)
+    runs = [Run(0, 20, 10), Run(20, 45, 10), Run(45, 55, 10), Run(55, 70, 5), Run(70, 80, 25)]
+    assert rows_of(buffer, runs, 10)[:, 0].tolist() == [0, 10, 20, 30, 45, 70]
+    assert rows_of(buffer, runs, 5)[:, 0].tolist() == [40, 55, 60, 65]
+    assert rows_of(buffer, runs, 7).shape == (0, 7)
+    assert np.shares_memory(rows_of(buffer, runs[:1], 10), buffer)
+    assert rows_of(buffer, [], 10).shape == (0, 10)
+
+
+def test_nobody_listening_is_counted() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as placeholder:
+        placeholder.bind((LOCALHOST, 0))
+        gone = placeholder.getsockname()
+    link = BatchLink((LOCALHOST, 0), gone, KERNEL)
+    try:
+        rows = np.zeros((3, 64), np.uint8)
+        for _ in range(2):
+            link.send(rows)
+            select.select([link], [], [], 0.2)
+            link.receive(np.empty(65535, np.uint8))
+        assert link.statistics.unreachable > 0
+    finally:
+        link.close()
