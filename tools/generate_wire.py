@@ -26,12 +26,13 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = tuple(ROOT / "p4" / "shared" / name for name in ("constants.p4", "types.p4", "headers.p4"))
 TARGET = ROOT / "host" / "hopsum" / "wire" / "_layout.py"
 
-ENUMS = {"KIND_": "Kind", "FLAG_": "Flag", "OP_": "Op", "DROP_": "Drop", "EVENT_": "Event"}
+ENUMS = {"KIND_": "Kind", "FLAG_": "Flag", "OP_": "Op", "STATE_": "State", "DROP_": "Drop", "EVENT_": "Event"}
 """Prefix of the P4 constants that become members of an IntEnum."""
 ENUM_DOCS = {
     "Kind": "What a packet is.",
     "Flag": "Bits of the header's `flags`.",
     "Op": "What the switch does with a payload.",
+    "State": "What a slot copy holds: `count` of a STATE.",
     "Drop": "Why a packet was dropped: index into the switch's `drops` counter.",
     "Event": "What a packet did: index into a job's part of the switch's `job_events` counter.",
 }

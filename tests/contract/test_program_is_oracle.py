@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from hopsum.protocol.aggregator import FrameAggregator, JobConfig, SwitchConfig, WorkerConfig
+from hopsum.protocol.aggregator import JobConfig, SwitchConfig, WorkerConfig
+from hopsum.protocol.frame_aggregator import FrameAggregator
 from hopsum.wire import JOB_EVENTS, Drop, Event, Header, Kind, Op, up_bytes
 from hopsum.wire.frames import FramePath, build_frame, ipv4_checksum
 from hopsum_controlplane.artifacts import compiled_program

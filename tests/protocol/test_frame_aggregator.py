@@ -11,7 +11,8 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from hopsum.protocol.aggregator import Aggregator, FrameAggregator, SwitchConfig
+from hopsum.protocol.aggregator import Aggregator, SwitchConfig
+from hopsum.protocol.frame_aggregator import FrameAggregator
 from hopsum.wire import HOPSUM_UDP_PORT, Drop, Header, Op
 from hopsum.wire.frames import FramePath, build_frame
 from hopsum.wire.payload import SHAPES

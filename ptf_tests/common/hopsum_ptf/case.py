@@ -24,7 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 from ptf import testutils
 from ptf.base_tests import BaseTest
 
-from hopsum.protocol.aggregator import FrameAggregator, SwitchConfig
+from hopsum.protocol.aggregator import SwitchConfig
+from hopsum.protocol.frame_aggregator import FrameAggregator
 from hopsum.wire import Drop, Event, Header, Kind, Op
 from hopsum.wire.payload import lanes as lanes_of
 from hopsum_controlplane import Controller, Job, JobSpec, WorkerEndpoint
