@@ -10,6 +10,7 @@ const bit<16> ARP_REQUEST       = 1;
 const bit<16> ARP_REPLY         = 2;
 
 control Address(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    bit<1>   is_asked;                  // something that the switch does for its own address
     bit<1>   local_;
     mac_t    mac_;
     ipv4_t   address;
@@ -57,35 +58,34 @@ control Address(inout headers_t hdr, inout metadata_t meta, inout standard_metad
 
     apply {
         local_ = 0;
-        if (hdr.udp.isValid()) {
-            if (hdr.udp.dst_port == HOPSUM_UDP_PORT) {
-                address = hdr.ipv4.dst;
-                switch_address.apply();
-                if (local_ == 1) {
-                    meta.destination = DESTINATION_SERVICE;
-                }
+        mac_ = 0;
+        is_asked = 1;
+        address = hdr.ipv4.dst;
+        if (hdr.arp.isValid()) {
+            address = hdr.arp.target_ip;
+            if (hdr.arp.hardware != ARP_ETHERNET || hdr.arp.protocol != ETHERTYPE_IPV4 || hdr.arp.hardware_bytes != 6
+                    || hdr.arp.protocol_bytes != 4 || hdr.arp.operation != ARP_REQUEST) {
+                is_asked = 0;
             }
-        } else if (hdr.arp.isValid()) {
-            if (hdr.arp.hardware == ARP_ETHERNET && hdr.arp.protocol == ETHERTYPE_IPV4
-                    && hdr.arp.hardware_bytes == 6 && hdr.arp.protocol_bytes == 4
-                    && hdr.arp.operation == ARP_REQUEST) {
-                address = hdr.arp.target_ip;
-                switch_address.apply();
-                if (local_ == 1) {
-                    answer_arp();
-                }
+        } else if (hdr.udp.isValid()) {
+            if (hdr.udp.dst_port != HOPSUM_UDP_PORT) {
+                is_asked = 0;
             }
-        } else if (hdr.icmp.isValid()) {
-            if (hdr.icmp.type == ICMP_ECHO_REQUEST) {
-                address = hdr.ipv4.dst;
-                switch_address.apply();
-                if (local_ == 1) {
-                    if (standard_metadata.checksum_error == 1) {
-                        meta.drop_reason = DROP_BAD_CHECKSUM;
-                    } else {
-                        answer_echo();
-                    }
-                }
+        } else if (!hdr.icmp.isValid() || hdr.icmp.type != ICMP_ECHO_REQUEST) {
+            is_asked = 0;
+        }
+        if (is_asked == 1) {
+            switch_address.apply();
+        }
+        if (local_ == 1) {
+            if (hdr.udp.isValid()) {
+                meta.destination = DESTINATION_SERVICE;
+            } else if (hdr.arp.isValid()) {
+                answer_arp();
+            } else if (standard_metadata.checksum_error == 1) {
+                meta.drop_reason = DROP_BAD_CHECKSUM;
+            } else {
+                answer_echo();
             }
         }
     }
