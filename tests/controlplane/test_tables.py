@@ -112,7 +112,9 @@ def test_a_job_has_the_lookup_of_its_table_alone(
     ("probability", "threshold"),
     [(1.0, 2**32 - 1), (0.5, 2**31), (1e-30, 1), (2**-32, 1), (1 - 2**-40, 2**32 - 1), (0.01, 42949673)],
 )
-@pytest.mark.parametrize(("direction", "name"), [(Direction.INGRESS, "ingress_loss"), (Direction.EGRESS, "egress_loss")])
+@pytest.mark.parametrize(
+    ("direction", "name"), [(Direction.INGRESS, "ingress_loss"), (Direction.EGRESS, "egress_loss")]
+)
 def test_loss(probability: float, threshold: int, direction: Direction, name: str) -> None:
     assert loss.loss(direction, 510, probability) == [
         TableEntry(f"{name}.loss", {"port": 510}, f"{name}.lose", {"threshold": threshold})
