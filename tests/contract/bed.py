@@ -30,7 +30,7 @@ AnyEngine = Engine | NativeEngine
 
 
 def worker(rank: int) -> WorkerConfig:
-    return WorkerConfig(rank, 10 + rank % 8, 0x020000000100 + rank, 0x0A000001 + rank, 5000 + rank)
+    return WorkerConfig(rank, 10 + rank % 8, 0x020000000100 + rank, 0x0A000001 + rank, 5000 + rank % 100)
 
 
 def make_jobs(rng: random.Random) -> tuple[JobConfig, ...]:

@@ -260,7 +260,7 @@ def _resize(rng: random.Random, sent: Sent) -> Sent:
 
 
 def _other_port(rng: random.Random, sent: Sent) -> Sent:
-    return sent._replace(port=rng.choice((0, 1, 3, 10, 11, 12, 17, 511)))
+    return sent._replace(port=rng.choice((0, 1, 3, 10, 11, 12, 17, 510)))
 
 
 MUTATIONS: tuple[tuple[Callable[[random.Random, Sent], Sent], int], ...] = (
