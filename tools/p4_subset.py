@@ -176,6 +176,6 @@ def write_or_compare(target: Path, wanted: str, *, check: bool) -> int:
         target.write_text(wanted, encoding="utf-8")
         return 0
     present = target.read_text(encoding="utf-8") if target.exists() else ""
-    lines = (text.splitlines(keepends=True) for text in (present, wanted))
-    sys.stdout.writelines(difflib.unified_diff(*lines, target.name, "generated"))
+    lines = [text.splitlines(keepends=True) for text in (present, wanted)]
+    sys.stdout.writelines(difflib.unified_diff(lines[0], lines[1], target.name, "generated"))
     return int(present != wanted)

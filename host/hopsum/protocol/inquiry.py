@@ -36,7 +36,7 @@ class Inquiry:
         asked = self._asked if reduce.handle == self._handle else 0
         if asked == PROBES_MAX or self._answer_about(oldest) is not None:
             return None
-        return reduce.deadline_at - self._lead_s / 2**asked
+        return reduce.deadline_at - self._lead_s * 0.5**asked
 
     def ask(self, reduce: AllReduce, oldest: Place) -> bytes:
         """Return the PROBE about a place, to be sent now."""

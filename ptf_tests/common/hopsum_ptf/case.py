@@ -122,10 +122,14 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         self.device.write([control.quorum_update(job, quorum)])
         self.oracle.jobs[job.epoch] = replace(self.oracle.jobs[job.epoch], quorum=quorum)
 
-    def set_tables(self, job: Job, **tables: tuple[int, ...]) -> None:
+    def set_tables(
+        self, job: Job, *, table: tuple[int, ...] | None = None, table16: tuple[int, ...] | None = None
+    ) -> None:
         """Give a job tables that the controller would refuse because sums may leave their lanes."""
-        self.device.write(control.table_updates(job, tables))
-        self.oracle.jobs[job.epoch] = replace(self.oracle.jobs[job.epoch], **tables)
+        self.device.write(control.table_updates(job, table, table16))
+        told = self.oracle.jobs[job.epoch]
+        changed = replace(told, table=table or told.table, table16=table16 or told.table16)
+        self.oracle.jobs[job.epoch] = changed
 
     # ---- one frame ----------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -141,6 +141,7 @@ def quorum_update(job: Job, quorum: int) -> Update:
     return Modify(replace(entry, params={**entry.params, "quorum": quorum}))
 
 
-def table_updates(job: Job, tables: Mapping[str, tuple[int, ...]]) -> list[Update]:
-    """Return the updates that give a job with tables other ones: `table`, `table16`."""
-    return [Modify(entry) for entry in lookup.lookup(replace(job, spec=replace(job.spec, **tables)))]
+def table_updates(job: Job, table: tuple[int, ...] | None, table16: tuple[int, ...] | None) -> list[Update]:
+    """Return the updates that give a job with tables other ones."""
+    changed = replace(job, spec=replace(job.spec, table=table, table16=table16))
+    return [Modify(entry) for entry in lookup.lookup(changed)]
