@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hopsum.protocol.aggregator import JobConfig, SwitchConfig, WorkerConfig
@@ -59,7 +59,7 @@ class Bed:
     jobs: tuple[JobConfig, ...]
 
     @classmethod
-    def make(cls, rng: random.Random, backend: type[AnyEngine] = Engine, *, seed: int = 0) -> Bed:
+    def make(cls, rng: random.Random, backend: Callable[..., AnyEngine] = Engine, *, seed: int = 0) -> Bed:
         jobs = make_jobs(rng)
         bed = cls(backend(PROGRAM, seed=seed), FrameAggregator(SWITCH, jobs), jobs)
         bed._configure()
