@@ -11,7 +11,6 @@ The recordings are replaced only when every case passed on bmv2.
 from __future__ import annotations
 
 import argparse
-import ast
 import datetime
 import difflib
 import hashlib
@@ -19,7 +18,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -28,13 +26,13 @@ ROOT = Path(__file__).resolve().parent.parent
 # Installed or not, the packages of this tree are the ones meant.
 sys.path[:0] = [str(ROOT / name) for name in ("host", "switch", "controlplane", "topologies", "ptf_tests/common")]
 
+from hopsum_ptf.matrix import meanings  # noqa: E402
 from hopsum_ptf.recording import Write, load, recordings  # noqa: E402
 from hopsum_topologies import bmv2_versions  # noqa: E402
 
 DATA = ROOT / "tests" / "vectors" / "data"
 MANIFEST = DATA / "manifest.json"
 PAGE = ROOT / "docs" / "validation.md"
-CASES = ROOT / "ptf_tests" / "cases"
 RUN_BMV2 = ROOT / "ptf_tests" / "targets" / "bmv2" / "run"
 BUILD = ROOT / "p4" / "build"
 PROGRAM = BUILD / "hopsum.json"
@@ -77,21 +75,20 @@ def program_sha256() -> str:
 
 def read_rows() -> list[Row]:
     """Return one row for each recording, in the order of the names."""
-    meanings = dict(_meanings())
+    said = dict(meanings())
     rows = []
     for path in recordings(DATA):
         recording = load(path)
         writes = sum(len(step.updates) for step in recording.steps if isinstance(step, Write))
-        rows.append(Row(recording.case, meanings[recording.case], writes, *recording.packets))
+        rows.append(Row(recording.case, said[recording.case], writes, *recording.packets))
     return rows
 
 
-def _meanings() -> Iterator[tuple[str, str]]:
-    """Yield the first line of each case's docstring by name."""
-    for path in sorted(CASES.glob("*.py")):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                yield f"{path.stem}.{node.name}", (ast.get_docstring(node) or "").splitlines()[0]
+def unrecorded() -> list[str]:
+    """Return the names of the cases without a recording."""
+    recorded = {path.name.removesuffix(".json.gz") for path in recordings(DATA)}
+    cases = (name for name, _ in meanings() if not name.rpartition(".")[2].startswith("_"))
+    return [f"`{name}`" for name in cases if name not in recorded]
 
 
 def render_page() -> str:
@@ -110,9 +107,10 @@ def render_page() -> str:
         f"bmv2 and p4c last ran on **{manifest['recorded']}**: {manifest['switch']}, {manifest['compiler']}, {program}",
         f"(`hopsum.json` with SHA-256 `{manifest['program_sha256'][:16]}...`).",
         "",
-        "Every case of `ptf_tests/cases` ran on bmv2 with a recorder beside it: what the control plane wrote, every",
+        f"Every case of `ptf_tests/cases` but {', '.join(unrecorded())} (which draw random numbers in the switch)",
+        "ran on bmv2 with a recorder beside it: what the control plane wrote, every",
         "frame in, every frame out with its port, and the counters at the end. bmv2 sent bit for bit what the oracle,",
-        "`hopsum.protocol.aggregator`, predicted, on all ports and nothing else. `tests/vectors` replays the",
+        "`hopsum.protocol.frame_aggregator`, predicted, on all ports and nothing else. `tests/vectors` replays the",
         "recordings on the embedded switch in every test run, where bmv2 need not be installed.",
         "",
         f"{len(rows)} recordings, {totals[0]} control-plane updates, {totals[1]} frames in, {totals[2]} frames out,",

@@ -10,6 +10,6 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
         hdr.lanes.setValid();
 #define LANE_FILE "lookup_apply.p4"
 #include "lanes.p4"
-        hdr.codes.setInvalid();
+        hdr.codes8.setInvalid();
     }
 }

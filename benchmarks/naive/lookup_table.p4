@@ -5,7 +5,7 @@
     table NAME(lookup) {
         key = {
             hdr.hopsum.epoch : exact @name("epoch");
-            hdr.codes.NAME(c) : exact @name("code");
+            hdr.codes8.NAME(c) : exact @name("code");
         }
         actions = { NAME(set); @defaultonly no_table; }
         const default_action = no_table;

@@ -5,11 +5,11 @@
 #define NAIVE_PAYLOAD_P4
 
 // Its headers of wide values get other names, so that ours can have theirs.
-#define codes_h wide_codes_h
+#define codes8_h wide_codes8_h
 #define lanes_h wide_lanes_h
 #define headers_t wide_headers_t
 #include "../../p4/v1model/payload.p4"
-#undef codes_h
+#undef codes8_h
 #undef lanes_h
 #undef headers_t
 
@@ -19,7 +19,7 @@
 #define JOIN(x, hi, mid, lo) x##hi##mid##lo
 
 // Byte j of a group has code j in its high nibble and code j + 256 in its low one: 000 with 100, 200 with 300.
-header codes_h {
+header codes8_h {
 #define FIRST 0
 #define SECOND 1
 #define LANE_FILE "code_field.p4"
@@ -41,10 +41,13 @@ header lanes_h {
 
 struct headers_t {
     ethernet_h ethernet;
+    arp_h      arp;
     ipv4_h     ipv4;
+    icmp_h     icmp;
     udp_h      udp;
     hopsum_h   hopsum;
-    codes_h    codes;
+    codes8_h   codes8;
+    codes16_h  codes16;             // of an op that this program does not have: parsed, then refused
     lanes_h    lanes;
 }
 

@@ -14,19 +14,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hopsum.protocol.aggregator import Aggregator, FrameAggregator, JobConfig, SwitchConfig
+from hopsum.protocol.aggregator import Aggregator, JobConfig, SwitchConfig
+from hopsum.protocol.frame_aggregator import FrameAggregator
 from hopsum.wire import Flag, Header, Kind, Op
 from hopsum.wire.frames import FramePath, build_frame
 from hopsum.wire.payload import SHAPES
 
-from .jobs import TABLE, job, worker
+from .jobs import TABLE, TABLE16, job, worker
 from .network import Network, Weather
 from .witness import Reply, Witness
 
-SWITCH = SwitchConfig(flush=True)
-TABLE16 = tuple(value * 257 for value in TABLE)
+SWITCH = SwitchConfig()
 TABLES = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16}
-EXTRA_TABLES = {"table16": TABLE16} if Op.LOOKUP_ADD16 in SHAPES else {}
 BAD = Weather(drop=0.15, duplicate=0.2, delay_s=0.02, straggle=0.08)
 TURN_S = 0.002
 TURNS_MAX = 20_000
@@ -137,7 +136,7 @@ class World:
         workers, slots = self.rng.randint(2, 4), self.rng.randint(1, 2)
         quorum = workers - self.mode.below
         min_quorum = self.rng.randint(1, workers - 1) if self.mode.silent else self.rng.randint(1, quorum)
-        settings = {"quorum": quorum, "min_quorum": min(min_quorum, quorum), "slots": slots, **EXTRA_TABLES}
+        settings = {"quorum": quorum, "min_quorum": min(min_quorum, quorum), "slots": slots}
         self.job = job(epoch, workers, **settings)
         self.switch.add_job(self.job)
         self.ranks = [Rank(rank, epoch, slots) for rank in range(workers)]

@@ -21,7 +21,7 @@ from hopsum.protocol import admission, aggregator, registers
 from hopsum.protocol.admission import Admitted, Packet
 from hopsum.protocol.aggregator import Aggregator, JobConfig, Outcome, Output
 from hopsum.protocol.decision import Copy, Decision, Lanes, Update, decide
-from hopsum.wire import Drop, Event, Header, Kind, Op
+from hopsum.wire import HOPSUM_BYTES, Drop, Event, Header, Kind, Op
 from hopsum.wire.payload import SHAPES
 
 from ..model.switch import MUTATIONS, real
@@ -94,7 +94,9 @@ class Watched(Aggregator):
 
     def receive(self, port: int, src_ip: int, src_udp_port: int, payload: bytes | memoryview) -> Outcome:
         outcome = super().receive(port, src_ip, src_udp_port, payload)
-        header, data = Header.unpack(payload), bytes(payload[-Header.unpack(payload).length :])
+        header, data = Header.unpack(payload), bytes(payload[HOPSUM_BYTES:])
+        if header.kind != Kind.UPDATE:
+            return outcome
         self.witness.sent(header, data)
         replies = [Sent(output.worker.rank, output.header, output.payload) for output in outcome.outputs]
         self.witness.arrived(self.jobs.get(header.epoch), header, replies)
