@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which fields live within one action only, so that no other part of a program can see their values."""
+"""Which fields live within one action only, which are named only one by one, and which egress can change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from ..program.ir import ActionNodeIR, PipelineIR, Program, TableIR
-from ..program.ir_actions import ActionIR, Assign, AssignHeader, Jump, JumpIfZero, RegisterRead
+from ..program.ir_actions import ActionIR, AddHeader, Assign, AssignHeader, Jump, JumpIfZero, Operation, RegisterRead
 from ..program.ir_expressions import CompareHeaders, FieldIR, HeaderIR
 from ..program.ir_objects import CalculationInput, StackIR, UnionIR
 
@@ -28,6 +28,30 @@ def temporaries(program: Program, eligible: Callable[[FieldIR], bool]) -> frozen
         seen |= {field.slot for field in header.fields}
     metadata = [field for header in program.headers.values() if header.metadata for field in header.fields]
     return frozenset(field.slot for field in metadata if eligible(field) and field.slot not in seen)
+
+
+def copied_as_wholes(program: Program) -> frozenset[str]:
+    """Return the names of headers that some operation copies or compares as a whole."""
+    parts = (program.parser, program.ingress, program.egress, program.checksums)
+    pairs = {pair for part in parts for pair in _header_pairs(part)}
+    return frozenset(header.name for pair in pairs for header in pair)
+
+
+def changed_by_egress(program: Program) -> frozenset[int]:
+    """Return the slots of all fields that egress, or a checksum after it, can change."""
+    changed = {checksum.target.slot for checksum in program.checksums if checksum.update}
+    for action in _actions(program.egress):
+        for op in action.body:
+            changed |= _changed_by(op)
+    return frozenset(changed)
+
+
+def _changed_by(op: Operation) -> set[int]:
+    if isinstance(op, Assign):
+        return {op.target.slot}
+    if isinstance(op, AddHeader):
+        return {field.slot for field in op.header.fields}
+    return reads(op)  # more than it changes, but nothing that it changes is missing
 
 
 def all_actions(program: Program) -> list[ActionIR]:
@@ -64,6 +88,19 @@ def _exposed(action: ActionIR) -> set[int]:
         else:
             exposed |= reads(op) - written
     return exposed
+
+
+def _header_pairs(part: object) -> Iterator[tuple[HeaderIR, HeaderIR]]:
+    if isinstance(part, AssignHeader):
+        yield part.target, part.value
+    elif isinstance(part, CompareHeaders):
+        yield part.left, part.right
+    elif isinstance(part, Mapping | tuple):
+        for item in part.values() if isinstance(part, Mapping) else part:
+            yield from _header_pairs(item)
+    elif is_dataclass(part) and not isinstance(part, HeaderIR | FieldIR):
+        for member in fields(part):
+            yield from _header_pairs(getattr(part, member.name))
 
 
 def reads(part: object) -> set[int]:

@@ -86,23 +86,26 @@ class Pieces:
         pieces = place.words // PIECE_WORDS
         written = {op.target.slot for op in run}
         self._read_ahead(run, written, pieces)
+        targets = {op.target.slot: self._scope.target(op.target) for op in run if op.target.slot not in dead}
         last = {op.target.slot: number for number, op in enumerate(run)}
         for piece in range(pieces):
             for number, op in enumerate(run):
                 value = self._root(number, piece)
-                if last[op.target.slot] == number and op.target.slot not in dead:
-                    pointer = self._scope.at(self._scope.field_pointer(op.target), piece * PIECE_WORDS)
+                if last[op.target.slot] == number and op.target.slot in targets:
+                    pointer = self._scope.at(targets[op.target.slot], piece * PIECE_WORDS)
                     self._scope.builder.store(value, pointer, align=64)
+        for op in run:
+            self._scope.written(op.target)
         self.begin()
 
     def _read_ahead(self, run: Sequence[Assign], written: set[int], pieces: int) -> None:
-        """Load fields that the run reads and later overwrites."""
+        """Bring what the run reads into memory, and load the fields that it later overwrites."""
         for number, op in enumerate(run):
-            for slot in reads(op.value) & written - set(self._visible[number]):
-                place = self._scope.layout.field(self._field(slot))
-                pointer = self._scope.at(self._scope.state, place.offset)
-                for piece in range(place.words // PIECE_WORDS):
-                    self._values[-1, (slot, piece)] = self._load(pointer, piece)
+            for slot in sorted(reads(op.value) - set(self._visible[number])):
+                pointer, place = self._scope.readable(self._field(slot)), self._scope.layout.field(self._field(slot))
+                if slot in written:
+                    for piece in range(place.words // PIECE_WORDS):
+                        self._values[-1, (slot, piece)] = self._load(pointer, piece)
 
     def _field(self, slot: int) -> FieldIR:
         return self._scope.unit.program.fields[slot]
