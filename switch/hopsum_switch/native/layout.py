@@ -30,7 +30,7 @@ from enum import IntEnum
 from ..program.ir import Program, TableIR
 from ..program.ir_actions import ActionIR
 from ..program.ir_expressions import FieldIR, HeaderIR
-from .liveness import changed_by_egress, copied_as_wholes, temporaries
+from .liveness import changed_by_egress, copied_as_wholes, headers_changed_by_egress, temporaries
 
 WORD_BITS = 64
 PIECE_WORDS = 8
@@ -184,11 +184,20 @@ class Layout:
             if field.slot in self.temporaries:
                 self._fields[field.slot] = cursor.place(field.bits, field.signed)
         self.state_words = cursor.align()
-        changed = changed_by_egress(program)
-        self.changed_regions = sorted({r for slot, r in self._regions.items() if slot in changed}, key=lambda r: r.flag)
+        self._find_changing(program)
         self._place_arrays(program)
         self._tables = {name: Control.TABLES + TableWord.SIZE * i for i, name in enumerate(program.tables)}
         self.control_words = Control.TABLES + TableWord.SIZE * len(program.tables)
+
+    def _find_changing(self, program: Program) -> None:
+        changed = changed_by_egress(program)
+        words = {int(Word.LENGTH), int(Word.LIMIT), int(Word.EXITED)} | {r.flag for r in self._regions.values()}
+        words |= {self.valid(header) for header in headers_changed_by_egress(program)}
+        for slot in changed - self.temporaries - self._regions.keys():
+            place = self._fields[slot]
+            words |= set(range(place.offset, place.offset + place.words))
+        self.changing_words = tuple(sorted(words))
+        self.changing_regions = sorted({r for slot, r in self._regions.items() if slot in changed}, key=lambda r: r.flag)
 
     def _late_fields(self, program: Program) -> list[FieldIR]:
         pairs = copied_as_wholes(program)

@@ -38,12 +38,20 @@ def copied_as_wholes(program: Program) -> frozenset[str]:
 
 
 def changed_by_egress(program: Program) -> frozenset[int]:
-    """Return the slots of all fields that egress, or a checksum after it, can change."""
+    """Return the slots of all fields that egress, a checksum after it or the architecture around it can change."""
     changed = {checksum.target.slot for checksum in program.checksums if checksum.update}
+    changed |= {field.slot for field in program.standard.values()}
     for action in _actions(program.egress):
         for op in action.body:
             changed |= _changed_by(op)
     return frozenset(changed)
+
+
+def headers_changed_by_egress(program: Program) -> list[HeaderIR]:
+    """Return the headers whose validity egress can change, and maybe more."""
+    ops = [op for action in _actions(program.egress) for op in action.body]
+    values = [getattr(op, member.name) for op in ops for member in fields(op)]
+    return [h for h in program.headers.values() if any(isinstance(v, HeaderIR) and v.name == h.name for v in values)]
 
 
 def _changed_by(op: Operation) -> set[int]:

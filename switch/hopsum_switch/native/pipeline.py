@@ -246,8 +246,8 @@ def _replicate(unit: Unit, scope: Scope, meta: _Metadata, group: Value) -> None:
 def _copy_changing(scope: Scope, target: Value, source: Value) -> None:
     """Copy what egress can change of a packet's state."""
     layout = scope.layout
-    scope.copy_state(target, source, layout.cleared_words)
-    for region in layout.changed_regions:
+    scope.copy_words(target, source, layout.changing_words)
+    for region in layout.changing_regions:
         scope.copy(scope.at(target, region.first), scope.at(source, region.first), 8 * region.words)
 
 

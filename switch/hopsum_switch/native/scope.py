@@ -6,7 +6,7 @@ LLVM values have no Python types of their own here (`Value`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -201,11 +201,15 @@ class Scope:
         for at in range(first, end, PIECE_WORDS):
             self.builder.store(ir.Constant(VECTOR, None), self.at(self.state, at), align=64)
 
-    def copy_state(self, target: Value, source: Value, words: int) -> None:
-        """Copy the first words of one state to another; they are a multiple of a piece, and not many."""
-        for at in range(0, words, PIECE_WORDS):
-            value = self.builder.load(self.at(source, at), typ=VECTOR, align=64)
-            self.builder.store(value, self.at(target, at), align=64)
+    def copy_words(self, target: Value, source: Value, words: Iterable[int]) -> None:
+        """Copy single words of one state to another.
+
+        The loads are atomic to stay single: most words were just stored one by one, and a processor that loads
+        several of them at once first waits until all its stores have reached the cache.
+        """
+        for at in words:
+            value = self.builder.load_atomic(self.at(source, at), "monotonic", 8, typ=I64)
+            self.store(value, target, at)
 
     def variable(self, value: Value) -> Value:
         """Return the address of a new local word."""
