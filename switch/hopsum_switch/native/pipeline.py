@@ -17,7 +17,7 @@ from .frames import Frames
 from .layout import Control, Word, words_for
 from .operations import DROP_PORT, Operations
 from .parser import write_parser
-from .scope import I1, I64, PTR, CellRef, Scope, Unit, Value, word
+from .scope import I1, I32, I64, PTR, CellRef, Scope, Unit, Value, word
 from .unsupported import refuse
 
 INSTANCE_NORMAL = 0
@@ -25,6 +25,7 @@ INSTANCE_REPLICATION = 5
 NO_LIMIT = 1 << 62
 MAX_PORTS = 1 << 16
 MAX_GROUPS = 1 << 16
+CACHE_LINE_BYTES = 64
 
 _QUEUEING = ("enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth")
 
@@ -251,6 +252,20 @@ def _copy_changing(scope: Scope, target: Value, source: Value) -> None:
         scope.copy(scope.at(target, region.first), scope.at(source, region.first), 8 * region.words)
 
 
+def _prefetch(scope: Scope, number: Value) -> None:
+    """Ask for the bytes of a frame, as many as headers can have, if there is such a frame."""
+    builder = scope.builder
+    with scope.when(builder.icmp_unsigned("<", number, scope.shared(Control.COUNT))):
+        start = builder.add(scope.shared(Control.FRAMES), scope.load(scope.address(Control.OFFSETS), number))
+        length = scope.load(scope.address(Control.LENGTHS), number)
+        wanted = scope.minimum(length, word(sum(h.bits // 8 for h in scope.unit.program.headers.values() if not h.metadata)))
+        lines = builder.lshr(builder.add(wanted, word(CACHE_LINE_BYTES - 1)), word(6))
+        prefetch = scope.unit.intrinsic("llvm.prefetch.p0", ir.VoidType(), [PTR, I32, I32, I32])
+        with scope.repeat(lines) as index:
+            line = scope.byte(builder.inttoptr(start, PTR), builder.shl(index, word(6)))
+            builder.call(prefetch, [line, ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
+
+
 def _write_run(unit: Unit) -> None:
     """Write `run`: all frames."""
     scope = Scope(unit, unit.declare("run", ir.VoidType(), [PTR, PTR], public=True))
@@ -284,6 +299,7 @@ def _write_run(unit: Unit) -> None:
     }
     for which, value in start.items():
         scope.set(which, value)
+    _prefetch(scope, builder.add(number, word(1)))
     port = scope.load(scope.address(Control.PORTS), number)
     builder.call(unit.functions["process"], [scope.state, scope.control, port])
     scope.store(builder.add(scope.shared(Control.DONE), word(1)), scope.control, Control.DONE)

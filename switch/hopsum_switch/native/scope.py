@@ -20,6 +20,7 @@ Value = Any
 
 I1 = ir.IntType(1)
 I8 = ir.IntType(8)
+I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 PTR = ir.PointerType()
 VECTOR = ir.VectorType(I64, 8)
