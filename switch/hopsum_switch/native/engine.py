@@ -62,6 +62,7 @@ class NativeEngine(Engine):
         self._kept: list[Words] = []
         self._groups_version = -1
         self._scratch_bytes = scratch_bytes(program)
+        self._hashes_payload = any(calculation.with_payload for calculation in program.calculations.values())
         self._scratch = words(0)
         self._own = Outputs(1, 0)
         self._filter = _port_bits(ports)
@@ -157,8 +158,8 @@ class NativeEngine(Engine):
         for name in self.tables.take_changed():
             self._tables[name].build(self._control, self._layout.table(name))
         self._take_groups()
-        longest = int(batch.lengths.max(initial=0))
-        needed = (self._scratch_bytes + longest) // 8 + 2
+        payload = int(batch.lengths.max(initial=0)) if self._hashes_payload else 0
+        needed = (self._scratch_bytes + payload) // 8 + 2
         if len(self._scratch) < needed:
             self._scratch = words(2 * needed)
             self._control[Control.SCRATCH] = self._scratch.ctypes.data

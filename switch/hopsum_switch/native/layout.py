@@ -30,7 +30,7 @@ from enum import IntEnum
 from ..program.ir import Program, TableIR
 from ..program.ir_actions import ActionIR
 from ..program.ir_expressions import FieldIR, HeaderIR
-from .liveness import changed_by_egress, copied_as_wholes, headers_changed_by_egress, temporaries
+from .liveness import changed_by_egress, copied_as_wholes, headers_changed_by_egress, reads, temporaries
 
 WORD_BITS = 64
 PIECE_WORDS = 8
@@ -191,7 +191,9 @@ class Layout:
 
     def _find_changing(self, program: Program) -> None:
         changed = changed_by_egress(program)
-        words = {int(Word.LENGTH), int(Word.LIMIT), int(Word.EXITED)} | {r.flag for r in self._regions.values()}
+        named = changed | reads((program.egress, program.checksums))
+        words = {int(Word.LENGTH), int(Word.LIMIT), int(Word.EXITED)}
+        words |= {region.flag for slot, region in self._regions.items() if slot in named}
         words |= {self.valid(header) for header in headers_changed_by_egress(program)}
         for slot in changed - self.temporaries - self._regions.keys():
             place = self._fields[slot]

@@ -38,9 +38,8 @@ def copied_as_wholes(program: Program) -> frozenset[str]:
 
 
 def changed_by_egress(program: Program) -> frozenset[int]:
-    """Return the slots of all fields that egress, a checksum after it or the architecture around it can change."""
+    """Return the slots of all fields that egress, or a checksum after it, can change."""
     changed = {checksum.target.slot for checksum in program.checksums if checksum.update}
-    changed |= {field.slot for field in program.standard.values()}
     for action in _actions(program.egress):
         for op in action.body:
             changed |= _changed_by(op)
