@@ -48,10 +48,10 @@ class Lanes:
     def selection(self, expr: Binary, bits: int) -> tuple[Mask, DataExpr, DataExpr] | None:
         """Return (m, y, x) if an OR is (x & ~m) | (y & m) in all of its `bits` bits; else None."""
         left, right = expr.left, expr.right
-        for side in (left, right):
-            if not isinstance(side, Binary) or side.op is not BinaryOp.AND:
-                return None
-        assert isinstance(left, Binary) and isinstance(right, Binary)
+        if not isinstance(left, Binary) or not isinstance(right, Binary):
+            return None
+        if not left.op is right.op is BinaryOp.AND:
+            return None
         for first, first_value in ((left.right, left.left), (left.left, left.right)):
             mask = self._mask(first, self._pieces.statement, bits)
             for second, second_value in ((right.right, right.left), (right.left, right.right)):

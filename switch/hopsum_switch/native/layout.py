@@ -18,8 +18,8 @@ The state of one packet:
 
 All fields are 0 when a packet starts, but a lazy region is not cleared: as long as its flag is 0 it stands for zeros,
 whatever its memory holds. The flag is set by whatever fills the whole region, or, after clearing it, by the first
-other access (`Scope.readable`, `Scope.target`). So a wide header that is extracted, or never touched, costs nothing more.
-A valid header is in memory.
+other access (`Scope.readable`, `Scope.target`). So a wide header that is extracted, or never touched, is not cleared. A
+valid header is in memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from enum import IntEnum
 from ..program.ir import Program, TableIR
 from ..program.ir_actions import ActionIR
 from ..program.ir_expressions import FieldIR, HeaderIR
-from .liveness import changed_by_egress, copied_as_wholes, headers_changed_by_egress, reads, temporaries
+from .liveness import changed_by_egress, copied_as_wholes, egress_changes_validity, reads, temporaries
 
 WORD_BITS = 64
 PIECE_WORDS = 8
@@ -194,12 +194,15 @@ class Layout:
         named = changed | reads((program.egress, program.checksums))
         words = {int(Word.LENGTH), int(Word.LIMIT), int(Word.EXITED)}
         words |= {region.flag for slot, region in self._regions.items() if slot in named}
-        words |= {self.valid(header) for header in headers_changed_by_egress(program)}
+        if egress_changes_validity(program):
+            words |= {self.valid(header) for header in program.headers.values()}
         for slot in changed - self.temporaries - self._regions.keys():
             place = self._fields[slot]
             words |= set(range(place.offset, place.offset + place.words))
         self.changing_words = tuple(sorted(words))
-        self.changing_regions = sorted({r for slot, r in self._regions.items() if slot in changed}, key=lambda r: r.flag)
+        self.changing_regions = sorted(
+            {r for slot, r in self._regions.items() if slot in changed}, key=lambda r: r.flag
+        )
 
     def _late_fields(self, program: Program) -> list[FieldIR]:
         pairs = copied_as_wholes(program)

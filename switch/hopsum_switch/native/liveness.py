@@ -7,9 +7,29 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from ..program.ir import ActionNodeIR, PipelineIR, Program, TableIR
-from ..program.ir_actions import ActionIR, AddHeader, Assign, AssignHeader, Jump, JumpIfZero, Operation, RegisterRead
+from ..program.ir_actions import (
+    ActionIR,
+    AddHeader,
+    Assign,
+    AssignHeader,
+    Count,
+    Exit,
+    Hash,
+    Jump,
+    JumpIfZero,
+    MarkToDrop,
+    NoOp,
+    Operation,
+    RandomUniform,
+    RegisterRead,
+    RegisterWrite,
+    RemoveHeader,
+    Truncate,
+)
 from ..program.ir_expressions import CompareHeaders, FieldIR, HeaderIR
 from ..program.ir_objects import CalculationInput, StackIR, UnionIR
+
+_NO_FIELD = Count | Exit | Jump | JumpIfZero | NoOp | RegisterWrite | Truncate  # operations that change no field
 
 
 def temporaries(program: Program, eligible: Callable[[FieldIR], bool]) -> frozenset[int]:
@@ -40,25 +60,28 @@ def copied_as_wholes(program: Program) -> frozenset[str]:
 def changed_by_egress(program: Program) -> frozenset[int]:
     """Return the slots of all fields that egress, or a checksum after it, can change."""
     changed = {checksum.target.slot for checksum in program.checksums if checksum.update}
-    for action in _actions(program.egress):
-        for op in action.body:
-            changed |= _changed_by(op)
+    for op in _operations(program.egress):
+        if isinstance(op, Assign | RegisterRead | Hash | RandomUniform):
+            changed.add(op.target.slot)
+        elif isinstance(op, MarkToDrop):
+            changed |= reads(op)
+        elif isinstance(op, AddHeader | AssignHeader):
+            header = op.header if isinstance(op, AddHeader) else op.target
+            changed |= {field.slot for field in header.fields}
+        elif not isinstance(op, RemoveHeader | _NO_FIELD):
+            changed |= {field.slot for field in program.fields}
     return frozenset(changed)
 
 
-def headers_changed_by_egress(program: Program) -> list[HeaderIR]:
-    """Return the headers whose validity egress can change, and maybe more."""
-    ops = [op for action in _actions(program.egress) for op in action.body]
-    values = [getattr(op, member.name) for op in ops for member in fields(op)]
-    return [h for h in program.headers.values() if any(isinstance(v, HeaderIR) and v.name == h.name for v in values)]
+def egress_changes_validity(program: Program) -> bool:
+    """Return whether egress can make a header valid or invalid."""
+    harmless = Assign | RegisterRead | Hash | RandomUniform | MarkToDrop | _NO_FIELD
+    return not all(isinstance(op, harmless) for op in _operations(program.egress))
 
 
-def _changed_by(op: Operation) -> set[int]:
-    if isinstance(op, Assign):
-        return {op.target.slot}
-    if isinstance(op, AddHeader):
-        return {field.slot for field in op.header.fields}
-    return reads(op)  # more than it changes, but nothing that it changes is missing
+def _operations(pipeline: PipelineIR) -> Iterator[Operation]:
+    for action in _actions(pipeline):
+        yield from action.body
 
 
 def all_actions(program: Program) -> list[ActionIR]:

@@ -25,9 +25,9 @@ def words(count: int) -> Words:
 
 
 def address(array: NDArray[Any]) -> int:
-    """Return where an array's elements are; a third of the time that `array.ctypes.data` takes, if it can be written."""
+    """Return where an array's elements are, in a third of the time of `array.ctypes.data` if it can be written."""
     if array.size and array.flags.writeable:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
     return array.ctypes.data
 
 

@@ -86,7 +86,7 @@ class Pieces:
         self._statement = 0
         self._sources: dict[int, int] = {}  # field slot -> statement that assigned it
         self._visible: list[dict[int, int]] = []  # the same, as each statement sees it
-        self._roots: list[tuple[FieldIR, Expr]] = []
+        self._roots: list[tuple[FieldIR, DataExpr]] = []
         self._values: dict[tuple[int, Key], Value] = {}
         self._carries: dict[tuple[int, Key], Value] = {}
         self._known: dict[Key, Known] = {}

@@ -258,7 +258,8 @@ def _prefetch(scope: Scope, number: Value) -> None:
     with scope.when(builder.icmp_unsigned("<", number, scope.shared(Control.COUNT))):
         start = builder.add(scope.shared(Control.FRAMES), scope.load(scope.address(Control.OFFSETS), number))
         length = scope.load(scope.address(Control.LENGTHS), number)
-        wanted = scope.minimum(length, word(sum(h.bits // 8 for h in scope.unit.program.headers.values() if not h.metadata)))
+        most = sum(header.bits // 8 for header in scope.unit.program.headers.values() if not header.metadata)
+        wanted = scope.minimum(length, word(most))
         lines = builder.lshr(builder.add(wanted, word(CACHE_LINE_BYTES - 1)), word(6))
         prefetch = scope.unit.intrinsic("llvm.prefetch.p0", ir.VoidType(), [PTR, I32, I32, I32])
         with scope.repeat(lines) as index:
