@@ -118,13 +118,20 @@ def test_fields_of_an_invalid_header_are_zero_in_replicas(group: bool) -> None:
 
 
 @pytest.mark.parametrize("op", ["add_header", "remove_header"])
-def test_replicas_get_their_validity_back(op: str) -> None:
+def test_replicas_get_validity_and_narrow_fields_back(op: str) -> None:
     builder = program()
     builder.primitives.append(assign(GROUP, hexstr(1)))
     if op == "remove_header":
         builder.primitives.append(primitive("add_header", HEADERS[1]))
-    builder.egress_primitives.append(primitive(op, HEADERS[1]))
+    builder.egress_primitives += [
+        assign(NARROW[0], field("g", "$valid$")),
+        primitive(op, HEADERS[1]),
+        assign(NARROW[3], expression("+", NARROW[3], hexstr(1))),
+        assign(NARROW[2], NARROW[3]),
+    ]
     pair = Pair(builder.load())
     pair.both(lambda engine: engine.multicast.insert(1, REPLICAS))
-    outputs = pair.process(1, bytes(range(SIZE)))
-    assert [len(output.frame) for output in outputs] == [SIZE * (2 if op == "add_header" else 1)] * 3
+    frame, size = bytes(range(SIZE)), SIZE * (2 if op == "add_header" else 1)
+    was_valid = bytes([op == "remove_header"])
+    for output in pair.process(1, frame):
+        assert output.frame == (was_valid + b"\1" + frame[2:]).ljust(size, b"\0")
