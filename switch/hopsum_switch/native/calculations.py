@@ -67,7 +67,7 @@ def _append(scope: Scope, scratch: Value, length: Value, group: list[Piece]) -> 
 
 
 def _address(scope: Scope, item: CalculationInput) -> Value:
-    return _constant(scope, item.constant, item.bits) if item.field is None else scope.field_pointer(item.field)
+    return _constant(scope, item.constant, item.bits) if item.field is None else scope.readable(item.field)
 
 
 def _constant(scope: Scope, value: int, bits: int) -> Value:

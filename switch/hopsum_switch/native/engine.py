@@ -24,7 +24,7 @@ from .cache import CodeCache
 from .calculations import scratch_bytes
 from .compiler import Code, compile_program
 from .layout import Control, words_for
-from .memory import Cells, Words, words
+from .memory import Cells, Words, address, words
 from .pipeline import MAX_PORTS
 from .tables import NativeTable, write_groups
 
@@ -62,6 +62,7 @@ class NativeEngine(Engine):
         self._kept: list[Words] = []
         self._groups_version = -1
         self._scratch_bytes = scratch_bytes(program)
+        self._hashes_payload = any(calculation.with_payload for calculation in program.calculations.values())
         self._scratch = words(0)
         self._own = Outputs(1, 0)
         self._filter = _port_bits(ports)
@@ -93,26 +94,24 @@ class NativeEngine(Engine):
         self._prepare(batch)
         outputs.count = 0
         count = len(batch.ports)
-        values = {
-            Control.FRAMES: batch.data.ctypes.data,
-            Control.OFFSETS: batch.offsets.ctypes.data,
-            Control.LENGTHS: batch.lengths.ctypes.data,
-            Control.PORTS: batch.ports.ctypes.data,
-            Control.COUNT: count,
-            Control.NOW: now_us,
-            Control.OUT: outputs.data.ctypes.data,
-            Control.OUT_CAPACITY: len(outputs.data),
-            Control.OUT_PORTS: outputs.ports.ctypes.data,
-            Control.OUT_LENGTHS: outputs.lengths.ctypes.data,
-            Control.OUT_SOURCES: outputs.sources.ctypes.data,
-            Control.OUT_RECORDS: len(outputs.ports),
-            Control.DONE: first,
-            Control.OUTPUTS: 0,
-            Control.OUT_USED: 0,
-        }
-        for which, value in values.items():
-            self._control[which] = value
-        self._code.run(self._state.ctypes.data, self._control.ctypes.data)
+        self._control[Control.FRAMES : Control.OUT_USED + 1] = [
+            address(batch.data),
+            address(batch.offsets),
+            address(batch.lengths),
+            address(batch.ports),
+            count,
+            now_us,
+            address(outputs.data),
+            len(outputs.data),
+            address(outputs.ports),
+            address(outputs.lengths),
+            address(outputs.sources),
+            len(outputs.ports),
+            first,  # DONE
+            0,  # OUTPUTS
+            0,  # OUT_USED
+        ]
+        self._code.run(*self._arguments)
         for table in self._counted:
             table.collect_hits()
         outputs.count, done = int(self._control[Control.OUTPUTS]), int(self._control[Control.DONE])
@@ -151,6 +150,7 @@ class NativeEngine(Engine):
         self._control[Control.REPLICA] = self._state[self._layout.state_words :].ctypes.data
         self._control[Control.REGISTERS] = self._registers_memory.ctypes.data
         self._control[Control.COUNTERS] = self._counters_memory.ctypes.data
+        self._arguments = self._state.ctypes.data, self._control.ctypes.data
         self._control[Control.FILTER] = 0 if self._filter is None else self._filter.ctypes.data
 
     def _prepare(self, batch: Batch) -> None:
@@ -158,8 +158,8 @@ class NativeEngine(Engine):
         for name in self.tables.take_changed():
             self._tables[name].build(self._control, self._layout.table(name))
         self._take_groups()
-        longest = int(batch.lengths.max(initial=0))
-        needed = (self._scratch_bytes + longest) // 8 + 2
+        payload = int(batch.lengths.max(initial=0)) if self._hashes_payload else 0
+        needed = (self._scratch_bytes + payload) // 8 + 2
         if len(self._scratch) < needed:
             self._scratch = words(2 * needed)
             self._control[Control.SCRATCH] = self._scratch.ctypes.data

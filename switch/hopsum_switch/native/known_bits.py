@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..program.ir_expressions import Binary, BinaryOp, Const, IntType
+from ..program.ir_expressions import Binary, BinaryOp, Const, DataExpr, IntType
 
 WORD = (1 << 64) - 1
 
@@ -56,7 +56,7 @@ def subtracts_without_borrow(left: Known, right: Known, words: int) -> bool:
 
 def spread(expr: Binary, bits: int) -> int | None:
     """Return k if the expression is (x << k) - x modulo 2**bits, which is x * (2**k - 1); else None."""
-    shifted = _unmasked(expr.left, bits)
+    shifted = unmasked(expr.left, bits)
     if not isinstance(shifted, Binary) or shifted.op is not BinaryOp.SHL or not isinstance(shifted.right, Const):
         return None
     amount = shifted.right.value
@@ -68,7 +68,7 @@ def spreads_within_words(value: Known, amount: int, words: int) -> bool:
     return all(_word(value.possible, i) * ((1 << amount) - 1) <= WORD for i in range(words))
 
 
-def _unmasked(expr: object, bits: int) -> object:
+def unmasked(expr: DataExpr, bits: int) -> DataExpr:
     """Return the expression without masks that keep the low `bits` bits."""
     ones = (1 << bits) - 1
     while isinstance(expr, Binary) and expr.op is BinaryOp.AND:

@@ -11,8 +11,15 @@ The state of one packet:
 |---|---|
 | 0..7 | `Word` |
 | 8.. | validity of each header, 0 or 1 |
+| then | whether each lazy region is in memory, 0 or 1 |
 | then | the fields, header by header |
+| then | the lazy regions: wide headers, and wide fields of metadata |
 | then | fields that live within one action only; neither cleared nor copied |
+
+All fields are 0 when a packet starts, but a lazy region is not cleared: as long as its flag is 0 it stands for zeros,
+whatever its memory holds. The flag is set by whatever fills the whole region, or, after clearing it, by the first
+other access (`Scope.readable`, `Scope.target`). So a wide header that is extracted, or never touched, is not cleared. A
+valid header is in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +30,7 @@ from enum import IntEnum
 from ..program.ir import Program, TableIR
 from ..program.ir_actions import ActionIR
 from ..program.ir_expressions import FieldIR, HeaderIR
-from .liveness import temporaries
+from .liveness import changed_by_egress, copied_as_wholes, egress_changes_validity, reads, temporaries
 
 WORD_BITS = 64
 PIECE_WORDS = 8
@@ -122,6 +129,16 @@ class Place:
         return self.words >= PIECE_WORDS
 
 
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of the state that is cleared when it is first needed; `flag` is the word that says whether it was."""
+
+    flag: int
+    first: int
+    words: int
+    whole_field: bool  # of metadata; otherwise all fields of a header
+
+
 class _Cursor:
     def __init__(self, at: int = 0) -> None:
         self.at = at
@@ -142,25 +159,63 @@ class Layout:
     """Offsets of a program's fields, registers, counters and tables."""
 
     def __init__(self, program: Program) -> None:
-        self._headers = len(program.headers)
-        self.temporaries = temporaries(program, lambda f: words_for(f.bits + f.signed) >= PIECE_WORDS)
+        self.temporaries = temporaries(program, _is_wide)
         self._fields: dict[int, Place] = {}
         self._spans: dict[int, tuple[int, int]] = {}
-        cursor = _Cursor(len(Word) + self._headers)
+        self._regions: dict[int, Region] = {}
+        late_headers = [h for h in program.headers.values() if not h.metadata and any(map(_is_wide, h.fields))]
+        late_fields = self._late_fields(program)
+        late = {field.slot for field in late_fields} | self.temporaries
+        flags = len(Word) + len(program.headers)
+        cursor = _Cursor(flags + len(late_headers) + len(late_fields))
         for header in program.headers.values():
-            start = cursor.align()
-            for field in header.fields:
-                if field.slot not in self.temporaries:
-                    self._fields[field.slot] = cursor.place(field.bits, field.signed)
-            self._spans[header.index] = start, cursor.at - start
+            if header not in late_headers:
+                self._place_header(header, cursor, late)
+        self.cleared_words = cursor.align()
+        for number, header in enumerate(late_headers):
+            self._place_header(header, cursor, late)
+            region = Region(flags + number, *self._spans[header.index], whole_field=False)
+            self._regions |= {field.slot: region for field in header.fields}
+        for number, field in enumerate(late_fields, flags + len(late_headers)):
+            place = self._fields[field.slot] = cursor.place(field.bits, field.signed)
+            self._regions[field.slot] = Region(number, place.offset, place.words, whole_field=True)
         self.kept_words = cursor.align()
         for field in program.fields:
             if field.slot in self.temporaries:
                 self._fields[field.slot] = cursor.place(field.bits, field.signed)
         self.state_words = cursor.align()
+        self._find_changing(program)
         self._place_arrays(program)
         self._tables = {name: Control.TABLES + TableWord.SIZE * i for i, name in enumerate(program.tables)}
         self.control_words = Control.TABLES + TableWord.SIZE * len(program.tables)
+
+    def _find_changing(self, program: Program) -> None:
+        changed = changed_by_egress(program)
+        named = changed | reads((program.egress, program.checksums))
+        words = {int(Word.LENGTH), int(Word.LIMIT), int(Word.EXITED)}
+        words |= {region.flag for slot, region in self._regions.items() if slot in named}
+        if egress_changes_validity(program):
+            words |= {self.valid(header) for header in program.headers.values()}
+        for slot in changed - self.temporaries - self._regions.keys():
+            place = self._fields[slot]
+            words |= set(range(place.offset, place.offset + place.words))
+        self.changing_words = tuple(sorted(words))
+        self.changing_regions = sorted(
+            {r for slot, r in self._regions.items() if slot in changed}, key=lambda r: r.flag
+        )
+
+    def _late_fields(self, program: Program) -> list[FieldIR]:
+        pairs = copied_as_wholes(program)
+        headers = (h for h in program.headers.values() if h.metadata and h.name not in pairs)
+        fields = (field for header in headers for field in header.fields)
+        return [field for field in fields if _is_wide(field) and field.slot not in self.temporaries]
+
+    def _place_header(self, header: HeaderIR, cursor: _Cursor, late: set[int]) -> None:
+        start = cursor.align()
+        for field in header.fields:
+            if field.slot not in late:
+                self._fields[field.slot] = cursor.place(field.bits, field.signed)
+        self._spans[header.index] = start, cursor.at - start
 
     def _place_arrays(self, program: Program) -> None:
         cursor = _Cursor()
@@ -187,9 +242,21 @@ class Layout:
         """Return the first word and the number of words of a header's fields."""
         return self._spans[header.index]
 
+    def region(self, field: FieldIR) -> Region | None:
+        """Return the lazy region that a field is in."""
+        return self._regions.get(field.slot)
+
+    def header_region(self, header: HeaderIR) -> Region | None:
+        """Return the lazy region that all of a header's fields are in."""
+        return None if header.metadata or not header.fields else self.region(header.fields[0])
+
     def table(self, name: str) -> int:
         """Return where a table's words start in the control block."""
         return self._tables[name]
+
+
+def _is_wide(field: FieldIR) -> bool:
+    return words_for(field.bits + field.signed) >= PIECE_WORDS
 
 
 def params(action: ActionIR) -> tuple[Place, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which fields live within one action only, so that no other part of a program can see their values."""
+"""Which fields live within one action only, which are named only one by one, and which egress can change."""
 
 from __future__ import annotations
 
@@ -7,9 +7,29 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from ..program.ir import ActionNodeIR, PipelineIR, Program, TableIR
-from ..program.ir_actions import ActionIR, Assign, AssignHeader, Jump, JumpIfZero, RegisterRead
+from ..program.ir_actions import (
+    ActionIR,
+    AddHeader,
+    Assign,
+    AssignHeader,
+    Count,
+    Exit,
+    Hash,
+    Jump,
+    JumpIfZero,
+    MarkToDrop,
+    NoOp,
+    Operation,
+    RandomUniform,
+    RegisterRead,
+    RegisterWrite,
+    RemoveHeader,
+    Truncate,
+)
 from ..program.ir_expressions import CompareHeaders, FieldIR, HeaderIR
 from ..program.ir_objects import CalculationInput, StackIR, UnionIR
+
+_NO_FIELD = Count | Exit | Jump | JumpIfZero | NoOp | RegisterWrite | Truncate  # operations that change no field
 
 
 def temporaries(program: Program, eligible: Callable[[FieldIR], bool]) -> frozenset[int]:
@@ -28,6 +48,40 @@ def temporaries(program: Program, eligible: Callable[[FieldIR], bool]) -> frozen
         seen |= {field.slot for field in header.fields}
     metadata = [field for header in program.headers.values() if header.metadata for field in header.fields]
     return frozenset(field.slot for field in metadata if eligible(field) and field.slot not in seen)
+
+
+def copied_as_wholes(program: Program) -> frozenset[str]:
+    """Return the names of headers that some operation copies or compares as a whole."""
+    parts = (program.parser, program.ingress, program.egress, program.checksums)
+    pairs = {pair for part in parts for pair in _header_pairs(part)}
+    return frozenset(header.name for pair in pairs for header in pair)
+
+
+def changed_by_egress(program: Program) -> frozenset[int]:
+    """Return the slots of all fields that egress, or a checksum after it, can change."""
+    changed = {checksum.target.slot for checksum in program.checksums if checksum.update}
+    for op in _operations(program.egress):
+        if isinstance(op, Assign | RegisterRead | Hash | RandomUniform):
+            changed.add(op.target.slot)
+        elif isinstance(op, MarkToDrop):
+            changed |= reads(op)
+        elif isinstance(op, AddHeader | AssignHeader):
+            header = op.header if isinstance(op, AddHeader) else op.target
+            changed |= {field.slot for field in header.fields}
+        elif not isinstance(op, RemoveHeader | _NO_FIELD):
+            changed |= {field.slot for field in program.fields}
+    return frozenset(changed)
+
+
+def egress_changes_validity(program: Program) -> bool:
+    """Return whether egress can make a header valid or invalid."""
+    harmless = Assign | RegisterRead | Hash | RandomUniform | MarkToDrop | _NO_FIELD
+    return not all(isinstance(op, harmless) for op in _operations(program.egress))
+
+
+def _operations(pipeline: PipelineIR) -> Iterator[Operation]:
+    for action in _actions(pipeline):
+        yield from action.body
 
 
 def all_actions(program: Program) -> list[ActionIR]:
@@ -64,6 +118,19 @@ def _exposed(action: ActionIR) -> set[int]:
         else:
             exposed |= reads(op) - written
     return exposed
+
+
+def _header_pairs(part: object) -> Iterator[tuple[HeaderIR, HeaderIR]]:
+    if isinstance(part, AssignHeader):
+        yield part.target, part.value
+    elif isinstance(part, CompareHeaders):
+        yield part.left, part.right
+    elif isinstance(part, Mapping | tuple):
+        for item in part.values() if isinstance(part, Mapping) else part:
+            yield from _header_pairs(item)
+    elif is_dataclass(part) and not isinstance(part, HeaderIR | FieldIR):
+        for member in fields(part):
+            yield from _header_pairs(getattr(part, member.name))
 
 
 def reads(part: object) -> set[int]:

@@ -87,11 +87,14 @@ class Operations:
             value = self._scope.builder.and_(value, ir.Constant(value.type, (1 << place.bits) - 1))
         self._scope.builder.store(value, pointer, align=8)
 
+    def store_field(self, field: FieldIR, expr: Expr) -> None:
+        """Set a field, wrapped to its width."""
+        self.store(self._scope.target(field), self._scope.layout.field(field), expr)
+        self._scope.written(field)
+
     def store_word(self, field: FieldIR, value: Value) -> None:
         """Set a field from an unsigned word, wrapped to the field's width."""
-        pointer = self._scope.variable(value)
-        cell = CellRef(pointer, Place(0, WORD_BITS))
-        self.store(self._scope.field_pointer(field), self._scope.layout.field(field), cell)
+        self.store_field(field, CellRef(self._scope.variable(value), Place(0, WORD_BITS)))
 
     def _leave(self, last: Operation, blocks: dict[int, Value], following: Value) -> None:
         if isinstance(last, Jump):
@@ -130,7 +133,7 @@ class Operations:
             self._pieces.assign(run, dead)
 
     def _assign(self, op: Assign) -> None:
-        self.store(self._scope.field_pointer(op.target), self._scope.layout.field(op.target), op.value)
+        self.store_field(op.target, op.value)
 
     def _wrap_signed(self, expr: Expr, place: Place) -> Value:
         """Return what a signed field holds after a store; see `interp.packet.wrap_signed`."""
@@ -214,7 +217,7 @@ class Operations:
         inside, index = self._index(op.index, op.register.size)
         with scope.when(inside):
             cell = self._cell(op.register.name, index)
-            self.store(scope.field_pointer(op.target), scope.layout.field(op.target), cell)
+            self.store_field(op.target, cell)
 
     def _register_write(self, op: RegisterWrite) -> None:
         inside, index = self._index(op.index, op.register.size)

@@ -82,7 +82,7 @@ class _Parser:
         elif isinstance(op, ExtractNext):
             self._extract_next(op.stack)
         elif isinstance(op, SetField):
-            self._operations.store(scope.field_pointer(op.target), scope.layout.field(op.target), op.value)
+            self._operations.store_field(op.target, op.value)
         elif isinstance(op, SetLookahead):
             self._set_lookahead(op)
         elif isinstance(op, Verify):
@@ -170,7 +170,7 @@ class _Parser:
         else:
             scope.builder.store(value, pointer, align=8)
             cell = CellRef(pointer, Place(0, op.value.bits))
-        self._operations.store(scope.field_pointer(op.target), scope.layout.field(op.target), cell)
+        self._operations.store_field(op.target, cell)
 
     def _key(self, parts: tuple[KeyPart, ...]) -> Value:
         builder = self._scope.builder
@@ -190,5 +190,5 @@ class _Parser:
             value = self._integers.low(part.value.value, kind.width)
             return self._scope.builder.and_(value, ir.Constant(kind, (1 << part.bits) - 1))
         kind = ir.IntType(round_up(part.bits, WORD_BITS))
-        value = self._scope.builder.load(self._scope.field_pointer(part.value), typ=kind, align=8)
+        value = self._scope.builder.load(self._scope.readable(part.value), typ=kind, align=8)
         return self._scope.builder.and_(value, ir.Constant(kind, (1 << part.bits) - 1))

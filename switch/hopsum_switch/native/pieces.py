@@ -31,6 +31,7 @@ from ..program.ir_expressions import (
 from . import known_bits
 from .integers import Expr, Integers, width_of
 from .known_bits import Known
+from .lanes import Lanes
 from .layout import PIECE_BITS, PIECE_WORDS, WORD_BITS, Place, round_up
 from .liveness import reads
 from .scope import I1, I8, VECTOR, CellRef, Scope, Value
@@ -57,6 +58,7 @@ class Pieces:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._integers = Integers(scope, self)
+        self._lanes = Lanes(self)
         self.begin()
 
     @property
@@ -64,12 +66,27 @@ class Pieces:
         """Return the writer of the same function's other expressions."""
         return self._integers
 
+    @property
+    def builder(self) -> ir.IRBuilder:
+        """Return the builder of the function."""
+        return self._scope.builder
+
+    @property
+    def statement(self) -> int:
+        """Return the number of the statement that is being written."""
+        return self._statement
+
+    def assigned(self, expr: FieldRef, statement: int) -> tuple[int, DataExpr] | None:
+        """Return which statement of the run assigned what a field holds for another, and what; None if none did."""
+        source = self._visible[statement].get(expr.field.slot)
+        return None if source is None else (source, self._roots[source][1])
+
     def begin(self) -> None:
         """Start a run: memory may have changed."""
         self._statement = 0
         self._sources: dict[int, int] = {}  # field slot -> statement that assigned it
         self._visible: list[dict[int, int]] = []  # the same, as each statement sees it
-        self._roots: list[tuple[FieldIR, Expr]] = []
+        self._roots: list[tuple[FieldIR, DataExpr]] = []
         self._values: dict[tuple[int, Key], Value] = {}
         self._carries: dict[tuple[int, Key], Value] = {}
         self._known: dict[Key, Known] = {}
@@ -86,23 +103,26 @@ class Pieces:
         pieces = place.words // PIECE_WORDS
         written = {op.target.slot for op in run}
         self._read_ahead(run, written, pieces)
+        targets = {op.target.slot: self._scope.target(op.target) for op in run if op.target.slot not in dead}
         last = {op.target.slot: number for number, op in enumerate(run)}
         for piece in range(pieces):
             for number, op in enumerate(run):
                 value = self._root(number, piece)
-                if last[op.target.slot] == number and op.target.slot not in dead:
-                    pointer = self._scope.at(self._scope.field_pointer(op.target), piece * PIECE_WORDS)
+                if last[op.target.slot] == number and op.target.slot in targets:
+                    pointer = self._scope.at(targets[op.target.slot], piece * PIECE_WORDS)
                     self._scope.builder.store(value, pointer, align=64)
+        for op in run:
+            self._scope.written(op.target)
         self.begin()
 
     def _read_ahead(self, run: Sequence[Assign], written: set[int], pieces: int) -> None:
-        """Load fields that the run reads and later overwrites."""
+        """Bring what the run reads into memory, and load the fields that it later overwrites."""
         for number, op in enumerate(run):
-            for slot in reads(op.value) & written - set(self._visible[number]):
-                place = self._scope.layout.field(self._field(slot))
-                pointer = self._scope.at(self._scope.state, place.offset)
-                for piece in range(place.words // PIECE_WORDS):
-                    self._values[-1, (slot, piece)] = self._load(pointer, piece)
+            for slot in sorted(reads(op.value) - set(self._visible[number])):
+                pointer, place = self._scope.readable(self._field(slot)), self._scope.layout.field(self._field(slot))
+                if slot in written:
+                    for piece in range(place.words // PIECE_WORDS):
+                        self._values[-1, (slot, piece)] = self._load(pointer, piece)
 
     def _field(self, slot: int) -> FieldIR:
         return self._scope.unit.program.fields[slot]
@@ -110,9 +130,7 @@ class Pieces:
     def _root(self, number: int, piece: int) -> Value:
         """Return a piece of what statement `number` assigns."""
         field, expr = self._roots[number]
-        outer, self._statement = self._statement, number
-        value = self.piece(expr, piece, field.bits)
-        self._statement = outer
+        value = self._as_seen_by(number, expr, piece, field.bits)
         beyond = (piece + 1) * PIECE_BITS - field.bits
         if beyond <= 0:
             return value
@@ -151,6 +169,13 @@ class Pieces:
             self._values[key] = self._write(expr, piece, bits)
         return self._values[key]
 
+    def _as_seen_by(self, statement: int, expr: Expr, piece: int, bits: int) -> Value:
+        """Return a piece of an expression as an earlier statement sees it."""
+        outer, self._statement = self._statement, statement
+        value = self.piece(expr, piece, bits)
+        self._statement = outer
+        return value
+
     def _write(self, expr: Expr, piece: int, bits: int) -> Value:
         builder = self._scope.builder
         if isinstance(expr, Const):
@@ -163,6 +188,11 @@ class Pieces:
             yes, no = self.piece(expr.yes, piece, bits), self.piece(expr.no, piece, bits)
             return builder.select(self._integers.condition(expr.condition), yes, no)
         if isinstance(expr, Binary):
+            choice = self._lanes.selection(expr, bits) if expr.op is BinaryOp.OR else None
+            if choice is not None:
+                mask, *values = choice
+                bit = self._as_seen_by(mask.statement, mask.bit, piece, bits)
+                return self._lanes.select(mask, bit, *(self.piece(value, piece, bits) for value in values))
             if expr.op in _BITWISE:
                 left, right = self.piece(expr.left, piece, bits), self.piece(expr.right, piece, bits)
                 return _BITWISE[expr.op](builder, left, right)
@@ -243,6 +273,9 @@ class Pieces:
                 return builder.add(left, right)
             return self._with_carry(expr, piece, bits, builder.add(left, right), left)
         amount = known_bits.spread(expr, bits)
+        lane_bits = self._lanes.lane_bits(expr, self._statement, bits)
+        if lane_bits is not None:
+            return self._lanes.negated(self.piece(expr.right, piece, bits), lane_bits)
         if amount is not None and known_bits.spreads_within_words(known[1], amount, words):
             value = self.piece(expr.right, piece, bits)
             return builder.sub(builder.shl(value, vector_of(amount)), value)
@@ -279,6 +312,13 @@ class Pieces:
             self.piece(expr, piece, bits)
         return self._carries[key]
 
+    def bits_at(self, expr: Expr, statement: int) -> Known:
+        """Return what is known of an expression's bits in a statement of the run."""
+        outer, self._statement = self._statement, statement
+        found = self._bits(expr)
+        self._statement = outer
+        return found
+
     def _bits(self, expr: Expr) -> Known:
         key = self._statement, id(expr)
         if key not in self._known:
@@ -303,9 +343,7 @@ class Pieces:
 
     def _assigned_bits(self, source: int) -> Known:
         field, expr = self._roots[source]
-        outer, self._statement = self._statement, source
-        found, ones = self._bits(expr), (1 << field.bits) - 1
-        self._statement = outer
+        found, ones = self.bits_at(expr, source), (1 << field.bits) - 1
         return Known(found.possible & ones, found.certain & ones)
 
 

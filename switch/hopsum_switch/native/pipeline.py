@@ -17,7 +17,7 @@ from .frames import Frames
 from .layout import Control, Word, words_for
 from .operations import DROP_PORT, Operations
 from .parser import write_parser
-from .scope import I1, I64, PTR, CellRef, Scope, Unit, Value, word
+from .scope import I1, I32, I64, PTR, CellRef, Scope, Unit, Value, word
 from .unsupported import refuse
 
 INSTANCE_NORMAL = 0
@@ -25,6 +25,7 @@ INSTANCE_REPLICATION = 5
 NO_LIMIT = 1 << 62
 MAX_PORTS = 1 << 16
 MAX_GROUPS = 1 << 16
+CACHE_LINE_BYTES = 64
 
 _QUEUEING = ("enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth")
 
@@ -96,7 +97,7 @@ def _write_verify(unit: Unit) -> None:
         with scope.when(applies):
             integers = Operations(scope).integers
             place = scope.layout.field(checksum.target)
-            stored = CellRef(scope.field_pointer(checksum.target), place)
+            stored = CellRef(scope.readable(checksum.target), place)
             value = integers.low(stored, 64 * words_for(place.bits + 1))
             computed = integers.resize(compute(scope, checksum.calculation), value.type.width, signed=False)
             differs = builder.zext(builder.icmp_unsigned("!=", computed, value), I64)
@@ -181,10 +182,10 @@ def _write_process(unit: Unit) -> None:
     scope = Scope(unit, unit.declare("process", ir.VoidType(), [PTR, PTR, I64]))
     builder, meta, layout = scope.builder, _Metadata(scope), scope.layout
     both = [scope.state, scope.control]
+    scope.clear_state(len(Word), layout.cleared_words)
     for header in unit.program.headers.values():
-        scope.set_valid(header, int(header.metadata))
-    first = layout.valid(next(iter(unit.program.headers.values()))) + len(unit.program.headers)
-    scope.clear(scope.at(scope.state, first), 8 * (layout.kept_words - first))
+        if header.metadata:
+            scope.set_valid(header, 1)
     meta.set("ingress_port", scope.function.args[2])
     meta.set("packet_length", scope.get(Word.RECEIVED))
     meta.set("ingress_global_timestamp", scope.shared(Control.NOW), "intrinsic_metadata")
@@ -218,23 +219,52 @@ def _replicate(unit: Unit, scope: Scope, meta: _Metadata, group: Value) -> None:
     meta.set("instance_type", INSTANCE_REPLICATION)
     for header in unit.program.headers.values():
         first, words = layout.span(header)
-        if not header.metadata and words:
+        region = layout.header_region(header)
+        if region is not None:  # to be cleared again when it is needed
+            flags = [scope.load(scope.state, at) for at in (region.flag, layout.valid(header))]
+            scope.store(builder.and_(*flags), scope.state, region.flag)
+        elif not header.metadata and words:
             with scope.when(builder.not_(scope.is_valid(header))):
                 scope.clear(scope.at(scope.state, first), 8 * words)
     scope.set(Word.LIMIT, NO_LIMIT)
     packed = scope.load(scope.address(Control.GROUPS), group)
     first_replica, count = builder.lshr(packed, word(32)), builder.and_(packed, word(0xFFFFFFFF))
-    copy = scope.address(Control.REPLICA)
+    kept = scope.address(Control.REPLICA)
+    _copy_changing(scope, kept, scope.state)
     rid = meta.find("egress_rid", "intrinsic_metadata")
     with scope.repeat(count) as index:
         at = builder.shl(builder.add(first_replica, index), word(1))
         replicas = scope.address(Control.REPLICAS)
         port, instance = scope.load(replicas, at), scope.load(replicas, builder.add(at, word(1)))
-        scope.copy(copy, scope.state, 8 * layout.kept_words)
+        with scope.when(builder.icmp_unsigned("!=", index, word(0))):
+            _copy_changing(scope, scope.state, kept)
         if rid is not None:
             masked = builder.and_(instance, word((1 << rid.bits) - 1))
-            scope.store(masked, copy, layout.field(rid).offset)
-        builder.call(unit.functions["emit"], [copy, scope.control, port])
+            scope.store(masked, scope.state, layout.field(rid).offset)
+        builder.call(unit.functions["emit"], [scope.state, scope.control, port])
+
+
+def _copy_changing(scope: Scope, target: Value, source: Value) -> None:
+    """Copy what egress can change of a packet's state."""
+    layout = scope.layout
+    scope.copy_words(target, source, layout.changing_words)
+    for region in layout.changing_regions:
+        scope.copy(scope.at(target, region.first), scope.at(source, region.first), 8 * region.words)
+
+
+def _prefetch(scope: Scope, number: Value) -> None:
+    """Ask for the bytes of a frame, as many as headers can have, if there is such a frame."""
+    builder = scope.builder
+    with scope.when(builder.icmp_unsigned("<", number, scope.shared(Control.COUNT))):
+        start = builder.add(scope.shared(Control.FRAMES), scope.load(scope.address(Control.OFFSETS), number))
+        length = scope.load(scope.address(Control.LENGTHS), number)
+        most = sum(header.bits // 8 for header in scope.unit.program.headers.values() if not header.metadata)
+        wanted = scope.minimum(length, word(most))
+        lines = builder.lshr(builder.add(wanted, word(CACHE_LINE_BYTES - 1)), word(6))
+        prefetch = scope.unit.intrinsic("llvm.prefetch.p0", ir.VoidType(), [PTR, I32, I32, I32])
+        with scope.repeat(lines) as index:
+            line = scope.byte(builder.inttoptr(start, PTR), builder.shl(index, word(6)))
+            builder.call(prefetch, [line, ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
 
 
 def _write_run(unit: Unit) -> None:
@@ -270,6 +300,7 @@ def _write_run(unit: Unit) -> None:
     }
     for which, value in start.items():
         scope.set(which, value)
+    _prefetch(scope, builder.add(number, word(1)))
     port = scope.load(scope.address(Control.PORTS), number)
     builder.call(unit.functions["process"], [scope.state, scope.control, port])
     scope.store(builder.add(scope.shared(Control.DONE), word(1)), scope.control, Control.DONE)

@@ -6,7 +6,7 @@ LLVM values have no Python types of their own here (`Value`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,12 +14,13 @@ from llvmlite import ir
 
 from ..program.ir import Program
 from ..program.ir_expressions import FieldIR, FieldRef, HeaderIR, IntType, ParamRef
-from .layout import Control, Layout, Place, Word
+from .layout import PIECE_WORDS, Control, Layout, Place, Region, Word
 
 Value = Any
 
 I1 = ir.IntType(1)
 I8 = ir.IntType(8)
+I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 PTR = ir.PointerType()
 VECTOR = ir.VectorType(I64, 8)
@@ -88,6 +89,7 @@ class Scope:
         self.args = function.args[2] if len(function.args) > 2 else None
         self.params = params
         self.where = function.name
+        self._in_memory: dict[Value, set[int]] = {}  # block -> flags of the regions that it knows to be in memory
 
     def at(self, base: Value, words: int | Value) -> Value:
         """Return base + words."""
@@ -134,19 +136,53 @@ class Scope:
         self.set_valid(header, 1)
 
     def set_valid(self, header: HeaderIR, flag: int) -> None:
-        """Set a header's validity."""
+        """Set a header's validity; the fields of one that becomes valid are set or cleared by the caller."""
         self.store(word(flag), self.state, self.layout.valid(header))
+        region = self.layout.header_region(header)
+        if flag and region is not None:
+            self.store(word(1), self.state, region.flag)
 
     def field_pointer(self, field: FieldIR) -> Value:
-        """Return the address of a field."""
+        """Return the address of a field that is known to be in memory, as those of valid headers are."""
         return self.at(self.state, self.layout.field(field).offset)
+
+    def readable(self, field: FieldIR) -> Value:
+        """Return the address of a field, cleared if it had no value yet."""
+        region = self.layout.region(field)
+        if region is not None:
+            self._bring(region)
+        return self.field_pointer(field)
+
+    def target(self, field: FieldIR) -> Value:
+        """Return the address of a field for a value; `written` follows the store."""
+        region = self.layout.region(field)
+        if region is not None and not region.whole_field:
+            self._bring(region)
+        return self.field_pointer(field)
+
+    def written(self, field: FieldIR) -> None:
+        """Note that a field was set."""
+        region = self.layout.region(field)
+        if region is not None and region.whole_field:
+            self.store(word(1), self.state, region.flag)
+
+    def _bring(self, region: Region) -> None:
+        """Clear a region unless it is in memory."""
+        known = self._in_memory.get(self.builder.block, set())
+        if region.flag in known:
+            return
+        absent = self.builder.icmp_unsigned("==", self.load(self.state, region.flag), word(0))
+        with self.builder.if_then(absent, likely=False):
+            self.clear(self.at(self.state, region.first), 8 * region.words)
+            self.store(word(1), self.state, region.flag)
+        self._in_memory[self.builder.block] = known | {region.flag}
 
     def leaf(self, expr: FieldRef | ParamRef | CellRef) -> tuple[Value, Place]:
         """Return address and shape of what a leaf of an expression names."""
         if isinstance(expr, CellRef):
             return expr.pointer, expr.place
         if isinstance(expr, FieldRef):
-            return self.field_pointer(expr.field), self.layout.field(expr.field)
+            return self.readable(expr.field), self.layout.field(expr.field)
         place = self.params[expr.index]
         return self.at(self.args, place.offset), place
 
@@ -160,6 +196,21 @@ class Scope:
         """Set bytes to 0."""
         memset = self.unit.intrinsic("llvm.memset.p0.i64", ir.VoidType(), [PTR, I8, I64, I1])
         self.builder.call(memset, [target, ir.Constant(I8, 0), word(size), ir.Constant(I1, 0)])
+
+    def clear_state(self, first: int, end: int) -> None:
+        """Set words of the packet's state to 0; both are multiples of a piece."""
+        for at in range(first, end, PIECE_WORDS):
+            self.builder.store(ir.Constant(VECTOR, None), self.at(self.state, at), align=64)
+
+    def copy_words(self, target: Value, source: Value, words: Iterable[int]) -> None:
+        """Copy single words of one state to another.
+
+        The loads are atomic to stay single: most words were just stored one by one, and a processor that loads
+        several of them at once first waits until all its stores have reached the cache.
+        """
+        for at in words:
+            value = self.builder.load_atomic(self.at(source, at), "monotonic", 8, typ=I64)
+            self.store(value, target, at)
 
     def variable(self, value: Value) -> Value:
         """Return the address of a new local word."""

@@ -44,7 +44,11 @@ def _swap(scope: Scope, left: HeaderIR, right: HeaderIR, spare: Value) -> None:
     scope.copy(spare, scope.at(scope.state, one), 8 * words)
     scope.copy(scope.at(scope.state, one), scope.at(scope.state, other), 8 * words)
     scope.copy(scope.at(scope.state, other), spare, 8 * words)
-    valid = [scope.layout.valid(left), scope.layout.valid(right)]
-    flags = [scope.load(scope.state, at) for at in valid]
-    scope.store(flags[1], scope.state, valid[0])
-    scope.store(flags[0], scope.state, valid[1])
+    places = [(scope.layout.valid(left), scope.layout.valid(right))]
+    regions = scope.layout.header_region(left), scope.layout.header_region(right)
+    if regions[0] is not None and regions[1] is not None:  # both or none: the elements have one type
+        places.append((regions[0].flag, regions[1].flag))
+    for first, second in places:
+        flags = [scope.load(scope.state, at) for at in (first, second)]
+        scope.store(flags[1], scope.state, first)
+        scope.store(flags[0], scope.state, second)

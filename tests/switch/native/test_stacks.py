@@ -24,10 +24,14 @@ def replicate(engine: Engine) -> None:
     engine.multicast.insert(1, [Replica(port, port) for port in range(4)])
 
 
+@pytest.mark.parametrize("wide_bytes", [0, 65])
 @pytest.mark.parametrize("seed", range(6))
-def test_stacks_agree(seed: int) -> None:
+def test_stacks_agree(seed: int, wide_bytes: int) -> None:
+    """Wide elements are cleared when they are needed; what tells whether they were moves with them."""
     rng = random.Random(seed)
     builder = stacking()
+    if wide_bytes:
+        builder.data["header_types"][-1]["fields"].insert(0, ["wide", 8 * wide_bytes, False])
     last = {"type": "stack_field", "value": ["s", "value"]}
     builder.primitives += [
         *calls_of(random_calls(rng)),
@@ -44,10 +48,23 @@ def test_stacks_agree(seed: int) -> None:
     ]
     pair = Pair(builder.load())
     pair.both(replicate)
-    starts = [frame(*(rng.randrange(128) for _ in range(n)), rest=b"rest") for n in range(1, SIZE + 3)]
+    stacks = [frame(*(rng.randrange(128) for _ in range(n))) for n in range(1, SIZE + 3)]
+    elements = [[rng.randbytes(wide_bytes) + bytes([byte]) for byte in stack[2:]] for stack in stacks]
+    starts = [bytes(2) + b"".join(each) + b"rest" for each in elements]
     sent = sum(len(pair.process(0, mutate(rng.choice(starts), rng))) for _ in range(300))
     assert sent > 100
     pair.process_batch([(0, mutate(rng.choice(starts), rng)) for _ in range(300)])
+
+
+@pytest.mark.parametrize("calls", [[("push", 1), ("add_one", 1)], [("push", 2), ("pop", 1), ("add_one", 1)]])
+def test_wide_elements_keep_their_values_when_they_move(calls: list[tuple[str, int]]) -> None:
+    builder = stacking()
+    builder.data["header_types"][-1]["fields"].insert(0, ["wide", 520, False])
+    only = [{"type": "default", "value": None, "mask": None, "next_state": None}]
+    builder.states[1] |= {"transition_key": [], "transitions": only}
+    builder.primitives += [*calls_of(calls)[:-2], assign(field("standard_metadata", "egress_spec"), hexstr(1))]
+    output = Pair(builder.load()).process(0, bytes(2) + b"\xaa" * 65 + b"\x04")[0]
+    assert output.frame == bytes(2) + b"\xaa" * 65 + b"\x06"
 
 
 @pytest.mark.parametrize("seed", range(4))
