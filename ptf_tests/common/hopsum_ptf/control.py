@@ -44,8 +44,8 @@ class RecordingDevice(Device):
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]
-        """Return what the target declares, but for the growth of frames: cases send theirs long enough."""
-        return replace(self._device.capabilities, max_growth_bytes=None)
+        """Return what the target declares."""
+        return self._device.capabilities
 
     def write(self, updates: Sequence[Update]) -> None:
         """Write a batch, and record it when the switch took it."""

@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hopsum.wire import Header, Kind, Op, down_bytes, pack_codes, up_bytes
+from hopsum.wire import Header, Kind, Op, pack_codes, up_bytes
 from hopsum.wire._layout import (
     ARP_FIELDS,
     ETHERNET_BYTES,
@@ -36,7 +36,6 @@ UDP_AT = IPV4_AT + IPV4_BYTES
 HOPSUM_AT = UDP_AT + UDP_BYTES
 PAYLOAD_AT = HOPSUM_AT + 32
 ICMP_ECHO_REQUEST = 8
-BMV2_GROWTH_BYTES = 512
 
 _HEADERS: dict[str, tuple[int, tuple[Field, ...]]] = {
     "ethernet": (0, ETHERNET_FIELDS),
@@ -84,11 +83,7 @@ def update(
     job: Job, rank: int, payload: bytes, *, op: int = Op.ADD32, slot: int = 0, round: int = 1, count: int | None = None,
     flags: int = 0,
 ) -> bytes:  # fmt: skip
-    """Return the UPDATE that worker or observer `rank` sends.
-
-    A LOOKUP_ADD16 has an Ethernet trailer, which the program ignores: its result is 768 bytes longer than its packet,
-    and bmv2 writes over its own memory when a frame leaves more than 512 bytes longer than it came.
-    """
+    """Return the UPDATE that worker or observer `rank` sends."""
     header = Header(
         kind=Kind.UPDATE,
         flags=flags,
@@ -101,8 +96,7 @@ def update(
         length=up_bytes(op),
     )
     sender = next(member for member in job.spec.members if member.rank == rank)
-    trailer = bytes(max(0, down_bytes(op) - up_bytes(op) - BMV2_GROWTH_BYTES))
-    return build_frame(path_of(job, sender), header, payload) + trailer
+    return build_frame(path_of(job, sender), header, payload)
 
 
 def probe(job: Job, asker: WorkerEndpoint, *, slot: int = 0, round: int = 1, count: int = 0) -> bytes:
