@@ -116,8 +116,8 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
     def job(self, workers: int | Sequence[WorkerEndpoint] = 3, *, slots: int = 4, **options: Any) -> Job:
         """Make a job through the controller; its workers' addresses are no other job's.
 
-        `options` are those of a JobSpec: table, table16, quorum, min_quorum, observers. On a target without LOOKUP_ADD16
-        the job has no table for it.
+        `options` are those of a JobSpec: table, table16, quorum, min_quorum, observers. On a target without
+        LOOKUP_ADD16 the job has no table for it.
         """
         if Op.LOOKUP_ADD16 not in self.operations:
             options.pop("table16", None)
