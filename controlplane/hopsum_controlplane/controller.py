@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from hopsum.wire import JOB_EVENTS, MAX_JOBS, MAX_SLOTS, Drop, Event
+from hopsum.wire import JOB_EVENTS, MAX_JOBS, MAX_SLOTS, Drop, Event, Op, down_bytes, up_bytes
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Entity, Modify
 from hopsum_controlplane.epochs import EpochAllocator
@@ -73,6 +73,7 @@ class Controller:
         taken, and `delete_job` on the job found in `jobs` tries again.
         """
         spec.check()
+        self._check_growth(spec)
         if any(job.spec.name == spec.name for job in self._jobs.values()):
             raise ControlPlaneError(f"a job {spec.name!r} exists", hint="delete it first, or choose another name")
         job = self._allot(spec)
@@ -139,6 +140,18 @@ class Controller:
             raise ControlPlaneError(
                 f"no job {job.spec.name!r} with epoch {job.epoch} here",
                 hint="it was deleted, or is another controller's",
+            )
+
+    def _check_growth(self, spec: JobSpec) -> None:
+        """Refuse an operation whose result is more longer than its packet than the target can bear."""
+        limit = self._device.capabilities.max_growth_bytes
+        growth = down_bytes(Op.LOOKUP_ADD16) - up_bytes(Op.LOOKUP_ADD16)
+        if spec.table16 is not None and limit is not None and growth > limit:
+            raise ControlPlaneError(
+                f"job {spec.name!r}: LOOKUP_ADD16 lets a frame grow by {growth} bytes in the switch, "
+                f"{self._device.capabilities.target} has room for {limit} more and would write over its own memory",
+                where=self._device.where,
+                hint="leave table16 out, or use another target",
             )
 
     def _take_over(self, remove_existing: bool) -> None:

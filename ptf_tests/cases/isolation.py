@@ -99,27 +99,40 @@ class AllJobsOfTheSwitch(SwitchCase):
 
 
 class JobsOfAllKindsAtOnce(SwitchCase):
-    """Four jobs, each with its own slots, tables, quorum, min_quorum and rounds, packets taking turns."""
+    """Three jobs, each with its own slots, table, quorum, min_quorum and rounds, packets taking turns."""
 
     def runTest(self) -> None:
-        narrow = self.job(3, slots=2, table=tuple(range(16)))
-        wide = self.job(4, slots=1, table16=tuple(range(0, 1600, 100)), quorum=3)
-        other = self.job(2, slots=3, table=tuple(range(0, 32, 2)), table16=tuple(range(16)))
-        flushed = self.job(5, slots=2, min_quorum=2)
-        spans = [(job.slot_base, job.slots) for job in (narrow, wide, other, flushed)]
-        self.assertEqual(spans, [(0, 2), (2, 1), (3, 3), (6, 2)])
-        eight, sixteen = Op.LOOKUP_ADD8, Op.LOOKUP_ADD16
+        one = self.job(3, slots=2, table=tuple(range(16)))
+        two = self.job(4, slots=1, table=tuple(range(0, 48, 3)), quorum=3)
+        three = self.job(5, slots=2, min_quorum=2)
+        self.assertEqual([(job.slot_base, job.slots) for job in (one, two, three)], [(0, 2), (2, 1), (3, 2)])
+        lookup = Op.LOOKUP_ADD8
         for rank in (0, 1):
-            self.added(narrow, rank, codes(5), op=eight, round=9)
-            self.added(wide, rank, payload(sixteen, 5), op=sixteen, round=4)
-            self.added(flushed, rank, lanes32(5))
-        self.added(other, 0, codes(5), op=eight)
-        self.added(other, 0, payload(sixteen, 5), op=sixteen, round=2)
-        self.assert_lanes(self.completed(narrow, 2, codes(6), op=eight, round=9), 16)
-        self.assert_lanes(self.completed(wide, 3, payload(sixteen, 6), op=sixteen, round=4), 1600)
-        self.assert_lanes(self.completed(other, 1, codes(6), op=eight), 22)
-        self.assert_lanes(self.completed(other, 1, payload(sixteen, 6), op=sixteen, round=2), 11)
-        self.assert_lanes(self.closed(flushed, 0, lanes32(5), flags=Flag.FLUSH), 10)
-        self.assert_lanes(self.answered(wide, 2, payload(sixteen, 15), op=sixteen, round=4), 1600)
-        self.holds(wide, wide.spec.workers[2], State.FINAL, held=4, by=[0, 1, 3], op=sixteen, round=4)
-        self.holds(narrow, narrow.spec.workers[2], State.EMPTY, slot=1)
+            self.added(one, rank, codes(5), op=lookup, round=9)
+            self.added(two, rank, codes(5), op=lookup, round=4)
+            self.added(three, rank, lanes32(5))
+        self.assert_lanes(self.completed(one, 2, codes(6), op=lookup, round=9), 16)
+        self.assert_lanes(self.completed(two, 3, codes(6), op=lookup, round=4), 48)
+        self.assert_lanes(self.closed(three, 0, lanes32(5), flags=Flag.FLUSH), 10)
+        self.assert_lanes(self.answered(two, 2, codes(15), op=lookup, round=4), 48)
+        self.holds(two, two.spec.workers[2], State.FINAL, held=4, by=[0, 1, 3], op=lookup, round=4)
+        self.holds(one, one.spec.workers[2], State.EMPTY, slot=1)
+
+
+class TablesOfBothWidthsInSeveralJobs(SwitchCase):
+    """A job with either table beside one with both: each operation of each job looks up in its own."""
+
+    def runTest(self) -> None:
+        self.require(Op.LOOKUP_ADD16)
+        wide = self.job(2, table16=tuple(range(0, 1600, 100)))
+        narrow = self.job(2, table=tuple(range(16)))
+        both = self.job(2, table=tuple(range(0, 32, 2)), table16=tuple(range(0, 48, 3)))
+        eight, sixteen = Op.LOOKUP_ADD8, Op.LOOKUP_ADD16
+        for rank, finish in ((0, False), (1, True)):
+            for job, op, slot, total in (
+                (wide, sixteen, 0, 1000), (narrow, eight, 0, 10), (both, eight, 0, 20), (both, sixteen, 1, 30),
+            ):  # fmt: skip
+                if finish:
+                    self.assert_lanes(self.completed(job, rank, payload(op, 5), op=op, slot=slot), total)
+                else:
+                    self.added(job, rank, payload(op, 5), op=op, slot=slot)

@@ -39,7 +39,7 @@ class EveryOperationInElementOrder(SwitchCase):
 
     def runTest(self) -> None:
         job = self.job(2, slots=8, table=TABLE, table16=SLOPING)
-        for op in Op:
+        for op in self.operations:
             elements = np.arange(SHAPES[op].elements if op is not Op.OR else 1024)
             if SHAPES[op].has_codes:
                 first, second = elements % 16, elements // 32 % 16
@@ -102,6 +102,7 @@ class EveryWideCode(SwitchCase):
     """LOOKUP_ADD16: all 16 codes in every one of 16 rotations, against a table with all kinds of bit patterns."""
 
     def runTest(self) -> None:
+        self.require(Op.LOOKUP_ADD16)
         job = self.job(1, table16=STEEP)
         for rotation in range(16):
             values = (np.arange(512) + np.arange(512) // 128 + rotation) % 16
@@ -113,6 +114,7 @@ class AsManyWideSumsAsFit(SwitchCase):
     """64 workers with the largest code of a table up to 1023: 65472 in every lane."""
 
     def runTest(self) -> None:
+        self.require(Op.LOOKUP_ADD16)
         job = self.job(64, table16=(*range(15), 1023))
         largest = payload(Op.LOOKUP_ADD16, 15)
         for rank in range(63):
@@ -124,6 +126,7 @@ class WideSumsDoNotCarry(SwitchCase):
     """With a table that the controller refuses, sums beyond 65535 wrap within their lane."""
 
     def runTest(self) -> None:
+        self.require(Op.LOOKUP_ADD16)
         job = self.job(2, table16=TABLE)
         self.set_tables(job, table16=STEEP)
         position = np.arange(512) % 4
@@ -137,6 +140,7 @@ class LookupsOfBothWidthsByTurns(SwitchCase):
     """A job with both tables: each operation looks up in its own."""
 
     def runTest(self) -> None:
+        self.require(Op.LOOKUP_ADD16)
         job = self.job(2, table=TABLE, table16=STEEP[:2] + tuple(range(2000, 2014)))
         for round_ in range(1, 5):
             op = Op.LOOKUP_ADD16 if round_ % 2 else Op.LOOKUP_ADD8
@@ -149,7 +153,7 @@ class TopBitsMatterToTheMaximumAlone(SwitchCase):
 
     def runTest(self) -> None:
         job = self.job(2, slots=8, table=TABLE, table16=TABLE)
-        for op in Op:
+        for op in self.operations:
             ones = payload(op, 15 if SHAPES[op].has_codes else 0)
             frame = update(job, 0, b"\xff" * len(ones), op=op, slot=op)
             if op is Op.MAX32:

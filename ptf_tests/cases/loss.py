@@ -153,14 +153,10 @@ class _Half(_Loss):
         self.controller.set_loss(1, ingress_probability=ingress)
         self.controller.set_loss(6, egress_probability=egress)
         arrived = 0
-        for _ in range(self.frames // 20):
+        for sent in range(20, self.frames + 1, 20):
             for _ in range(20):
                 self.links.send(1, TO_6)
-            arrived += self.links.count(6)
-        deadline = time.monotonic() + _COUNTED_S
-        while arrived + self._gone() < self.frames and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-            arrived += self.links.count(6)
+            arrived += self._settle(sent - arrived)
         lost_in, lost_out = self.lost().get(1, (0, 0))[0], self.lost().get(6, (0, 0))[1]
         self.assertEqual(arrived + lost_in + lost_out, self.frames, "every frame arrived or was counted")
         lost, spared = (lost_in, lost_out) if draws_in else (lost_out, lost_in)
@@ -170,6 +166,13 @@ class _Half(_Loss):
         self.assertLess(abs(lost - self.frames / 2), bound, f"{lost} of {self.frames} lost")
         self.controller.clear_losses()
         self.oracle.drops[Drop.SIMULATED] += lost_in
+
+    def _settle(self, expected: int) -> int:
+        """Wait until a burst has arrived or is counted, for queues are short; return how many arrived."""
+        arrived, deadline = 0, time.monotonic() + _COUNTED_S
+        while arrived + self._gone() < expected and time.monotonic() < deadline:
+            arrived += self.links.count(6)
+        return arrived
 
     def _gone(self) -> int:
         return sum(sum(both) for both in self.lost().values())

@@ -53,6 +53,7 @@ class TableOfTheOtherWidth(SwitchCase):
     """A job with the table of one lookup lacks the other's."""
 
     def runTest(self) -> None:
+        self.require(Op.LOOKUP_ADD16)
         narrow, wide = self.job(2, table=TABLE), self.job(2, table16=TABLE)
         self.refused(0, update(narrow, 0, payload(Op.LOOKUP_ADD16, 1), op=Op.LOOKUP_ADD16), Drop.NO_TABLE)
         self.refused(0, update(wide, 0, codes(1), op=Op.LOOKUP_ADD8), Drop.NO_TABLE)

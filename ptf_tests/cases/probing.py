@@ -41,7 +41,7 @@ class OperationOfTheRound(SwitchCase):
 
     def runTest(self) -> None:
         job = self.job(2, table=tuple(range(16)), table16=tuple(range(16)))
-        for round_, op in enumerate(Op, 1):
+        for round_, op in enumerate(self.operations, 1):
             self.added(job, 0, payload(op, 1), op=op, round=round_)
             self.holds(job, job.spec.workers[1], State.COLLECTING, held=round_, by=[0], op=op, round=round_)
             self.completed(job, 1, payload(op, 1), op=op, round=round_)

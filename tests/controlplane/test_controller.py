@@ -13,6 +13,8 @@ from hopsum_controlplane.devices.base import Capabilities
 from hopsum_controlplane.entries import Delete, Insert, MulticastGroup, Replica, TableEntry, Update
 from hopsum_controlplane.testing import Failure, FakeDevice
 
+from .conftest import TABLE16
+
 NOW = 1_700_000_000
 # Updates of a job with 3 workers: a lookup, 3 rewrites, 3 workers, a group, then `jobs`.
 UPDATES = 9
@@ -75,6 +77,23 @@ def test_the_window_is_what_the_target_can_take(make_spec: MakeSpec, connect: Co
     controller = connect(FakeDevice(capabilities=Capabilities("small", max_window=32)))
     assert controller.create_job(make_spec("a", slots=100)).window == 32
     assert controller.create_job(make_spec("b", slots=10)).window == 10
+
+
+@pytest.mark.parametrize(("limit", "fits"), [(None, True), (768, True), (767, False), (512, False)])
+def test_a_target_in_which_frames_cannot_grow_enough(
+    make_spec: MakeSpec, connect: Connect, limit: int | None, fits: bool
+) -> None:
+    device = FakeDevice(capabilities=Capabilities("narrow", max_growth_bytes=limit))
+    controller = connect(device)
+    wide, written = make_spec("wide", table16=TABLE16), device.updates
+    if fits:
+        controller.create_job(wide)
+        return
+    message = f"'wide': LOOKUP_ADD16 lets a frame grow by 768 bytes in the switch, narrow has room for {limit} more"
+    with pytest.raises(ControlPlaneError, match=message):
+        controller.create_job(wide)
+    assert device.updates == written
+    controller.create_job(make_spec("narrow"))
 
 
 @pytest.mark.parametrize("failure", [Failure.REFUSED, Failure.UNANSWERED])

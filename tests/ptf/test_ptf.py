@@ -23,6 +23,15 @@ DATA = ROOT / "tests" / "vectors" / "data"
 FAILING = Path(__file__).resolve().parent / "failing"
 UNRECORDED = {"loss.HalfOfWhatComesIn", "loss.HalfOfWhatGoesOut"}
 """They draw random numbers in the switch, so no two runs are the same."""
+NOT_ON_BMV2 = {
+    "isolation.TablesOfBothWidthsInSeveralJobs",
+    "lanes.AsManyWideSumsAsFit",
+    "lanes.EveryWideCode",
+    "lanes.LookupsOfBothWidthsByTurns",
+    "lanes.WideSumsDoNotCarry",
+    "operations.TableOfTheOtherWidth",
+}
+"""bmv2 has no room for the result of LOOKUP_ADD16."""
 _WAIT_S = 60.0
 
 
@@ -53,7 +62,8 @@ def _run(target: str, *arguments: str) -> tuple[int, str, dict[str, str]]:
 def test_every_case_passes(target: str) -> None:
     status, output, table = _run(target)
     assert status == 0, output
-    assert table == dict.fromkeys(list_cases(), "ok"), output
+    skipped = dict.fromkeys(NOT_ON_BMV2 if target == "bmv2" else (), "skipped")
+    assert table == {**dict.fromkeys(list_cases(), "ok"), **skipped}, output
 
 
 def test_interface_ports_do_what_unix_ports_do() -> None:
@@ -66,14 +76,14 @@ def test_interface_ports_do_what_unix_ports_do() -> None:
 
 def test_every_case_is_recorded() -> None:
     recorded = {path.name.removesuffix(".json.gz") for path in recordings(DATA)}
-    assert recorded == set(list_cases()) - UNRECORDED, "record again: python tools/record_vectors.py"
+    assert recorded == set(list_cases()) - UNRECORDED - NOT_ON_BMV2, "record again: python tools/record_vectors.py"
 
 
 def test_the_readme_lists_every_case() -> None:
     lines = [line.strip("| ").split(" | ") for line in README.read_text().splitlines() if line.startswith("|")]
     assert lines[0] == ["case", "what it shows", "native", "bmv2"]
     said = dict(meanings())
-    expected = [[case, said[case], "ok", "ok"] for case in list_cases()]
+    expected = [[case, said[case], "ok", "skipped" if case in NOT_ON_BMV2 else "ok"] for case in list_cases()]
     assert lines[2:] == expected, "write it again: ptf_tests/run --readme"
 
 

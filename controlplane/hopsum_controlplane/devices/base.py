@@ -20,11 +20,13 @@ class Capabilities:
     """What a target declares about itself.
 
     `max_window` is how many packets each worker of a job should have in flight at most, None when the
-    target sets no limit below the number of slots. `registers` tells whether register cells can be read.
+    target sets no limit below the number of slots. `max_growth_bytes` is how much longer than it came in a frame can
+    leave, None for no limit. `registers` tells whether register cells can be read.
     """
 
     target: str
     max_window: int | None = None
+    max_growth_bytes: int | None = None
     registers: bool = False
 
 

@@ -26,7 +26,7 @@ from ptf.base_tests import BaseTest
 
 from hopsum.protocol.aggregator import SwitchConfig
 from hopsum.protocol.frame_aggregator import FrameAggregator
-from hopsum.wire import Drop, Event, Header, Kind, Op, State
+from hopsum.wire import Drop, Event, Header, Kind, Op, State, down_bytes, up_bytes
 from hopsum.wire.payload import lanes as lanes_of
 from hopsum_controlplane import Controller, Job, JobSpec, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
@@ -97,13 +97,30 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
                 break
         self._report(ended)
 
+    # ---- what the target can do ---------------------------------------------------------------------------
+
+    @property
+    def operations(self) -> tuple[Op, ...]:
+        """Return the operations of this target: bmv2 has no room for the result of LOOKUP_ADD16."""
+        limit = self.device.capabilities.max_growth_bytes
+        return tuple(op for op in Op if limit is None or down_bytes(op) - up_bytes(op) <= limit)
+
+    def require(self, op: Op) -> None:
+        """Skip the case on a target without this operation."""
+        if op not in self.operations:
+            target, limit = self.device.capabilities.target, self.device.capabilities.max_growth_bytes
+            self.skipTest(f"{op.name}: a frame in {target} grows by {limit} bytes at most, p4/README.md says why")
+
     # ---- what there is ------------------------------------------------------------------------------------
 
     def job(self, workers: int | Sequence[WorkerEndpoint] = 3, *, slots: int = 4, **options: Any) -> Job:
         """Make a job through the controller; its workers' addresses are no other job's.
 
-        `options` are those of a JobSpec: table, table16, quorum, min_quorum, observers.
+        `options` are those of a JobSpec: table, table16, quorum, min_quorum, observers. On a target without
+        LOOKUP_ADD16 the job has no table for it.
         """
+        if Op.LOOKUP_ADD16 not in self.operations:
+            options.pop("table16", None)
         if isinstance(workers, int):
             workers = make_workers(workers, job=self._jobs_made)
         spec = JobSpec(f"job {self._jobs_made}", tuple(workers), slots, **options)

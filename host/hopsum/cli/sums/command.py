@@ -17,8 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from hopsum.cli.stage.crew import Crew, WorkerDied
 from hopsum.cli.stage.targets import SWITCH, Stage, stage
 from hopsum.cli.sums.report import SHOWN, Report, Sum
-from hopsum.cli.sums.vectors import EXERCISES, TABLE, TABLE16, Exercise
+from hopsum.cli.sums.vectors import TABLE, TABLE16, Exercise, exercises_for
 from hopsum.cli.sums.worker import Assignment, work
+from hopsum.wire import Op
 from hopsum_controlplane import Controller, ControlPlaneError, JobSpec
 from hopsum_topologies.errors import TopologyError
 
@@ -73,23 +74,26 @@ def perform(scene: Stage, report: Report, console: Console) -> None:
     with Crew(scene.seats, work, None) as crew:
         bound = crew.gather("bound")
         endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(scene.seats, bound, strict=True))
-        job = controller.create_job(JobSpec("sum", endpoints, SLOTS, TABLE, table16=TABLE16))
-        crew.send(Assignment(job.epoch, report.workers, job.slots, report.elements, report.seed, DEADLINE_S))
-        collect(crew, report, console)
+        exercises = exercises_for(scene.device.capabilities.max_growth_bytes)
+        table16 = TABLE16 if any(exercise.op == Op.LOOKUP_ADD16 for exercise in exercises) else None
+        job = controller.create_job(JobSpec("sum", endpoints, SLOTS, TABLE, table16=table16))
+        plan = (job.epoch, report.workers, job.slots, report.elements, report.seed, DEADLINE_S)
+        crew.send(Assignment(*plan, exercises))
+        collect(crew, report, console, exercises)
     report.events = controller.job_counters(job)
     drops = controller.drop_counters()
     report.drops = {name: drops[name] - drops_before[name] for name in drops if drops[name] != drops_before[name]}
     controller.delete_job(job)
 
 
-def collect(crew: Crew, report: Report, console: Console) -> None:
+def collect(crew: Crew, report: Report, console: Console, exercises: Sequence[Exercise]) -> None:
     """Take in progress, sums and statistics of all workers."""
     label, unit = TextColumn("{task.description:12}"), TextColumn("chunks")
     columns = (label, BarColumn(), MofNCompleteColumn(), unit, TimeElapsedColumn())
-    results: dict[Exercise, list[Any]] = {exercise: [None] * report.workers for exercise in EXERCISES}
-    by_op = {exercise.op: exercise for exercise in EXERCISES}
+    results: dict[Exercise, list[Any]] = {exercise: [None] * report.workers for exercise in exercises}
+    by_op = {exercise.op: exercise for exercise in exercises}
     with Progress(*columns, console=console) as progress:
-        tasks = {e.op: progress.add_task(e.op.name, total=_chunks(e, report) * report.workers) for e in EXERCISES}
+        tasks = {e.op: progress.add_task(e.op.name, total=_chunks(e, report) * report.workers) for e in exercises}
         finished = 0
         while finished < report.workers:
             rank, (kind, *rest) = crew.receive()

@@ -86,3 +86,9 @@ EXERCISES = (
     Exercise(Op.OR, "bitmaps, or-ed; shown as bytes"),
     Exercise(Op.MAX32, "non-negative floats, maximum", "float32"),
 )
+
+
+def exercises_for(max_growth_bytes: int | None) -> tuple[Exercise, ...]:
+    """Return the exercises of a switch in which frames grow by at most so many bytes (None: by any number)."""
+    growth = {exercise: SHAPES[exercise.op].down_bytes - SHAPES[exercise.op].up_bytes for exercise in EXERCISES}
+    return tuple(e for e, more in growth.items() if max_growth_bytes is None or more <= max_growth_bytes)

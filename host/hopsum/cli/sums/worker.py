@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from hopsum.cli.stage.seat import Seat, open_link
-from hopsum.cli.sums.vectors import EXERCISES, PIECE_CHUNKS, Exercise
+from hopsum.cli.sums.vectors import PIECE_CHUNKS, Exercise
 from hopsum.protocol.worker import Timing
 from hopsum.transport.udp import UdpTransport
 
@@ -29,6 +29,7 @@ class Assignment:
     elements: int
     seed: int
     deadline_s: float
+    exercises: tuple[Exercise, ...]
 
 
 def work(seat: Seat, _: None, pipe: Connection) -> None:
@@ -47,7 +48,7 @@ def work(seat: Seat, _: None, pipe: Connection) -> None:
         link=link,
     )
     with transport:
-        for exercise in EXERCISES:
+        for exercise in assignment.exercises:
             _sum(exercise, seat.rank, assignment, transport, pipe)
         statistics = transport.statistics
         pipe.send(("statistics", statistics.link, statistics.worker))
