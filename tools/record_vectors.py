@@ -20,6 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,12 +108,20 @@ def render_page() -> str:
         f"bmv2 and p4c last ran on **{manifest['recorded']}**: {manifest['switch']}, {manifest['compiler']}, {program}",
         f"(`hopsum.json` with SHA-256 `{manifest['program_sha256'][:16]}...`).",
         "",
-        f"Every case of `ptf_tests/cases` but {', '.join(unrecorded())} (random numbers in the",
-        "switch, or an operation that bmv2 has no room for)",
-        "ran on bmv2 with a recorder beside it: what the control plane wrote, every",
-        "frame in, every frame out with its port, and the counters at the end. bmv2 sent bit for bit what the oracle,",
-        "`hopsum.protocol.frame_aggregator`, predicted, on all ports and nothing else. `tests/vectors` replays the",
-        "recordings on the embedded switch in every test run, where bmv2 need not be installed.",
+        *wrap(
+            "Every case of `ptf_tests/cases` ran on bmv2 with a recorder beside it: what the control plane wrote, every "
+            "frame in, every frame out with its port, and the counters at the end. bmv2 sent bit for bit what the oracle, "
+            "`hopsum.protocol.frame_aggregator`, predicted, on all ports and nothing else. `tests/vectors` replays the "
+            "recordings on the embedded switch in every test run, where bmv2 need not be installed.",
+            118,
+        ),
+        "",
+        *wrap(
+            "Not recorded, for the switch draws random numbers in them or bmv2 has no room for their operation: "
+            f"{', '.join(unrecorded())}.",
+            118,
+            break_on_hyphens=False,
+        ),
         "",
         f"{len(rows)} recordings, {totals[0]} control-plane updates, {totals[1]} frames in, {totals[2]} frames out,",
         f"{size / 1024:.0f} KiB in `tests/vectors/data`.",

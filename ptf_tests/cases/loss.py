@@ -43,8 +43,13 @@ class _Loss(SwitchCase):
     def swallowed(self, port: int, frame: bytes, times: int = 1) -> None:
         """Send a frame that goes no further than into its port; the oracle does not hear of it."""
         for _ in range(times):
-            self.links.send(port, frame)
+            self.vanished(port, frame)
             self.oracle.drops[Drop.SIMULATED] += 1
+
+    def vanished(self, port: int, frame: bytes) -> None:
+        """Send a frame of which nothing comes out."""
+        self.links.send(port, frame)
+        self.record(port, frame, [])
 
     def delivered(self, port: int, frame: bytes, but: int) -> list[Output]:
         """Send a frame whose copies arrive everywhere but at port `but`."""
@@ -53,6 +58,7 @@ class _Loss(SwitchCase):
         self.links.send(port, frame)
         arrived = sorted(output for out in sorted(o.port for o in expected) for output in self.links.take(out))
         self.assertEqual(arrived, expected)
+        self.record(port, frame, arrived)
         return arrived
 
 
@@ -120,8 +126,8 @@ class BothWaysOfSeveralPorts(_Loss):
         self.controller.set_loss(6, ingress_probability=1, egress_probability=1)
         for port in (4, 6):
             self.swallowed(port, FLOODED)
-        self.links.send(1, TO_6)
-        self.links.send(5, TO_6)
+        self.vanished(1, TO_6)
+        self.vanished(5, TO_6)
         self.wait_until_lost({4: (1, 0), 6: (1, 2)})
         self.controller.set_loss(6, ingress_probability=1)
         self.delivered(5, TO_6, but=-1)

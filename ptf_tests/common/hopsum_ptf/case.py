@@ -155,10 +155,14 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         self.outcome, predicted = self.oracle.explain_frame(port, frame)
         expected = [Output(*output) for output in predicted]
         outputs = self.links.exchange(port, frame, [output.port for output in expected])
-        self._recording.steps.append(Exchange(port, frame, tuple(outputs)))
+        self.record(port, frame, outputs)
         if multiset(outputs) != multiset(expected):
             self.fail(_difference(port, frame, outputs, expected))
         return outputs
+
+    def record(self, port: int, frame: bytes, outputs: Sequence[Output]) -> None:
+        """Add a frame and what came of it to the recording; `send` does."""
+        self._recording.steps.append(Exchange(port, frame, tuple(outputs)))
 
     def send_update(self, job: Job, rank: int, payload: bytes, **header: int) -> list[Output]:
         """Send a worker's UPDATE through its port; `header`: op, slot, round, count, flags."""
