@@ -110,10 +110,10 @@ def render_page() -> str:
         "",
         *wrap(
             "Every case of `ptf_tests/cases` but those named below ran on bmv2 with a recorder beside it: what the "
-            "control plane wrote, every frame in, every frame out with its port, and the counters at the end. bmv2 sent "
-            "bit for bit what the oracle, `hopsum.protocol.frame_aggregator`, predicted, on all ports and nothing else. "
-            "`tests/vectors` replays the recordings on the embedded switch in every test run, where bmv2 need not be "
-            "installed.",
+            "control plane wrote, every frame in, every frame out with its port, and the counters at the end. "
+            "bmv2 sent bit for bit what the oracle, `hopsum.protocol.frame_aggregator`, predicted, on all ports and "
+            "nothing else. `tests/vectors` replays the recordings on the embedded switch in every test run, where bmv2 "
+            "need not be installed.",
             118,
         ),
         "",
