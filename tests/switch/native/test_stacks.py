@@ -57,7 +57,7 @@ def test_stacks_agree(seed: int, wide_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("calls", [[("push", 1), ("add_one", 1)], [("push", 2), ("pop", 1), ("add_one", 1)]])
-def test_wide_elements_keep_their_values_when_they_move(calls: list[tuple[str, int]]) -> None:
+def test_a_moved_element_keeps_its_wide_field(calls: list[tuple[str, int]]) -> None:
     builder = stacking()
     builder.data["header_types"][-1]["fields"].insert(0, ["wide", 520, False])
     only = [{"type": "default", "value": None, "mask": None, "next_state": None}]
