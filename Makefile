@@ -37,8 +37,8 @@ ptf: setup-dev   ## the data-plane cases, with their table (TARGET=native, nativ
 p4: setup-dev    ## recompile p4/ with p4c (needs p4c-bm2-ss) and rewrite the manifest
 	@$(PY) tools/compile_p4.py
 
-generate: setup-dev ## rewrite generated Python from p4/shared, and the generated parts of docs/protocol.md
-	@$(PY) tools/generate_wire.py
+generate: setup-dev ## rewrite what is generated: Python and wire page from p4/shared, parts of docs/protocol.md
+	@$(PY) tools/generate_wire.py && $(PY) tools/generate_wire_page.py
 	@$(PY) -m tests.model --write
 
 vectors: setup-dev ## record every case on bmv2 again (needs root and simple_switch_grpc)

@@ -94,6 +94,13 @@ def _meanings() -> Iterator[tuple[str, str]]:
                 yield f"{path.stem}.{node.name}", (ast.get_docstring(node) or "").splitlines()[0]
 
 
+def unrecorded() -> list[str]:
+    """Return the names of the cases without a recording."""
+    recorded = {path.name.removesuffix(".json.gz") for path in recordings(DATA)}
+    cases = (name for name, _ in _meanings() if not name.rpartition(".")[2].startswith("_"))
+    return [f"`{name}`" for name in cases if name not in recorded]
+
+
 def render_page() -> str:
     """Return docs/validation.md."""
     manifest: dict[str, Any] = json.loads(MANIFEST.read_text())
@@ -110,9 +117,10 @@ def render_page() -> str:
         f"bmv2 and p4c last ran on **{manifest['recorded']}**: {manifest['switch']}, {manifest['compiler']}, {program}",
         f"(`hopsum.json` with SHA-256 `{manifest['program_sha256'][:16]}...`).",
         "",
-        "Every case of `ptf_tests/cases` ran on bmv2 with a recorder beside it: what the control plane wrote, every",
+        f"Every case of `ptf_tests/cases` but {', '.join(unrecorded())} (which draw random numbers in the switch)",
+        "ran on bmv2 with a recorder beside it: what the control plane wrote, every",
         "frame in, every frame out with its port, and the counters at the end. bmv2 sent bit for bit what the oracle,",
-        "`hopsum.protocol.aggregator`, predicted, on all ports and nothing else. `tests/vectors` replays the",
+        "`hopsum.protocol.frame_aggregator`, predicted, on all ports and nothing else. `tests/vectors` replays the",
         "recordings on the embedded switch in every test run, where bmv2 need not be installed.",
         "",
         f"{len(rows)} recordings, {totals[0]} control-plane updates, {totals[1]} frames in, {totals[2]} frames out,",

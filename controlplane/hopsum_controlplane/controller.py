@@ -20,13 +20,14 @@ from collections.abc import Callable
 
 from hopsum.wire import JOB_EVENTS, MAX_JOBS, MAX_SLOTS, Drop, Event
 from hopsum_controlplane.devices.base import Device
-from hopsum_controlplane.entries import Entity
+from hopsum_controlplane.entries import Entity, Modify
 from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.installer import Installation
 from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint
+from hopsum_controlplane.losses import Lost, clear_losses, read_lost, set_loss
 from hopsum_controlplane.slots import SlotAllocator
-from hopsum_controlplane.tables import admit, lookup, reply
+from hopsum_controlplane.tables import address, admit, lookup, reply
 
 _JOB_TABLES = (admit.JOBS, admit.WORKERS, lookup.LOOKUP, reply.REWRITE)
 
@@ -114,6 +115,25 @@ class Controller:
         cells = self._device.read_counter("drops")
         return {reason.name.lower(): cells[reason].packets for reason in Drop if reason is not Drop.NONE}
 
+    def set_loss(self, port: int, ingress_probability: float = 0.0, egress_probability: float = 0.0) -> None:
+        """Let the loss simulator drop frames that come in or go out through a port, from now on; 0: none.
+
+        Probabilities are 0 .. 1, in steps of 2^-32. Raises ControlPlaneError when port or probability are none, with
+        nothing written, or the switch fails.
+        """
+        set_loss(self._device, port, ingress_probability, egress_probability)
+
+    def clear_losses(self) -> None:
+        """Switch the loss simulator off on all ports. Raises ControlPlaneError when the switch fails."""
+        clear_losses(self._device)
+
+    def loss_counters(self) -> dict[int, Lost]:
+        """Read how many frames the loss simulator dropped, by port and direction; ports without loss are left out.
+
+        Raises ControlPlaneError when the switch does not answer.
+        """
+        return read_lost(self._device)
+
     def _check_known(self, job: Job) -> None:
         if self._jobs.get(job.epoch) != job:
             raise ControlPlaneError(
@@ -140,9 +160,12 @@ class Controller:
         foreign.remove()
 
     def _announce(self) -> None:
-        entry = admit.switch_address(self._switch)
-        if entry not in self._device.read_table(entry.table):
+        entry = address.switch_address(self._switch)
+        standing = {found.key(): found for found in self._device.read_table(entry.table)}
+        if entry.key() not in standing:
             Installation(self._device).write([entry])
+        elif standing[entry.key()] != entry:  # the same address with another MAC
+            self._device.write([Modify(entry)])
 
     def _allot(self, spec: JobSpec) -> Job:
         taken = {job.job_index for job in self._jobs.values()}

@@ -15,6 +15,8 @@ from hopsum_controlplane.slots import SlotRange
 
 MAX_PORT = 510  # bit<9>, and 511 means drop
 MAX_UDP_PORT = 65535
+MAX_RANK = 65535
+MAX_MEMBERS = MAX_WORKERS + 1  # one observer always fits: tables are sized for this many of every job
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class SwitchEndpoint:
 
 @dataclass(frozen=True)
 class WorkerEndpoint:
-    """Where a worker is: its switch port, and the source addresses that the switch sees in its packets."""
+    """Where a worker or observer is: its switch port, and the source addresses that the switch sees in its packets."""
 
     rank: int
     port: int
@@ -45,14 +47,31 @@ class WorkerEndpoint:
 class JobSpec:
     """A job as its user asks for it.
 
-    `slots` is the number of slots, which bounds the packets that a worker has in flight. `table` is the
-    lookup table (16 values, see lanes.check_table) or None for a job without lookup operations.
+    `slots` is the number of slots, which bounds the packets that a worker has in flight. `table` is the lookup table
+    of LOOKUP_ADD8 and `table16` that of LOOKUP_ADD16 (16 values each, see lanes.check_table), None for a job without
+    that operation. `quorum` workers complete a round: all of them if None. A packet with FLUSH completes its round
+    with `min_quorum` in it; the default 1 leaves it to the workers, who send no FLUSH unless they have a deadline.
+    `observers` may ask what a slot holds (PROBE) and nothing else; their ranks are 64 and above.
     """
 
     name: str
     workers: tuple[WorkerEndpoint, ...]
     slots: int
     table: tuple[int, ...] | None = None
+    quorum: int | None = None
+    min_quorum: int = 1
+    table16: tuple[int, ...] | None = None
+    observers: tuple[WorkerEndpoint, ...] = ()
+
+    @property
+    def members(self) -> tuple[WorkerEndpoint, ...]:
+        """Return everybody who may speak: workers, then observers."""
+        return *self.workers, *self.observers
+
+    @property
+    def effective_quorum(self) -> int:
+        """Return how many workers complete a round."""
+        return len(self.workers) if self.quorum is None else self.quorum
 
     def check(self) -> None:
         """Raise ControlPlaneError naming the first thing that is wrong with the specification."""
@@ -66,21 +85,47 @@ class JobSpec:
         if sorted(worker.rank for worker in self.workers) != list(range(count)):
             ranks = ", ".join(str(worker.rank) for worker in self.workers)
             raise self._wrong(f"ranks {ranks}", f"{count} workers have the ranks 0 .. {count - 1}, each once")
-        for worker in self.workers:
-            self._check_worker(worker)
-        shared = _repeated((worker.ip, worker.udp_port) for worker in self.workers)
+        self._check_quorum()
+        self._check_observers()
+        for member in self.members:
+            self._check_member(member)
+        shared = _repeated((member.ip, member.udp_port) for member in self.members)
         if shared:
-            raise self._wrong(f"several workers at {shared[0]}:{shared[1]}", "give each a UDP port of its own")
+            who = "workers and observers" if self.observers else "workers"
+            raise self._wrong(f"several {who} at {shared[0]}:{shared[1]}", "give each a UDP port of its own")
         if self.table is not None:
             lanes.prove_lanes(count, lanes.check_table(self.table))
+        if self.table16 is not None:
+            lanes.prove_lanes(count, lanes.check_table(self.table16), lanes.LOOKUP_ADD16_LANE_BITS)
 
-    def _check_worker(self, worker: WorkerEndpoint) -> None:
-        if not 0 <= worker.port <= MAX_PORT:
-            raise self._wrong(f"worker {worker.rank} on switch port {worker.port}", f"ports are 0 .. {MAX_PORT}")
-        if not 1 <= worker.udp_port <= MAX_UDP_PORT:
-            raise self._wrong(f"worker {worker.rank}: UDP port {worker.udp_port}", f"ports are 1 .. {MAX_UDP_PORT}")
-        mac_to_int(worker.mac)
-        ipv4_to_int(worker.ip)
+    def _check_quorum(self) -> None:
+        count, quorum = len(self.workers), self.effective_quorum
+        if not 1 <= quorum <= count:
+            raise self._wrong(f"quorum {quorum}", f"of {count} workers it is 1 .. {count}")
+        if not 1 <= self.min_quorum <= quorum:
+            raise self._wrong(f"min_quorum {self.min_quorum}", f"with quorum {quorum} it is 1 .. {quorum}")
+
+    def _check_observers(self) -> None:
+        ranks = [observer.rank for observer in self.observers]
+        if len(set(ranks)) < len(ranks) or not all(MAX_WORKERS <= rank <= MAX_RANK for rank in ranks):
+            shown = ", ".join(map(str, ranks))
+            raise self._wrong(
+                f"observers of ranks {shown}", f"observers have ranks of {MAX_WORKERS} .. {MAX_RANK}, each once"
+            )
+        if len(self.members) > MAX_MEMBERS:
+            raise self._wrong(
+                f"{len(self.workers)} workers and {len(ranks)} observers",
+                f"the switch has room for {MAX_MEMBERS} of both for each job",
+            )
+
+    def _check_member(self, member: WorkerEndpoint) -> None:
+        who = f"{'worker' if member.rank < MAX_WORKERS else 'observer'} {member.rank}"
+        if not 0 <= member.port <= MAX_PORT:
+            raise self._wrong(f"{who} on switch port {member.port}", f"ports are 0 .. {MAX_PORT}")
+        if not 1 <= member.udp_port <= MAX_UDP_PORT:
+            raise self._wrong(f"{who}: UDP port {member.udp_port}", f"ports are 1 .. {MAX_UDP_PORT}")
+        mac_to_int(member.mac)
+        ipv4_to_int(member.ip)
 
     def _wrong(self, what: str, hint: str) -> ControlPlaneError:
         return ControlPlaneError(f"job {self.name!r}: {what}", hint=hint)
@@ -110,8 +155,8 @@ class Job:
 
     @property
     def quorum(self) -> int:
-        """Return how many workers complete a round: all of them."""
-        return len(self.spec.workers)
+        """Return how many workers complete a round."""
+        return self.spec.effective_quorum
 
     @property
     def udp_port(self) -> int:

@@ -12,6 +12,7 @@ from hopsum.wire import TABLE_ENTRIES
 from hopsum_controlplane.errors import ControlPlaneError
 
 LOOKUP_ADD8_LANE_BITS = 8
+LOOKUP_ADD16_LANE_BITS = 16
 # 16 strictly increasing integers from 0 end at 15 or above.
 MIN_GRANULARITY = TABLE_ENTRIES - 1
 

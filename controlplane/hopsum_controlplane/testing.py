@@ -36,7 +36,8 @@ class FakeDevice(Device):
     """A switch in memory.
 
     The `fail_at`-th update since construction or `repair` (from 0; batches are applied in order) fails as
-    `failure` says. With `p4info` every update is encoded first, so that names and widths are checked.
+    `failure` says. With `p4info` every update is encoded first, and tables and counters are looked up, so that names,
+    widths and sizes are checked.
     `batches` holds what was written, `entities` what stands, by key.
     """
 
@@ -88,6 +89,8 @@ class FakeDevice(Device):
 
     def read_table(self, table: str) -> list[TableEntry]:
         """Return the table's entries in the order of insertion."""
+        if self._p4info is not None:
+            table = self._p4info.tables[table].alias
         entries = [item for item in self.entities.values() if isinstance(item, TableEntry)]
         return [entry for entry in entries if entry.table == table]
 
@@ -104,9 +107,10 @@ class FakeDevice(Device):
         return sorted(groups, key=lambda group: group.id)
 
     def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
-        """Return cells of `counters`, whose packets tests set; 1024 cells each."""
+        """Return cells of `counters`, whose packets tests set; 1024 cells each, or as many as `p4info` says."""
         cells = self.counters.get(counter, {})
-        stop = _COUNTER_CELLS if count is None else start + count
+        size = _COUNTER_CELLS if self._p4info is None else self._p4info.counters[counter].size
+        stop = size if count is None else start + count
         return [CounterValue(cells.get(index, 0), 0) for index in range(start, stop)]
 
     def cookie(self) -> int | None:

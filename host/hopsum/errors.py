@@ -13,7 +13,11 @@ class AllReduceFailed(HopsumError):
 
 
 class NoAnswer(AllReduceFailed):
-    """A chunk had no result at its deadline."""
+    """A chunk had no result at its deadline. `missing_ranks`: whom its switch waited for, if it said so."""
+
+    def __init__(self, message: str, missing_ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.missing_ranks = missing_ranks
 
 
 class RoundLost(AllReduceFailed):

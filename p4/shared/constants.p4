@@ -13,28 +13,36 @@ const bit<16> HOPSUM_UDP_PORT   = 24677;    // workers send to this port of the 
 const bit<8>  KIND_UPDATE       = 1;        // worker -> switch: one chunk
 const bit<8>  KIND_RESULT       = 2;        // switch -> worker: the sum of a complete round
 const bit<8>  KIND_STALE        = 3;        // switch -> worker: the slot has moved on to round `held`
-const bit<8>  KIND_PROBE        = 4;        // reserved: asks for a slot's state
+const bit<8>  KIND_PROBE        = 4;        // worker or observer -> switch: what does this slot copy hold?
+const bit<8>  KIND_STATE        = 5;        // switch -> asker: answers PROBE
 
 // flags
-const bit<8>  FLAG_FLUSH        = 1;        // reserved: complete the round at min_quorum
+const bit<8>  FLAG_FLUSH        = 1;        // UPDATE: complete this round at min_quorum, with this packet in it
 
 // op: what the switch does with the payload
 const bit<8>  OP_LOOKUP_ADD8    = 1;        // 1024 4-bit codes up, looked up; 1024 8-bit lanes down
-const bit<8>  OP_LOOKUP_ADD16   = 2;        // reserved
-const bit<8>  OP_ADD8           = 3;        // reserved
-const bit<8>  OP_ADD16          = 4;        // reserved
+const bit<8>  OP_LOOKUP_ADD16   = 2;        // 512 4-bit codes up, looked up; 512 16-bit lanes down
+const bit<8>  OP_ADD8           = 3;        // 1024 8-bit lanes, added modulo 2^8
+const bit<8>  OP_ADD16          = 4;        // 512 16-bit lanes, added modulo 2^16
 const bit<8>  OP_ADD32          = 5;        // 256 32-bit lanes, added modulo 2^32
-const bit<8>  OP_OR             = 6;        // reserved
+const bit<8>  OP_OR             = 6;        // a bitmap of 8192 bits, or-ed
 const bit<8>  OP_MAX32          = 7;        // 256 31-bit lanes, unsigned maximum; a set top bit is refused
 
 // payload sizes
-const bit<16> CODES_BYTES       = 512;      // 1024 codes of 4 bits
+const bit<16> CODES8_BYTES      = 512;      // LOOKUP_ADD8: 1024 codes of 4 bits
+const bit<16> CODES16_BYTES     = 256;      // LOOKUP_ADD16: 512 codes of 4 bits
 const bit<16> LANES_BYTES       = 1024;     // 1024 x 8, 512 x 16 or 256 x 32 bits
-// Lane order. Lanes are always in element order. Codes travel in groups of LANE_GROUP_CODES: byte j of a
-// group holds code j in its high nibble and code j + LANE_GROUP_CODES / 2 in its low nibble, so that the two
-// halves of a nibble split come out as consecutive lanes.
+// Lane order. Lanes are always in element order. Codes travel in groups of LANE_GROUP_CODES, as words of the
+// lane's width. Word j of a group of W words holds, from its highest nibble down, the codes j, j + W, j + 2 W, ...:
+// byte j of LOOKUP_ADD8 the codes j and j + 256, 16-bit word j of LOOKUP_ADD16 the codes j, j + 128, j + 256 and
+// j + 384. So one shift and one mask turn a group into consecutive lanes.
 const bit<16> LANE_GROUP_CODES  = 512;
 const bit<16> TABLE_ENTRIES     = 16;       // values of a lookup table, one for each 4-bit code
+
+// state of a slot copy, in `count` of STATE
+const bit<16> STATE_EMPTY       = 0;        // nothing of this epoch
+const bit<16> STATE_COLLECTING  = 1;
+const bit<16> STATE_FINAL       = 2;        // complete
 
 // ---- limits of the program --------------------------------------------------------------------------
 const bit<8>  MAX_WORKERS       = 64;       // bits of the contributors bitmap
@@ -61,6 +69,8 @@ const bit<8>  DROP_BAD_VALUE      = 14;     // MAX32 lane with its top bit set
 const bit<8>  DROP_OP_MISMATCH    = 15;     // another op than the round's first packet
 const bit<8>  DROP_NO_TABLE       = 16;     // LOOKUP in a job without a lookup table
 const bit<8>  DROP_NO_ROUTE       = 17;     // plain forwarding knows no port for the destination
+const bit<8>  DROP_OBSERVER       = 18;     // UPDATE from an observer, which may only PROBE
+const bit<8>  DROP_SIMULATED      = 19;     // the loss simulator, on the way in (on the way out: counter `lost`)
 const bit<8>  DROP_REASONS        = 32;     // size of the counter
 
 // `job_events`: index = job_index * JOB_EVENTS + event
@@ -70,6 +80,7 @@ const bit<8>  EVENT_DUPLICATE     = 2;      // seen before, round still collecti
 const bit<8>  EVENT_ANSWERED      = 3;      // round complete: RESULT to this worker alone
 const bit<8>  EVENT_STALE         = 4;      // older round: STALE to this worker alone
 const bit<8>  EVENT_FAULT         = 5;      // newer round over a collecting one of the same epoch
+const bit<8>  EVENT_PROBED        = 6;      // STATE to the asker
 const bit<8>  JOB_EVENTS          = 8;      // counters per job
 
 #endif

@@ -13,6 +13,19 @@ header ethernet_h {
     bit<16> ethertype;
 }
 
+// ARP for IPv4 over Ethernet.
+header arp_h {
+    bit<16> hardware;           // 1: Ethernet
+    bit<16> protocol;           // ETHERTYPE_IPV4
+    bit<8>  hardware_bytes;     // 6
+    bit<8>  protocol_bytes;     // 4
+    bit<16> operation;          // 1 request, 2 reply
+    mac_t   sender_mac;
+    ipv4_t  sender_ip;
+    mac_t   target_mac;
+    ipv4_t  target_ip;
+}
+
 header ipv4_h {
     bit<4>  version;
     bit<4>  ihl;
@@ -28,6 +41,12 @@ header ipv4_h {
     ipv4_t  dst;
 }
 
+header icmp_h {
+    bit<8>  type;               // 8 echo request, 0 echo reply
+    bit<8>  code;
+    bit<16> checksum;
+}
+
 header udp_h {
     bit<16> src_port;
     bit<16> dst_port;
@@ -40,14 +59,14 @@ header hopsum_h {
     bit<8>  version;            // WIRE_VERSION
     bit<8>  kind;               // KIND_*
     bit<8>  flags;              // FLAG_*
-    bit<8>  op;                 // OP_*
-    bit<16> worker;             // rank: the sender's in UPDATE, the receiver's in RESULT and STALE
+    bit<8>  op;                 // OP_*; 0 in PROBE; STATE: that of the held round
+    bit<16> worker;             // rank: the sender's in UPDATE and PROBE, the receiver's in replies
     bit<16> slot;               // position mod S
     bit<32> epoch;              // incarnation of the job, never 0, never reused
-    bit<32> round;              // use count of the slot, from 1; STALE: the round asked for
-    bit<32> held;               // STALE: the round that the slot's copy holds; else 0
-    bit<64> contributors;       // workers in the sum (STALE: in the held sum); 0 in UPDATE
-    bit<16> count;              // elements of the chunk that are in use; carried through
+    bit<32> round;              // use count of the slot, from 1; in replies: the round asked for
+    bit<32> held;               // STALE, STATE: the round that the slot's copy holds; else 0
+    bit<64> contributors;       // workers in the sum (STALE, STATE: in the held sum); 0 in UPDATE and PROBE
+    bit<16> count;              // elements of the chunk that are in use; carried through; STATE: STATE_*
     bit<16> length;             // payload bytes after this header
 }
 

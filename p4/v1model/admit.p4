@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Admission: is this frame for the aggregation service, well formed, and from a worker of a live epoch? The first
-// check that fails names the drop reason; nothing behind Admit sees such a packet.
+// Admission: is this packet well formed, and from a worker of a live epoch? The first check that fails names the
+// drop reason; nothing behind Admit sees such a packet.
 // Only the epoch ties a packet to a job: an epoch that is not in `jobs` does not exist (rule S1).
+// An observer is an entry of `workers` without a bit: it may PROBE and nothing else.
 
 control Admit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t standard_metadata) {
-    action local() { meta.to_switch = 1; }
-
-    table switch_address {
-        key = { hdr.ipv4.dst : exact @name("address"); }
-        actions = { local; NoAction; }
-        const default_action = NoAction;
-        size = 4;
-    }
-
-    action job(bit<16> job_index, bit<16> slot_base, bit<16> slots, bit<8> quorum, bit<16> group) {
+    action job(bit<16> job_index, bit<16> slot_base, bit<16> slots, bit<8> quorum, bit<8> min_quorum, bit<16> group) {
         meta.job_index = job_index;
         meta.slot_base = slot_base;
         meta.slots = slots;
         meta.quorum = quorum;
+        meta.min_quorum = min_quorum;
         meta.group = group;
     }
     action unknown_epoch() { meta.drop_reason = DROP_UNKNOWN_EPOCH; }
@@ -44,39 +37,41 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t
         }
         actions = { admit; @defaultonly unknown_worker; }
         const default_action = unknown_worker;
-        size = MAX_JOBS * (bit<16>) MAX_WORKERS;
+        size = MAX_JOBS * ((bit<16>) MAX_WORKERS + 1);
     }
 
     apply {
-        if (hdr.udp.isValid() && hdr.udp.dst_port == HOPSUM_UDP_PORT) {
-            switch_address.apply();
-        }
-        if (meta.to_switch == 1) {
-            if (standard_metadata.parser_error != error.NoError) {
-                meta.drop_reason = DROP_TRUNCATED;
-            } else if (standard_metadata.checksum_error == 1) {
-                meta.drop_reason = DROP_BAD_CHECKSUM;
-            } else if (hdr.hopsum.version != WIRE_VERSION) {
-                meta.drop_reason = DROP_BAD_VERSION;
-            } else if (hdr.hopsum.kind != KIND_UPDATE) {
-                meta.drop_reason = DROP_BAD_KIND;
-            } else if (hdr.hopsum.flags != 0) {
-                meta.drop_reason = DROP_BAD_FLAGS;
-            } else if (hdr.hopsum.op != OP_LOOKUP_ADD8 && hdr.hopsum.op != OP_ADD32 && hdr.hopsum.op != OP_MAX32) {
-                meta.drop_reason = DROP_BAD_OP;
-            } else if (hdr.ipv4.total_length != hdr.udp.length + 20 || hdr.udp.length != hdr.hopsum.length + 40
-                       || (!hdr.codes.isValid() && !hdr.lanes.isValid())) {
-                meta.drop_reason = DROP_BAD_LENGTH;
-            } else if (jobs.apply().hit) {
-                if (workers.apply().hit) {
-                    if (standard_metadata.ingress_port != meta.worker_port) {
-                        meta.drop_reason = DROP_WRONG_PORT;
-                    } else if (hdr.ipv4.src != meta.worker_address || hdr.udp.src_port != meta.worker_udp_port) {
-                        meta.drop_reason = DROP_WRONG_SOURCE;
-                    } else if (hdr.hopsum.slot >= meta.slots) {
-                        meta.drop_reason = DROP_BAD_SLOT;
-                    } else if (hdr.hopsum.round == 0) {
-                        meta.drop_reason = DROP_BAD_ROUND;
+        if (standard_metadata.parser_error != error.NoError) {
+            meta.drop_reason = DROP_TRUNCATED;
+        } else if (standard_metadata.checksum_error == 1) {
+            meta.drop_reason = DROP_BAD_CHECKSUM;
+        } else if (hdr.hopsum.version != WIRE_VERSION) {
+            meta.drop_reason = DROP_BAD_VERSION;
+        } else if (hdr.hopsum.kind != KIND_UPDATE && hdr.hopsum.kind != KIND_PROBE) {
+            meta.drop_reason = DROP_BAD_KIND;
+        } else if ((hdr.hopsum.flags & ~FLAG_FLUSH) != 0
+                   || (hdr.hopsum.kind == KIND_PROBE && hdr.hopsum.flags != 0)) {
+            meta.drop_reason = DROP_BAD_FLAGS;
+        } else if ((hdr.hopsum.op == 0) != (hdr.hopsum.kind == KIND_PROBE) || hdr.hopsum.op > OP_MAX32) {
+            meta.drop_reason = DROP_BAD_OP;
+        } else if (hdr.ipv4.total_length != hdr.udp.length + 20 || hdr.udp.length != hdr.hopsum.length + 40
+                   || (hdr.hopsum.kind == KIND_PROBE && hdr.hopsum.length != 0)
+                   || (hdr.hopsum.kind == KIND_UPDATE
+                       && !hdr.codes8.isValid() && !hdr.codes16.isValid() && !hdr.lanes.isValid())) {
+            meta.drop_reason = DROP_BAD_LENGTH;
+        } else if (jobs.apply().hit) {
+            if (workers.apply().hit) {
+                if (standard_metadata.ingress_port != meta.worker_port) {
+                    meta.drop_reason = DROP_WRONG_PORT;
+                } else if (hdr.ipv4.src != meta.worker_address || hdr.udp.src_port != meta.worker_udp_port) {
+                    meta.drop_reason = DROP_WRONG_SOURCE;
+                } else if (hdr.hopsum.slot >= meta.slots) {
+                    meta.drop_reason = DROP_BAD_SLOT;
+                } else if (hdr.hopsum.round == 0) {
+                    meta.drop_reason = DROP_BAD_ROUND;
+                } else if (hdr.hopsum.kind == KIND_UPDATE) {
+                    if (meta.worker_bit == 0) {
+                        meta.drop_reason = DROP_OBSERVER;
                     } else if (hdr.hopsum.op == OP_MAX32
                                && ((hdr.lanes.v0 | hdr.lanes.v1 | hdr.lanes.v2 | hdr.lanes.v3) & HIGH32) != 0) {
                         meta.drop_reason = DROP_BAD_VALUE;

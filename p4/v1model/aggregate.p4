@@ -5,14 +5,20 @@
 // the exclusive or of both and the carry that arrived from below: (a & ~H) + (b & ~H) ^ ((a ^ b) & H).
 // MAX32 compares 31-bit lanes: (a | H) - b keeps H set exactly where a >= b and borrows from no neighbour.
 
+#define ADD_LANES(high) ((held & ~high) + (lanes & ~high)) ^ ((held ^ lanes) & high)
+
 control Combine(in bit<8> op, in vector_t held, inout vector_t lanes) {
     vector_t ge;
     apply {
-        if (op == OP_LOOKUP_ADD8) {
-            lanes = ((held & ~HIGH8) + (lanes & ~HIGH8)) ^ ((held ^ lanes) & HIGH8);
+        if (op == OP_LOOKUP_ADD8 || op == OP_ADD8) {
+            lanes = ADD_LANES(HIGH8);
+        } else if (op == OP_LOOKUP_ADD16 || op == OP_ADD16) {
+            lanes = ADD_LANES(HIGH16);
         } else if (op == OP_ADD32) {
-            lanes = ((held & ~HIGH32) + (lanes & ~HIGH32)) ^ ((held ^ lanes) & HIGH32);
-        } else {
+            lanes = ADD_LANES(HIGH32);
+        } else if (op == OP_OR) {
+            lanes = held | lanes;
+        } else {                                                // OP_MAX32
             ge = ((held | HIGH32) - lanes) & HIGH32;            // top bit where held >= lanes
             ge = ge - (ge >> 31) | ge;                          // widened to the lane
             lanes = lanes ^ ((held ^ lanes) & ge);

@@ -3,10 +3,13 @@
 control HopsumDeparser(packet_out packet, in headers_t hdr) {
     apply {
         packet.emit(hdr.ethernet);
+        packet.emit(hdr.arp);
         packet.emit(hdr.ipv4);
+        packet.emit(hdr.icmp);
         packet.emit(hdr.udp);
         packet.emit(hdr.hopsum);
-        packet.emit(hdr.codes);
+        packet.emit(hdr.codes8);
+        packet.emit(hdr.codes16);
         packet.emit(hdr.lanes);
     }
 }

@@ -20,9 +20,11 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
 }
 
 // v1model does not prune a multicast to its ingress port.
-control PruneFlood(in metadata_t meta, inout standard_metadata_t standard_metadata) {
+control PruneFlood(in metadata_t meta, inout standard_metadata_t standard_metadata, out bit<1> is_pruned) {
     apply {
+        is_pruned = 0;
         if (meta.flood == 1 && standard_metadata.egress_port == standard_metadata.ingress_port) {
+            is_pruned = 1;
             mark_to_drop(standard_metadata);
         }
     }

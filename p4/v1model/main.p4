@@ -6,6 +6,8 @@
 
 #include "payload.p4"
 #include "parser.p4"
+#include "loss.p4"
+#include "address.p4"
 #include "admit.p4"
 #include "lookup.p4"
 #include "slot.p4"
@@ -16,6 +18,8 @@
 
 control HopsumIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     counter((bit<32>) DROP_REASONS, CounterType.packets) drops;
+    Loss() ingress_loss;
+    Address() address;
     Admit() admit;
     Lookup() lookup;
     Slot() slot;
@@ -23,18 +27,28 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     ReplyHeader() reply;
     Forward() forward;
 
+    bit<1> is_lost;
+
     apply {
-        admit.apply(hdr, meta, standard_metadata);
-        if (meta.to_switch == 0) {
-            forward.apply(hdr, meta, standard_metadata);
-        } else if (meta.drop_reason == DROP_NONE) {
-            lookup.apply(hdr, meta);
-            if (meta.drop_reason == DROP_NONE) {
-                slot.apply(hdr, meta);
-            }
-            if (meta.drop_reason == DROP_NONE) {
-                aggregate.apply(hdr, meta);
-                reply.apply(hdr, meta, standard_metadata);
+        ingress_loss.apply(standard_metadata.ingress_port, is_lost);
+        if (is_lost == 1) {
+            meta.drop_reason = DROP_SIMULATED;
+        } else {
+            address.apply(hdr, meta, standard_metadata);
+            if (meta.destination == DESTINATION_SERVICE) {
+                admit.apply(hdr, meta, standard_metadata);
+                if (meta.drop_reason == DROP_NONE) {
+                    lookup.apply(hdr, meta);
+                }
+                if (meta.drop_reason == DROP_NONE) {
+                    slot.apply(hdr, meta);
+                }
+                if (meta.drop_reason == DROP_NONE) {
+                    aggregate.apply(hdr, meta);
+                    reply.apply(hdr, meta, standard_metadata);
+                }
+            } else if (meta.destination == DESTINATION_OTHER && meta.drop_reason == DROP_NONE) {
+                forward.apply(hdr, meta, standard_metadata);
             }
         }
         if (meta.drop_reason != DROP_NONE) {
@@ -47,12 +61,19 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 control HopsumEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Rewrite() rewrite;
     PruneFlood() prune_flood;
+    Loss() egress_loss;
+    bit<1> is_pruned;
+    bit<1> is_lost;
 
     apply {
-        if (meta.reply != REPLY_NONE) {
-            rewrite.apply(hdr, meta, standard_metadata);
-        } else {
-            prune_flood.apply(meta, standard_metadata);
+        prune_flood.apply(meta, standard_metadata, is_pruned);
+        if (is_pruned == 0) {
+            egress_loss.apply(standard_metadata.egress_port, is_lost);
+            if (is_lost == 1) {
+                mark_to_drop(standard_metadata);
+            } else if (meta.reply != REPLY_NONE) {
+                rewrite.apply(hdr, meta, standard_metadata);
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ethernet / IPv4 / UDP / hopsum / payload. Anything that is not an unfragmented UDP packet to HOPSUM_UDP_PORT stops
-// early and is forwarded as a plain frame. A payload is extracted only if kind, op and length announce it, so that a
+// Ethernet / IPv4 / UDP / hopsum / payload, and as much of ARP and ICMP as Address needs. Anything else stops early
+// and is forwarded as a plain frame. A payload is extracted only if kind, op and length announce it, so that a
 // parser error means one thing: the frame ends before its headers say. (v1model does not drop on a parser error;
 // Admit does.)
 
@@ -10,8 +10,14 @@ parser HopsumParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
         packet.extract(hdr.ethernet);
         transition select(hdr.ethernet.ethertype) {
             ETHERTYPE_IPV4: parse_ipv4;
+            ETHERTYPE_ARP: parse_arp;
             default: accept;
         }
+    }
+
+    state parse_arp {
+        packet.extract(hdr.arp);
+        transition accept;
     }
 
     state parse_ipv4 {
@@ -19,8 +25,14 @@ parser HopsumParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
         // version 4, no options, no "more fragments", offset 0
         transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.flags, hdr.ipv4.fragment_offset, hdr.ipv4.protocol) {
             (4, 5, 0 &&& 1, 0, PROTO_UDP): parse_udp;
+            (4, 5, 0 &&& 1, 0, PROTO_ICMP): parse_icmp;
             default: accept;
         }
+    }
+
+    state parse_icmp {
+        packet.extract(hdr.icmp);
+        transition accept;
     }
 
     state parse_udp {
@@ -34,15 +46,24 @@ parser HopsumParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
     state parse_hopsum {
         packet.extract(hdr.hopsum);
         transition select(hdr.hopsum.version, hdr.hopsum.kind, hdr.hopsum.op, hdr.hopsum.length) {
-            (WIRE_VERSION, KIND_UPDATE, OP_LOOKUP_ADD8, CODES_BYTES): parse_codes;
+            (WIRE_VERSION, KIND_UPDATE, OP_LOOKUP_ADD8, CODES8_BYTES): parse_codes8;
+            (WIRE_VERSION, KIND_UPDATE, OP_LOOKUP_ADD16, CODES16_BYTES): parse_codes16;
+            (WIRE_VERSION, KIND_UPDATE, OP_ADD8, LANES_BYTES): parse_lanes;
+            (WIRE_VERSION, KIND_UPDATE, OP_ADD16, LANES_BYTES): parse_lanes;
             (WIRE_VERSION, KIND_UPDATE, OP_ADD32, LANES_BYTES): parse_lanes;
+            (WIRE_VERSION, KIND_UPDATE, OP_OR, LANES_BYTES): parse_lanes;
             (WIRE_VERSION, KIND_UPDATE, OP_MAX32, LANES_BYTES): parse_lanes;
             default: accept;
         }
     }
 
-    state parse_codes {
-        packet.extract(hdr.codes);
+    state parse_codes8 {
+        packet.extract(hdr.codes8);
+        transition accept;
+    }
+
+    state parse_codes16 {
+        packet.extract(hdr.codes16);
         transition accept;
     }
 

@@ -8,11 +8,15 @@
 #include "../shared/constants.p4"
 #include "../shared/headers.p4"
 
-typedef bit<2048> vector_t;             // 256 lanes of 8 bits or 64 lanes of 32 bits
+typedef bit<2048> vector_t;             // 256 lanes of 8 bits, 128 of 16 or 64 of 32
 
-header codes_h {                        // CODES_BYTES: two groups of LANE_GROUP_CODES codes
+header codes8_h {                       // CODES8_BYTES: two groups of LANE_GROUP_CODES codes
     vector_t group0;
     vector_t group1;
+}
+
+header codes16_h {                      // CODES16_BYTES: one group
+    vector_t group0;
 }
 
 header lanes_h {                        // LANES_BYTES
@@ -24,12 +28,20 @@ header lanes_h {                        // LANES_BYTES
 
 struct headers_t {
     ethernet_h ethernet;
+    arp_h      arp;
     ipv4_h     ipv4;
+    icmp_h     icmp;
     udp_h      udp;
     hopsum_h   hopsum;
-    codes_h    codes;
+    codes8_h   codes8;
+    codes16_h  codes16;
     lanes_h    lanes;
 }
+
+// What Address found.
+const bit<2> DESTINATION_OTHER    = 0;  // a plain frame
+const bit<2> DESTINATION_SERVICE  = 1;  // for this switch's aggregation service
+const bit<2> DESTINATION_ANSWERED = 2;  // ARP or echo request for this switch: already turned into its reply
 
 // What the slot's decision tells the controls after it.
 const bit<8> OPERATION_NONE  = 0;       // leave the copy's values alone
@@ -41,16 +53,19 @@ const bit<8> REPLY_NONE      = 0;       // nothing leaves the switch
 const bit<8> REPLY_RESULT    = 1;       // RESULT to all workers of the job
 const bit<8> REPLY_ANSWER    = 2;       // RESULT to the sender alone
 const bit<8> REPLY_STALE     = 3;       // STALE to the sender alone
+const bit<8> REPLY_STATE     = 4;       // STATE to the sender alone
 
 struct metadata_t {
-    bit<1>   to_switch;                 // addressed to this switch's aggregation service
+    bit<2>   destination;               // DESTINATION_*
     bit<1>   flood;                     // plain frame to all ports but its own
+    bit<1>   new_ipv4;                  // the IPv4 header changed: compute its checksum
     bit<8>   drop_reason;               // DROP_*
     // from the tables of Admit
     bit<16>  job_index;
     bit<16>  slot_base;
     bit<16>  slots;
     bit<8>   quorum;
+    bit<8>   min_quorum;
     bit<16>  group;
     bitmap_t worker_bit;
     bit<9>   worker_port;
@@ -60,7 +75,9 @@ struct metadata_t {
     bit<32>  copy;                      // register index of (slot, version)
     bit<8>   operation;                 // OPERATION_*
     bit<8>   reply;                     // REPLY_*
-    bit<32>  held;                      // STALE: round of the copy
+    bit<32>  held;                      // STALE, STATE: round of the copy
+    bit<8>   held_op;                   // STATE: op of the copy
+    bit<16>  state;                     // STATE: STATE_*
     bitmap_t contributors;
 }
 
@@ -73,6 +90,14 @@ const bit<64>   HIGH8_64    = 0x8080808080808080;
 const bit<256>  HIGH8_256   = HIGH8_64 ++ HIGH8_64 ++ HIGH8_64 ++ HIGH8_64;
 const bit<1024> HIGH8_1024  = HIGH8_256 ++ HIGH8_256 ++ HIGH8_256 ++ HIGH8_256;
 const vector_t  HIGH8       = HIGH8_1024 ++ HIGH8_1024;         // highest bit of every 8-bit lane
+const bit<64>   LOW16_64    = 0x0001000100010001;
+const bit<256>  LOW16_256   = LOW16_64 ++ LOW16_64 ++ LOW16_64 ++ LOW16_64;
+const bit<1024> LOW16_1024  = LOW16_256 ++ LOW16_256 ++ LOW16_256 ++ LOW16_256;
+const vector_t  LOW16       = LOW16_1024 ++ LOW16_1024;         // lowest bit of every 16-bit lane
+const bit<64>   HIGH16_64   = 0x8000800080008000;
+const bit<256>  HIGH16_256  = HIGH16_64 ++ HIGH16_64 ++ HIGH16_64 ++ HIGH16_64;
+const bit<1024> HIGH16_1024 = HIGH16_256 ++ HIGH16_256 ++ HIGH16_256 ++ HIGH16_256;
+const vector_t  HIGH16      = HIGH16_1024 ++ HIGH16_1024;       // highest bit of every 16-bit lane
 const bit<64>   HIGH32_64   = 0x8000000080000000;
 const bit<256>  HIGH32_256  = HIGH32_64 ++ HIGH32_64 ++ HIGH32_64 ++ HIGH32_64;
 const bit<1024> HIGH32_1024 = HIGH32_256 ++ HIGH32_256 ++ HIGH32_256 ++ HIGH32_256;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replies. ReplyHeader (ingress) turns the packet into a RESULT or STALE and chooses multicast or unicast;
+// Replies. ReplyHeader (ingress) turns the packet into a RESULT, STALE or STATE and chooses multicast or unicast;
 // Rewrite (egress) addresses every copy to its worker.
 
 // 20 bytes IPv4 + 8 UDP + 32 hopsum; 14 more of Ethernet make the frame.
@@ -18,8 +18,14 @@ control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_m
         hdr.hopsum.kind = KIND_STALE;
         hdr.hopsum.held = meta.held;
         hdr.hopsum.length = 0;
-        hdr.codes.setInvalid();
-        hdr.lanes.setInvalid();
+        hdr.lanes.setInvalid();         // codes are gone since Lookup
+    }
+
+    action state_() {
+        hdr.hopsum.kind = KIND_STATE;
+        hdr.hopsum.op = meta.held_op;
+        hdr.hopsum.held = meta.held;
+        hdr.hopsum.count = meta.state;
     }
 
     apply {
@@ -27,8 +33,11 @@ control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_m
             mark_to_drop(standard_metadata);
         } else {
             hdr.hopsum.contributors = meta.contributors;
+            hdr.hopsum.flags = 0;
             if (meta.reply == REPLY_STALE) {
                 stale();
+            } else if (meta.reply == REPLY_STATE) {
+                state_();
             } else {
                 result();
             }
@@ -41,7 +50,7 @@ control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_m
     }
 }
 
-control Rewrite(inout headers_t hdr, in metadata_t meta, inout standard_metadata_t standard_metadata) {
+control Rewrite(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     action to_worker(mac_t src_mac, mac_t dst_mac, ipv4_t src_ip, ipv4_t dst_ip, bit<16> dst_port) {
         hdr.ethernet.src = src_mac;
         hdr.ethernet.dst = dst_mac;
@@ -59,11 +68,12 @@ control Rewrite(inout headers_t hdr, in metadata_t meta, inout standard_metadata
         }
         actions = { to_worker; @defaultonly no_worker; }
         const default_action = no_worker;
-        size = MAX_JOBS * (bit<16>) MAX_WORKERS;
+        size = MAX_JOBS * ((bit<16>) MAX_WORKERS + 1);
     }
 
     // Bytes behind the parsed headers (an Ethernet trailer, padding) would survive the deparser.
     action lengths() {
+        meta.new_ipv4 = 1;
         hdr.ipv4.tos = 0;
         hdr.ipv4.identification = 0;
         hdr.ipv4.flags = 2;             // do not fragment
@@ -85,7 +95,7 @@ control Rewrite(inout headers_t hdr, in metadata_t meta, inout standard_metadata
 
 control HopsumComputeChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
-        update_checksum(meta.reply != REPLY_NONE,
+        update_checksum(meta.new_ipv4 == 1,
             { hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.tos, hdr.ipv4.total_length, hdr.ipv4.identification,
               hdr.ipv4.flags, hdr.ipv4.fragment_offset, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src, hdr.ipv4.dst },
             hdr.ipv4.checksum, HashAlgorithm.csum16);

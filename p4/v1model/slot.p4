@@ -25,6 +25,8 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
     bit<1>   is_seen;
     bit<1>   is_final;
     bit<1>   is_last;
+    bit<1>   is_enough;
+    bit<8>   need;
     bitmap_t new_seen;
     bitmap_t new_contributors;
     bit<8>   new_ctr;
@@ -33,31 +35,39 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
     bit<8>   event;
 
     action open()       { meta.operation = OPERATION_WRITE; event = EVENT_ADDED; }
-    action open_close() { meta.operation = OPERATION_WRITE; event = EVENT_ADDED; meta.reply = REPLY_RESULT; }
+    action open_close() { meta.operation = OPERATION_WRITE; event = EVENT_ADDED;     meta.reply = REPLY_RESULT; }
     action add()        { meta.operation = OPERATION_ADD;   event = EVENT_ADDED; }
-    action add_close()  { meta.operation = OPERATION_ADD;   event = EVENT_ADDED; meta.reply = REPLY_RESULT; }
+    action add_close()  { meta.operation = OPERATION_ADD;   event = EVENT_ADDED;     meta.reply = REPLY_RESULT; }
+    action close()      { meta.operation = OPERATION_READ;  event = EVENT_COMPLETED; meta.reply = REPLY_RESULT; }
     action ignore()     { meta.operation = OPERATION_NONE;  event = EVENT_DUPLICATE; }
-    action answer()     { meta.operation = OPERATION_READ;  event = EVENT_ANSWERED; meta.reply = REPLY_ANSWER; }
-    action stale()      { meta.operation = OPERATION_NONE;  event = EVENT_STALE; meta.reply = REPLY_STALE; }
+    action answer()     { meta.operation = OPERATION_READ;  event = EVENT_ANSWERED;  meta.reply = REPLY_ANSWER; }
+    action stale()      { meta.operation = OPERATION_NONE;  event = EVENT_STALE;     meta.reply = REPLY_STALE; }
 
+    // The protocol's decision table. need = quorum, with FLUSH min(quorum, min_quorum).
+    //   seen    this worker arrived for this round before
+    //   final   the round is complete
+    //   last    with this packet `need` are in
+    //   enough  FLUSH, and min_quorum are in without this packet
     table decide {
         key = {
-            class_   : exact   @name("class");
-            is_seen  : ternary @name("is_seen");
-            is_final : ternary @name("is_final");
-            is_last  : ternary @name("is_last");
+            class_    : exact   @name("class");
+            is_seen   : ternary @name("is_seen");
+            is_final  : ternary @name("is_final");
+            is_last   : ternary @name("is_last");
+            is_enough : ternary @name("is_enough");
         }
-        actions = { open; open_close; add; add_close; ignore; answer; stale; }
+        actions = { open; open_close; add; add_close; close; ignore; answer; stale; }
         const default_action = ignore;
         const entries = {
-            // class      seen  final  last
-            (CLASS_NEW,   _,    _,     0) : open();        // all := this packet
-            (CLASS_NEW,   _,    _,     1) : open_close();  // a job of one worker
-            (CLASS_SAME,  0,    0,     0) : add();
-            (CLASS_SAME,  0,    0,     1) : add_close();   // complete: RESULT to all
-            (CLASS_SAME,  1,    0,     _) : ignore();      // duplicate while collecting
-            (CLASS_SAME,  _,    1,     _) : answer();      // duplicate or late: RESULT to the sender (S6)
-            (CLASS_OLD,   _,    _,     _) : stale();       // touches nothing (S7)
+            // class      seen  final last  enough
+            (CLASS_NEW,   _,    _,    0,    _) : open();        // all := this packet (S3)
+            (CLASS_NEW,   _,    _,    1,    _) : open_close();  // ... which is enough already
+            (CLASS_SAME,  0,    0,    0,    _) : add();         // once per worker (S4)
+            (CLASS_SAME,  0,    0,    1,    _) : add_close();   // complete: RESULT to all (S5)
+            (CLASS_SAME,  1,    0,    _,    0) : ignore();      // duplicate while collecting
+            (CLASS_SAME,  1,    0,    _,    1) : close();       // ... past its deadline: RESULT to all (S8)
+            (CLASS_SAME,  _,    1,    _,    _) : answer();      // duplicate or late: RESULT to the sender (S6)
+            (CLASS_OLD,   _,    _,    _,    _) : stale();       // touches nothing (S7)
         }
     }
 
@@ -65,7 +75,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         job_events.count((bit<32>) meta.job_index * (bit<32>) JOB_EVENTS + (bit<32>) which);
     }
 
-    apply {
+    action read() {
         meta.copy = (((bit<32>) meta.slot_base + (bit<32>) hdr.hopsum.slot) << 1) + (hdr.hopsum.round & 1);
         tag.read(held_tag, meta.copy);
         op.read(held_op, meta.copy);
@@ -73,47 +83,87 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         ctr.read(new_ctr, meta.copy);
         contributors.read(new_contributors, meta.copy);
         meta.held = held_tag[31:0];
+    }
 
-        class_ = CLASS_OLD;
-        if (held_tag[63:32] != hdr.hopsum.epoch || hdr.hopsum.round > held_tag[31:0]) {
-            class_ = CLASS_NEW;
-            if (held_tag[63:32] == hdr.hopsum.epoch && new_ctr != COUNT_FINAL) {
-                count(EVENT_FAULT);
+    // What the copy holds, if it is of this epoch.
+    action report() {
+        meta.reply = REPLY_STATE;
+        meta.state = STATE_COLLECTING;
+        meta.held_op = held_op;
+        meta.contributors = new_contributors;
+    }
+    action report_empty() {
+        meta.reply = REPLY_STATE;
+        meta.state = STATE_EMPTY;
+        meta.held = 0;
+    }
+
+    apply {
+        read();
+        if (hdr.hopsum.kind == KIND_PROBE) {
+            if (held_tag[63:32] != hdr.hopsum.epoch) {
+                report_empty();
+            } else {
+                report();
+                if (new_ctr == COUNT_FINAL) {
+                    meta.state = STATE_FINAL;
+                }
             }
-            new_seen = 0;
-            new_contributors = 0;
-            new_ctr = 0;
-        } else if (hdr.hopsum.round == held_tag[31:0]) {
-            class_ = CLASS_SAME;
-        }
-
-        if (class_ == CLASS_SAME && held_op != hdr.hopsum.op) {
-            meta.drop_reason = DROP_OP_MISMATCH;
+            count(EVENT_PROBED);
         } else {
-            is_seen = (bit<1>) ((new_seen & meta.worker_bit) != 0);
-            is_final = (bit<1>) (new_ctr == COUNT_FINAL);
-            is_last = (bit<1>) (new_ctr + 1 >= meta.quorum);
-            decide.apply();
-            count(event);
+            class_ = CLASS_OLD;
+            if (held_tag[63:32] != hdr.hopsum.epoch || hdr.hopsum.round > held_tag[31:0]) {
+                class_ = CLASS_NEW;
+                if (held_tag[63:32] == hdr.hopsum.epoch && new_ctr != COUNT_FINAL) {
+                    count(EVENT_FAULT);
+                }
+                new_seen = 0;
+                new_contributors = 0;
+                new_ctr = 0;
+            } else if (hdr.hopsum.round == held_tag[31:0]) {
+                class_ = CLASS_SAME;
+            }
 
-            if (class_ == CLASS_NEW) {
-                tag.write(meta.copy, hdr.hopsum.epoch ++ hdr.hopsum.round);
-                op.write(meta.copy, hdr.hopsum.op);
-            }
-            if (class_ != CLASS_OLD) {
-                seen.write(meta.copy, new_seen | meta.worker_bit);
-            }
-            if (event == EVENT_ADDED) {                 // contributors change only with the values (S4)
-                new_ctr = new_ctr + 1;
-                new_contributors = new_contributors | meta.worker_bit;
+            if (class_ == CLASS_SAME && held_op != hdr.hopsum.op) {
+                meta.drop_reason = DROP_OP_MISMATCH;
+            } else {
+                need = meta.quorum;
+                is_enough = 0;
+                if ((hdr.hopsum.flags & FLAG_FLUSH) != 0) {
+                    is_enough = (bit<1>) (new_ctr >= meta.min_quorum);
+                    if (meta.min_quorum < need) {
+                        need = meta.min_quorum;
+                    }
+                }
+                is_seen = (bit<1>) ((new_seen & meta.worker_bit) != 0);
+                is_final = (bit<1>) (new_ctr == COUNT_FINAL);
+                is_last = (bit<1>) (new_ctr + 1 >= need);
+                decide.apply();
+                count(event);
+
+                if (class_ == CLASS_NEW) {
+                    tag.write(meta.copy, hdr.hopsum.epoch ++ hdr.hopsum.round);
+                    op.write(meta.copy, hdr.hopsum.op);
+                }
+                if (class_ != CLASS_OLD) {
+                    seen.write(meta.copy, new_seen | meta.worker_bit);
+                }
+                if (event == EVENT_ADDED) {             // contributors change only with the values (S4)
+                    new_ctr = new_ctr + 1;
+                    new_contributors = new_contributors | meta.worker_bit;
+                    contributors.write(meta.copy, new_contributors);
+                    if (meta.reply == REPLY_RESULT) {
+                        count(EVENT_COMPLETED);
+                    }
+                }
                 if (meta.reply == REPLY_RESULT) {
                     new_ctr = COUNT_FINAL;
-                    count(EVENT_COMPLETED);
                 }
-                ctr.write(meta.copy, new_ctr);
-                contributors.write(meta.copy, new_contributors);
+                if (event == EVENT_ADDED || event == EVENT_COMPLETED) {
+                    ctr.write(meta.copy, new_ctr);
+                }
+                meta.contributors = new_contributors;
             }
-            meta.contributors = new_contributors;
         }
     }
 }

@@ -49,8 +49,8 @@ class SmallLanesDoNotCarry(SwitchCase):
     """With a table that the controller refuses, sums beyond 255 wrap within their lane."""
 
     def runTest(self) -> None:
-        job = self.job(3, table=range(16))
-        self.set_table(job, (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 127, 128, 129, 254, 255))
+        job = self.job(3, table=tuple(range(16)))
+        self.set_tables(job, table=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 127, 128, 129, 254, 255))
         position = np.arange(1024) % 4
         for rank, values in enumerate(((15, 0, 12, 15), (1, 0, 12, 15))):
             self.added(job, rank, codes(np.take(values, position)), op=Op.LOOKUP_ADD8)

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from hopsum.wire import Drop, Op
+from hopsum.wire import Drop, Flag, Op, State
 from hopsum_ptf.bed import make_workers
 from hopsum_ptf.case import SwitchCase
-from hopsum_ptf.frames import altered, codes, lanes32, update
+from hopsum_ptf.frames import altered, codes, lanes32, payload, update
 
 
 class TwoJobsAtOnce(SwitchCase):
@@ -96,3 +96,30 @@ class AllJobsOfTheSwitch(SwitchCase):
         self.answered(jobs[63], 0, lanes32(0))
         self.completed(jobs[0], 0, lanes32(1), round=3)
         self.stale(jobs[0], 0, lanes32(1), round=1, held=3)
+
+
+class JobsOfAllKindsAtOnce(SwitchCase):
+    """Four jobs, each with its own slots, tables, quorum, min_quorum and rounds, packets taking turns."""
+
+    def runTest(self) -> None:
+        narrow = self.job(3, slots=2, table=tuple(range(16)))
+        wide = self.job(4, slots=1, table16=tuple(range(0, 1600, 100)), quorum=3)
+        other = self.job(2, slots=3, table=tuple(range(0, 32, 2)), table16=tuple(range(16)))
+        flushed = self.job(5, slots=2, min_quorum=2)
+        spans = [(job.slot_base, job.slots) for job in (narrow, wide, other, flushed)]
+        self.assertEqual(spans, [(0, 2), (2, 1), (3, 3), (6, 2)])
+        eight, sixteen = Op.LOOKUP_ADD8, Op.LOOKUP_ADD16
+        for rank in (0, 1):
+            self.added(narrow, rank, codes(5), op=eight, round=9)
+            self.added(wide, rank, payload(sixteen, 5), op=sixteen, round=4)
+            self.added(flushed, rank, lanes32(5))
+        self.added(other, 0, codes(5), op=eight)
+        self.added(other, 0, payload(sixteen, 5), op=sixteen, round=2)
+        self.assert_lanes(self.completed(narrow, 2, codes(6), op=eight, round=9), 16)
+        self.assert_lanes(self.completed(wide, 3, payload(sixteen, 6), op=sixteen, round=4), 1600)
+        self.assert_lanes(self.completed(other, 1, codes(6), op=eight), 22)
+        self.assert_lanes(self.completed(other, 1, payload(sixteen, 6), op=sixteen, round=2), 11)
+        self.assert_lanes(self.closed(flushed, 0, lanes32(5), flags=Flag.FLUSH), 10)
+        self.assert_lanes(self.answered(wide, 2, payload(sixteen, 15), op=sixteen, round=4), 1600)
+        self.holds(wide, wide.spec.workers[2], State.FINAL, held=4, by=[0, 1, 3], op=sixteen, round=4)
+        self.holds(narrow, narrow.spec.workers[2], State.EMPTY, slot=1)

@@ -20,20 +20,20 @@ class UnknownVersion(SwitchCase):
 
 
 class BadKind(SwitchCase):
-    """Only UPDATE comes from a worker."""
+    """Only UPDATE and PROBE come from a worker."""
 
     def runTest(self) -> None:
         job = self.job(2)
-        for kind in (0, Kind.RESULT, Kind.STALE, Kind.PROBE, 5, 255):
+        for kind in (0, Kind.RESULT, Kind.STALE, Kind.STATE, 6, 255):
             self.refused(0, altered(update(job, 0, lanes32(1)), "hopsum", kind=kind), Drop.BAD_KIND)
 
 
 class BadFlags(SwitchCase):
-    """No flag is known to this program, FLUSH included."""
+    """Any bit but FLUSH, with FLUSH or without."""
 
     def runTest(self) -> None:
         job = self.job(2)
-        for flags in (1, 2, 128, 255):
+        for flags in (2, 3, 4, 128, 129, 254, 255):
             self.refused(0, altered(update(job, 0, lanes32(1)), "hopsum", flags=flags), Drop.BAD_FLAGS)
 
 

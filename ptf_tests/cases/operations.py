@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from hopsum.wire import Drop, Op
+from hopsum.wire import Drop, Op, up_bytes
 from hopsum_ptf.case import SwitchCase
-from hopsum_ptf.frames import altered, codes, lanes32, update
+from hopsum_ptf.frames import altered, codes, lanes32, payload, update
 
 TABLE = tuple(range(16))
 
@@ -49,12 +49,36 @@ class LookupWithoutTable(SwitchCase):
         self.assert_lanes(self.completed(job, 1, lanes32(2)), 3)
 
 
-class ReservedAndUnknownOperations(SwitchCase):
-    """Dropped, with either payload size."""
+class TableOfTheOtherWidth(SwitchCase):
+    """A job with the table of one lookup lacks the other's."""
+
+    def runTest(self) -> None:
+        narrow, wide = self.job(2, table=TABLE), self.job(2, table16=TABLE)
+        self.refused(0, update(narrow, 0, payload(Op.LOOKUP_ADD16, 1), op=Op.LOOKUP_ADD16), Drop.NO_TABLE)
+        self.refused(0, update(wide, 0, codes(1), op=Op.LOOKUP_ADD8), Drop.NO_TABLE)
+        self.added(narrow, 0, codes(1), op=Op.LOOKUP_ADD8)
+        self.added(wide, 0, payload(Op.LOOKUP_ADD16, 1), op=Op.LOOKUP_ADD16)
+
+
+class UnknownOperations(SwitchCase):
+    """Dropped, with any payload size."""
 
     def runTest(self) -> None:
         job = self.job(2, table=TABLE)
-        for op in (0, Op.LOOKUP_ADD16, Op.ADD8, Op.ADD16, Op.OR, 8, 255):
-            self.refused(0, altered(update(job, 0, lanes32(1)), "hopsum", op=op), Drop.BAD_OP)
-        self.refused(0, altered(update(job, 0, codes(1), op=Op.LOOKUP_ADD8), "hopsum", op=Op.ADD8), Drop.BAD_OP)
+        for op in (0, 8, 127, 128, 255):
+            for known in (Op.ADD32, Op.LOOKUP_ADD8, Op.LOOKUP_ADD16):
+                frame = update(job, 0, payload(known, 1), op=known)
+                self.refused(0, altered(frame, "hopsum", op=op), Drop.BAD_OP)
+
+
+class OperationOfAnotherSize(SwitchCase):
+    """A payload of codes under an op of lanes, of lanes under codes, of 8-bit codes under 16-bit ones."""
+
+    def runTest(self) -> None:
+        job = self.job(2, table=TABLE, table16=TABLE)
+        for known in Op:
+            for claimed in Op:
+                if up_bytes(known) != up_bytes(claimed):
+                    frame = update(job, 0, payload(known, 1), op=known)
+                    self.refused(0, altered(frame, "hopsum", op=claimed), Drop.BAD_LENGTH)
         self.added(job, 0, lanes32(1))

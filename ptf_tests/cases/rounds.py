@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum.wire import Drop, Op
+from hopsum.wire import Drop, Flag, Header, Kind, Op
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import lanes32, update
 
@@ -81,3 +81,18 @@ class RoundZero(SwitchCase):
         self.added(job, 0, lanes32(1), round=2)
         self.refused(1, update(job, 1, lanes32(1), round=0), Drop.BAD_ROUND)
         self.assert_lanes(self.completed(job, 1, lanes32(2), round=2), 3)
+
+
+class WhatStaleCarries(SwitchCase):
+    """Operation, slot, round, epoch and count of the packet; round and contributors of the copy; nothing else."""
+
+    def runTest(self) -> None:
+        job = self.job(3)
+        self.added(job, 2, lanes32(1), slot=2, round=7)
+        self.added(job, 0, lanes32(1), slot=2, round=7)
+        reply = self.stale(job, 1, lanes32(1), slot=2, round=5, held=7, op=Op.OR, count=99, flags=Flag.FLUSH)
+        expected = Header(
+            kind=Kind.STALE, op=Op.OR, worker=1, slot=2, epoch=job.epoch, round=5, held=7, contributors=0b101, count=99
+        )
+        self.assertEqual(reply, expected)
+        self.assert_lanes(self.completed(job, 1, lanes32(1), slot=2, round=7), 3)

@@ -31,11 +31,12 @@ def test_sums_are_numpys_and_counts_as_the_switch(target: str) -> None:
     report = json.loads(done.stdout)
     assert (report["equal"], report["replicas_equal"], report["counters_agree"]) == (True, True, True)
     chunks = {name: found["chunks"] for name, found in report["ops"].items()}
-    assert chunks == {"ADD32": 20, "LOOKUP_ADD8": 5, "MAX32": 20}
-    assert report["switch_events"]["added"] == 3 * 45
-    assert report["switch_events"]["completed"] == 45
+    narrow = dict.fromkeys(("ADD8", "LOOKUP_ADD8", "OR"), 5)
+    assert chunks == {**narrow, "ADD16": 10, "LOOKUP_ADD16": 10, "ADD32": 20, "MAX32": 20}
+    assert report["switch_events"]["added"] == 3 * 75
+    assert report["switch_events"]["completed"] == 75
     # 40 bytes of header below and in hopsum's own layer are not counted here: UDP payloads are
-    assert report["bytes_up"] >= 3 * (40 * (32 + 1024) + 5 * (32 + 512))
+    assert report["bytes_up"] >= 3 * (60 * (32 + 1024) + 5 * (32 + 512) + 10 * (32 + 256))
 
 
 def test_sum_refuses_more_workers_than_a_lane_holds() -> None:

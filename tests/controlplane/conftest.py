@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import suppress
+from typing import Any
 
 import grpc
 import pytest
@@ -18,6 +19,7 @@ from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.p4info import P4Info
 
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
+TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987)
 
 
 @pytest.fixture
@@ -27,14 +29,25 @@ def switch_endpoint() -> SwitchEndpoint:
 
 @pytest.fixture
 def make_spec() -> Callable[..., JobSpec]:
-    def make(name: str = "job", workers: int = 3, slots: int = 16, table: tuple[int, ...] | None = TABLE) -> JobSpec:
+    def make(
+        name: str = "job",
+        workers: int = 3,
+        slots: int = 16,
+        table: tuple[int, ...] | None = TABLE,
+        **options: Any,
+    ) -> JobSpec:
         endpoints = tuple(
             WorkerEndpoint(rank, rank + 1, f"02:00:00:00:01:{rank:02x}", f"10.0.0.{rank + 1}", 4000 + rank)
             for rank in range(workers)
         )
-        return JobSpec(name, endpoints, slots, table)
+        return JobSpec(name, endpoints, slots, table, **options)
 
     return make
+
+
+@pytest.fixture
+def observer() -> WorkerEndpoint:
+    return WorkerEndpoint(64, 7, "02:00:00:00:02:00", "10.0.0.200", 6000)
 
 
 @pytest.fixture(scope="session")

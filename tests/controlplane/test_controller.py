@@ -227,8 +227,17 @@ def test_the_switch_address_is_written_once(connect: Connect) -> None:
     device = FakeDevice()
     connect(device)
     connect(device)
-    assert device.read_table("switch_address") == [TableEntry("switch_address", {"address": 0x0A0000FE}, "local")]
+    assert device.read_table("switch_address") == [
+        TableEntry("switch_address", {"address": 0x0A0000FE}, "local", {"mac": 0x0200000000AA})
+    ]
     assert device.updates == 1
+
+
+def test_another_mac_replaces_the_one_that_stands(connect: Connect) -> None:
+    device = FakeDevice()
+    connect(device)
+    Controller(device, SwitchEndpoint("02:00:00:00:00:bb", "10.0.0.254"))
+    assert [entry.params for entry in device.read_table("switch_address")] == [{"mac": 0x0200000000BB}]
 
 
 def test_controllers_may_share_an_allocator_of_epochs(make_spec: MakeSpec, connect: Connect) -> None:
@@ -243,7 +252,7 @@ def test_events_are_counted_from_the_start_of_the_job(make_spec: MakeSpec, conne
     controller = connect(device)
     controller.create_job(make_spec("a"))
     job = controller.create_job(make_spec("b"))
-    device.counters["job_events"] = {0: 99, 8: 1005, 9: 8, 12: 3, 16: 99}
+    device.counters["job_events"] = {0: 99, 8: 1005, 9: 8, 12: 3, 14: 2, 16: 99}
     assert controller.job_counters(job) == {
         "added": 5,
         "completed": 1,
@@ -251,16 +260,19 @@ def test_events_are_counted_from_the_start_of_the_job(make_spec: MakeSpec, conne
         "answered": 0,
         "stale": 3,
         "fault": 0,
+        "probed": 2,
     }
 
 
 def test_drops_have_names(connect: Connect) -> None:
     device = FakeDevice()
-    device.counters["drops"] = {1: 4, 8: 2, 17: 1}
+    device.counters["drops"] = {1: 4, 8: 2, 17: 1, 18: 5, 19: 6}
     drops = connect(device).drop_counters()
     assert {reason: packets for reason, packets in drops.items() if packets} == {
         "truncated": 4,
         "unknown_epoch": 2,
         "no_route": 1,
+        "observer": 5,
+        "simulated": 6,
     }
-    assert len(drops) == 17
+    assert len(drops) == 19

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,59 @@ def test_wrong_workers(make_spec: Callable[..., JobSpec], changes: dict[str, obj
 def test_workers_may_share_an_address_and_a_switch_port() -> None:
     workers = tuple(WorkerEndpoint(rank, 1, "02:00:00:00:01:01", "127.0.0.1", 5000 + rank) for rank in range(4))
     JobSpec("loopback", workers, 8).check()
+
+
+@pytest.mark.parametrize(("quorum", "min_quorum"), [(None, 1), (None, 3), (1, 1), (3, 3), (2, 1)])
+def test_quorums_that_pass(make_spec: Callable[..., JobSpec], quorum: int | None, min_quorum: int) -> None:
+    spec = make_spec(workers=3, quorum=quorum, min_quorum=min_quorum)
+    spec.check()
+    assert spec.effective_quorum == (quorum or 3)
+
+
+@pytest.mark.parametrize(
+    ("quorums", "message"),
+    [
+        ({"quorum": 0}, "quorum 0; of 3 workers it is 1 .. 3"),
+        ({"quorum": 4}, "quorum 4; of 3 workers it is 1 .. 3"),
+        ({"min_quorum": 0}, "min_quorum 0; with quorum 3 it is 1 .. 3"),
+        ({"quorum": 2, "min_quorum": 3}, "min_quorum 3; with quorum 2 it is 1 .. 2"),
+    ],
+)
+def test_wrong_quorums(make_spec: Callable[..., JobSpec], quorums: dict[str, int], message: str) -> None:
+    assert message in refusal(make_spec(workers=3, **quorums))
+
+
+def test_observers(make_spec: Callable[..., JobSpec], observer: WorkerEndpoint) -> None:
+    make_spec(observers=(observer,)).check()
+    make_spec(observers=(replace(observer, rank=65535),)).check()
+    make_spec(workers=64, table=None, observers=(observer,)).check()
+    assert [member.rank for member in make_spec(workers=2, observers=(observer,)).members] == [0, 1, 64]
+
+
+def test_wrong_observers(make_spec: Callable[..., JobSpec], observer: WorkerEndpoint) -> None:
+    def with_observers(*observers: WorkerEndpoint, **options: Any) -> str:
+        return refusal(make_spec(observers=observers, **options))
+
+    other = replace(observer, rank=65, ip="10.0.0.201")
+    ranks = "observers have ranks of 64 .. 65535, each once"
+    assert f"observers of ranks 63; {ranks}" in with_observers(replace(observer, rank=63))
+    assert f"observers of ranks 65536; {ranks}" in with_observers(replace(observer, rank=65536))
+    assert f"observers of ranks 64, 64; {ranks}" in with_observers(observer, replace(other, rank=64))
+    assert "observer 64 on switch port 511" in with_observers(replace(observer, port=511))
+    assert "several workers and observers at 10.0.0.1:4000" in with_observers(
+        replace(observer, ip="10.0.0.1", udp_port=4000)
+    )
+    assert "64 workers and 2 observers; the switch has room for 65" in with_observers(
+        observer, other, workers=64, table=None
+    )
+
+
+def test_a_table_of_wide_lanes_too_fine_for_the_workers(make_spec: Callable[..., JobSpec]) -> None:
+    table16 = (*range(15), 5000)
+    make_spec(workers=13, table=None, table16=table16).check()
+    refused = refusal(make_spec(workers=14, table=None, table16=table16))
+    assert "n * g = 14 workers * granularity 5000 = 70000 may overflow a lane of 16 bits" in refused
+    assert "15 entries" in refusal(make_spec(table16=table16[1:]))
 
 
 def test_a_table_too_fine_for_the_workers(make_spec: Callable[..., JobSpec]) -> None:

@@ -23,7 +23,7 @@ from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
 from hopsum_controlplane.entries import DefaultAction, Delete, Insert, MulticastGroup, Replica, TableEntry
-from hopsum_controlplane.tables import admit, forward, lookup, reply
+from hopsum_controlplane.tables import address, admit, forward, lookup, reply
 from hopsum_topologies import Bmv2Switch, NativeSwitch
 
 TABLES = ("jobs", "workers", "lookup", "rewrite")
@@ -76,7 +76,7 @@ def test_a_job_comes_and_goes(start: Start, make_spec: Callable[..., JobSpec], s
     second = controller.create_job(make_spec("second", workers=64, table=None))
     assert standing(device) == expected(first, second)
     assert device.read_groups() == [*reply.group(first), *reply.group(second)]
-    assert device.read_table("switch_address") == [admit.switch_address(switch_endpoint)]
+    assert device.read_table("switch_address") == [address.switch_address(switch_endpoint)]
     assert set(controller.job_counters(first).values()) == {0}
     assert set(controller.drop_counters().values()) == {0}
 

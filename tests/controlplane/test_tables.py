@@ -7,19 +7,30 @@ from collections.abc import Callable
 
 import pytest
 
-from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint
+from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.encoding import decode_entity, encode_entity
 from hopsum_controlplane.entries import MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.jobs import MAX_MEMBERS, MAX_PORT
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.slots import SlotRange
-from hopsum_controlplane.tables import admit, forward, lookup, reply
+from hopsum_controlplane.tables import address, admit, forward, lookup, loss, reply
+from hopsum_controlplane.tables.loss import Direction
+
+from .conftest import TABLE16
 
 EPOCH = 0x66554433
 
 
 @pytest.fixture
-def job(make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint) -> Job:
-    return Job(make_spec(workers=2), switch_endpoint, EPOCH, 5, SlotRange(32, 16), group=6, window=16)
+def job(make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, observer: WorkerEndpoint) -> Job:
+    spec = make_spec(workers=3, quorum=2, min_quorum=1, table16=TABLE16, observers=(observer,))
+    return Job(spec, switch_endpoint, EPOCH, 5, SlotRange(32, 16), group=6, window=16)
+
+
+def test_address(job: Job) -> None:
+    assert address.switch_address(job.switch) == TableEntry(
+        "switch_address", {"address": 0x0A0000FE}, "local", {"mac": 0x0200000000AA}
+    )
 
 
 def test_admit(job: Job) -> None:
@@ -28,23 +39,30 @@ def test_admit(job: Job) -> None:
             "jobs",
             {"epoch": EPOCH},
             "job",
-            {"job_index": 5, "slot_base": 32, "slots": 16, "quorum": 2, "group": 6},
+            {"job_index": 5, "slot_base": 32, "slots": 16, "quorum": 2, "min_quorum": 1, "group": 6},
         )
     ]
-    assert admit.workers(job) == [
+    *workers, observer = admit.workers(job)
+    assert workers == [
         TableEntry(
             "workers",
             {"epoch": EPOCH, "worker": rank},
             "admit",
             {"worker_bit": 1 << rank, "port": rank + 1, "address": 0x0A000001 + rank, "udp_port": 4000 + rank},
         )
-        for rank in range(2)
+        for rank in range(3)
     ]
-    assert admit.switch_address(job.switch) == TableEntry("switch_address", {"address": 0x0A0000FE}, "local", {})
+    assert observer == TableEntry(
+        "workers",
+        {"epoch": EPOCH, "worker": 64},
+        "admit",
+        {"worker_bit": 0, "port": 7, "address": 0x0A0000C8, "udp_port": 6000},
+    )
 
 
 def test_reply(job: Job) -> None:
-    assert reply.group(job) == [MulticastGroup(6, (Replica(1, 0), Replica(2, 1)))]
+    assert reply.group(job) == [MulticastGroup(6, (Replica(1, 0), Replica(2, 1), Replica(3, 2)))], "no observers"
+    assert [entry.match["worker"] for entry in reply.rewrite(job)] == [0, 1, 2, 64]
     assert reply.rewrite(job)[1] == TableEntry(
         "rewrite",
         {"epoch": EPOCH, "worker": 1},
@@ -59,16 +77,19 @@ def test_reply(job: Job) -> None:
     )
 
 
-def test_lookup_broadcasts_the_table(job: Job) -> None:
-    (entry,) = lookup.lookup(job)
-    table = job.spec.table
-    assert table is not None
-    assert (entry.table, entry.match, entry.action) == ("lookup", {"epoch": EPOCH}, "load_table")
+@pytest.mark.parametrize(("index", "op", "action", "lane_bytes"), [(0, 1, "load_table8", 1), (1, 2, "load_table16", 2)])
+def test_lookup_broadcasts_the_table(job: Job, index: int, op: int, action: str, lane_bytes: int) -> None:
+    entry = lookup.lookup(job)[index]
+    table = (job.spec.table, job.spec.table16)[index] or ()
+    assert (entry.table, entry.match, entry.action) == ("lookup", {"epoch": EPOCH, "op": op}, action)
     assert sorted(entry.params) == sorted(f"{kind}{code}" for code in range(0, 16, 2) for kind in "tx")
+
+    def lanes(value: int) -> bytes:
+        return value.to_bytes(lane_bytes, "big") * (256 // lane_bytes)
+
     for code in range(0, 16, 2):
-        assert entry.params[f"t{code}"].to_bytes(256, "big") == bytes([table[code]]) * 256
-        difference = table[code] ^ table[code + 1]
-        assert entry.params[f"x{code}"].to_bytes(256, "big") == bytes([difference]) * 256
+        assert entry.params[f"t{code}"].to_bytes(256, "big") == lanes(table[code])
+        assert entry.params[f"x{code}"].to_bytes(256, "big") == lanes(table[code] ^ table[code + 1])
 
 
 def test_a_job_without_a_table_has_no_lookup(
@@ -76,6 +97,41 @@ def test_a_job_without_a_table_has_no_lookup(
 ) -> None:
     job = Job(make_spec(table=None), switch_endpoint, EPOCH, 0, SlotRange(0, 16), group=1, window=16)
     assert lookup.lookup(job) == []
+
+
+@pytest.mark.parametrize("table", ["table", "table16"])
+def test_a_job_has_the_lookup_of_its_table_alone(
+    make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, table: str
+) -> None:
+    spec = make_spec(**{"table": None, table: TABLE16 if table == "table16" else tuple(range(16))})
+    (entry,) = lookup.lookup(Job(spec, switch_endpoint, EPOCH, 0, SlotRange(0, 16), group=1, window=16))
+    assert entry.match["op"] == (2 if table == "table16" else 1)
+
+
+@pytest.mark.parametrize(
+    ("probability", "threshold"),
+    [(1.0, 2**32 - 1), (0.5, 2**31), (1e-30, 1), (2**-32, 1), (1 - 2**-40, 2**32 - 1), (0.01, 42949673)],
+)
+@pytest.mark.parametrize(
+    ("direction", "name"), [(Direction.INGRESS, "ingress_loss"), (Direction.EGRESS, "egress_loss")]
+)
+def test_loss(probability: float, threshold: int, direction: Direction, name: str) -> None:
+    assert loss.loss(direction, 510, probability) == [
+        TableEntry(f"{name}.loss", {"port": 510}, f"{name}.lose", {"threshold": threshold})
+    ]
+    assert loss.loss(direction, 510, 0) == []
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.1, float("nan"), float("inf")])
+def test_loss_with_a_wrong_probability(probability: float) -> None:
+    with pytest.raises(ControlPlaneError, match=f"loss with probability {probability} on port 3; give one of 0 .. 1"):
+        loss.loss(Direction.EGRESS, 3, probability)
+
+
+@pytest.mark.parametrize("port", [-1, 511])
+def test_loss_of_a_wrong_port(port: int) -> None:
+    with pytest.raises(ControlPlaneError, match=f"loss of switch port {port}; ports are 0 .. 510"):
+        loss.loss(Direction.INGRESS, port, 0)
 
 
 def test_forward() -> None:
@@ -90,7 +146,9 @@ def test_the_program_knows_every_entry(job: Job, p4info: P4Info) -> None:
     entities = [
         *admit.jobs(job),
         *admit.workers(job),
-        admit.switch_address(job.switch),
+        address.switch_address(job.switch),
+        *loss.loss(Direction.INGRESS, 7, 0.25),
+        *loss.loss(Direction.EGRESS, 7, 0.25),
         *lookup.lookup(job),
         *reply.rewrite(job),
         *reply.group(job),
@@ -103,9 +161,14 @@ def test_the_program_knows_every_entry(job: Job, p4info: P4Info) -> None:
 
 def test_the_program_has_room_for_every_job(p4info: P4Info) -> None:
     assert p4info.tables["jobs"].size >= 64
-    assert p4info.tables["lookup"].size >= 64
+    assert p4info.tables["lookup"].size >= 2 * 64
+    for table in ("workers", "rewrite"):
+        assert p4info.tables[table].size >= 64 * MAX_MEMBERS
     assert p4info.counters["job_events"].size >= 64 * 8
     assert p4info.counters["drops"].size >= 32
+    for direction in Direction:
+        assert p4info.tables[direction.table].size >= MAX_PORT + 1
+        assert p4info.counters[direction.counter].size >= MAX_PORT + 1
 
 
 @pytest.mark.parametrize("mac", ["", "02:00:00:00:00", "01:00:00:00:00:01", "00:00:00:00:00:00", "02-00-00-00-00-01"])

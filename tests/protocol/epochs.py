@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hopsum.protocol.aggregator import Aggregator, FrameAggregator, JobConfig, SwitchConfig
+from hopsum.protocol.aggregator import Aggregator, JobConfig, SwitchConfig
+from hopsum.protocol.frame_aggregator import FrameAggregator
 from hopsum.wire import Flag, Header, Kind, Op
 from hopsum.wire.frames import FramePath, build_frame
 from hopsum.wire.payload import SHAPES
@@ -23,7 +24,7 @@ from .jobs import TABLE, job, worker
 from .network import Network, Weather
 from .witness import Reply, Witness
 
-SWITCH = SwitchConfig(flush=True)
+SWITCH = SwitchConfig()
 TABLE16 = tuple(value * 257 for value in TABLE)
 TABLES = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16}
 EXTRA_TABLES = {"table16": TABLE16} if Op.LOOKUP_ADD16 in SHAPES else {}

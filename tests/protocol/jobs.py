@@ -10,8 +10,13 @@ from numpy.typing import NDArray
 
 from hopsum.protocol.aggregator import JobConfig, WorkerConfig
 from hopsum.wire import Header, Kind, Op, up_bytes
+from hopsum.wire.payload import SHAPES
 
+TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987)
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 30)
+
+
+OBSERVER = WorkerConfig(64, 3, 0x020000000300, 0x0A000064, 6000)
 
 
 def worker(rank: int) -> WorkerConfig:
@@ -19,19 +24,24 @@ def worker(rank: int) -> WorkerConfig:
 
 
 def job(epoch: int = 7, workers: int = 2, *, quorum: int | None = None, **changes: Any) -> JobConfig:
-    settings: dict[str, Any] = {"job_index": 0, "slot_base": 0, "slots": 4, "table": TABLE, **changes}
+    settings: dict[str, Any] = {"job_index": 0, "slot_base": 0, "slots": 4, "table": TABLE, "table16": TABLE16}
+    settings.update(changes)
     members = tuple(worker(rank) for rank in range(workers))
     return JobConfig(epoch, workers=members, quorum=quorum or workers, **settings)
 
 
 def update(rank: int = 0, **changes: int) -> Header:
     settings: dict[str, int] = {"op": Op.ADD32, "epoch": 7, "round": 1, "count": 256, **changes}
-    length = settings.pop("length", up_bytes(settings["op"]) if settings["op"] in (1, 5, 7) else 0)
+    length = settings.pop("length", up_bytes(settings["op"]) if settings["op"] in SHAPES else 0)
     return Header(**{"kind": Kind.UPDATE, "worker": rank, "length": length, **settings})
 
 
+def probe(rank: int = 0, **changes: int) -> Header:
+    return Header(**{"kind": Kind.PROBE, "worker": rank, "epoch": 7, "round": 1, **changes})
+
+
 def words(*values: int) -> NDArray[np.uint8]:
-    """Payload of ADD32 or MAX32: these lanes first, then zeros."""
+    """Payload of 32-bit lanes: these first, then zeros."""
     lanes = np.zeros(256, ">u4")
     lanes[: len(values)] = values
     return lanes.view(np.uint8)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from hopsum.protocol.aggregator import Aggregator
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, Timing, Worker
 from hopsum.wire import Op, pack_codes
-from hopsum.wire.payload import lanes
+from hopsum.wire.payload import lanes, shape_of
 
-from .jobs import TABLE, job, worker
+from .jobs import TABLE, TABLE16, job, worker
 
 TIMING = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=60.0)
 STEPS_MAX = 200_000
@@ -80,15 +80,19 @@ class Task:
 
 
 def make_task(rng: random.Random, workers: int) -> Task:
-    op, chunks = rng.choice([Op.ADD32, Op.LOOKUP_ADD8, Op.MAX32]), rng.randint(1, 9)
-    source = np.random.default_rng(rng.getrandbits(64))
-    if op is Op.LOOKUP_ADD8:
-        codes = source.integers(0, 16, (workers, chunks, 1024), dtype=np.uint8)
-        sums = np.asarray(TABLE)[codes].sum(axis=0) % 256
-        return Task(op, pack_codes(codes), sums.astype(np.uint32))
-    words = source.integers(0, 2**31 if op is Op.MAX32 else 2**32, (workers, chunks, 256), dtype=np.uint32)
-    expected = words.max(axis=0) if op is Op.MAX32 else words.sum(axis=0, dtype=np.uint32)
-    return Task(op, words.astype(">u4").view(np.uint8), expected)
+    op, chunks = rng.choice(list(Op)), rng.randint(1, 9)
+    shape, source = shape_of(op), np.random.default_rng(rng.getrandbits(64))
+    lane = np.dtype(shape.lane_dtype)
+    if shape.has_codes:
+        codes = source.integers(0, 16, (workers, chunks, shape.elements), dtype=np.uint8)
+        table = TABLE if op is Op.LOOKUP_ADD8 else TABLE16
+        sums = np.asarray(table)[codes].sum(axis=0) % (1 << 8 * lane.itemsize)
+        return Task(op, pack_codes(codes, 8 * lane.itemsize), sums.astype(np.uint32))
+    limit = 1 << (31 if op is Op.MAX32 else 8 * lane.itemsize)
+    given = source.integers(0, limit, (workers, chunks, 1024 // lane.itemsize), dtype=np.uint64)
+    union = {Op.MAX32: np.maximum, Op.OR: np.bitwise_or}.get(op, np.add)
+    expected = union.reduce(given, axis=0) % (1 << 8 * lane.itemsize)
+    return Task(op, given.astype(lane).view(np.uint8), expected.astype(np.uint32))
 
 
 @dataclass

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.protocol.aggregator import Aggregator, JobConfig, Outcome, Registers, SwitchConfig
+from hopsum.protocol.aggregator import Aggregator, JobConfig, Outcome, Registers
 from hopsum.protocol.decision import FINAL, Copy, Reply
 from hopsum.wire import Drop, Event, Flag, Header, Kind, Op, pack_codes
 from hopsum.wire.payload import lanes
 
-from .jobs import TABLE, job, update, words, worker
+from .jobs import TABLE, job, probe, update, words, worker
 
 
 def send(aggregator: Aggregator, header: Header, payload: Any = None, **source: int) -> Outcome:
@@ -110,7 +110,7 @@ def test_max_takes_the_larger_lane() -> None:
 
 
 def test_quorum_below_n_and_flush() -> None:
-    aggregator = Aggregator(SwitchConfig(flush=True), [job(workers=3, quorum=2, min_quorum=1)])
+    aggregator = Aggregator(jobs=[job(workers=3, quorum=2, min_quorum=1)])
     flushed = send(aggregator, update(2, flags=Flag.FLUSH), words(1))
     assert (flushed.events, len(flushed.outputs)) == ((Event.ADDED, Event.COMPLETED), 3)
     assert flushed.outputs[0].header.flags == 0
@@ -122,7 +122,7 @@ def test_quorum_below_n_and_flush() -> None:
 
 
 GOOD = update(0)
-ALL_WRONG = replace(GOOD, version=2, kind=Kind.RESULT, flags=1, op=0, length=3, epoch=9, worker=9, slot=99, round=0)
+ALL_WRONG = replace(GOOD, version=2, kind=Kind.RESULT, flags=2, op=0, length=3, epoch=9, worker=9, slot=99, round=0)
 """Wrong in everything; `test_order_of_checks` mends it check by check."""
 
 MENDINGS = [
@@ -195,9 +195,10 @@ def test_bytes_beyond_the_payload() -> None:
     assert Aggregator(jobs=[job()]).receive(10, worker(0).ip, 5000, data).drop is Drop.BAD_LENGTH
 
 
-def test_flush_is_refused_where_unknown() -> None:
-    assert send(Aggregator(jobs=[job()]), update(0, flags=Flag.FLUSH)).drop is Drop.BAD_FLAGS
-    assert send(Aggregator(SwitchConfig(flush=True), [job()]), update(0, flags=2)).drop is Drop.BAD_FLAGS
+def test_flags_that_mean_nothing_here() -> None:
+    for flags in (2, 3, 0x80, 0xFF):
+        assert send(Aggregator(jobs=[job()]), update(0, flags=flags)).drop is Drop.BAD_FLAGS
+    assert send(Aggregator(jobs=[job()]), probe(0, flags=Flag.FLUSH)).drop is Drop.BAD_FLAGS
 
 
 def test_jobs_do_not_meet() -> None:
@@ -251,7 +252,12 @@ def test_garbage_in_the_registers_changes_nothing() -> None:
     clean = Aggregator(jobs=[job()])
     dirty = Aggregator(jobs=[job()], registers=garbage(5))
     for _ in range(300):
-        header = update(rng.randrange(2), slot=rng.randrange(5), round=rng.randrange(4), op=rng.choice([5, 7]))
+        place = {"slot": rng.randrange(5), "round": rng.randrange(4)}
+        if rng.random() < 0.2:
+            asked = probe(rng.randrange(2), **place)
+            assert send(dirty, asked) == send(clean, asked)
+            continue
+        header = update(rng.randrange(2), **place, op=rng.choice([5, 7]))
         payload = words(rng.randrange(2**31), rng.randrange(2**31))
         assert send(dirty, header, payload) == send(clean, header, payload)
     assert dirty.job_events == clean.job_events
@@ -269,6 +275,9 @@ def test_garbage_in_the_registers_changes_nothing() -> None:
         ({"job_index": 64}, "job_index 64 is not in 0..63"),
         ({"table": (1, 2)}, "is not 16 values"),
         ({"table": (256,) * 16}, "is not 16 values"),
+        ({"table16": (65536,) * 16}, "is not 16 values of 0..65535"),
+        ({"observers": (worker(3),)}, r"observers' ranks \[3\] are not distinct in 64..65535"),
+        ({"observers": (worker(64), worker(64))}, "observers' ranks"),
         ({"workers": ()}, "ranks"),
         ({"workers": (worker(1), worker(1))}, r"ranks \[1, 1\] are not distinct"),
         ({"workers": (worker(64), worker(1))}, r"ranks \[64, 1\] are not distinct in 0..63"),

@@ -11,8 +11,9 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from hopsum.protocol.aggregator import Aggregator, FrameAggregator, SwitchConfig
-from hopsum.wire import HOPSUM_UDP_PORT, Drop, Header, Op
+from hopsum.protocol.aggregator import Aggregator, SwitchConfig
+from hopsum.protocol.frame_aggregator import FrameAggregator
+from hopsum.wire import HOPSUM_UDP_PORT, Drop, Header
 from hopsum.wire.frames import FramePath, build_frame
 from hopsum.wire.payload import SHAPES
 from hopsum.wire.scapy import Hopsum
@@ -131,7 +132,7 @@ def test_a_bad_header_hides_the_missing_payload() -> None:
     for change, reason in [
         ({"version": 3}, Drop.BAD_VERSION),
         ({"kind": 2}, Drop.BAD_KIND),
-        ({"op": Op.OR}, Drop.BAD_OP),
+        ({"op": 8}, Drop.BAD_OP),
         ({"length": 512}, Drop.BAD_LENGTH),
     ]:
         assert drop_of(frame(update(0))[:42] + replace(update(0), **change).pack()) is reason

@@ -13,7 +13,7 @@ import pytest
 from hopsum.protocol import admission, aggregator, decision, worker
 from hopsum.protocol.admission import Admitted, Packet
 from hopsum.protocol.decision import Lanes, Situation
-from hopsum.protocol.switch_config import JobConfig, SwitchConfig
+from hopsum.protocol.switch_config import JobConfig
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce
 from hopsum.wire import Drop, Event, Header
@@ -21,6 +21,8 @@ from hopsum.wire import Drop, Event, Header
 from .network import Weather, scenario
 
 SEEDS = range(40)
+SEEDS_MAX = 400
+"""A rule that only matters when two ops happen to be the same takes more than 40 scenarios to be missed."""
 Patch = pytest.MonkeyPatch
 
 
@@ -52,7 +54,7 @@ def test_the_network_was_bad() -> None:
                 duplicates += each.statistics.duplicates
                 stale += each.statistics.stale_ignored
                 foreign += each.statistics.ignored[Drop.UNKNOWN_EPOCH]
-    assert set(events) == set(Event) - {Event.FAULT}
+    assert set(events) == set(Event) - {Event.FAULT, Event.PROBED}
     assert set(drops) == {Drop.UNKNOWN_EPOCH}
     assert min(retransmits, duplicates, stale, foreign) > 0
 
@@ -85,9 +87,9 @@ def answer_dup(patch: Patch) -> None:
 
 
 def epoch_switch(patch: Patch) -> None:
-    def any_epoch(packet: Packet, switch: SwitchConfig, jobs: dict[int, JobConfig]) -> Admitted | Drop:
+    def any_epoch(packet: Packet, jobs: dict[int, JobConfig]) -> Admitted | Drop:
         (job,) = jobs.values()
-        return admission.admit(packet, switch, {packet.header.epoch: job})
+        return admission.admit(packet, {packet.header.epoch: job})
 
     patch.setattr(aggregator, "admit", any_epoch)
 
@@ -164,9 +166,9 @@ def stale_match(patch: Patch) -> None:
 )
 def test_a_rule_less_is_found(take_away: Callable[[Patch], None], monkeypatch: Patch) -> None:
     take_away(monkeypatch)
-    for seed in SEEDS:
+    for seed in range(SEEDS_MAX):
         try:
             scenario(seed)
         except AssertionError:
             return
-    pytest.fail(f"{take_away.__name__} was not missed in {len(SEEDS)} scenarios")
+    pytest.fail(f"{take_away.__name__} was not missed in {SEEDS_MAX} scenarios")

@@ -164,7 +164,7 @@ def test_no_timer_without_work() -> None:
     worker = make()
     assert worker.get_timer() is None
     worker.submit(Op.ADD32, payloads(1), now=0.0)
-    assert worker.get_timer() == 100.0
+    assert worker.get_timer() == 99.0, "the first PROBE, a second before the deadline"
     sent(worker, 0.0)
     worker.receive_datagram(result(0, 1), 0.5)
     assert worker.get_timer() is None
@@ -223,12 +223,15 @@ IGNORED = [
     (result(0, 1, kind=Kind.PROBE), Drop.BAD_KIND),
     (result(0, 1, kind=77), Drop.BAD_KIND),
     (result(0, 1, op=99), Drop.BAD_OP),
-    (result(0, 1, op=Op.OR), Drop.BAD_OP),
+    (result(0, 1, op=0), Drop.BAD_OP),
+    (result(0, 1, op=Op.OR), Drop.OP_MISMATCH),
     (result(0, 1, op=Op.MAX32), Drop.OP_MISMATCH),
     (result(0, 1, epoch=6), Drop.UNKNOWN_EPOCH),
     (result(0, 1, worker=0), Drop.UNKNOWN_WORKER),
     (result(0, 1, length=1020), Drop.BAD_LENGTH),
     (result(0, 1, kind=Kind.STALE), Drop.BAD_LENGTH),
+    (result(0, 1, kind=Kind.STATE), Drop.BAD_LENGTH),
+    (result(0, 1, kind=Kind.STATE, contributors=0b1000, length=0), Drop.BAD_VALUE),
     (result(0, 1, contributors=0), Drop.BAD_VALUE),
     (result(0, 1, contributors=0b1000), Drop.BAD_VALUE),
     (result(2, 1), Drop.BAD_SLOT),
@@ -318,7 +321,8 @@ def test_silence_at_the_deadline() -> None:
     worker.receive_datagram(result(0, 2), 0.0)
     assert no_answer(worker) == (
         "no result from switch 192.0.2.1:24677 within 100 s: epoch 7, rank 1, slot 1, round 1, UPDATE sent 22 times; "
-        "nothing came back. 1 of 3 chunks lack their result. The switch is silent until its quorum is in: check that "
+        "nothing came back. 1 of 3 chunks lack their result. 3 PROBEs about it had no answer: the switch cannot be "
+        "reached, or does not know this worker. The switch is silent until its quorum is in: check that "
         "all 3 workers run this all-reduce, that the switch admits this epoch, and its drop counters. Then continue "
         "in a new epoch"
     )
@@ -362,7 +366,12 @@ def test_unreachable_is_said() -> None:
 
 def test_a_refused_submission_changes_nothing() -> None:
     worker = make()
-    for op, array in [(Op.OR, payloads(1)), (Op.ADD32, payloads(1)[:, :512]), (Op.ADD32, payloads(0))]:
+    for op, array in [
+        (99, payloads(1)),
+        (Op.LOOKUP_ADD16, payloads(1)),
+        (Op.ADD32, payloads(1)[:, :512]),
+        (Op.ADD32, payloads(0)),
+    ]:
         with pytest.raises(WireError):
             worker.submit(op, array, now=0.0)
     with pytest.raises(WireError, match="counts from 65536"):

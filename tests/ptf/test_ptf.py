@@ -20,6 +20,8 @@ from hopsum_topologies import Namespace, TopologyError, bmv2_unavailable
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "vectors" / "data"
 FAILING = Path(__file__).resolve().parent / "failing"
+UNRECORDED = {"loss.HalfOfWhatComesIn", "loss.HalfOfWhatGoesOut"}
+"""They draw random numbers in the switch, so no two runs are the same."""
 _WAIT_S = 60.0
 
 
@@ -63,7 +65,7 @@ def test_interface_ports_do_what_unix_ports_do() -> None:
 
 def test_every_case_is_recorded() -> None:
     recorded = {path.name.removesuffix(".json.gz") for path in recordings(DATA)}
-    assert recorded == set(list_cases()), "record again: python tools/record_vectors.py"
+    assert recorded == set(list_cases()) - UNRECORDED, "record again: python tools/record_vectors.py"
 
 
 def test_deliberate_failures_are_noticed(tmp_path: Path) -> None:

@@ -94,6 +94,12 @@ def test_garbage_parses_or_raises_wire_error(data: bytes) -> None:
     assert header.pack() + bytes(payload) == data
 
 
+@pytest.mark.parametrize("kind", [Kind.PROBE, Kind.STATE])
+def test_questions_and_their_answers_may_have_no_op(kind: Kind) -> None:
+    header = Header(kind=kind, epoch=3, round=4)
+    assert split_datagram(header.pack())[0] == header
+
+
 def test_split_returns_a_view() -> None:
     data = bytearray(GOOD.pack() + bytes(range(8)))
     header, payload = split_datagram(memoryview(data))

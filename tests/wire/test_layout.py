@@ -17,11 +17,11 @@ import pytest
 from hopsum.wire import Header, _layout
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATOR = ROOT / "tools" / "generate_wire.py"
+TOOLS = ROOT / "tools"
 
 
-def load_generator() -> Any:
-    spec = spec_from_file_location("generate_wire", GENERATOR)
+def load_tool(name: str) -> Any:
+    spec = spec_from_file_location(name, TOOLS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -30,20 +30,35 @@ def load_generator() -> Any:
     return module
 
 
-def test_layout_is_fresh() -> None:
-    run = subprocess.run([sys.executable, str(GENERATOR), "--check"], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("name", ["generate_wire", "generate_wire_page"])
+def test_generated_files_are_fresh(name: str) -> None:
+    command = [sys.executable, str(TOOLS / f"{name}.py"), "--check"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("generate_wire", "RESULT = 2", "RESULT = 3"),
+        ("generate_wire_page", "| `KIND_RESULT` | 2", "| `KIND_RESULT` | 3"),
+    ],
+)
 def test_check_shows_a_stale_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    right: str,
+    wrong: str,
 ) -> None:
-    generator = load_generator()
-    stale = tmp_path / "_layout.py"
-    stale.write_text(generator.generate().replace("RESULT = 2", "RESULT = 3"))
+    generator = load_tool(name)
+    stale = tmp_path / "generated"
     monkeypatch.setattr(generator, "TARGET", stale)
+    assert generator.main([]) == 0
+    stale.write_text(stale.read_text().replace(right, wrong))
     assert generator.main(["--check"]) == 1
-    assert "+    RESULT = 2" in capsys.readouterr().out
+    assert f"+{right}" in capsys.readouterr().out.replace("+    ", "+")
     assert generator.main([]) == 0
     assert generator.main(["--check"]) == 0
 
@@ -65,17 +80,51 @@ def test_check_shows_a_stale_file(
     ],
 )
 def test_generator_refuses_what_it_does_not_know(source: str, message: str) -> None:
-    generator = load_generator()
-    with pytest.raises(generator.SyntaxRefused, match=message):
-        generator.parse(source, "headers.p4", generator.Declarations())
+    subset = load_tool("p4_subset")
+    with pytest.raises(subset.SyntaxRefused, match=message):
+        subset.parse(source, "headers.p4", subset.Declarations())
 
 
 def test_generator_refuses_headers_of_broken_bytes() -> None:
-    generator = load_generator()
+    generator = load_tool("generate_wire")
     declared = generator.Declarations()
-    generator.parse("header a_h {\n    bit<7> x;\n}", "headers.p4", declared)
+    sys.modules["p4_subset"].parse("header a_h {\n    bit<7> x;\n}", "headers.p4", declared)
     with pytest.raises(generator.SyntaxRefused, match="7 bits, which are no whole bytes"):
         generator.render(declared)
+
+
+COMMENTED = """\
+// Of the file.
+
+#ifndef X
+// ---- first ----
+const bit<8> A = 1;     // one
+// second group,
+// on two lines
+const bit<8> B = 0x2;
+const bit<8> C = 3;
+
+const bit<8> D = 4;
+// ---- last ----
+// of the header
+header a_h {
+    bit<8> x;           // a field
+}
+"""
+
+
+def test_comments_of_sections_groups_and_headers() -> None:
+    subset = load_tool("p4_subset")
+    declared = subset.Declarations()
+    subset.parse(COMMENTED, "some.p4", declared)
+    assert [(c.name, c.value, c.comment, c.section, c.group) for c in declared.constants] == [
+        ("A", 1, "one", "first", ""),
+        ("B", 2, "", "first", "second group, on two lines"),
+        ("C", 3, "", "first", "second group, on two lines"),
+        ("D", 4, "", "first", ""),
+    ]
+    assert declared.descriptions == {"a_h": "of the header"}
+    assert declared.headers["a_h"] == [("x", 8, "a field")]
 
 
 def compiled_headers() -> dict[str, list[tuple[str, int]]]:

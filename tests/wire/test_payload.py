@@ -12,13 +12,14 @@ from hopsum.wire import Drop, Op, WireError, down_bytes, pack_codes, unpack_code
 from hopsum.wire.payload import SHAPES, lanes
 
 
+@pytest.mark.parametrize("lane_bits", [8, 16])
 @given(st.lists(st.integers(0, 3), max_size=2), st.integers(1, 3), st.integers(0, 2**32 - 1))
-def test_codes_there_and_back(lead: list[int], groups: int, seed: int) -> None:
+def test_codes_there_and_back(lane_bits: int, lead: list[int], groups: int, seed: int) -> None:
     codes = np.random.default_rng(seed).integers(0, 16, (*lead, groups * 512), dtype=np.uint8)
-    packed = pack_codes(codes)
+    packed = pack_codes(codes, lane_bits)
     assert packed.shape == (*lead, groups * 256)
     assert packed.dtype == np.uint8
-    np.testing.assert_array_equal(unpack_codes(packed), codes)
+    np.testing.assert_array_equal(unpack_codes(packed, lane_bits), codes)
 
 
 def test_order_of_codes() -> None:
@@ -31,17 +32,35 @@ def test_order_of_codes() -> None:
     assert pack_codes(codes).tobytes() == bytes(expected)
 
 
+def test_order_of_codes_for_wide_lanes() -> None:
+    """16-bit word j: codes j, j + 128, j + 256, j + 384, the first in the highest nibble of the first byte."""
+    codes = np.random.default_rng(2).integers(0, 16, 512, dtype=np.uint8)
+    expected = bytearray()
+    for j in range(128):
+        expected.append(int(codes[j]) << 4 | int(codes[j + 128]))
+        expected.append(int(codes[j + 256]) << 4 | int(codes[j + 384]))
+    assert pack_codes(codes, 16).tobytes() == bytes(expected)
+
+
 def test_sizes() -> None:
-    assert {op: (up_bytes(op), down_bytes(op)) for op in SHAPES} == {
+    assert {op: (up_bytes(op), down_bytes(op)) for op in Op} == {
         Op.LOOKUP_ADD8: (512, 1024),
-        Op.ADD32: (1024, 1024),
-        Op.MAX32: (1024, 1024),
+        Op.LOOKUP_ADD16: (256, 1024),
+        **dict.fromkeys((Op.ADD8, Op.ADD16, Op.ADD32, Op.OR, Op.MAX32), (1024, 1024)),
     }
 
 
-@pytest.mark.parametrize("op", [Op.OR, Op.ADD8, 0, 200])
+@pytest.mark.parametrize("op", Op)
+def test_a_full_chunk_fills_its_lanes(op: Op) -> None:
+    shape = SHAPES[op]
+    element_bits = 1 if op is Op.OR else 8 * np.dtype(shape.lane_dtype).itemsize
+    assert shape.elements * element_bits == shape.down_bytes * 8
+    assert shape.up_bytes * 8 == shape.elements * (4 if shape.has_codes else element_bits)
+
+
+@pytest.mark.parametrize("op", [0, 8, 200])
 def test_other_ops_have_no_size(op: int) -> None:
-    with pytest.raises(WireError, match="not implemented by the switch program; it has LOOKUP_ADD8") as raised:
+    with pytest.raises(WireError, match=f"op {op} is none of the switch program's, which are LOOKUP_ADD8") as raised:
         up_bytes(op)
     assert raised.value.reason is Drop.BAD_OP
 

@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of control Admit: which packets belong to the service, to a job, to a worker."""
+"""Entries of control Admit: which packets belong to a job, to a worker, to an observer."""
 
 from __future__ import annotations
 
 from hopsum_controlplane.addresses import ipv4_to_int
 from hopsum_controlplane.entries import TableEntry
-from hopsum_controlplane.jobs import Job, SwitchEndpoint
+from hopsum_controlplane.jobs import Job, WorkerEndpoint
 
-SWITCH_ADDRESS = "switch_address"
 JOBS = "jobs"
 WORKERS = "workers"
-
-
-def switch_address(switch: SwitchEndpoint) -> TableEntry:
-    """Build the entry that makes packets to the switch's address the service's."""
-    return TableEntry(SWITCH_ADDRESS, {"address": ipv4_to_int(switch.ip)}, "local")
 
 
 def jobs(job: Job) -> list[TableEntry]:
@@ -24,24 +18,26 @@ def jobs(job: Job) -> list[TableEntry]:
         "slot_base": job.slot_base,
         "slots": job.slots,
         "quorum": job.quorum,
+        "min_quorum": job.spec.min_quorum,
         "group": job.group,
     }
     return [TableEntry(JOBS, {"epoch": job.epoch}, "job", params)]
 
 
 def workers(job: Job) -> list[TableEntry]:
-    """Build one entry per worker, binding the rank to its port and source address."""
-    return [
-        TableEntry(
-            WORKERS,
-            {"epoch": job.epoch, "worker": worker.rank},
-            "admit",
-            {
-                "worker_bit": 1 << worker.rank,
-                "port": worker.port,
-                "address": ipv4_to_int(worker.ip),
-                "udp_port": worker.udp_port,
-            },
-        )
-        for worker in job.spec.workers
-    ]
+    """Build one entry per worker and observer, binding the rank to its port and source address.
+
+    A worker's entry has its bit of the contributors; an observer's has none.
+    """
+    members = [(worker, 1 << worker.rank) for worker in job.spec.workers]
+    return [_member(job, *member) for member in (*members, *((observer, 0) for observer in job.spec.observers))]
+
+
+def _member(job: Job, member: WorkerEndpoint, worker_bit: int) -> TableEntry:
+    params = {
+        "worker_bit": worker_bit,
+        "port": member.port,
+        "address": ipv4_to_int(member.ip),
+        "udp_port": member.udp_port,
+    }
+    return TableEntry(WORKERS, {"epoch": job.epoch, "worker": member.rank}, "admit", params)

@@ -17,7 +17,7 @@ def group(job: Job) -> list[MulticastGroup]:
 
 
 def rewrite(job: Job) -> list[TableEntry]:
-    """Build one entry per worker with the addresses of its copies."""
+    """Build one entry per worker and observer with the addresses of what goes to it."""
     return [
         TableEntry(
             REWRITE,
@@ -31,5 +31,5 @@ def rewrite(job: Job) -> list[TableEntry]:
                 "dst_port": worker.udp_port,
             },
         )
-        for worker in job.spec.workers
+        for worker in job.spec.members
     ]

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.switch_config import JobConfig, SwitchConfig, WorkerConfig
+from hopsum.protocol.switch_config import JobConfig, WorkerConfig
 from hopsum.wire import HOPSUM_BYTES, WIRE_VERSION, Drop, Flag, Header, Kind, Op
 from hopsum.wire.payload import SHAPES, lanes
 
@@ -69,15 +69,12 @@ def read_header(data: bytes | memoryview) -> Header | None:
     return None if announced and len(data) < HOPSUM_BYTES + header.length else header
 
 
-PACKET_CHECKS: Final[tuple[tuple[Drop, Callable[[Packet, SwitchConfig], bool]], ...]] = (
-    (Drop.BAD_VERSION, lambda packet, _: packet.header.version != WIRE_VERSION),
-    (Drop.BAD_KIND, lambda packet, _: packet.header.kind != Kind.UPDATE),
-    (Drop.BAD_FLAGS, lambda packet, switch: bool(packet.header.flags & ~(Flag.FLUSH if switch.flush else 0))),
-    (Drop.BAD_OP, lambda packet, _: packet.header.op not in SHAPES),
-    (
-        Drop.BAD_LENGTH,
-        lambda packet, _: not packet.lengths_fit or packet.header.length != SHAPES[packet.header.op].up_bytes,
-    ),
+PACKET_CHECKS: Final[tuple[tuple[Drop, Callable[[Packet], bool]], ...]] = (
+    (Drop.BAD_VERSION, lambda packet: packet.header.version != WIRE_VERSION),
+    (Drop.BAD_KIND, lambda packet: packet.header.kind not in (Kind.UPDATE, Kind.PROBE)),
+    (Drop.BAD_FLAGS, lambda packet: bool(packet.header.flags & ~(Flag.FLUSH if _is_update(packet) else 0))),
+    (Drop.BAD_OP, lambda packet: packet.header.op not in (SHAPES if _is_update(packet) else (0,))),
+    (Drop.BAD_LENGTH, lambda packet: not packet.lengths_fit or packet.header.length != _payload_bytes(packet)),
 )
 
 JOB_CHECKS: Final[tuple[tuple[Drop, Callable[[Admitted], bool]], ...]] = (
@@ -88,19 +85,33 @@ JOB_CHECKS: Final[tuple[tuple[Drop, Callable[[Admitted], bool]], ...]] = (
     ),
     (Drop.BAD_SLOT, lambda a: a.packet.header.slot >= a.job.slots),
     (Drop.BAD_ROUND, lambda a: a.packet.header.round == 0),
+    (Drop.OBSERVER, lambda a: _is_update(a.packet) and a.worker in a.job.observers),
     (Drop.BAD_VALUE, lambda a: a.packet.header.op == Op.MAX32 and _has_top_bit(a.packet)),
-    (Drop.NO_TABLE, lambda a: a.packet.header.op == Op.LOOKUP_ADD8 and a.job.table is None),
+    (Drop.NO_TABLE, lambda a: _is_update(a.packet) and _lacks_table(a)),
 )
+
+
+def _is_update(packet: Packet) -> bool:
+    return packet.header.kind == Kind.UPDATE
+
+
+def _payload_bytes(packet: Packet) -> int:
+    return SHAPES[packet.header.op].up_bytes if _is_update(packet) else 0
+
+
+def _lacks_table(admitted: Admitted) -> bool:
+    op = admitted.packet.header.op
+    return SHAPES[op].has_codes and admitted.job.table_of(op) is None
 
 
 def _has_top_bit(packet: Packet) -> bool:
     return bool((lanes(packet.header.op, packet.payload) >> 31).any())
 
 
-def admit(packet: Packet, switch: SwitchConfig, jobs: Mapping[int, JobConfig]) -> Admitted | Drop:
+def admit(packet: Packet, jobs: Mapping[int, JobConfig]) -> Admitted | Drop:
     """Return the packet with its job and worker, or why it is dropped. `jobs` is keyed by epoch."""
     for reason, fails in PACKET_CHECKS:
-        if fails(packet, switch):
+        if fails(packet):
             return reason
     job = jobs.get(packet.header.epoch)
     if job is None:

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The switch in Python: the oracle that data planes and workers are tested against.
 
-    decision.decide          the protocol's table: tag, seen, ctr, contributors
-    Aggregator.receive       one datagram: admission, table, lanes, replies as header and payload
-    FrameAggregator          the same for whole frames, with plain forwarding and exact reply frames
+    decision.decide                  the protocol's table: tag, seen, ctr, contributors
+    Aggregator.receive               one datagram: admission, table, lanes, replies as header and payload
+    frame_aggregator.FrameAggregator the same for whole frames, with plain forwarding and exact reply frames
 
 Rules (the table's own are in decision.py, the checks in admission.py)
     S1  A packet belongs to the job whose epoch it names, or to nobody.
     Copy index = (slot_base + slot) * 2 + (round & 1).
     Registers outlive jobs: a new job finds what the last one left.
     Replies carry op, slot, round, epoch and count of the packet that caused them, and the receiver's rank.
+    STATE carries op, round, contributors and state of the copy that the PROBE's round names by its parity, if that
+    holds something of the PROBE's epoch; a PROBE changes nothing.
 """
 
 from __future__ import annotations
@@ -22,33 +24,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hopsum.protocol.admission import Admitted, Packet, Source, admit, read_header
-from hopsum.protocol.decision import Decision, Reply, Update, decide, is_new
+from hopsum.protocol.decision import FINAL, Decision, Reply, Update, decide, is_new
 from hopsum.protocol.registers import Registers, look_up
 from hopsum.protocol.switch_config import JobConfig, SwitchConfig, WorkerConfig
-from hopsum.wire import HOPSUM_BYTES, HOPSUM_UDP_PORT, Drop, Event, Flag, Header, Kind, Op
-from hopsum.wire._layout import (
-    ETHERNET_BYTES,
-    ETHERNET_FIELDS,
-    ETHERTYPE_IPV4,
-    IPV4_BYTES,
-    IPV4_FIELDS,
-    PROTO_UDP,
-    UDP_BYTES,
-    UDP_FIELDS,
-)
-from hopsum.wire.fields import unpack_fields
-from hopsum.wire.frames import FramePath, build_frame, ipv4_checksum
+from hopsum.wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, State
 
-__all__ = [
-    "Aggregator",
-    "FrameAggregator",
-    "JobConfig",
-    "Outcome",
-    "Output",
-    "Registers",
-    "SwitchConfig",
-    "WorkerConfig",
-]
+__all__ = ["Aggregator", "JobConfig", "Outcome", "Output", "Registers", "SwitchConfig", "WorkerConfig"]
 
 
 class Output(NamedTuple):
@@ -121,16 +102,29 @@ class Aggregator:
 
     def _process(self, source: Source, header: Header, data: bytes | memoryview, lengths_fit: bool) -> Outcome:
         payload = np.frombuffer(data, np.uint8)[HOPSUM_BYTES : HOPSUM_BYTES + header.length]
-        verdict = admit(Packet(source, header, payload, lengths_fit), self.switch, self.jobs)
-        return self._dropped(verdict) if isinstance(verdict, Drop) else self._slot(verdict)
+        verdict = admit(Packet(source, header, payload, lengths_fit), self.jobs)
+        if isinstance(verdict, Drop):
+            return self._dropped(verdict)
+        return self._probe(verdict) if header.kind == Kind.PROBE else self._slot(verdict)
 
     def _dropped(self, reason: Drop) -> Outcome:
         self.drops[reason] += 1
         return Outcome(drop=reason)
 
+    def _probe(self, admitted: Admitted) -> Outcome:
+        asked, job, index = admitted.packet.header, admitted.job, _index(admitted)
+        copy = self.registers.copies[index]
+        base = replace(asked, kind=Kind.STATE, held=0, contributors=0, count=State.EMPTY)
+        if copy.epoch == asked.epoch:
+            state = State.FINAL if copy.ctr == FINAL else State.COLLECTING
+            op = self.registers.ops[index]
+            base = replace(base, op=op, held=copy.round, contributors=copy.contributors, count=state)
+        self.job_events[job.job_index, Event.PROBED] += 1
+        outputs = (Output(admitted.worker, base, b""),)
+        return Outcome(Drop.NONE, job.job_index, (Event.PROBED,), Reply.NONE, outputs)
+
     def _slot(self, admitted: Admitted) -> Outcome:
-        header, job = admitted.packet.header, admitted.job
-        index = (job.slot_base + header.slot) * 2 + (header.round & 1)
+        header, job, index = admitted.packet.header, admitted.job, _index(admitted)
         copy = self.registers.copies[index]
         update = Update(header.epoch, header.round, 1 << header.worker, bool(header.flags & Flag.FLUSH))
         if is_new(copy, update):
@@ -140,8 +134,9 @@ class Aggregator:
         decision = decide(copy, update, quorum=job.quorum, min_quorum=job.min_quorum)
         self.registers.copies[index] = decision.copy
         arrived = admitted.packet.payload
-        if header.op == Op.LOOKUP_ADD8 and job.table is not None:
-            arrived = look_up(job.table, arrived)
+        table = job.table_of(header.op)
+        if table is not None:
+            arrived = look_up(header.op, table, arrived)
         self.registers.apply(index, header.op, decision.lanes, arrived)
         self.job_events.update((job.job_index, event) for event in decision.events)
         outputs = self._replies(admitted, decision, index)
@@ -163,72 +158,7 @@ class Aggregator:
         )
 
 
-class FrameAggregator(Aggregator):
-    """A root switch, fed with Ethernet frames."""
-
-    def receive_frame(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """Take one frame and return the frames that leave, as (port, frame), in the order of emission."""
-        return self.explain_frame(port, frame)[1]
-
-    def explain_frame(self, port: int, frame: bytes) -> tuple[Outcome, list[tuple[int, bytes]]]:
-        """Take one frame as `receive_frame` does, and return its outcome as well."""
-        lower = _Lower.parse(frame)
-        if lower is None or lower.ipv4["dst"] != self.switch.ip:
-            return self._forward(port, frame)
-        outcome = self._service(port, lower, frame)
-        return outcome, [(output.worker.port, self._reply_frame(output)) for output in outcome.outputs]
-
-    def _service(self, port: int, lower: _Lower, frame: bytes) -> Outcome:
-        data = memoryview(frame)[ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES :]
-        header = read_header(data)
-        if header is None:
-            return self._dropped(Drop.TRUNCATED)
-        if ipv4_checksum(frame[ETHERNET_BYTES : ETHERNET_BYTES + IPV4_BYTES]):
-            return self._dropped(Drop.BAD_CHECKSUM)
-        # Bytes behind the datagram (an Ethernet trailer) are nobody's: only the three length fields must fit.
-        lengths_fit = (
-            lower.ipv4["total_length"] == IPV4_BYTES + lower.udp["length"]
-            and lower.udp["length"] == UDP_BYTES + HOPSUM_BYTES + header.length
-        )
-        source = Source(port, lower.ipv4["src"], lower.udp["src_port"])
-        return self._process(source, header, data, lengths_fit)
-
-    def _forward(self, port: int, frame: bytes) -> tuple[Outcome, list[tuple[int, bytes]]]:
-        """Plain layer-2 forwarding; a frame without a whole Ethernet header has no destination."""
-        destination = int.from_bytes(frame[:6], "big") if len(frame) >= ETHERNET_BYTES else 0
-        if destination in self.switch.forwarding:
-            return Outcome(), [(self.switch.forwarding[destination], frame)]
-        if destination in self.switch.floods:
-            return Outcome(), [(out, frame) for out in self.switch.floods[destination] if out != port]
-        return self._dropped(Drop.NO_ROUTE), []
-
-    def _reply_frame(self, output: Output) -> bytes:
-        path = FramePath(
-            src_mac=self.switch.mac,
-            dst_mac=output.worker.mac,
-            src_ip=self.switch.ip,
-            dst_ip=output.worker.ip,
-            src_port=HOPSUM_UDP_PORT,
-            dst_port=output.worker.udp_port,
-        )
-        return build_frame(path, output.header, output.payload)
-
-
-class _Lower(NamedTuple):
-    """IPv4 and UDP header of an unfragmented UDP packet to the service's port."""
-
-    ipv4: dict[str, int]
-    udp: dict[str, int]
-
-    @classmethod
-    def parse(cls, frame: bytes) -> _Lower | None:
-        """Return the headers, or None if the frame is anything else."""
-        if len(frame) < ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES:
-            return None
-        if unpack_fields(ETHERNET_FIELDS, frame)["ethertype"] != ETHERTYPE_IPV4:
-            return None
-        ipv4 = unpack_fields(IPV4_FIELDS, frame[ETHERNET_BYTES:])
-        whole = not ipv4["flags"] & 1 and ipv4["fragment_offset"] == 0
-        plain = (ipv4["version"], ipv4["ihl"], ipv4["protocol"]) == (4, IPV4_BYTES // 4, PROTO_UDP)
-        udp = unpack_fields(UDP_FIELDS, frame[ETHERNET_BYTES + IPV4_BYTES :])
-        return cls(ipv4, udp) if whole and plain and udp["dst_port"] == HOPSUM_UDP_PORT else None
+def _index(admitted: Admitted) -> int:
+    """Return which copy a packet means."""
+    header = admitted.packet.header
+    return (admitted.job.slot_base + header.slot) * 2 + (header.round & 1)

@@ -13,6 +13,7 @@ from hopsum.protocol.decision import Copy, Lanes
 from hopsum.wire import MAX_SLOTS, Op, unpack_codes
 from hopsum.wire._layout import LANES_BYTES
 from hopsum.wire.payload import lanes as lanes_of
+from hopsum.wire.payload import shape_of
 
 COPIES = 2 * MAX_SLOTS
 
@@ -34,13 +35,17 @@ class Registers:
 
 
 def combine(op: int, held: NDArray[Any], arrived: NDArray[Any]) -> None:
-    """Combine lanes into `held` as the op says: maximum, or sums modulo the lane (no lane carries)."""
+    """Combine lanes into `held` as the op says: maximum, union of bits, or sums modulo the lane (no lane carries)."""
     if op == Op.MAX32:
         np.maximum(held, arrived, out=held)
+    elif op == Op.OR:
+        np.bitwise_or(held, arrived, out=held)
     else:
         np.add(held, arrived, out=held)
 
 
-def look_up(table: Sequence[int], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Turn an UPDATE's payload of packed codes into 8-bit lanes: uint8[512] to uint8[1024]."""
-    return np.asarray(table, np.uint8)[unpack_codes(codes)]
+def look_up(op: int, table: Sequence[int], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Turn an UPDATE's payload of packed codes into the bytes of its lanes, uint8[1024]."""
+    lane = np.dtype(shape_of(op).lane_dtype)
+    looked_up: NDArray[np.uint8] = np.asarray(table, lane)[unpack_codes(codes, 8 * lane.itemsize)].view(np.uint8)
+    return looked_up

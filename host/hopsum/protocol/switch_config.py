@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hopsum.wire import MAX_JOBS, MAX_SLOTS, MAX_WORKERS
+from hopsum.wire import MAX_JOBS, MAX_SLOTS, MAX_WORKERS, Op
 from hopsum.wire._layout import TABLE_ENTRIES
 
 
@@ -40,12 +40,17 @@ class JobConfig:
     quorum: int
     """Workers that complete a round."""
     min_quorum: int = 1
-    """Workers that complete it once a FLUSH arrives; without meaning where the switch refuses FLUSH."""
+    """Workers that complete it once a FLUSH arrives."""
     table: tuple[int, ...] | None = None
     """16 values of 0..255 for LOOKUP_ADD8, or none."""
+    table16: tuple[int, ...] | None = None
+    """16 values of 0..65535 for LOOKUP_ADD16, or none."""
+    observers: tuple[WorkerConfig, ...] = ()
+    """Who may PROBE without being a worker; their ranks are above those of any worker."""
 
     def __post_init__(self) -> None:
         ranks = [worker.rank for worker in self.workers]
+        observers = [observer.rank for observer in self.observers]
         checks = {
             f"epoch {self.epoch} is not in 1..2^32-1": 1 <= self.epoch < 1 << 32,
             f"job_index {self.job_index} is not in 0..{MAX_JOBS - 1}": 0 <= self.job_index < MAX_JOBS,
@@ -57,16 +62,27 @@ class JobConfig:
             ),
             f"quorum {self.quorum} is not in 1..{len(ranks)} (workers)": 1 <= self.quorum <= len(ranks),
             f"min_quorum {self.min_quorum} is not in 1..{self.quorum} (quorum)": (1 <= self.min_quorum <= self.quorum),
-            f"table {self.table} is not {TABLE_ENTRIES} values of 0..255": self.table is None
-            or (len(self.table) == TABLE_ENTRIES and all(0 <= value <= 255 for value in self.table)),
+            f"table {self.table} is not {TABLE_ENTRIES} values of 0..255": _is_table(self.table, 8),
+            f"table16 {self.table16} is not {TABLE_ENTRIES} values of 0..65535": _is_table(self.table16, 16),
+            f"observers' ranks {observers} are not distinct in {MAX_WORKERS}..65535": (
+                len(set(observers)) == len(observers) and all(MAX_WORKERS <= rank < 1 << 16 for rank in observers)
+            ),
         }
         wrong = [message for message, right in checks.items() if not right]
         if wrong:
             raise ValueError(f"job of epoch {self.epoch}: {'; '.join(wrong)}")
 
     def worker(self, rank: int) -> WorkerConfig | None:
-        """Return the worker of this rank, or None."""
-        return next((worker for worker in self.workers if worker.rank == rank), None)
+        """Return the worker or observer of this rank, or None."""
+        return next((worker for worker in (*self.workers, *self.observers) if worker.rank == rank), None)
+
+    def table_of(self, op: int) -> tuple[int, ...] | None:
+        """Return the lookup table of an op, or None."""
+        return {Op.LOOKUP_ADD8: self.table, Op.LOOKUP_ADD16: self.table16}.get(Op(op))
+
+
+def _is_table(table: tuple[int, ...] | None, lane_bits: int) -> bool:
+    return table is None or (len(table) == TABLE_ENTRIES and all(0 <= value < 1 << lane_bits for value in table))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +95,5 @@ class SwitchConfig:
 
     mac: int = 0x02_00_00_00_00_01
     ip: int = 0x0A_00_00_FE
-    flush: bool = False
-    """Whether the program knows the FLUSH flag; otherwise UPDATEs with it are dropped as BAD_FLAGS."""
     forwarding: Mapping[int, int] = field(default_factory=dict)
     floods: Mapping[int, tuple[int, ...]] = field(default_factory=dict)

@@ -14,6 +14,7 @@ Rules
     W4     A STALE counts only if it names exactly a round that the worker waits for; then only a peer can
            still have that result. `_lost` is where peers would be asked; without them the epoch is over.
     W5     Delivery and settlement come only from accepted (contributors, values).
+    P1, P2 Before a deadline the switch is asked whom it waits for; see inquiry.py.
 
 Positions                                                   Worker
     state     meaning                                           RUN    sends, accepts, delivers
@@ -24,6 +25,8 @@ Positions                                                   Worker
     state     input                                 next        also
     QUEUED    the round before it in its slot held  AWAITED     to be sent
     AWAITED   timer                                 AWAITED     to be sent again, same bytes, longer wait
+    AWAITED   deadline near, it is the oldest       AWAITED     PROBE to be sent
+    any       STATE                                 -           kept for the words of NoAnswer
     any       RESULT that W3 accepts                HELD        next round of the slot opens; perhaps delivery
     AWAITED   STALE that names it                   -           OVER: RoundLost
     AWAITED   deadline of its all-reduce            -           OVER: NoAnswer
@@ -42,7 +45,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import AllReduceFailed, EpochOver, NoAnswer, RoundLost
-from hopsum.protocol.stream import Stream
+from hopsum.protocol.inquiry import Inquiry
+from hopsum.protocol.stream import Place, Stream
 from hopsum.protocol.worker_state import (
     AllReduce,
     AllReduceDone,
@@ -81,6 +85,8 @@ class Worker:
         self._early: dict[int, tuple[Header, bytes]] = {}
         self._awaited: dict[int, Awaited] = {}
         self._to_send: deque[int] = deque()
+        self._inquiry = Inquiry(membership, self.timing)
+        self._probes: list[bytes] = []
         self._timers: list[tuple[float, int, int]] = []
         """Heap of (due, position, transmissions when it was set); an entry that no longer fits is void."""
         self._events: deque[AllReduceDone | AllReduceGone] = deque()
@@ -135,6 +141,8 @@ class Worker:
             return
         if header.kind == Kind.RESULT:
             self._on_result(header, values, position)
+        elif header.kind == Kind.STATE:
+            self._inquiry.take(header)
         else:
             self._on_stale(header, position)
 
@@ -143,7 +151,7 @@ class Worker:
         self._unhelpful.note("'port unreachable'")
 
     def handle_timer(self, now: float) -> None:
-        """Queue what is due again, and give up what is past its deadline."""
+        """Queue what is due again, ask before a deadline, and give up what is past it."""
         expired = [reduce for reduce in self._active if reduce.deadline_at <= now]
         if expired:
             self._fail(self._no_answer(expired[0], now))
@@ -152,12 +160,17 @@ class Worker:
             _, position, sent = heapq.heappop(self._timers)
             if self._is_waiting(position, sent):
                 self._to_send.append(position)
+        due = self._probe_due()
+        if due is not None and due <= now:
+            self._probes.append(self._inquiry.ask(self._active[0], self._oldest()))
 
     # ---- outputs ------------------------------------------------------------------------------------
 
     def datagrams_to_send(self, now: float) -> list[memoryview]:
         """Return what is to be sent now, in order, and set its timers. The views stay valid and unchanged."""
-        datagrams = []
+        datagrams = [memoryview(probe) for probe in self._probes]
+        self.statistics.probes += len(self._probes)
+        self._probes = []
         while self._to_send:
             position = self._to_send.popleft()
             awaited = self._awaited.get(position)
@@ -178,7 +191,9 @@ class Worker:
         while self._timers and not self._is_waiting(*self._timers[0][1:]):
             heapq.heappop(self._timers)
         deadlines = [reduce.deadline_at for reduce in self._active]
-        return min([*deadlines, *(due for due, _, _ in self._timers[:1])], default=None)
+        probe_due = self._probe_due()
+        asking = () if probe_due is None else (probe_due,)
+        return min([*deadlines, *asking, *(due for due, _, _ in self._timers[:1])], default=None)
 
     def next_event(self) -> AllReduceDone | AllReduceGone | None:
         """Return the next event, or None."""
@@ -189,7 +204,7 @@ class Worker:
     def _own_position(self, header: Header, values: memoryview) -> int:
         """Return the position that a reply to this worker names. Raises WireError if it is no such reply."""
         own = self.membership
-        if header.kind not in (Kind.RESULT, Kind.STALE):
+        if header.kind not in (Kind.RESULT, Kind.STALE, Kind.STATE):
             raise WireError(Drop.BAD_KIND, f"{Kind(header.kind).name} from the switch")
         if header.epoch != own.epoch:
             raise WireError(Drop.UNKNOWN_EPOCH, f"{Kind(header.kind).name} of epoch {header.epoch}")
@@ -197,7 +212,8 @@ class Worker:
             raise WireError(Drop.UNKNOWN_WORKER, f"{Kind(header.kind).name} for rank {header.worker}")
         if len(values) != (down_bytes(header.op) if header.kind == Kind.RESULT else 0):
             raise WireError(Drop.BAD_LENGTH, f"{Kind(header.kind).name} with {len(values)} payload bytes")
-        if not 0 < header.contributors < 1 << own.workers:
+        least = 0 if header.kind == Kind.STATE else 1
+        if not least <= header.contributors < 1 << own.workers:
             raise WireError(Drop.BAD_VALUE, f"contributors {header.contributors:#x} of {own.workers} workers")
         if header.slot >= own.slots:
             raise WireError(Drop.BAD_SLOT, f"slot {header.slot} of {own.slots}")
@@ -283,22 +299,30 @@ class Worker:
         self.phase = Phase.OVER
         self._failure = error
         self._events.extend(AllReduceGone(reduce.handle, error) for reduce in self._active)
-        for pending in (self._active, self._timers, self._to_send, self._awaited, self._early):
+        for pending in (self._active, self._timers, self._to_send, self._probes, self._awaited, self._early):
             pending.clear()
 
     def _no_answer(self, reduce: AllReduce, now: float) -> NoAnswer:
-        own, position = self.membership, min(self._awaited)
-        slot, round = self.stream.place(position)
+        own, oldest = self.membership, self._oldest()
         return NoAnswer(
             f"no result from {own.switch} within {now - reduce.submitted_at:.3g} s: epoch {own.epoch}, "
-            f"rank {own.rank}, slot {slot}, round {round}, UPDATE sent {self._awaited[position].sent} times; "
-            f"{self._unhelpful}. {reduce.missing} of {len(reduce.held)} chunks lack their result. "
+            f"rank {own.rank}, slot {oldest.slot}, round {oldest.round}, UPDATE sent "
+            f"{self._awaited[min(self._awaited)].sent} times; {self._unhelpful}. "
+            f"{reduce.missing} of {len(reduce.held)} chunks lack their result. {self._inquiry.finding(oldest)}. "
             f"The switch is silent until its quorum is in: check that all {own.workers} workers run this "
             f"all-reduce, that the switch admits this epoch, and its drop counters. Then continue in a new "
-            f"epoch"
+            f"epoch",
+            self._inquiry.missing_ranks(oldest),
         )
 
     # ---- lookups ------------------------------------------------------------------------------------
+
+    def _oldest(self) -> Place:
+        """Return where the oldest position stands that was opened and has no result."""
+        return self.stream.place(min(self._awaited))
+
+    def _probe_due(self) -> float | None:
+        return self._inquiry.due(self._active[0], self._oldest()) if self._active else None
 
     def _find(self, position: int) -> AllReduce | None:
         return next((reduce for reduce in self._active if reduce.covers(position)), None)

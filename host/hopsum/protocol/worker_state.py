@@ -92,6 +92,7 @@ class WorkerStatistics:
     updates: int = 0
     """First transmissions."""
     retransmits: int = 0
+    probes: int = 0
     results: int = 0
     """RESULTs accepted."""
     duplicates: int = 0

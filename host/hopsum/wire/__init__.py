@@ -21,6 +21,7 @@ from hopsum.wire._layout import (
     Flag,
     Kind,
     Op,
+    State,
 )
 from hopsum.wire.errors import WireError
 from hopsum.wire.header import Header, split_datagram
@@ -41,6 +42,7 @@ __all__ = [
     "Header",
     "Kind",
     "Op",
+    "State",
     "WireError",
     "down_bytes",
     "pack_codes",

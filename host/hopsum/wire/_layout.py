@@ -18,25 +18,34 @@ class Kind(IntEnum):
     UPDATE = 1  # worker -> switch: one chunk
     RESULT = 2  # switch -> worker: the sum of a complete round
     STALE = 3  # switch -> worker: the slot has moved on to round `held`
-    PROBE = 4  # reserved: asks for a slot's state
+    PROBE = 4  # worker or observer -> switch: what does this slot copy hold?
+    STATE = 5  # switch -> asker: answers PROBE
 
 
 class Flag(IntEnum):
     """Bits of the header's `flags`."""
 
-    FLUSH = 1  # reserved: complete the round at min_quorum
+    FLUSH = 1  # UPDATE: complete this round at min_quorum, with this packet in it
 
 
 class Op(IntEnum):
     """What the switch does with a payload."""
 
     LOOKUP_ADD8 = 1  # 1024 4-bit codes up, looked up; 1024 8-bit lanes down
-    LOOKUP_ADD16 = 2  # reserved
-    ADD8 = 3  # reserved
-    ADD16 = 4  # reserved
+    LOOKUP_ADD16 = 2  # 512 4-bit codes up, looked up; 512 16-bit lanes down
+    ADD8 = 3  # 1024 8-bit lanes, added modulo 2^8
+    ADD16 = 4  # 512 16-bit lanes, added modulo 2^16
     ADD32 = 5  # 256 32-bit lanes, added modulo 2^32
-    OR = 6  # reserved
+    OR = 6  # a bitmap of 8192 bits, or-ed
     MAX32 = 7  # 256 31-bit lanes, unsigned maximum; a set top bit is refused
+
+
+class State(IntEnum):
+    """What a slot copy holds: `count` of a STATE."""
+
+    EMPTY = 0  # nothing of this epoch
+    COLLECTING = 1
+    FINAL = 2  # complete
 
 
 class Drop(IntEnum):
@@ -60,6 +69,8 @@ class Drop(IntEnum):
     OP_MISMATCH = 15  # another op than the round's first packet
     NO_TABLE = 16  # LOOKUP in a job without a lookup table
     NO_ROUTE = 17  # plain forwarding knows no port for the destination
+    OBSERVER = 18  # UPDATE from an observer, which may only PROBE
+    SIMULATED = 19  # the loss simulator, on the way in (on the way out: counter `lost`)
 
 
 class Event(IntEnum):
@@ -71,11 +82,13 @@ class Event(IntEnum):
     ANSWERED = 3  # round complete: RESULT to this worker alone
     STALE = 4  # older round: STALE to this worker alone
     FAULT = 5  # newer round over a collecting one of the same epoch
+    PROBED = 6  # STATE to the asker
 
 
 WIRE_VERSION: Final = 1  # any other version is dropped and counted
 HOPSUM_UDP_PORT: Final = 24677  # workers send to this port of the switch's address
-CODES_BYTES: Final = 512  # 1024 codes of 4 bits
+CODES8_BYTES: Final = 512  # LOOKUP_ADD8: 1024 codes of 4 bits
+CODES16_BYTES: Final = 256  # LOOKUP_ADD16: 512 codes of 4 bits
 LANES_BYTES: Final = 1024  # 1024 x 8, 512 x 16 or 256 x 32 bits
 LANE_GROUP_CODES: Final = 512
 TABLE_ENTRIES: Final = 16  # values of a lookup table, one for each 4-bit code
@@ -85,6 +98,8 @@ MAX_JOBS: Final = 64
 DROP_REASONS: Final = 32  # size of the counter
 JOB_EVENTS: Final = 8  # counters per job
 ETHERTYPE_IPV4: Final = 0x0800
+ETHERTYPE_ARP: Final = 0x0806
+PROTO_ICMP: Final = 1
 PROTO_UDP: Final = 17
 REPLY_TTL: Final = 64
 
@@ -104,6 +119,19 @@ ETHERNET_FIELDS: Final = (
 )
 ETHERNET_BYTES: Final = 14
 
+ARP_FIELDS: Final = (
+    Field("hardware", 16, 0),  # 1: Ethernet
+    Field("protocol", 16, 16),  # ETHERTYPE_IPV4
+    Field("hardware_bytes", 8, 32),  # 6
+    Field("protocol_bytes", 8, 40),  # 4
+    Field("operation", 16, 48),  # 1 request, 2 reply
+    Field("sender_mac", 48, 64),
+    Field("sender_ip", 32, 112),
+    Field("target_mac", 48, 144),
+    Field("target_ip", 32, 192),
+)
+ARP_BYTES: Final = 28
+
 IPV4_FIELDS: Final = (
     Field("version", 4, 0),
     Field("ihl", 4, 4),
@@ -120,6 +148,13 @@ IPV4_FIELDS: Final = (
 )
 IPV4_BYTES: Final = 20
 
+ICMP_FIELDS: Final = (
+    Field("type", 8, 0),  # 8 echo request, 0 echo reply
+    Field("code", 8, 8),
+    Field("checksum", 16, 16),
+)
+ICMP_BYTES: Final = 4
+
 UDP_FIELDS: Final = (
     Field("src_port", 16, 0),
     Field("dst_port", 16, 16),
@@ -132,21 +167,24 @@ HOPSUM_FIELDS: Final = (
     Field("version", 8, 0),  # WIRE_VERSION
     Field("kind", 8, 8),  # KIND_*
     Field("flags", 8, 16),  # FLAG_*
-    Field("op", 8, 24),  # OP_*
-    Field("worker", 16, 32),  # rank: the sender's in UPDATE, the receiver's in RESULT and STALE
+    Field("op", 8, 24),  # OP_*; 0 in PROBE; STATE: that of the held round
+    Field("worker", 16, 32),  # rank: the sender's in UPDATE and PROBE, the receiver's in replies
     Field("slot", 16, 48),  # position mod S
     Field("epoch", 32, 64),  # incarnation of the job, never 0, never reused
-    Field("round", 32, 96),  # use count of the slot, from 1; STALE: the round asked for
-    Field("held", 32, 128),  # STALE: the round that the slot's copy holds; else 0
-    Field("contributors", 64, 160),  # workers in the sum (STALE: in the held sum); 0 in UPDATE
-    Field("count", 16, 224),  # elements of the chunk that are in use; carried through
+    Field("round", 32, 96),  # use count of the slot, from 1; in replies: the round asked for
+    Field("held", 32, 128),  # STALE, STATE: the round that the slot's copy holds; else 0
+    # workers in the sum (STALE, STATE: in the held sum); 0 in UPDATE and PROBE
+    Field("contributors", 64, 160),
+    Field("count", 16, 224),  # elements of the chunk that are in use; carried through; STATE: STATE_*
     Field("length", 16, 240),  # payload bytes after this header
 )
 HOPSUM_BYTES: Final = 32
 
 HEADERS: Final[dict[str, tuple[Field, ...]]] = {
     "ethernet_h": ETHERNET_FIELDS,
+    "arp_h": ARP_FIELDS,
     "ipv4_h": IPV4_FIELDS,
+    "icmp_h": ICMP_FIELDS,
     "udp_h": UDP_FIELDS,
     "hopsum_h": HOPSUM_FIELDS,
 }

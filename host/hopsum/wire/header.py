@@ -13,6 +13,8 @@ from hopsum.wire.errors import WireError
 _STRUCT: Final = struct.Struct(HOPSUM_STRUCT)
 _KINDS: Final = frozenset(Kind)
 _OPS: Final = frozenset(Op)
+_WITHOUT_OP: Final = frozenset((Kind.PROBE, Kind.STATE))
+"""Kinds that may have op 0: nothing is asked to be summed, or nothing is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +26,18 @@ class Header:
     flags: int = 0
     op: int = 0
     worker: int = 0
-    """Rank: the sender's in UPDATE, the receiver's in RESULT and STALE."""
+    """Rank: the sender's in UPDATE and PROBE, the receiver's in RESULT, STALE and STATE."""
     slot: int = 0
     epoch: int = 0
     """Incarnation of the job; 0 is never used."""
     round: int = 0
-    """Use count of the slot, from 1; in STALE the round that was asked for."""
+    """Use count of the slot, from 1; in replies the round that was asked for."""
     held: int = 0
-    """STALE only: the round that the slot's copy holds."""
+    """STALE and STATE only: the round that the slot's copy holds."""
     contributors: int = 0
-    """Bitmap of the workers in the sum; bit w is rank w."""
+    """Bitmap of the workers in the sum (STALE, STATE: in the held one); bit w is rank w."""
     count: int = 0
-    """Elements of the chunk that are in use."""
+    """Elements of the chunk that are in use; in STATE what the copy holds, see `State`."""
     length: int = 0
     """Payload bytes after this header."""
 
@@ -83,7 +85,7 @@ def split_datagram(data: bytes | memoryview) -> tuple[Header, memoryview]:
         )
     if header.kind not in _KINDS:
         raise WireError(Drop.BAD_KIND, f"unknown kind {header.kind}")
-    if header.op not in _OPS:
+    if header.op not in _OPS and not (header.op == 0 and header.kind in _WITHOUT_OP):
         raise WireError(Drop.BAD_OP, f"unknown op {header.op}")
     payload = memoryview(data)[HOPSUM_BYTES:]
     if len(payload) != header.length:

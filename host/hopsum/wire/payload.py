@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Payloads: sizes per op, the order of codes, and lanes as arrays.
 
-Lanes are in element order. Codes travel in groups of 512 (`LANE_GROUP_CODES`): byte j of a group holds code j
-in its high nibble and code j + 256 in its low nibble.
+Lanes are in element order. Codes travel in groups of 512 (`LANE_GROUP_CODES`), as big-endian words of the lane's
+width; word j of a group of W words holds, from its highest nibble down, the codes j, j + W, j + 2 W, ...
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.wire._layout import CODES_BYTES, LANE_GROUP_CODES, LANES_BYTES, Drop, Op
+from hopsum.wire._layout import CODES8_BYTES, CODES16_BYTES, LANE_GROUP_CODES, LANES_BYTES, Drop, Op
 from hopsum.wire.errors import WireError
 
 
@@ -23,28 +23,34 @@ class Shape(NamedTuple):
     down_bytes: int
     elements: int
     lane_dtype: str
+    has_codes: bool = False
+    """Whether an UPDATE carries 4-bit codes in place of lanes."""
 
 
 SHAPES: Final[dict[int, Shape]] = {
-    Op.LOOKUP_ADD8: Shape(CODES_BYTES, LANES_BYTES, 1024, ">u1"),
+    Op.LOOKUP_ADD8: Shape(CODES8_BYTES, LANES_BYTES, 1024, ">u1", has_codes=True),
+    Op.LOOKUP_ADD16: Shape(CODES16_BYTES, LANES_BYTES, 512, ">u2", has_codes=True),
+    Op.ADD8: Shape(LANES_BYTES, LANES_BYTES, 1024, ">u1"),
+    Op.ADD16: Shape(LANES_BYTES, LANES_BYTES, 512, ">u2"),
     Op.ADD32: Shape(LANES_BYTES, LANES_BYTES, 256, ">u4"),
+    Op.OR: Shape(LANES_BYTES, LANES_BYTES, 8192, ">u1"),
     Op.MAX32: Shape(LANES_BYTES, LANES_BYTES, 256, ">u4"),
 }
-"""The ops that the switch program implements."""
+"""The ops of the switch program. An element of OR is one bit; its lanes are bytes, the first bit the highest."""
 
-_HALF: Final = LANE_GROUP_CODES // 2
+_CODE_BITS: Final = 4
 
 
 def shape_of(op: int) -> Shape:
     """Return sizes and lane type of an op.
 
     Raises:
-        WireError: the op is unknown or only reserved; reason BAD_OP.
+        WireError: the op is unknown; reason BAD_OP.
     """
     shape = SHAPES.get(op)
     if shape is None:
         names = ", ".join(Op(known).name for known in SHAPES)
-        raise WireError(Drop.BAD_OP, f"op {op} is not implemented by the switch program; it has {names}")
+        raise WireError(Drop.BAD_OP, f"op {op} is none of the switch program's, which are {names}")
     return shape
 
 
@@ -58,33 +64,42 @@ def down_bytes(op: int) -> int:
     return shape_of(op).down_bytes
 
 
-def pack_codes(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def pack_codes(codes: NDArray[np.uint8], lane_bits: int = 8) -> NDArray[np.uint8]:
     """Pack 4-bit codes into payload bytes.
 
     Args:
-        codes: uint8[..., 1024], values 0..15; any multiple of 512 in the last axis is accepted.
+        codes: uint8[..., n], values 0..15, n a multiple of 512.
+        lane_bits: 8 for LOOKUP_ADD8, 16 for LOOKUP_ADD16.
 
     Returns:
-        uint8[..., 512], a new array; half as many bytes as codes.
+        uint8[..., n / 2], a new array.
 
     Raises:
         WireError: a code above 15, or a last axis that is no multiple of 512; reason BAD_VALUE or BAD_LENGTH.
     """
-    groups = _grouped(codes, (2, _HALF), LANE_GROUP_CODES, "codes")
+    nibbles = lane_bits // _CODE_BITS
+    groups = _grouped(codes, (nibbles, LANE_GROUP_CODES // nibbles), LANE_GROUP_CODES, "codes")
     if codes.size and int(codes.max()) > 15:
         raise WireError(Drop.BAD_VALUE, f"code {int(codes.max())} does not fit in 4 bits")
-    packed: NDArray[np.uint8] = np.bitwise_or(groups[..., 0, :] << np.uint8(4), groups[..., 1, :])
-    return packed.reshape(*codes.shape[:-1], codes.shape[-1] // 2)
+    dtype = np.dtype(f">u{lane_bits // 8}")
+    words = np.zeros((*groups.shape[:-2], groups.shape[-1]), dtype)
+    for nibble in range(nibbles):
+        words |= groups[..., nibble, :].astype(dtype) << dtype.type(lane_bits - _CODE_BITS * (nibble + 1))
+    return words.view(np.uint8).reshape(*codes.shape[:-1], codes.shape[-1] // 2)
 
 
-def unpack_codes(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Undo `pack_codes`: uint8[..., 512] to uint8[..., 1024], a new array.
+def unpack_codes(packed: NDArray[np.uint8], lane_bits: int = 8) -> NDArray[np.uint8]:
+    """Undo `pack_codes`: uint8[..., n] to uint8[..., 2 n], a new array.
 
     Raises:
         WireError: a last axis that is no multiple of 256; reason BAD_LENGTH.
     """
-    groups = _grouped(packed, (_HALF,), _HALF, "code bytes")
-    codes = np.stack((groups >> np.uint8(4), groups & np.uint8(15)), axis=-2)
+    group_bytes = LANE_GROUP_CODES * _CODE_BITS // 8
+    groups = _grouped(packed, (group_bytes,), group_bytes, "code bytes")
+    words = np.ascontiguousarray(groups).view(f">u{lane_bits // 8}")
+    shifts = range(lane_bits - _CODE_BITS, -1, -_CODE_BITS)
+    nibbles = [(words >> words.dtype.type(shift)).astype(np.uint8) & np.uint8(15) for shift in shifts]
+    codes = np.stack(nibbles, axis=-2)
     return codes.reshape(*packed.shape[:-1], packed.shape[-1] * 2)
 
 
@@ -97,10 +112,10 @@ def _grouped(array: NDArray[np.uint8], inner: tuple[int, ...], group: int, what:
 
 
 def lanes(op: int, payload: NDArray[np.uint8]) -> NDArray[Any]:
-    """Return the lanes of RESULT payloads (or of ADD32 and MAX32 UPDATE payloads), a view in element order.
+    """Return the lanes of RESULT payloads (or of UPDATE payloads without codes), a view in element order.
 
     Args:
-        op: decides the lane type: uint8 for LOOKUP_ADD8, big-endian uint32 for ADD32 and MAX32.
+        op: decides the lane type: uint8 or big-endian uint16 or uint32, as `SHAPES` says.
         payload: uint8[..., bytes], contiguous in its last axis.
 
     Raises:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hopsum.wire import MAX_WORKERS
 from hopsum_controlplane.jobs import SwitchEndpoint, WorkerEndpoint
 
 PORTS = tuple(range(8))
@@ -39,4 +40,15 @@ def make_workers(count: int, *, job: int = 0, ports: Sequence[int] = PORTS) -> t
             udp_port=20000 + 100 * job + rank,
         )
         for rank in range(count)
+    )
+
+
+def make_observer(*, job: int = 0, rank: int = MAX_WORKERS, port: int = 7) -> WorkerEndpoint:
+    """Return an observer of the `job`-th job, at an address of its own."""
+    return WorkerEndpoint(
+        rank=rank,
+        port=port,
+        mac=f"02:00:00:02:{job:02x}:{rank % 256:02x}",
+        ip=f"10.0.{job + 1}.{100 + rank % 100}",
+        udp_port=30000 + 100 * job + rank % 100,
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import atexit
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 from ptf import testutils
 from ptf.base_tests import BaseTest
 
-from hopsum.protocol.aggregator import FrameAggregator, SwitchConfig
-from hopsum.wire import Drop, Event, Header, Kind, Op
+from hopsum.protocol.aggregator import SwitchConfig
+from hopsum.protocol.frame_aggregator import FrameAggregator
+from hopsum.wire import Drop, Event, Header, Kind, Op, State
 from hopsum.wire.payload import lanes as lanes_of
 from hopsum_controlplane import Controller, Job, JobSpec, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
@@ -55,6 +56,9 @@ def _pipeline() -> Pipeline:
 
 class SwitchCase(BaseTest):  # type: ignore[misc]
     """One case on one switch."""
+
+    recorded = True
+    """Whether the case does the same every time: one that draws random numbers in the switch does not."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -95,27 +99,17 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
 
     # ---- what there is ------------------------------------------------------------------------------------
 
-    def job(
-        self,
-        workers: int | Sequence[WorkerEndpoint] = 3,
-        *,
-        slots: int = 4,
-        table: Sequence[int] | None = None,
-        quorum: int | None = None,
-    ) -> Job:
+    def job(self, workers: int | Sequence[WorkerEndpoint] = 3, *, slots: int = 4, **options: Any) -> Job:
         """Make a job through the controller; its workers' addresses are no other job's.
 
-        `quorum`, if given, is set by hand: the controller gives all jobs the full one.
+        `options` are those of a JobSpec: table, table16, quorum, min_quorum, observers.
         """
         if isinstance(workers, int):
             workers = make_workers(workers, job=self._jobs_made)
-        name = f"job {self._jobs_made}"
+        spec = JobSpec(f"job {self._jobs_made}", tuple(workers), slots, **options)
         self._jobs_made += 1
-        spec = JobSpec(name, tuple(workers), slots, None if table is None else tuple(table))
         job = self.controller.create_job(spec)
         self.oracle.add_job(control.oracle_job(job))
-        if quorum is not None:
-            self.set_quorum(job, quorum)
         return job
 
     def end_job(self, job: Job) -> None:
@@ -128,10 +122,14 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         self.device.write([control.quorum_update(job, quorum)])
         self.oracle.jobs[job.epoch] = replace(self.oracle.jobs[job.epoch], quorum=quorum)
 
-    def set_table(self, job: Job, table: Sequence[int]) -> None:
-        """Give a job a table that the controller would refuse because sums may leave their lanes."""
-        self.device.write(control.table_updates(job, tuple(table)))
-        self.oracle.jobs[job.epoch] = replace(self.oracle.jobs[job.epoch], table=tuple(table))
+    def set_tables(
+        self, job: Job, *, table: tuple[int, ...] | None = None, table16: tuple[int, ...] | None = None
+    ) -> None:
+        """Give a job tables that the controller would refuse because sums may leave their lanes."""
+        self.device.write(control.table_updates(job, table, table16))
+        told = self.oracle.jobs[job.epoch]
+        changed = replace(told, table=table or told.table, table16=table16 or told.table16)
+        self.oracle.jobs[job.epoch] = changed
 
     # ---- one frame ----------------------------------------------------------------------------------------
 
@@ -146,7 +144,7 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         return outputs
 
     def send_update(self, job: Job, rank: int, payload: bytes, **header: int) -> list[Output]:
-        """Send a worker's UPDATE through its port; `header`: op, slot, round, count."""
+        """Send a worker's UPDATE through its port; `header`: op, slot, round, count, flags."""
         return self.send(job.spec.workers[rank].port, frames.update(job, rank, payload, **header))
 
     # ---- sentences ----------------------------------------------------------------------------------------
@@ -165,12 +163,15 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
 
     def completed(self, job: Job, rank: int, payload: bytes, **header: int) -> NDArray[Any]:
         """The last contribution: RESULT to every worker of the job. Return the lanes."""
-        outputs = self.send_update(job, rank, payload, **header)
-        self.assertEqual(self.outcome.events, (Event.ADDED, Event.COMPLETED))
-        received = self._results(outputs, header)
-        everybody = [(worker.port, worker.rank) for worker in job.spec.workers]
-        self.assertEqual(sorted((port, reply.worker) for port, reply, _ in received), sorted(everybody))
-        return received[0][2]
+        return self._completes(job, rank, payload, header, Event.ADDED, Event.COMPLETED)
+
+    def completed_over_unfinished(self, job: Job, rank: int, payload: bytes, **header: int) -> NDArray[Any]:
+        """The contribution opens a newer round over an unfinished one, and is enough for it. Return the lanes."""
+        return self._completes(job, rank, payload, header, Event.FAULT, Event.ADDED, Event.COMPLETED)
+
+    def closed(self, job: Job, rank: int, payload: bytes, **header: int) -> NDArray[Any]:
+        """A duplicate with FLUSH completes the round as it is: RESULT to every worker. Return the lanes."""
+        return self._completes(job, rank, payload, header, Event.COMPLETED)
 
     def answered(self, job: Job, rank: int, payload: bytes, **header: int) -> NDArray[Any]:
         """The round is complete already: RESULT to this worker alone. Return the lanes."""
@@ -189,6 +190,32 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         self.assertEqual(len(frame), frames.PAYLOAD_AT)
         self.assertEqual((port, reply.worker), (job.spec.workers[rank].port, rank))
         self.assertEqual((reply.kind, reply.held, reply.round), (Kind.STALE, held, header.get("round", 1)))
+        return reply
+
+    def state(self, job: Job, asker: WorkerEndpoint, **header: int) -> Header:
+        """PROBE of a worker or an observer: STATE to it alone. Return its header; `header`: slot, round, count."""
+        outputs = self.send(asker.port, frames.probe(job, asker, **header))
+        self.assertEqual(self.outcome.events, (Event.PROBED,))
+        ((port, frame),) = outputs
+        reply = frames.hopsum_header(frame)
+        self.assertEqual(len(frame), frames.PAYLOAD_AT)
+        self.assertEqual((port, reply.worker, reply.kind), (asker.port, asker.rank, Kind.STATE))
+        self.assertEqual((reply.slot, reply.round), (header.get("slot", 0), header.get("round", 1)))
+        return reply
+
+    def holds(
+        self, job: Job, asker: WorkerEndpoint, what: State, *, held: int = 0, by: Collection[int] = (),
+        op: int = Op.ADD32, **header: int,
+    ) -> None:  # fmt: skip
+        """The copy that `asker` asks about is in this state, of round `held`, with these ranks in it."""
+        reply = self.state(job, asker, **header)
+        expected = (what, held, sum(1 << rank for rank in by), 0 if what is State.EMPTY else op)
+        self.assertEqual((reply.count, reply.held, reply.contributors, reply.op), expected)
+
+    def replied(self, port: int, frame: bytes) -> bytes:
+        """One frame comes back through the same port; return it."""
+        ((out, reply),) = self.send(port, frame)
+        self.assertEqual((out, self.outcome.events), (port, ()))
         return reply
 
     def refused(self, port: int, frame: bytes, reason: Drop) -> None:
@@ -219,6 +246,16 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         )
         self.oracle = FrameAggregator(config)
 
+    def _completes(
+        self, job: Job, rank: int, payload: bytes, header: dict[str, int], *events: Event
+    ) -> NDArray[Any]:
+        outputs = self.send_update(job, rank, payload, **header)
+        self.assertEqual(self.outcome.events, events)
+        received = self._results(outputs, header)
+        everybody = [(worker.port, worker.rank) for worker in job.spec.workers]
+        self.assertEqual(sorted((port, reply.worker) for port, reply, _ in received), sorted(everybody))
+        return received[0][2]
+
     def _silent(self, job: Job, rank: int, payload: bytes, header: dict[str, int], *events: Event) -> None:
         outputs = self.send_update(job, rank, payload, **header)
         self.assertEqual((self.outcome.events, outputs), (events, []))
@@ -230,13 +267,14 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         for port, frame in outputs:
             reply = frames.hopsum_header(frame)
             self.assertEqual((reply.kind, reply.round, reply.held), (Kind.RESULT, header.get("round", 1), 0))
+            self.assertEqual(reply.flags, 0)
             payload = np.frombuffer(frames.payload_of(frame), np.uint8)
             received.append((port, reply, lanes_of(header.get("op", Op.ADD32), payload)))
         return received
 
     def _report(self, result: Result) -> None:
         folder = testutils.test_param_get("record")
-        if folder and result.outcome == "ok":
+        if folder and result.outcome == "ok" and self.recorded:
             self._recording.save(Path(folder))
         append_result(Path(testutils.test_param_get("results")), result)
 

@@ -24,7 +24,7 @@ from hopsum_controlplane.entries import (
     TableEntry,
     Update,
 )
-from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.jobs import Job, WorkerEndpoint
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.tables import admit, lookup
 from hopsum_ptf.recording import Recording, Write
@@ -116,18 +116,23 @@ def oracle_counters(drops: dict[Any, int], job_events: dict[tuple[int, Event], i
 
 def oracle_job(job: Job) -> JobConfig:
     """Return a job as the oracle takes it."""
-    workers = tuple(
-        WorkerConfig(w.rank, w.port, mac_to_int(w.mac), ipv4_to_int(w.ip), w.udp_port) for w in job.spec.workers
-    )
     return JobConfig(
         epoch=job.epoch,
         job_index=job.job_index,
         slot_base=job.slot_base,
         slots=job.slots,
-        workers=workers,
+        workers=tuple(map(_oracle_member, job.spec.workers)),
         quorum=job.quorum,
+        min_quorum=job.spec.min_quorum,
         table=job.spec.table,
+        table16=job.spec.table16,
+        observers=tuple(map(_oracle_member, job.spec.observers)),
     )
+
+
+def _oracle_member(member: WorkerEndpoint) -> WorkerConfig:
+    address = (mac_to_int(member.mac), ipv4_to_int(member.ip), member.udp_port)
+    return WorkerConfig(member.rank, member.port, *address)
 
 
 def quorum_update(job: Job, quorum: int) -> Update:
@@ -136,6 +141,7 @@ def quorum_update(job: Job, quorum: int) -> Update:
     return Modify(replace(entry, params={**entry.params, "quorum": quorum}))
 
 
-def table_updates(job: Job, table: tuple[int, ...]) -> list[Update]:
-    """Return the updates that give a job with a table another one."""
-    return [Modify(entry) for entry in lookup.lookup(replace(job, spec=replace(job.spec, table=table)))]
+def table_updates(job: Job, table: tuple[int, ...] | None, table16: tuple[int, ...] | None) -> list[Update]:
+    """Return the updates that give a job with tables other ones."""
+    changed = replace(job, spec=replace(job.spec, table=table, table16=table16))
+    return [Modify(entry) for entry in lookup.lookup(changed)]

@@ -10,43 +10,62 @@ from numpy.typing import ArrayLike
 
 from hopsum.wire import Header, Kind, Op, pack_codes, up_bytes
 from hopsum.wire._layout import (
+    ARP_FIELDS,
     ETHERNET_BYTES,
     ETHERNET_FIELDS,
+    ETHERTYPE_ARP,
+    ETHERTYPE_IPV4,
     HOPSUM_FIELDS,
+    ICMP_FIELDS,
     IPV4_BYTES,
     IPV4_FIELDS,
+    PROTO_ICMP,
     UDP_BYTES,
     UDP_FIELDS,
     Field,
 )
 from hopsum.wire.fields import pack_fields, unpack_fields
 from hopsum.wire.frames import FramePath, build_frame, ipv4_checksum
+from hopsum.wire.payload import shape_of
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.jobs import Job, WorkerEndpoint
+from hopsum_ptf.bed import BROADCAST_MAC
 
 IPV4_AT = ETHERNET_BYTES
 UDP_AT = IPV4_AT + IPV4_BYTES
 HOPSUM_AT = UDP_AT + UDP_BYTES
 PAYLOAD_AT = HOPSUM_AT + 32
+ICMP_ECHO_REQUEST = 8
 
 _HEADERS: dict[str, tuple[int, tuple[Field, ...]]] = {
     "ethernet": (0, ETHERNET_FIELDS),
+    "arp": (IPV4_AT, ARP_FIELDS),
     "ipv4": (IPV4_AT, IPV4_FIELDS),
+    "icmp": (UDP_AT, ICMP_FIELDS),
     "udp": (UDP_AT, UDP_FIELDS),
     "hopsum": (HOPSUM_AT, HOPSUM_FIELDS),
 }
 _HOPSUM_NAMES = {field.name for field in fields(Header)}
-ELEMENTS = {Op.LOOKUP_ADD8: 1024, Op.ADD32: 256, Op.MAX32: 256}
+
+
+def payload(op: int, values: ArrayLike) -> bytes:
+    """Return the payload of an op: its codes or its lanes (OR: bytes); a scalar stands for all of them."""
+    shape = shape_of(op)
+    lane = np.dtype(shape.lane_dtype)
+    if not shape.has_codes:
+        return np.broadcast_to(np.asarray(values, lane), shape.up_bytes // lane.itemsize).tobytes()
+    codes = np.broadcast_to(np.asarray(values, np.uint8), shape.elements).copy()
+    return pack_codes(codes, 8 * lane.itemsize).tobytes()
 
 
 def codes(values: ArrayLike) -> bytes:
-    """Return the payload of 1024 codes; a scalar stands for all of them."""
-    return pack_codes(np.broadcast_to(np.asarray(values, np.uint8), 1024).copy()).tobytes()
+    """Return the payload of 1024 codes for LOOKUP_ADD8; a scalar stands for all of them."""
+    return payload(Op.LOOKUP_ADD8, values)
 
 
 def lanes32(values: ArrayLike) -> bytes:
     """Return the payload of 256 lanes of 32 bits; a scalar stands for all of them."""
-    return np.broadcast_to(np.asarray(values, ">u4"), 256).tobytes()
+    return payload(Op.ADD32, values)
 
 
 def path_of(job: Job, worker: WorkerEndpoint) -> FramePath:
@@ -61,21 +80,54 @@ def path_of(job: Job, worker: WorkerEndpoint) -> FramePath:
 
 
 def update(
-    job: Job, rank: int, payload: bytes, *, op: int = Op.ADD32, slot: int = 0, round: int = 1, count: int | None = None
-) -> bytes:
-    """Return the UPDATE that worker `rank` sends."""
+    job: Job, rank: int, payload: bytes, *, op: int = Op.ADD32, slot: int = 0, round: int = 1, count: int | None = None,
+    flags: int = 0,
+) -> bytes:  # fmt: skip
+    """Return the UPDATE that worker or observer `rank` sends."""
     header = Header(
         kind=Kind.UPDATE,
+        flags=flags,
         op=op,
         worker=rank,
         slot=slot,
         epoch=job.epoch,
         round=round,
-        count=ELEMENTS[Op(op)] if count is None else count,
+        count=shape_of(op).elements if count is None else count,
         length=up_bytes(op),
     )
-    worker = next(worker for worker in job.spec.workers if worker.rank == rank)
-    return build_frame(path_of(job, worker), header, payload)
+    sender = next(member for member in job.spec.members if member.rank == rank)
+    return build_frame(path_of(job, sender), header, payload)
+
+
+def probe(job: Job, asker: WorkerEndpoint, *, slot: int = 0, round: int = 1, count: int = 0) -> bytes:
+    """Return the PROBE that a worker or an observer sends."""
+    header = Header(kind=Kind.PROBE, worker=asker.rank, slot=slot, epoch=job.epoch, round=round, count=count)
+    return build_frame(path_of(job, asker), header)
+
+
+def arp_request(sender_mac: int, sender_ip: int, target_ip: int, *, dst_mac: int = BROADCAST_MAC) -> bytes:
+    """Return the ARP request "who has target_ip, tell sender_ip", without padding."""
+    fields = {
+        "hardware": 1,
+        "protocol": ETHERTYPE_IPV4,
+        "hardware_bytes": 6,
+        "protocol_bytes": 4,
+        "operation": 1,
+        "sender_mac": sender_mac,
+        "sender_ip": sender_ip,
+        "target_ip": target_ip,
+    }
+    return plain(dst_mac, sender_mac, pack_fields(ARP_FIELDS, fields), ETHERTYPE_ARP)
+
+
+def ping(src_mac: int, src_ip: int, dst_ip: int, data: bytes, *, dst_mac: int) -> bytes:
+    """Return an ICMP echo request with right checksums; `data` starts with identifier and sequence number."""
+    blank = pack_fields(ICMP_FIELDS, {"type": ICMP_ECHO_REQUEST}) + data
+    body = altered_at(blank, 0, ICMP_FIELDS, checksum=ipv4_checksum(blank + bytes(len(blank) % 2)))
+    ipv4 = {"version": 4, "ihl": 5, "total_length": IPV4_BYTES + len(body), "ttl": 9, "protocol": PROTO_ICMP}
+    packed = pack_fields(IPV4_FIELDS, {**ipv4, "identification": 77, "src": src_ip, "dst": dst_ip})
+    frame = plain(dst_mac, src_mac, packed + body, ETHERTYPE_IPV4)
+    return altered(frame, "ipv4", ttl=9)
 
 
 def plain(dst_mac: int, src_mac: int, body: bytes, ethertype: int = 0x88B5) -> bytes:
@@ -84,19 +136,24 @@ def plain(dst_mac: int, src_mac: int, body: bytes, ethertype: int = 0x88B5) -> b
 
 
 def altered(frame: bytes, header: str, **values: int) -> bytes:
-    """Return the frame with fields of one header replaced: "ethernet", "ipv4", "udp" or "hopsum".
+    """Return the frame with fields of one header replaced: "ethernet", "arp", "ipv4", "icmp", "udp" or "hopsum".
 
     The IPv4 checksum follows changes of IPv4 fields unless it is given itself.
     """
     at, layout = _HEADERS[header]
+    if header == "ipv4" and "checksum" not in values:
+        blank = altered_at(frame, at, layout, **values, checksum=0)
+        values["checksum"] = ipv4_checksum(blank[at : at + IPV4_BYTES])
+    return altered_at(frame, at, layout, **values)
+
+
+def altered_at(frame: bytes, at: int, layout: tuple[Field, ...], **values: int) -> bytes:
+    """Return the bytes with fields of the header at `at` replaced, and nothing else. Raises KeyError."""
     found = unpack_fields(layout, frame[at:])
     unknown = values.keys() - found.keys()
     if unknown:
-        raise KeyError(f"{header} has no field {unknown}")
-    found.update(values)
-    if header == "ipv4" and "checksum" not in values:
-        found["checksum"] = ipv4_checksum(pack_fields(layout, {**found, "checksum": 0}))
-    packed = pack_fields(layout, found)
+        raise KeyError(f"the header has no field {unknown}")
+    packed = pack_fields(layout, {**found, **values})
     return frame[:at] + packed + frame[at + len(packed) :]
 
 

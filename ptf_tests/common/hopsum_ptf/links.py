@@ -47,7 +47,7 @@ class Links:
         socket queues do not overflow behind a large multicast. Raises LinkError when the switch is dead.
         """
         self.send(port, frame)
-        outputs = [output for output_port in sorted(expected) for output in self._take(output_port)]
+        outputs = [output for output_port in sorted(expected) for output in self.take(output_port)]
         outputs += self._barrier(port)
         return sorted(outputs, key=lambda output: output.port)
 
@@ -56,6 +56,15 @@ class Links:
         sent = self._dataplane.send(0, port, frame)
         if sent != len(frame):
             raise LinkError(f"port {port} took {sent} of {len(frame)} bytes")
+
+    def take(self, port: int, wait_s: float = _ARRIVAL_S) -> list[Output]:
+        """Return the next frame that came out of a port, or nothing if none comes in time."""
+        found = self._dataplane.poll(device_number=0, port_number=port, timeout=wait_s)
+        return [] if found.packet is None else [Output(port, bytes(found.packet))]
+
+    def count(self, port: int) -> int:
+        """Take the frames that have come out of a port by now, and return their number."""
+        return sum(1 for _ in iter(lambda: self.take(port, 0.0), []))
 
     def check_empty(self) -> None:
         """Raise LinkError when any port holds a frame, or one is still inside the switch."""
@@ -76,13 +85,9 @@ class Links:
             self.send(port, barrier)
         for output_port, barrier in barriers.items():
             while True:
-                taken = self._take(output_port)
+                taken = self.take(output_port)
                 if not taken:
                     raise LinkError(f"no barrier frame from port {port} to port {output_port} in {_ARRIVAL_S} s")
                 if taken[0].frame == barrier:
                     break
                 yield taken[0]
-
-    def _take(self, port: int) -> list[Output]:
-        found = self._dataplane.poll(device_number=0, port_number=port, timeout=_ARRIVAL_S)
-        return [] if found.packet is None else [Output(port, bytes(found.packet))]

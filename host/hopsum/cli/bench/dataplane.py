@@ -145,14 +145,14 @@ def _engine(job: Job) -> Engine:
     from hopsum_controlplane.encoding import encode_update
     from hopsum_controlplane.entries import Entity, Insert
     from hopsum_controlplane.p4info import P4Info
-    from hopsum_controlplane.tables import admit, lookup, reply
+    from hopsum_controlplane.tables import address, admit, lookup, reply
     from hopsum_switch.p4runtime.entities import write_update
     from hopsum_switch.p4runtime.pipeline import Target, verify
 
     json_path, p4info_path = compiled_program()
     p4info = P4Info.from_file(p4info_path)
     target = Target(verify(p4info.message, json_path.read_bytes()), Engine(load_program(json_path.read_text())))
-    entities: list[Entity] = [admit.switch_address(SWITCH), *lookup.lookup(job), *reply.rewrite(job)]
+    entities: list[Entity] = [address.switch_address(SWITCH), *lookup.lookup(job), *reply.rewrite(job)]
     for entity in (*entities, *admit.workers(job), *reply.group(job), *admit.jobs(job)):
         write_update(target, encode_update(p4info, Insert(entity)))
     return target.engine

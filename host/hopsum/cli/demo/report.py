@@ -49,7 +49,7 @@ class Report:
     @property
     def counters_agree(self) -> bool:
         """Whether interfaces, program and agents counted the same, and every chunk was added once."""
-        arrived = sum(self.events[name] for name in ("added", "duplicate", "answered", "stale"))
+        arrived = sum(self.events[name] for name in ("added", "duplicate", "answered", "stale", "probed"))
         return (
             self.interfaces == self.agents
             and arrived + sum(self.drops.values()) == self.interfaces.packets_up

@@ -17,9 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from hopsum.cli.stage.crew import Crew, WorkerDied
 from hopsum.cli.stage.targets import SWITCH, Stage, stage
 from hopsum.cli.sums.report import SHOWN, Report, Sum
-from hopsum.cli.sums.vectors import EXERCISES, TABLE, Exercise
+from hopsum.cli.sums.vectors import EXERCISES, TABLE, TABLE16, Exercise
 from hopsum.cli.sums.worker import Assignment, work
-from hopsum.wire.payload import SHAPES
 from hopsum_controlplane import Controller, ControlPlaneError, JobSpec
 from hopsum_topologies.errors import TopologyError
 
@@ -74,7 +73,7 @@ def perform(scene: Stage, report: Report, console: Console) -> None:
     with Crew(scene.seats, work, None) as crew:
         bound = crew.gather("bound")
         endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(scene.seats, bound, strict=True))
-        job = controller.create_job(JobSpec("sum", endpoints, SLOTS, TABLE))
+        job = controller.create_job(JobSpec("sum", endpoints, SLOTS, TABLE, table16=TABLE16))
         crew.send(Assignment(job.epoch, report.workers, job.slots, report.elements, report.seed, DEADLINE_S))
         collect(crew, report, console)
     report.events = controller.job_counters(job)
@@ -128,7 +127,7 @@ def _head(vector: Any) -> Any:
 
 
 def _chunks(exercise: Exercise, report: Report) -> int:
-    return -(-report.elements // SHAPES[exercise.op].elements)
+    return -(-report.elements // exercise.chunk_elements)
 
 
 def _add_statistics(report: Report, link: Any, worker: Any) -> None:

@@ -63,7 +63,7 @@ class Report:
     def counters_agree(self) -> bool:
         """Whether the switch counted what the workers did: every chunk once, every packet somewhere."""
         chunks = sum(result.chunks for result in self.sums)
-        arrived = sum(self.events[name] for name in ("added", "duplicate", "answered", "stale"))
+        arrived = sum(self.events[name] for name in ("added", "duplicate", "answered", "stale", "probed"))
         return (
             self.events["added"] == chunks * self.workers
             and self.events["completed"] == chunks

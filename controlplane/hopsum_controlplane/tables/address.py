@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entries of control Address: which address is the switch's own."""
+
+from __future__ import annotations
+
+from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
+from hopsum_controlplane.entries import TableEntry
+from hopsum_controlplane.jobs import SwitchEndpoint
+
+SWITCH_ADDRESS = "switch_address"
+
+
+def switch_address(switch: SwitchEndpoint) -> TableEntry:
+    """Build the entry that makes packets to the switch's address the service's, and answers ARP and ping for it."""
+    match = {"address": ipv4_to_int(switch.ip)}
+    return TableEntry(SWITCH_ADDRESS, match, "local", {"mac": mac_to_int(switch.mac)})

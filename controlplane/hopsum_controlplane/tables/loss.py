@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entries of control Loss, of which there is one instance at each end: frames that a port loses by chance."""
+
+from __future__ import annotations
+
+import enum
+import math
+
+from hopsum_controlplane.entries import TableEntry
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.jobs import MAX_PORT
+
+_DRAWS = 1 << 32
+
+
+class Direction(enum.Enum):
+    """Which instance: its value is the instance's name in the P4 program."""
+
+    INGRESS = "ingress_loss"
+    EGRESS = "egress_loss"
+
+    @property
+    def table(self) -> str:
+        """Return the name of its table."""
+        return f"{self.value}.loss"
+
+    @property
+    def counter(self) -> str:
+        """Return the name of its counter of lost frames, by port."""
+        return f"{self.value}.lost"
+
+    @property
+    def action(self) -> str:
+        """Return the name of its table's action."""
+        return f"{self.value}.lose"
+
+
+def loss(direction: Direction, port: int, probability: float) -> list[TableEntry]:
+    """Build the entry with which `port` loses frames with `probability`, in steps of 2^-32; none for 0.
+
+    1 means 1 - 2^-32, the most that the program can do. Raises ControlPlaneError for a port or a probability that
+    is none.
+    """
+    if not 0 <= port <= MAX_PORT:
+        raise ControlPlaneError(f"loss of switch port {port}", hint=f"ports are 0 .. {MAX_PORT}")
+    if not 0 <= probability <= 1 or not math.isfinite(probability):
+        raise ControlPlaneError(f"loss with probability {probability} on port {port}", hint="give one of 0 .. 1")
+    if probability == 0:
+        return []
+    threshold = min(max(1, round(probability * _DRAWS)), _DRAWS - 1)
+    return [TableEntry(direction.table, {"port": port}, direction.action, {"threshold": threshold})]

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker asks its switch shortly before a deadline, and how the answer reads in an error.
+
+Rules
+    P1  A PROBE is sent for the oldest position without a result: `lead_s` before the deadline of the oldest
+        all-reduce, and again half and a quarter of it before, as long as no STATE about that position is here.
+    P2  A STATE settles nothing. It only words the error, and only if it is about the position that the error names.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hopsum.protocol.stream import Place
+from hopsum.protocol.worker_state import AllReduce, Membership, Timing
+from hopsum.wire import Header, Kind, State
+
+PROBES_MAX: Final = 3
+"""PROBEs for one all-reduce: one and its answer may be lost on the way."""
+LEAD_MAX_S: Final = 1.0
+
+
+class Inquiry:
+    """The questions of one worker."""
+
+    def __init__(self, membership: Membership, timing: Timing) -> None:
+        self._membership = membership
+        self._lead_s = min(LEAD_MAX_S, timing.deadline_s / 4)
+        self._handle = 0
+        self._asked = 0
+        self._place: Place | None = None
+        self._answer: Header | None = None
+
+    def due(self, reduce: AllReduce, oldest: Place) -> float | None:
+        """Return when to ask next about the oldest place of an all-reduce, or None if no more is to be asked."""
+        asked = self._asked if reduce.handle == self._handle else 0
+        if asked == PROBES_MAX or self._answer_about(oldest) is not None:
+            return None
+        return reduce.deadline_at - self._lead_s * 0.5**asked
+
+    def ask(self, reduce: AllReduce, oldest: Place) -> bytes:
+        """Return the PROBE about a place, to be sent now."""
+        self._asked = self._asked + 1 if reduce.handle == self._handle else 1
+        self._handle, self._place = reduce.handle, oldest
+        own = self._membership
+        return Header(kind=Kind.PROBE, worker=own.rank, slot=oldest.slot, round=oldest.round, epoch=own.epoch).pack()
+
+    def take(self, header: Header) -> None:
+        """Take a STATE to this worker; one that was not asked for is forgotten."""
+        if self._place == (header.slot, header.round):
+            self._answer = header
+
+    def missing_ranks(self, oldest: Place) -> tuple[int, ...]:
+        """Return whom the switch waits for, as far as it said so: empty if it did not."""
+        answer = self._answer_about(oldest)
+        if answer is None or (answer.count, answer.held) != (State.COLLECTING, oldest.round):
+            return ()
+        return tuple(rank for rank in range(self._membership.workers) if not answer.contributors >> rank & 1)
+
+    def finding(self, oldest: Place) -> str:
+        """Return what is known of a place, as a sentence: who is missing, or where the result or the UPDATE is."""
+        answer, where = self._answer_about(oldest), f"slot {oldest.slot}, round {oldest.round}"
+        if answer is None:
+            about = self._asked if self._place == oldest else 0
+            return f"{about} PROBEs about it had no answer: the switch cannot be reached, or does not know this worker"
+        arrived = [rank for rank in range(self._membership.workers) if answer.contributors >> rank & 1]
+        if missing := self.missing_ranks(oldest):
+            are = "is" if len(missing) == 1 else "are"
+            return f"{_ranks(missing)} {are} missing in {where} (arrived: {_ranks(arrived)})"
+        if answer.count == State.EMPTY or answer.held < oldest.round:
+            return f"nobody's UPDATE of {where} has reached the switch, this rank's neither"
+        if answer.held == oldest.round:
+            return f"{where} is complete on the switch with {_ranks(arrived)}: its RESULT does not reach this rank"
+        return f"the switch has moved on to round {answer.held} of slot {oldest.slot} with {_ranks(arrived)}"
+
+    def _answer_about(self, place: Place) -> Header | None:
+        answer = self._answer
+        return answer if answer is not None and (answer.slot, answer.round) == place else None
+
+
+def _ranks(ranks: list[int] | tuple[int, ...]) -> str:
+    listed = ", ".join(map(str, ranks))
+    return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}"

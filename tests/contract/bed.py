@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled program and the oracle side by side, configured alike and compared in everything that they keep."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from hopsum.protocol.aggregator import JobConfig, SwitchConfig, WorkerConfig
+from hopsum.protocol.frame_aggregator import FrameAggregator
+from hopsum.wire import JOB_EVENTS, Op
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_switch.engine import Engine
+from hopsum_switch.native.engine import NativeEngine
+from hopsum_switch.program import load_program
+from hopsum_switch.state.match import Exact
+from hopsum_switch.state.multicast import Replica
+
+TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 255)
+TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 255, 256, 0x7FFF, 0xFFFF)
+PROGRAM = load_program(compiled_program()[0].read_text())
+STATION, BROADCAST = 0xAA, 0xFFFFFFFFFFFF
+SWITCH = SwitchConfig(forwarding={STATION: 3}, floods={BROADCAST: (1, 2, 10, 11)})
+FLOOD_GROUP = 99
+VECTORS = 4
+VECTOR_BYTES = 256
+
+AnyEngine = Engine | NativeEngine
+
+
+def worker(rank: int) -> WorkerConfig:
+    return WorkerConfig(rank, 10 + rank % 8, 0x020000000100 + rank, 0x0A000001 + rank, 5000 + rank % 100)
+
+
+def make_jobs(rng: random.Random) -> tuple[JobConfig, ...]:
+    """Three jobs: of any quorum and all tables; without tables; of ranks at both ends of the bitmap."""
+    count = rng.randint(1, 4)
+    quorum = rng.randint(1, count)
+    first = JobConfig(
+        7, 0, 0, 2, tuple(map(worker, range(count))), quorum=quorum, min_quorum=rng.randint(1, quorum),
+        table=TABLE, table16=TABLE16, observers=(worker(64),),
+    )  # fmt: skip
+    second = JobConfig(8, 5, 2, 1, tuple(map(worker, range(2))), quorum=2)
+    ranks = (0, 31, 32, 63)
+    third = JobConfig(
+        9, 63, 2046, 2, tuple(map(worker, ranks)), quorum=rng.randint(2, 4), min_quorum=2,
+        table16=TABLE16, observers=(worker(0xFFFF), worker(65)),
+    )  # fmt: skip
+    return first, second, third
+
+
+@dataclass
+class Bed:
+    """The program and the oracle, configured alike."""
+
+    engine: AnyEngine
+    oracle: FrameAggregator
+    jobs: tuple[JobConfig, ...]
+
+    @classmethod
+    def make(cls, rng: random.Random, backend: Callable[..., AnyEngine] = Engine, *, seed: int = 0) -> Bed:
+        jobs = make_jobs(rng)
+        bed = cls(backend(PROGRAM, seed=seed), FrameAggregator(SWITCH, jobs), jobs)
+        bed._configure()
+        return bed
+
+    def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
+        return [(output.port, output.frame) for output in self.engine.process(port, frame)]
+
+    def lose(self, direction: str, port: int, threshold: int) -> None:
+        """Let the loss simulator `ingress_loss` or `egress_loss` drop a port's frames: threshold of 2^32."""
+        self._insert(f"{direction}.loss", (port,), f"{direction}.lose", threshold)
+
+    def lost(self, direction: str) -> dict[int, int]:
+        return self._counter(f"{direction}.lost")
+
+    def counters(self) -> dict[str, dict[int, int]]:
+        return {name: self._counter(name) for name in ("drops", "job_events")}
+
+    def oracle_counters(self) -> dict[str, dict[int, int]]:
+        events = {index * JOB_EVENTS + event: count for (index, event), count in self.oracle.job_events.items()}
+        return {"drops": {int(reason): n for reason, n in self.oracle.drops.items()}, "job_events": events}
+
+    def registers(self) -> list[tuple[int, ...]]:
+        """Every copy: tag, op, seen, ctr, contributors, values."""
+        names = ["tag", "op", "seen", "ctr", "contributors", *(f"vector{i}.values" for i in range(VECTORS))]
+        return list(zip(*(self.engine.registers.read_all(one(PROGRAM.registers, name)) for name in names), strict=True))
+
+    def oracle_registers(self) -> list[tuple[int, ...]]:
+        held = self.oracle.registers
+        return [
+            (
+                copy.epoch << 32 | copy.round,
+                held.ops[index],
+                copy.seen,
+                copy.ctr,
+                copy.contributors,
+                *_vectors(held.values[index].tobytes()),
+            )
+            for index, copy in enumerate(held.copies)
+        ]
+
+    def _counter(self, name: str) -> dict[int, int]:
+        cells = self.engine.counters.read_all(one(PROGRAM.counters, name))
+        return {index: cell.packets for index, cell in enumerate(cells) if cell.packets}
+
+    def _configure(self) -> None:
+        self._insert("switch_address", (SWITCH.ip,), "local", SWITCH.mac)
+        for mac, port in SWITCH.forwarding.items():
+            self._insert("l2", (mac,), "forward", port)
+        for mac, ports in SWITCH.floods.items():
+            self._insert("l2", (mac,), "flood", FLOOD_GROUP)
+            self.engine.multicast.insert(FLOOD_GROUP, [Replica(port, 0) for port in ports])
+        for group, job in enumerate(self.jobs, 1):
+            self._configure_job(job, group)
+
+    def _configure_job(self, job: JobConfig, group: int) -> None:
+        params = (job.job_index, job.slot_base, job.slots, job.quorum, job.min_quorum, group)
+        self._insert("jobs", (job.epoch,), "job", *params)
+        self.engine.multicast.insert(group, [Replica(w.port, w.rank) for w in job.workers])
+        if job.table is not None:
+            self._insert("lookup", (job.epoch, Op.LOOKUP_ADD8), "load_table8", *broadcast(job.table, 1))
+        if job.table16 is not None:
+            self._insert("lookup", (job.epoch, Op.LOOKUP_ADD16), "load_table16", *broadcast(job.table16, 2))
+        for members, bit in ((job.workers, 1), (job.observers, 0)):
+            for w in members:
+                key = (job.epoch, w.rank)
+                self._insert("workers", key, "admit", bit << w.rank, w.port, w.ip, w.udp_port)
+                self._insert("rewrite", key, "to_worker", SWITCH.mac, w.mac, SWITCH.ip, w.ip, w.udp_port)
+
+    def _insert(self, table: str, key: tuple[int, ...], action: str, *params: int) -> None:
+        match = tuple(Exact(value) for value in key)
+        name, call = one(PROGRAM.tables, table), one(PROGRAM.actions, action)
+        self.engine.tables[name].insert(match, call, params, 0)
+
+
+def broadcast(table: tuple[int, ...], lane_bytes: int) -> list[int]:
+    """Return the parameters of a table's action: each value, and its difference to the next, in every lane."""
+    repeated = VECTOR_BYTES // lane_bytes
+    lanes = [int.from_bytes(value.to_bytes(lane_bytes, "big") * repeated, "big") for value in table]
+    return [word for even in range(0, 16, 2) for word in (lanes[even], lanes[even] ^ lanes[even + 1])]
+
+
+def one(names: Iterable[str], last: str) -> str:
+    """Return the one name that ends in these words."""
+    (name,) = [name for name in map(str, names) if name == last or name.endswith(f".{last}")]
+    return name
+
+
+def _vectors(values: bytes) -> list[int]:
+    assert len(values) == VECTORS * VECTOR_BYTES
+    return [int.from_bytes(values[at : at + VECTOR_BYTES], "big") for at in range(0, len(values), VECTOR_BYTES)]

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker asks before its deadline, and how its error names who is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsum.errors import NoAnswer
+from hopsum.protocol.aggregator import Aggregator
+from hopsum.protocol.worker import AllReduceGone, Membership, Timing, Worker
+from hopsum.wire import Header, Kind, Op, State, split_datagram
+
+from .jobs import job, update, worker
+
+TIMING = Timing(retransmit_s=40.0, retransmit_max_s=40.0, deadline_s=100.0)
+ASK_AT = [99.0, 99.5, 99.75]
+
+
+def make(rank: int = 1, workers: int = 3) -> Worker:
+    return Worker(Membership(epoch=7, rank=rank, workers=workers, slots=4), TIMING)
+
+
+def submit(subject: Worker, chunks: int = 1, now: float = 0.0) -> None:
+    subject.submit(Op.ADD32, np.zeros((chunks, 1024), np.uint8), now=now)
+
+
+def headers(subject: Worker, now: float) -> list[Header]:
+    return [split_datagram(datagram)[0] for datagram in subject.datagrams_to_send(now)]
+
+
+def answer(asked: Header, **held: Any) -> bytes:
+    return replace(asked, kind=Kind.STATE, **held).pack()
+
+
+def run(subject: Worker, switch: Aggregator | None = None, **state: Any) -> tuple[NoAnswer, list[float]]:
+    """Play the caller until the deadline; PROBEs go to `switch`, or are answered with `state` if there is any.
+
+    Return the error and the times of the PROBEs.
+    """
+    asked: list[float] = []
+    now: float | None = 0.0
+    while now is not None:
+        for header in headers(subject, now):
+            if header.kind == Kind.PROBE:
+                asked.append(now)
+                replies = [answer(header, **state)] if state else []
+                if switch is not None:
+                    where = worker(header.worker)
+                    outcome = switch.receive(where.port, where.ip, where.udp_port, header.pack())
+                    replies = [output.header.pack() + output.payload for output in outcome.outputs]
+                for reply in replies:
+                    subject.receive_datagram(reply, now)
+        now = subject.get_timer()
+        if now is not None:
+            subject.handle_timer(now)
+    event = subject.next_event()
+    assert isinstance(event, AllReduceGone)
+    assert isinstance(event.error, NoAnswer)
+    return event.error, asked
+
+
+def test_the_missing_ranks_are_named() -> None:
+    subject, switch = make(), Aggregator(jobs=[job(workers=3)])
+    where = worker(0)
+    switch.receive(where.port, where.ip, where.udp_port, update(0).pack() + bytes(1024))
+    submit(subject, 2)
+    error, asked = run(subject, switch)
+    assert "2 of 2 chunks lack their result. ranks 1, 2 are missing in slot 0, round 1 (arrived: rank 0). " in str(
+        error
+    )
+    assert error.missing_ranks == (1, 2)
+    assert asked == [99.0], "an answer is enough"
+    assert subject.statistics.probes == 1
+
+
+def test_a_question_is_repeated_until_it_is_answered() -> None:
+    subject = make()
+    submit(subject)
+    error, asked = run(subject)
+    assert asked == ASK_AT
+    assert "3 PROBEs about it had no answer: the switch cannot be reached, or does not know this worker." in str(error)
+    assert error.missing_ranks == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "missing"),
+    [
+        (
+            {"held": 1, "contributors": 0b011, "count": State.COLLECTING},
+            "rank 2 is missing in slot 0, round 1 (arrived: ranks 0, 1)",
+            (2,),
+        ),
+        ({"held": 0, "count": State.EMPTY}, "nobody's UPDATE of slot 0, round 1 has reached the switch", ()),
+        (
+            {"held": 1, "contributors": 0b101, "count": State.FINAL},
+            "slot 0, round 1 is complete on the switch with ranks 0, 2: its RESULT does not reach this rank",
+            (),
+        ),
+        (
+            {"held": 3, "contributors": 0b100, "count": State.COLLECTING},
+            "the switch has moved on to round 3 of slot 0 with rank 2",
+            (),
+        ),
+    ],
+)
+def test_what_the_switch_holds_is_said(state: dict[str, int], text: str, missing: tuple[int, ...]) -> None:
+    subject = make()
+    submit(subject)
+    error, _ = run(subject, **state)
+    assert f"{text}" in str(error)
+    assert error.missing_ranks == missing
+    assert "check that all 3 workers run this all-reduce" in str(error)
+
+
+def test_an_older_round_in_the_copy_means_that_nothing_arrived() -> None:
+    subject = make()
+    submit(subject, 9)
+    for position in range(8):
+        result = Header(kind=Kind.RESULT, op=Op.ADD32, worker=1, slot=position % 4, epoch=7, round=position // 4 + 1)
+        subject.receive_datagram(replace(result, contributors=7, length=1024).pack() + bytes(1024), 0.0)
+    error, _ = run(subject, held=1, contributors=7, count=State.FINAL)
+    assert "nobody's UPDATE of slot 0, round 3 has reached the switch" in str(error)
+
+
+def test_only_the_oldest_position_is_asked_about_and_its_answer_counts_for_nothing_else() -> None:
+    subject = make()
+    submit(subject, 2)
+    headers(subject, 0.0)
+    subject.handle_timer(99.0)
+    (asked,) = (header for header in headers(subject, 99.0) if header.kind == Kind.PROBE)
+    assert (asked.slot, asked.round, asked.op, asked.length, asked.worker) == (0, 1, 0, 0, 1)
+    subject.receive_datagram(answer(asked, held=1, contributors=0b10, count=State.COLLECTING), 99.1)
+    result = Header(kind=Kind.RESULT, op=Op.ADD32, worker=1, epoch=7, round=1, contributors=7, length=1024)
+    subject.receive_datagram(result.pack() + bytes(1024), 99.2)
+    subject.handle_timer(99.5)
+    (again,) = (header for header in headers(subject, 99.5) if header.kind == Kind.PROBE)
+    assert again.slot == 1
+    subject.handle_timer(100.0)
+    event = subject.next_event()
+    assert isinstance(event, AllReduceGone)
+    assert "had no answer" in str(event.error)
+    assert "missing" not in str(event.error), "the answer was about another slot"
+
+
+def test_an_answer_that_was_not_asked_for_is_nothing() -> None:
+    subject = make()
+    submit(subject)
+    headers(subject, 0.0)
+    stray = Header(kind=Kind.STATE, worker=1, epoch=7, round=1, held=1, contributors=1, count=State.COLLECTING)
+    subject.receive_datagram(stray.pack(), 1.0)
+    assert subject.next_event() is None
+    assert run(subject)[1] == ASK_AT
+
+
+def test_each_all_reduce_has_its_own_questions() -> None:
+    subject = make()
+    submit(subject)
+    headers(subject, 0.0)
+    for now in ASK_AT:
+        subject.handle_timer(now)
+        headers(subject, now)
+    submit(subject, now=99.8)
+    result = Header(kind=Kind.RESULT, op=Op.ADD32, worker=1, epoch=7, round=1, contributors=7, length=1024)
+    subject.receive_datagram(result.pack() + bytes(1024), 99.9)
+    subject.next_event()
+    _, asked = run(subject)
+    assert [round(now - 99.8, 9) for now in asked] == ASK_AT
+
+
+def test_a_short_deadline_is_asked_about_in_its_last_quarter() -> None:
+    subject = Worker(Membership(7, 0, 2, 1), Timing(retransmit_s=1.0, deadline_s=0.4))
+    submit(subject)
+    assert subject.get_timer() == pytest.approx(0.3)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the oracle does with lanes: every op, at the edges of its lanes, beside neighbours."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import ArrayLike, NDArray
+
+from hopsum.protocol.aggregator import Aggregator, Outcome
+from hopsum.wire import Drop, Op, pack_codes
+from hopsum.wire.payload import SHAPES, lanes
+
+from .jobs import TABLE, TABLE16, job, update, worker
+
+Lanes = NDArray[Any]
+
+
+def payload_of(op: int, values: ArrayLike) -> NDArray[np.uint8]:
+    """A payload whose lanes are these, repeated to fill it."""
+    dtype = np.dtype(SHAPES[op].lane_dtype)
+    return np.resize(np.asarray(values, np.uint64), 1024 // dtype.itemsize).astype(dtype).view(np.uint8)
+
+
+def sum_of(op: int, *payloads: NDArray[np.uint8], **settings: Any) -> list[int]:
+    """Let one worker send each payload; return the lanes of the result."""
+    aggregator = Aggregator(jobs=[job(workers=len(payloads), **settings)])
+    outcome = Outcome()
+    for rank, payload in enumerate(payloads):
+        where, header = worker(rank), update(rank, op=op)
+        data = header.pack() + payload.tobytes()
+        outcome = aggregator.receive(where.port, where.ip, where.udp_port, data)
+    summed: list[int] = lanes(op, np.frombuffer(outcome.outputs[0].payload, np.uint8)).tolist()
+    return summed
+
+
+@pytest.mark.parametrize(("op", "bits"), [(Op.ADD8, 8), (Op.ADD16, 16), (Op.ADD32, 32)])
+def test_sums_wrap_within_their_lane(op: Op, bits: int) -> None:
+    largest, half = (1 << bits) - 1, 1 << bits - 1
+    first = (largest, 0, largest, half, half - 1, largest)
+    second = (1, 0, largest, half, 1, 0)
+    expected = (0, 0, largest - 1, 0, half, largest)
+    assert sum_of(op, payload_of(op, first), payload_of(op, second))[:6] == list(expected)
+
+
+def test_a_union_of_bits() -> None:
+    first, second = payload_of(Op.OR, (0x00, 0xFF, 0x0F, 0x80)), payload_of(Op.OR, (0x00, 0x00, 0xF0, 0x81))
+    assert sum_of(Op.OR, first, second, second)[:4] == [0x00, 0xFF, 0xFF, 0x81]
+
+
+def test_a_maximum_of_31_bits() -> None:
+    largest = 2**31 - 1
+    first, second = payload_of(Op.MAX32, (0, largest, 1, 2**30)), payload_of(Op.MAX32, (0, 0, 2, 2**30 - 1))
+    assert sum_of(Op.MAX32, first, second)[:4] == [0, largest, 2, 2**30]
+
+
+def test_a_top_bit_is_refused_in_a_maximum_and_nowhere_else() -> None:
+    aggregator = Aggregator(jobs=[job(slots=8)])
+    where = worker(0)
+    for op in Op:
+        header = update(0, op=op, slot=op)
+        data = header.pack() + bytes([0x80]) + bytes(header.length - 1)
+        outcome = aggregator.receive(where.port, where.ip, where.udp_port, data)
+        assert outcome.drop is (Drop.BAD_VALUE if op is Op.MAX32 else Drop.NONE)
+
+
+@pytest.mark.parametrize(("op", "table", "bits"), [(Op.LOOKUP_ADD8, TABLE, 8), (Op.LOOKUP_ADD16, TABLE16, 16)])
+def test_lookups_put_every_element_in_its_lane(op: Op, table: tuple[int, ...], bits: int) -> None:
+    """With one worker, lane i is the table's value of code i; every code in every place by rotation."""
+    elements = SHAPES[op].elements
+    for rotation in range(16):
+        codes = ((np.arange(elements) + np.arange(elements) // 128 + rotation) % 16).astype(np.uint8)
+        assert sum_of(op, pack_codes(codes, bits)) == np.asarray(table)[codes].tolist()
+
+
+@pytest.mark.parametrize(("op", "name", "bits"), [(Op.LOOKUP_ADD8, "table", 8), (Op.LOOKUP_ADD16, "table16", 16)])
+def test_lookups_wrap_within_their_lane(op: Op, name: str, bits: int) -> None:
+    table = (*range(13), 1 << bits - 1, (1 << bits) - 1, (1 << bits) - 2)
+    codes = np.resize(np.asarray([13, 14, 0, 15], np.uint8), SHAPES[op].elements)
+    payload = pack_codes(codes, bits)
+    assert sum_of(op, payload, payload, **{name: table})[:4] == [0, (1 << bits) - 2, 0, (1 << bits) - 4]
+
+
+@pytest.mark.parametrize(("op", "table"), [(Op.LOOKUP_ADD8, "table"), (Op.LOOKUP_ADD16, "table16")])
+def test_each_lookup_needs_its_own_table(op: Op, table: str) -> None:
+    aggregator, where = Aggregator(jobs=[job(**{table: None})]), worker(0)
+    for each in (Op.LOOKUP_ADD8, Op.LOOKUP_ADD16):
+        header = update(0, op=each, slot=each)
+        outcome = aggregator.receive(where.port, where.ip, where.udp_port, header.pack() + bytes(header.length))
+        assert outcome.drop is (Drop.NO_TABLE if each is op else Drop.NONE)
+
+
+def in_python(op: Op) -> Callable[[int, int], int]:
+    """The op on two lanes, without numpy."""
+    bits = 8 * np.dtype(SHAPES[op].lane_dtype).itemsize
+    if op is Op.MAX32:
+        return max
+    return (lambda a, b: a | b) if op is Op.OR else (lambda a, b: (a + b) % (1 << bits))
+
+
+@given(st.sampled_from([op for op in Op if not SHAPES[op].has_codes]), st.integers(2, 4), st.data())
+def test_lanes_are_independent(op: Op, workers: int, data: st.DataObject) -> None:
+    bits = 31 if op is Op.MAX32 else 8 * np.dtype(SHAPES[op].lane_dtype).itemsize
+    edges = st.sampled_from([0, 1, (1 << bits) - 1, (1 << bits) - 2, 1 << bits - 1])
+    row = st.lists(edges | st.integers(0, (1 << bits) - 1), min_size=8, max_size=8)
+    values = data.draw(st.lists(row, min_size=workers, max_size=workers))
+    expected = [functools.reduce(in_python(op), column) for column in zip(*values, strict=True)]
+    assert sum_of(op, *(payload_of(op, row) for row in values))[:8] == expected

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read p4/shared, the only source of the wire format: constants, types and headers with their comments.
+
+The P4 subset understood is small and said here in full; anything else stops the run with file and line.
+    comment lines, blank lines, `#include`, `#ifndef`, `#define NAME`, `#endif`
+    const bit<N> NAME = number;                  one line
+    typedef bit<N> name;                         one line
+    header name {                                then one field a line, `type field;`, then `}`
+
+Comments mean something. `// ---- title ----` opens a section. Comment lines directly above a constant are the heading
+of a group, which goes on to the next blank line or comment line; directly above a header they are its description. A
+comment behind a declaration is its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = tuple(ROOT / "p4" / "shared" / name for name in ("constants.p4", "types.p4", "headers.p4"))
+
+_PREPROCESSOR = re.compile(r'#(include\s+"[\w./]+"|ifndef\s+\w+|define\s+\w+|endif)$')
+_CONST = re.compile(r"const\s+bit<(\d+)>\s+([A-Z][A-Z0-9_]*)\s*=\s*(0x[0-9a-fA-F]+|\d+);$")
+_TYPEDEF = re.compile(r"typedef\s+bit<(\d+)>\s+(\w+);$")
+_HEADER = re.compile(r"header\s+(\w+)\s*\{$")
+_FIELD = re.compile(r"(bit<(\d+)>|\w+)\s+(\w+);$")
+_SECTION = re.compile(r"-{4,}\s*(.*?)\s*-{4,}$")
+
+
+class SyntaxRefused(Exception):
+    """A source line is outside of the subset: extend the generator, or write the line in the subset."""
+
+
+class Constant(NamedTuple):
+    """One `const bit<N>`, with the title of its section and the heading of its group, both perhaps empty."""
+
+    name: str
+    value: int
+    text: str
+    comment: str
+    section: str
+    group: str
+
+
+class HeaderField(NamedTuple):
+    """One field of a header, with its width in bits."""
+
+    name: str
+    bits: int
+    comment: str
+
+
+@dataclass
+class Declarations:
+    """Everything that the sources declare, in their order."""
+
+    constants: list[Constant] = field(default_factory=list)
+    types: dict[str, int] = field(default_factory=dict)
+    headers: dict[str, list[HeaderField]] = field(default_factory=dict)
+    descriptions: dict[str, str] = field(default_factory=dict)
+    """Of headers that have one."""
+
+
+@dataclass
+class _Context:
+    """What comments said about the lines that follow."""
+
+    section: str = ""
+    group: str = ""
+    pending: list[str] = field(default_factory=list)
+    """Comment lines directly above."""
+
+    def heading(self) -> str:
+        heading, self.pending = " ".join(self.pending), []
+        return heading
+
+
+def parse(text: str, name: str, into: Declarations) -> None:
+    """Add the declarations of one source to `into`.
+
+    Raises:
+        SyntaxRefused: a line is not in the subset, a value does not fit its width, or a name comes twice.
+            The message names file, line and text.
+    """
+    header: list[HeaderField] | None = None
+    context = _Context()
+    for number, line in enumerate(text.splitlines(), 1):
+        code, _, comment = (part.strip() for part in line.partition("//"))
+        if not code:
+            _note_comment(comment, context)
+            continue
+        try:
+            header = _parse_line(code, comment, header, into, context)
+        except SyntaxRefused as refused:
+            raise SyntaxRefused(f"{name}:{number}: {refused}: {code!r}") from None
+    if header is not None:
+        raise SyntaxRefused(f"{name}: the last header is not closed")
+
+
+def _note_comment(comment: str, context: _Context) -> None:
+    """Take a line without code; one that is blank ends what was said."""
+    if match := _SECTION.match(comment):
+        context.section = match[1]
+    if match or not comment:
+        context.group, context.pending = "", []
+    else:
+        context.pending.append(comment)
+
+
+def _parse_line(
+    code: str, comment: str, header: list[HeaderField] | None, into: Declarations, context: _Context
+) -> list[HeaderField] | None:
+    """Return the header that the next line belongs to, or None outside of a header."""
+    if header is not None:
+        if code == "}":
+            return None
+        header.append(_parse_field(code, comment, header, into))
+        return header
+    if match := _HEADER.match(code):
+        _refuse_second(match[1], into.headers)
+        if heading := context.heading():
+            into.descriptions[match[1]] = heading
+        return into.headers.setdefault(match[1], [])
+    if match := _CONST.match(code):
+        context.group = context.heading() or context.group
+        into.constants.append(_parse_constant(match, comment, into, context))
+    elif match := _TYPEDEF.match(code):
+        _refuse_second(match[2], into.types)
+        into.types[match[2]] = int(match[1])
+    elif not _PREPROCESSOR.match(code):
+        raise SyntaxRefused("outside of the subset that this generator reads")
+    return None
+
+
+def _parse_constant(match: re.Match[str], comment: str, into: Declarations, context: _Context) -> Constant:
+    bits, name, text = int(match[1]), match[2], match[3]
+    if int(text, 0) >= 1 << bits:
+        raise SyntaxRefused(f"{text} does not fit bit<{bits}>")
+    _refuse_second(name, [constant.name for constant in into.constants])
+    return Constant(name, int(text, 0), text, comment, context.section, context.group)
+
+
+def _parse_field(code: str, comment: str, header: list[HeaderField], into: Declarations) -> HeaderField:
+    match = _FIELD.match(code)
+    if not match:
+        raise SyntaxRefused("not a header field")
+    _refuse_second(match[3], [other.name for other in header])
+    bits = int(match[2]) if match[2] else into.types.get(match[1], 0)
+    if not bits:
+        raise SyntaxRefused(f"unknown type {match[1]}")
+    return HeaderField(match[3], bits, comment)
+
+
+def _refuse_second(name: str, taken: Collection[str]) -> None:
+    if name in taken:
+        raise SyntaxRefused(f"{name} is declared twice")
+
+
+def read_shared() -> Declarations:
+    """Return what p4/shared declares. Raises SyntaxRefused."""
+    declared = Declarations()
+    for source in SOURCES:
+        parse(source.read_text(encoding="utf-8"), source.name, declared)
+    return declared
+
+
+def write_or_compare(target: Path, wanted: str, *, check: bool) -> int:
+    """Write a generated file, or with `check` print how it differs; return the exit status."""
+    if not check:
+        target.write_text(wanted, encoding="utf-8")
+        return 0
+    present = target.read_text(encoding="utf-8") if target.exists() else ""
+    lines = [text.splitlines(keepends=True) for text in (present, wanted)]
+    sys.stdout.writelines(difflib.unified_diff(lines[0], lines[1], target.name, "generated"))
+    return int(present != wanted)
