@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..memory import growth_kib
 from .rig import CHUNKS, WORKERS, Soak
 
 QUIET_S = 20.0
@@ -45,7 +46,7 @@ class Ledger:
     def lines(self) -> list[str]:
         """Return the figures in words."""
         groups = ", ".join(f"{ranks:04b}: {rounds:,}" for ranks, rounds in sorted(self.contributors.items()))
-        tenth, end = self.memory_kib[len(self.memory_kib) // 10], self.memory_kib[-1]
+        grown, at_tenth = growth_kib(self.memory_kib)
         return [
             f"rounds             {self.rounds:,}, compared on {WORKERS} workers",
             f"sent by workers    {self.sent:,}, of these {self.again:,} again",
@@ -55,7 +56,7 @@ class Ledger:
             f"events             {', '.join(f'{name} {count:,}' for name, count in self.events.items())}",
             f"contributors       {groups}",
             f"results from peers {self.asked:,}",
-            f"switch memory      {tenth:,} KiB after a tenth, {end:,} KiB at the end",
+            f"switch memory      {at_tenth:,} KiB after a tenth, from then on at most {grown:+,} KiB",
         ]
 
 

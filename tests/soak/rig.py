@@ -28,6 +28,7 @@ from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
 
+from ..memory import resident_kib
 from .member import Member, Place
 from .payloads import TABLE, TABLE16, Payloads
 
@@ -170,9 +171,3 @@ class Soak:
 def make_soak(stage: Bench, seed: int, report: Callable[[str], None] = lambda line: None) -> Soak:
     """Return a soak on a bench; `report` gets a line at every hundredth of it."""
     return Soak(stage, Payloads(WORKERS, seed), random.Random(seed), report)
-
-
-def resident_kib(pid: int) -> int:
-    """Return the resident memory of a process."""
-    with open(f"/proc/{pid}/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
