@@ -112,7 +112,7 @@ def _quiet(soak: Soak) -> dict[int, dict[str, Any]]:
             while member.receive():
                 pass
         ports = soak.bench.management.list_ports()
-        dropped = _kernel_drops()
+        dropped = kernel_drops()
         missing = []
         for member in soak.bench.members:
             port = ports[member.rank + 1]
@@ -126,7 +126,7 @@ def _quiet(soak: Soak) -> dict[int, dict[str, Any]]:
         time.sleep(POLL_S)
 
 
-def _kernel_drops() -> dict[int, int]:
-    """Return what the kernel dropped for want of buffer, by local UDP port."""
-    rows = [line.split() for line in Path("/proc/net/udp").read_text().splitlines()[1:]]
+def kernel_drops() -> dict[int, int]:
+    """Return what the kernel dropped for want of buffer, by local UDP port, where this thread is."""
+    rows = [line.split() for line in Path("/proc/thread-self/net/udp").read_text().splitlines()[1:]]
     return {int(row[1].rpartition(":")[2], 16): int(row[-1]) for row in rows}

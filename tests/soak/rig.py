@@ -15,7 +15,7 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -166,6 +166,12 @@ class Soak:
         asked = sum(member.asked for member in self.bench.members)
         again = sum(member.worker.statistics.retransmits for member in self.bench.members)
         return f"{again:,} sent again, {asked:,} results from peers, switch {self.memory_kib[-1:]} KiB"
+
+
+def next_job(stage: Bench) -> Bench:
+    """End the job and begin it anew, in a new epoch."""
+    stage.controller.delete_job(stage.job)
+    return replace(stage, job=stage.controller.create_job(stage.job.spec))
 
 
 def make_soak(stage: Bench, seed: int, report: Callable[[str], None] = lambda line: None) -> Soak:
