@@ -4,6 +4,7 @@
 python -m tests.fuzz --frames 10000000              native code, every 500th batch beside the interpreter
 python -m tests.fuzz --frames 10000000 --seed 2
 python -m tests.fuzz --live 500000                  datagrams at a running switch process
+python -m tests.fuzz --bmv2 20000                   frames through bmv2
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ..memory import growth_kib
 from ..soak.rig import WORKERS, bench, make_soak, next_job
 from .corpus import Frames
 from .live import Siege
+from .reference import compare, reference
 from .rig import BATCH, Rig, Sent
 from .twin import Twin
 
@@ -32,9 +34,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--every", type=int, default=500, help="of so many batches one goes through the interpreter")
     parser.add_argument("--live", type=int, metavar="DATAGRAMS", help="only this: so many at a switch process")
+    parser.add_argument("--bmv2", type=int, metavar="FRAMES", help="only this: so many through bmv2")
     options = parser.parse_args()
     if options.live:
         live(options.live, options.seed)
+    elif options.bmv2:
+        beside_bmv2(options.bmv2, options.seed)
     else:
         fuzz(options)
 
@@ -74,6 +79,16 @@ def live(datagrams: int, seed: int) -> None:
     print(f"  events   {', '.join(f'{name} {count:,}' for name, count in events.items() if count)}")
     print(f"  memory   {at_tenth:,} KiB after a tenth, from then on at most {grown:+,} KiB")
     print(f"  then {SUMS_AFTERWARDS:,} UPDATEs of a new job, every sum right", flush=True)
+
+
+def beside_bmv2(frames: int, seed: int) -> None:
+    """Send frames through bmv2."""
+    began = time.monotonic()
+    with reference() as beside:
+        met, drops = compare(beside, seed, frames, lambda line: print(line, flush=True))
+    print(f"seed {seed}: {time.monotonic() - began:.0f} s, no difference")
+    print(f"  {', '.join(f'{what} {count:,}' for what, count in met.items())}")
+    print(f"  drops {', '.join(f'{reason.name} {count:,}' for reason, count in sorted(drops.items()))}")
 
 
 if __name__ == "__main__":

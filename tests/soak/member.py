@@ -18,8 +18,8 @@ from hopsum.wire import Kind
 RECEIVE_BUFFER_BYTES = 4 << 20
 DATAGRAM_BYTES_MAX = 2048
 DATAGRAMS_PER_TURN = 64
-_KIND_AT, _RANK_AT, _SLOT_AT, _ROUND_AT = 1, 4, 6, 12
-_SLOT, _ROUND = struct.Struct("!H"), struct.Struct("!I")
+_KIND_AT, _RANK_AT, _SLOT_AT = 1, 4, 6
+_SLOT_EPOCH_ROUND = struct.Struct("!HII")
 
 Place = tuple[int, int]
 """Slot and round."""
@@ -35,7 +35,7 @@ class Member:
         self.socket.bind(("127.0.0.1", 0))
         self.socket.connect(switch)
         self.socket.setblocking(False)
-        self.sent = self.received = self.asked = self.late_stale = 0
+        self.sent = self.received = self.asked = 0
         self.kept: dict[Place, bytes] = {}
         """RESULTs by place, until everybody has them."""
         self.done: dict[int, AllReduceDone] = {}
@@ -83,17 +83,19 @@ class Member:
         return arrived
 
     def _take(self, datagram: bytes, now: float, peers: list[Member]) -> None:
-        place = (_SLOT.unpack_from(datagram, _SLOT_AT)[0], _ROUND.unpack_from(datagram, _ROUND_AT)[0])
-        if datagram[_KIND_AT] == Kind.STALE:
-            if place in self.kept or self._is_settled(place):
-                self.late_stale += 1
-            else:
-                datagram = self._ask(place, peers)
-        if datagram[_KIND_AT] == Kind.RESULT and not self._is_settled(place):
-            self.kept.setdefault(place, datagram)
+        slot, epoch, round_ = _SLOT_EPOCH_ROUND.unpack_from(datagram, _SLOT_AT)
+        place = (slot, round_)
+        if epoch == self.worker.membership.epoch:  # else of the job before this one: the worker ignores it
+            if datagram[_KIND_AT] == Kind.STALE:
+                datagram = self._ask(place, peers, datagram)
+            if datagram[_KIND_AT] == Kind.RESULT and not self._is_settled(place):
+                self.kept.setdefault(place, datagram)
         self.worker.receive_datagram(datagram, now)
 
-    def _ask(self, place: Place, peers: list[Member]) -> bytes:
+    def _ask(self, place: Place, peers: list[Member], stale: bytes) -> bytes:
+        """Return a peer's RESULT, or the STALE if it is about a round that this worker does not lack."""
+        if place in self.kept or self._is_settled(place):
+            return stale
         self.asked += 1
         found = [peer.kept[place] for peer in peers if place in peer.kept]
         assert found, f"rank {self.rank} lacks {place} (slot, round), the switch has moved on, and no peer has it"
