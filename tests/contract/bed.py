@@ -33,18 +33,20 @@ def worker(rank: int) -> WorkerConfig:
     return WorkerConfig(rank, 10 + rank % 8, 0x020000000100 + rank, 0x0A000001 + rank, 5000 + rank % 100)
 
 
-def make_jobs(rng: random.Random) -> tuple[JobConfig, ...]:
-    """Three jobs: of any quorum and all tables; without tables; of ranks at both ends of the bitmap."""
+def make_jobs(rng: random.Random, epoch: int = 7) -> tuple[JobConfig, ...]:
+    """Three jobs, of this epoch and the next two: of any quorum and all tables; without tables; of ranks at both ends
+    of the bitmap.
+    """
     count = rng.randint(1, 4)
     quorum = rng.randint(1, count)
     first = JobConfig(
-        7, 0, 0, 2, tuple(map(worker, range(count))), quorum=quorum, min_quorum=rng.randint(1, quorum),
+        epoch, 0, 0, 2, tuple(map(worker, range(count))), quorum=quorum, min_quorum=rng.randint(1, quorum),
         table=TABLE, table16=TABLE16, observers=(worker(64),),
     )  # fmt: skip
-    second = JobConfig(8, 5, 2, 1, tuple(map(worker, range(2))), quorum=2)
+    second = JobConfig(epoch + 1, 5, 2, 1, tuple(map(worker, range(2))), quorum=2)
     ranks = (0, 31, 32, 63)
     third = JobConfig(
-        9, 63, 2046, 2, tuple(map(worker, ranks)), quorum=rng.randint(2, 4), min_quorum=2,
+        epoch + 2, 63, 2046, 2, tuple(map(worker, ranks)), quorum=rng.randint(2, 4), min_quorum=2,
         table16=TABLE16, observers=(worker(0xFFFF), worker(65)),
     )  # fmt: skip
     return first, second, third
@@ -62,8 +64,23 @@ class Bed:
     def make(cls, rng: random.Random, backend: Callable[..., AnyEngine] = Engine, *, seed: int = 0) -> Bed:
         jobs = make_jobs(rng)
         bed = cls(backend(PROGRAM, seed=seed), FrameAggregator(SWITCH, jobs), jobs)
-        bed._configure()
+        bed.configure()
         return bed
+
+    def replace_jobs(self, jobs: tuple[JobConfig, ...]) -> None:
+        """End all jobs and begin these, which may have the slots of the others but none of their epochs."""
+        for old in self.jobs:
+            self.oracle.remove_job(old.epoch)
+        for name in ("jobs", "workers", "lookup", "rewrite"):
+            table = self.engine.tables[one(PROGRAM.tables, name)]
+            for entry in table.entries():
+                table.delete(entry.handle)
+        for group in range(1, len(self.jobs) + 1):
+            self.engine.multicast.delete(group)
+        self.jobs = jobs
+        for group, job in enumerate(jobs, 1):
+            self.oracle.add_job(job)
+            self._configure_job(job, group)
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         return [(output.port, output.frame) for output in self.engine.process(port, frame)]
@@ -105,7 +122,8 @@ class Bed:
         cells = self.engine.counters.read_all(one(PROGRAM.counters, name))
         return {index: cell.packets for index, cell in enumerate(cells) if cell.packets}
 
-    def _configure(self) -> None:
+    def configure(self) -> None:
+        """Write all entries and groups into the engine, whose tables are empty."""
         self._insert("switch_address", (SWITCH.ip,), "local", SWITCH.mac)
         for mac, port in SWITCH.forwarding.items():
             self._insert("l2", (mac,), "forward", port)

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from hopsum.wire._layout import HOPSUM_BYTES, HOPSUM_FIELDS, HOPSUM_STRUCT, WIRE_VERSION, Drop, Kind, Op
 from hopsum.wire.errors import WireError
 
 _STRUCT: Final = struct.Struct(HOPSUM_STRUCT)
+_VALUES: Final = attrgetter(*(field.name for field in HOPSUM_FIELDS))
 _KINDS: Final = frozenset(Kind)
 _OPS: Final = frozenset(Op)
 _WITHOUT_OP: Final = frozenset((Kind.PROBE, Kind.STATE))
@@ -48,7 +50,7 @@ class Header:
             WireError: a value does not fit its field; reason BAD_VALUE.
         """
         try:
-            return _STRUCT.pack(*astuple(self))
+            return _STRUCT.pack(*_VALUES(self))
         except struct.error:
             widths = {field.name: field.bits for field in HOPSUM_FIELDS}
             values = {name: getattr(self, name) for name in widths}

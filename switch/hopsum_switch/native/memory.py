@@ -48,6 +48,11 @@ class Cells(MutableSequence[int]):
         twin._rows = self._rows.copy()
         return twin
 
+    @property
+    def rows(self) -> Words:
+        """The memory itself: uint64[size, stride], the lowest word of an integer first."""
+        return self._rows
+
     def __len__(self) -> int:
         return len(self._rows)
 

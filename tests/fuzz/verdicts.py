@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of frames before any slot is looked at, written a third time: for whole arrays, and with no code of the
+oracle's or the program's.
+
+    a drop reason   the frame is dropped for it, and nothing else happens
+    FORWARD, FLOOD  it leaves as it came
+    ANSWER          ARP or echo request for the switch: an answer leaves, no slot is touched
+    SLOT            admitted: only such a frame may change a copy (or be dropped as OP_MISMATCH)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.protocol.aggregator import JobConfig
+from hopsum.wire import HOPSUM_UDP_PORT, WIRE_VERSION, Drop, Kind, Op
+from hopsum.wire._layout import (
+    ARP_FIELDS,
+    ETHERNET_FIELDS,
+    ETHERTYPE_ARP,
+    ETHERTYPE_IPV4,
+    HOPSUM_FIELDS,
+    ICMP_FIELDS,
+    IPV4_FIELDS,
+    PROTO_ICMP,
+    PROTO_UDP,
+    UDP_FIELDS,
+    Field,
+)
+
+from ..contract.bed import BROADCAST, STATION, SWITCH
+from .corpus import Frames
+from .fields import read
+from .mutations import IPV4_AT, UDP_AT
+
+FORWARD: Final = 100
+FLOOD: Final = 101
+ANSWER: Final = 102
+SLOT: Final = 103
+HOPSUM_AT: Final = 42
+PAYLOAD_AT: Final = 74
+UP_BYTES: Final = np.array((0, 512, 256, 1024, 1024, 1024, 1024, 1024))
+"""By op."""
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+
+class View:
+    """Header fields of frames, as if they were there."""
+
+    def __init__(self, frames: Frames) -> None:
+        self.frames = frames
+        self._all = np.arange(len(frames.lengths))
+
+    def __call__(self, fields: tuple[Field, ...], start: int, name: str) -> Ints:
+        """Return a field as int64; of `contributors` nobody asks."""
+        field = next(field for field in fields if field.name == name)
+        return read(self.frames.rows, self._all, start, field).astype(np.int64)
+
+    def hopsum(self, name: str) -> Ints:
+        """Return a field of the hopsum header."""
+        return self(HOPSUM_FIELDS, HOPSUM_AT, name)
+
+    def right_checksum(self) -> Bools:
+        """Say where the IPv4 header sums to ones."""
+        total = self.frames.rows[:, IPV4_AT:UDP_AT].copy().view(">u2").astype(np.int64).sum(axis=1)
+        return np.asarray((total % 0xFFFF == 0) & (total > 0))
+
+
+def verdicts(frames: Frames, jobs: tuple[JobConfig, ...]) -> Ints:
+    """Return a drop reason or one of the four words for each frame: int64[n]."""
+    view = View(frames)
+    arp, ping, service = _for_the_switch(view)
+    result = _plain(view)
+    result[arp] = ANSWER
+    result[ping] = np.where(view.right_checksum(), ANSWER, int(Drop.BAD_CHECKSUM))[ping]
+    result[service] = _admission(view, jobs)[service]
+    return result
+
+
+def _for_the_switch(view: View) -> tuple[Bools, Bools, Bools]:
+    lengths = view.frames.lengths
+    ethertype = view(ETHERNET_FIELDS, 0, "ethertype")
+    arp = (ethertype == ETHERTYPE_ARP) & (lengths >= HOPSUM_AT)
+    wanted = {"hardware": 1, "protocol": 0x0800, "hardware_bytes": 6, "protocol_bytes": 4, "operation": 1}
+    for name, value in {**wanted, "target_ip": SWITCH.ip}.items():
+        arp &= view(ARP_FIELDS, IPV4_AT, name) == value
+    ipv4 = (ethertype == ETHERTYPE_IPV4) & (lengths >= UDP_AT)
+    for name, value in {"version": 4, "ihl": 5, "fragment_offset": 0, "dst": SWITCH.ip}.items():
+        ipv4 &= view(IPV4_FIELDS, IPV4_AT, name) == value
+    ipv4 &= view(IPV4_FIELDS, IPV4_AT, "flags") & 1 == 0
+    protocol = view(IPV4_FIELDS, IPV4_AT, "protocol")
+    ping = ipv4 & (protocol == PROTO_ICMP) & (lengths >= UDP_AT + 4) & (view(ICMP_FIELDS, UDP_AT, "type") == 8)
+    to_service = view(UDP_FIELDS, UDP_AT, "dst_port") == HOPSUM_UDP_PORT
+    return arp, ping, ipv4 & (protocol == PROTO_UDP) & (lengths >= HOPSUM_AT) & to_service
+
+
+def _plain(view: View) -> Ints:
+    destination = np.where(view.frames.lengths >= 14, view(ETHERNET_FIELDS, 0, "dst"), 0)
+    known = (destination == STATION, destination == BROADCAST)
+    return np.select(known, (FORWARD, FLOOD), int(Drop.NO_ROUTE))
+
+
+def _admission(view: View, jobs: tuple[JobConfig, ...]) -> Ints:
+    """Return the verdict on datagrams to the service; the first condition that holds decides."""
+    lengths, hopsum = view.frames.lengths, view.hopsum
+    kind, op, length, flags = hopsum("kind"), hopsum("op"), hopsum("length"), hopsum("flags")
+    update, probe = kind == Kind.UPDATE, kind == Kind.PROBE
+    known_op = (op >= 1) & (op <= 7)
+    size = UP_BYTES[np.where(known_op, op, 0)]
+    announced = (hopsum("version") == WIRE_VERSION) & update & known_op & (length == size)
+    total, udp = view(IPV4_FIELDS, IPV4_AT, "total_length"), view(UDP_FIELDS, UDP_AT, "length")
+    fits = (total == udp + 20) & (udp == length + 40) & (length == np.where(update, size, 0))
+    cases: list[tuple[Bools, Drop]] = [
+        ((lengths < PAYLOAD_AT) | (announced & (lengths < PAYLOAD_AT + length)), Drop.TRUNCATED),
+        (~view.right_checksum(), Drop.BAD_CHECKSUM),
+        (hopsum("version") != WIRE_VERSION, Drop.BAD_VERSION),
+        (~(update | probe), Drop.BAD_KIND),
+        ((flags > 1) | (probe & (flags != 0)), Drop.BAD_FLAGS),
+        (~np.where(update, known_op, op == 0), Drop.BAD_OP),
+        (~fits, Drop.BAD_LENGTH),
+        *_membership(view, jobs, update, op),
+    ]
+    return np.select([condition for condition, _ in cases], [int(reason) for _, reason in cases], SLOT)
+
+
+def _membership(view: View, jobs: tuple[JobConfig, ...], update: Bools, op: Ints) -> list[tuple[Bools, Drop]]:
+    count = len(op)
+    epoch, rank = view.hopsum("epoch"), view.hopsum("worker")
+    known, member, observes = np.zeros((3, count), np.bool_)
+    port, address, udp_port, slots = np.zeros((4, count), np.int64)
+    tables = np.zeros((8, count), np.bool_)
+    for job in jobs:
+        of_job = epoch == job.epoch
+        known |= of_job
+        slots[of_job] = job.slots
+        tables[Op.LOOKUP_ADD8] |= of_job & (job.table is not None)
+        tables[Op.LOOKUP_ADD16] |= of_job & (job.table16 is not None)
+        for worker in (*job.workers, *job.observers):
+            at = of_job & (rank == worker.rank)
+            member |= at
+            observes |= at & (worker in job.observers)
+            port[at], address[at], udp_port[at] = worker.port, worker.ip, worker.udp_port
+    from_elsewhere = (view(IPV4_FIELDS, IPV4_AT, "src") != address) | (view(UDP_FIELDS, UDP_AT, "src_port") != udp_port)
+    has_table = (op > 2) | tables[np.clip(op, 0, 7), np.arange(count)]
+    return [
+        (~known, Drop.UNKNOWN_EPOCH),
+        (~member, Drop.UNKNOWN_WORKER),
+        (view.frames.ports != port, Drop.WRONG_PORT),
+        (from_elsewhere, Drop.WRONG_SOURCE),
+        (view.hopsum("slot") >= slots, Drop.BAD_SLOT),
+        (view.hopsum("round") == 0, Drop.BAD_ROUND),
+        (update & observes, Drop.OBSERVER),
+        (update & (op == Op.MAX32) & _top_bits(view), Drop.BAD_VALUE),
+        (update & ~has_table, Drop.NO_TABLE),
+    ]
+
+
+def _top_bits(view: View) -> Bools:
+    """Say where a lane of 32 bits has its top bit set."""
+    return np.asarray((view.frames.rows[:, PAYLOAD_AT : PAYLOAD_AT + 1024 : 4] & 0x80).any(axis=1))
