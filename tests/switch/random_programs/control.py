@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from p4.config.v1 import p4info_pb2
 from p4.v1.p4runtime_pb2 import Entity, FieldMatch, TableEntry, Update
 
-from ..core.builder import STANDARD_FIELDS, Json
+from ..core.builder import Json
 from .expressions import constant
-from .shape import METADATA, Shape
+from .shape import METADATA, STANDARD_BITS, Shape
 from .statements import GROUPS, PORTS
 
 _ACTION, _TABLE, _COUNTER, _DIRECT, _REGISTER = (kind << 24 for kind in (0x01, 0x02, 0x12, 0x13, 0x16))
-_BITS = {("standard_metadata", name): bits for name, bits, _ in STANDARD_FIELDS}
+_BITS = {("standard_metadata", name): bits for name, bits in STANDARD_BITS.items()}
 _BITS.update({("scalars", name): bits for name, bits in METADATA})
 
 

@@ -7,7 +7,7 @@ A `loose` maker leaves one mask in four away, so that intermediate values are ne
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..core.builder import Json, expression, hexstr
@@ -45,7 +45,8 @@ class ExpressionMaker:
 
     def value(self, bits: int, depth: int = 2) -> Json:
         """Return an expression of type bit<bits>."""
-        kinds = [self._sum, self._sum, self._bitwise, self._shifted, self._inverted, self._chosen, self._saturated]
+        kinds: list[Callable[[int, int], Json]] = [self._sum, self._sum]
+        kinds += [self._bitwise, self._shifted, self._inverted, self._chosen, self._saturated]
         kinds += [self._leaf, self._joined, self._product, self._quotient, self._truth]
         return self._leaf(bits, depth) if depth == 0 else self._rng.choice(kinds)(bits, depth - 1)
 
@@ -84,6 +85,11 @@ class ExpressionMaker:
         if operand.signed:
             return expression(rng.choice(COMPARISONS), operand.json, self.signed(operand.bits, below))
         return expression(rng.choice(COMPARISONS), operand.json, self.value(operand.bits, below))
+
+    def balanced(self) -> Json:
+        """Return a condition that is likely to hold for some frames and not for others."""
+        operand = self._rng.choice([o for o in self._operands if not o.signed])
+        return expression(self._rng.choice(["<", ">="]), operand.json, hexstr(constant(self._rng, operand.bits)))
 
     def index(self, size: int, *, inside: bool) -> Json:
         """Return the index of an array of `size` cells, a power of 2; one in eight may lie outside, unless `inside`."""

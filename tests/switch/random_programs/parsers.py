@@ -32,6 +32,8 @@ def _state(rng: random.Random, shape: Shape, number: int, names: list[str]) -> J
     header = shape.parsed[number]
     ops: list[Json] = [_op("extract", {"type": "regular", "value": header})]
     ops += [_random_op(rng, shape, header) for _ in range(rng.randrange(3))]
+    if number == 0:  # metadata that differs from frame to frame, for conditions and keys
+        ops += _copies(rng, shape, header)
     key, transitions = _select(rng, shape, header, names[number + 1 :])
     return {
         "name": names[number],
@@ -40,6 +42,13 @@ def _state(rng: random.Random, shape: Shape, number: int, names: list[str]) -> J
         "transition_key": key,
         "transitions": transitions,
     }
+
+
+def _copies(rng: random.Random, shape: Shape, header: str) -> list[Json]:
+    make = ExpressionMaker(rng, shape.fields(header), [])
+    chosen = [(name, bits) for name, bits in METADATA if rng.random() < 0.7]
+    values = [(name, make.signed(bits, 1) if name in SIGNED_METADATA else make.value(bits)) for name, bits in chosen]
+    return [_op("set", field("scalars", name), operand(value)) for name, value in values]
 
 
 def _op(op: str, *parameters: Json) -> Json:
@@ -72,7 +81,7 @@ def _random_op(rng: random.Random, shape: Shape, header: str) -> Json:
         return _op("set", field("scalars", name), {"type": "lookahead", "value": ahead})
     if kind < 9:
         # Holds unless two values meet, so that most frames go on.
-        check = make.condition(0) if rng.random() < 0.3 else _differs(rng, shape, header)
+        check = make.condition(0) if rng.random() < 0.1 else _differs(rng, shape, header)
         return _op("verify", check, hexstr(OWN_ERROR))
     return _op("advance", hexstr(8 * rng.randrange(1, 3)))
 
@@ -86,7 +95,7 @@ def _differs(rng: random.Random, shape: Shape, header: str) -> Json:
 
 def _select(rng: random.Random, shape: Shape, header: str, later: list[str]) -> tuple[list[Json], list[Json]]:
     """Return a key of fields and lookaheads with its cases: values, masks, and ranges cut into masks."""
-    default = {"type": "default", "value": None, "mask": None, "next_state": rng.choice([*later, None])}
+    default = {"type": "default", "value": None, "mask": None, "next_state": rng.choice([*later, *later[:2], None])}
     fields = [f for f in shape.headers[header] if not f.signed and f.bits <= 130 and f.name != CHECKSUM]
     if not later or not fields:
         return [], [default]
@@ -114,7 +123,8 @@ def _piece(rng: random.Random, shape: Shape, json: Json, bits: int) -> list[tupl
         mask = rng.getrandbits(bits)
         return [(value & mask, mask)]
     if kind == 1 and bits > 1:
-        return prefixes(*sorted((value, rng.getrandbits(bits))), bits)[:4]
+        low, high = sorted((value, rng.getrandbits(bits)))
+        return prefixes(low, high, bits)[:4]
     return [(value, full)]
 
 

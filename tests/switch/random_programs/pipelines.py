@@ -84,7 +84,7 @@ class PipelineMaker:
 
     def _guarded(self, following: str | None) -> str:
         """`if (h.isValid())` around a table or an action that uses its fields."""
-        header = self._rng.choice(self._shape.parsed)
+        header = self._rng.choice([*self._shape.parsed, *self._shape.parsed[:2]])
         if self._rng.random() < 0.5:
             inside = self._keyed([header], following)
         else:
@@ -107,7 +107,8 @@ class PipelineMaker:
     def _either(self, following: str | None) -> str:
         make = ExpressionMaker(self._rng, self._shape.operands(egress=self._egress), list(self._shape.headers))
         branches = [self._keyless(self._code.action([], self._body([])), following) for _ in range(2)]
-        return self._condition(make.condition(), branches[0], self._rng.choice([branches[1], following]))
+        condition = self._rng.choice([make.condition, make.balanced])()
+        return self._condition(condition, branches[0], self._rng.choice([branches[1], following]))
 
     def _condition(self, condition: Json, yes: str | None, no: str | None) -> str:
         number = self._code.number()
@@ -163,16 +164,17 @@ class PipelineMaker:
     def _keys(self, headers: Sequence[str]) -> list[Json]:
         rng = self._rng
         targets = [(name, f.name, f.bits) for name in headers for f in self._shape.headers[name] if not f.signed]
-        chosen = rng.sample(targets, min(len(targets), rng.choice([1, 1, 2, 3])))
+        chosen = rng.sample(targets, min(len(targets), rng.choice([1, 1, 1, 2, 3])))
         if rng.random() < 0.2:
             chosen.append(rng.choice([("standard_metadata", "ingress_port", 9), ("scalars", "m8", 8)]))
-        if rng.random() < 0.3:
+        if rng.random() < 0.2:
             chosen.append((rng.choice(self._shape.parsed), "$valid$", 1))
         kinds = ["exact", "exact", "lpm", "ternary", "range"] if len(chosen) == 1 else ["exact", "ternary", "range"]
         keys = []
         for header, name, bits in chosen:
             kind = "exact" if name == "$valid$" else rng.choice(kinds)
-            if kind == "range" and bits > RANGE_BITS or kind == "lpm" and self._shape.guarded and bits % 8:
+            whole = bits % 8 == 0 or not self._shape.guarded
+            if (kind == "range" and bits > RANGE_BITS) or (kind == "lpm" and not whole):
                 kind = "ternary"
             keys.append({"match_type": kind, "name": f"{header}.{name}", "target": [header, name], "mask": None})
         return keys

@@ -14,6 +14,19 @@ from .shape import CHECKSUM, COPY, METADATA, PARSED_BITS, REPORT, SIGNED_METADAT
 
 ALGORITHMS = ("crc16", "crc32", "crcCCITT", "csum16", "identity", "xor16")
 VERIFIED, UPDATED = "verified", "updated"
+UNUSED = (
+    "enums",
+    "extern_instances",
+    "field_lists",
+    "header_stacks",
+    "header_union_stacks",
+    "header_union_types",
+    "header_unions",
+    "learn_lists",
+    "meter_arrays",
+    "parse_vsets",
+)
+"""Sections that bmv2 wants even if they are empty."""
 
 
 def random_program(rng: random.Random, *, guarded: bool) -> tuple[Shape, Json]:
@@ -45,9 +58,7 @@ def random_program(rng: random.Random, *, guarded: bool) -> tuple[Shape, Json]:
             [f"{group}.{name}", ["standard_metadata", name]] for group, names in ALIASES.items() for name in names
         ],
     }
-    empty = ("header_stacks", "header_union_types", "header_unions", "header_union_stacks", "field_lists", "enums")
-    empty += ("parse_vsets", "meter_arrays", "learn_lists", "extern_instances")
-    return shape, {**data, **{name: [] for name in empty}}
+    return shape, {**data, **{name: [] for name in UNUSED}}
 
 
 def _headers(shape: Shape) -> Json:

@@ -27,7 +27,7 @@ class Reference:
         self._controller.set_pipeline("VERIFY_AND_COMMIT", p4info=case.info, program=case.program)
         for update in case.writes:
             self._controller.write(update)
-        found = [sorted(self._switch.process(port, frame)) for port, frame in case.frames]
+        found: list[Outputs] = [sorted(self._switch.process(port, frame)) for port, frame in case.frames]
         for update in case.writes:  # groups outlive the program
             if update.entity.HasField("packet_replication_engine_entry"):
                 self._controller.write(Update(type=Update.DELETE, entity=update.entity))

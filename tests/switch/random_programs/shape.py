@@ -22,7 +22,7 @@ STANDARD = ("ingress_port", "packet_length", "parser_error", "checksum_error", "
 EGRESS_STANDARD = (*STANDARD, "egress_port", "egress_rid")
 MAX_HEADER_BYTES = 500  # of all headers together: bmv2 has 512 bytes for what a frame grows by
 CHECKSUM = "sum"
-_BITS = {name: bits for name, bits, _ in STANDARD_FIELDS}
+STANDARD_BITS = {str(name): int(str(bits)) for name, bits, _ in STANDARD_FIELDS}
 
 
 class Field(NamedTuple):
@@ -67,7 +67,7 @@ class Shape:
         """Return what can be read where `headers` are valid."""
         found = [Operand(field_json("scalars", name), bits, name in SIGNED_METADATA) for name, bits in METADATA]
         names = EGRESS_STANDARD if egress else STANDARD
-        found += [Operand(field_json("standard_metadata", name), _BITS[name]) for name in names]
+        found += [Operand(field_json("standard_metadata", name), STANDARD_BITS[name]) for name in names]
         return found + self.fields(*headers)
 
     def fields(self, *headers: str) -> list[Operand]:
@@ -93,7 +93,7 @@ def random_shape(rng: random.Random, *, guarded: bool) -> Shape:
     wide = rng.choice([0, 512, 520, 1000, 2048])
     headers["h3"] = _padded([Field("wide", wide), Field("b", rng.choice([3, 8]))]) if wide else _fields(rng, 1, 20)
     headers[COPY] = headers["h0"]
-    standard = [Field(name, _BITS[name]) for name in EGRESS_STANDARD]
+    standard = [Field(name, STANDARD_BITS[name]) for name in EGRESS_STANDARD]
     headers[REPORT] = _padded([*standard, *(Field(name, bits, name in SIGNED_METADATA) for name, bits in METADATA)])
     assert sum(map(header_bytes, headers.values())) <= MAX_HEADER_BYTES
     registers = [Array(f"r{i}", rng.choice([2, 4, 16]), rng.choice([1, 8, 33, 64, 130, 600])) for i in range(2)]

@@ -55,16 +55,17 @@ class BodyMaker:
 
     def _statement(self, depth: int) -> None:
         kinds = [lambda: self._assign(self._rng.choice(self._targets))] * 6
-        kinds += [self._register, self._register, self._count, self._hash, self._truncate]
+        kinds += [self._register, self._register, self._count, self._count, self._hash, self._truncate]
         kinds += [] if self._egress else [self._send, self._send, self._multicast]
         kinds += [lambda: self._conditional(depth), lambda: self._conditional(depth)] if depth else []
         self._rng.choice(kinds)()
 
     def _conditional(self, depth: int) -> None:
         """Add an `if` of an action: a jump over the first branch, and one over the second."""
-        at = len(self.primitives)
-        self._add("_jump_if_zero", expression("b2d", None, self._make.condition()), hexstr(0))
-        if self._rng.random() < 0.3:
+        at, drops = len(self.primitives), self._rng.random() < 0.3
+        condition = self._make.balanced() if drops else self._make.condition()
+        self._add("_jump_if_zero", expression("b2d", None, condition), hexstr(0))
+        if drops:
             self._add("mark_to_drop", {"type": "header", "value": "standard_metadata"})
         else:
             self._statement(depth - 1)

@@ -18,7 +18,19 @@ from .cases import random_case
 from .summary import Summary
 
 PROGRAMS = 12 * int(os.environ.get("HOPSUM_SCALE", "1"))
-FRAMES = 200
+FRAMES = 300
+
+# Some parts of a random program cannot be met: a branch that nothing leads to, a table that matches everything.
+LEAST = {
+    "state": 0.9,
+    "transition": 0.8,
+    "hit or miss": 0.65,
+    "table action": 0.65,
+    "call": 0.65,
+    "condition": 0.7,
+    "drop": 0.3,
+    "counter": 0.15,
+}
 
 
 def compare(seed: int, summary: Summary) -> None:
@@ -52,9 +64,8 @@ def test_native_code_agrees_and_frames_meet_the_programs(capsys: pytest.CaptureF
         print(f"\n{summary.report()}")
     assert summary.mutations >= 0.9 * summary.frames
     assert summary.sent > 0.5 * summary.frames
-    least = {"state": 0.95, "transition": 0.75, "hit or miss": 0.75, "table action": 0.75, "call": 0.75}
-    for kind, share in {**least, "condition": 0.75, "drop": 0.4}.items():
-        assert summary.share(kind) >= share, f"{kind}\n{summary.report()}"
+    for kind, share in LEAST.items():
+        assert summary.share(kind) >= share, f"{kind}: less than {share:.0%}\n{summary.report()}"
 
 
 def test_a_seed_always_gives_the_same() -> None:

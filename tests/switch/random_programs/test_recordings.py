@@ -23,9 +23,11 @@ def test_both_engines_send_what_bmv2_sent(path: Path) -> None:
         outputs = sorted((output.port, output.frame) for output in pair.process(port, frame))
         assert outputs == expected, f"port {port}, frame {frame.hex()}"
     pair.same_state()
-    assert sum(map(len, recorded)) > len(recorded) / 4
+    assert any(recorded)
 
 
 def test_the_recordings_are_there_and_small() -> None:
+    outputs = [outs for path in recordings() for outs in load(path)[1]]
     assert len(recordings()) >= 8
+    assert sum(map(bool, outputs)) > len(outputs) / 2
     assert sum(path.stat().st_size for path in recordings()) < MAX_BYTES
