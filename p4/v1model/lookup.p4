@@ -3,8 +3,8 @@
 //
 // All lanes of a vector are looked up at once, by a polynomial over GF(2): value = c0 ^ c1 b0 ^ c2 b1 ^ c3 b1 b0 ^ c4 b2
 // ... ^ c15 b3 b2 b1 b0, where b3 .. b0 are the code's bits. Horner's rule needs 15 times c ^ (d & mask of a bit). The
-// coefficients come as action data, broadcast to all lanes: c_i is the exclusive or of the table's values at all j that
-// have no bit which i has not.
+// coefficients come as action data, broadcast to all lanes: c_i is the exclusive or of the table's values at all j whose
+// bits are among those of i.
 // A software switch pays more for an assignment to a wide variable than for a dozen operations: so masks that are used
 // once or twice are not put into one.
 

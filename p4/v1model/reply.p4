@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replies. ReplyHeader (ingress) turns the packet into a RESULT, STALE or STATE and chooses multicast or unicast;
-// Rewrite (egress) addresses every copy to its worker.
+// Replies. ReplyHeader (ingress) turns the packet into a RESULT, STALE or STATE and chooses multicast or unicast; it writes
+// all that is the same in every copy. Rewrite (egress) addresses every copy to its worker.
 
 // 20 bytes IPv4 + 8 UDP + 32 hopsum; 14 more of Ethernet make the frame.
 const bit<16> UDP_OVERHEAD_BYTES   = 40;
