@@ -10,10 +10,8 @@
 #define ADD16(lanes) ADD_LANES(HIGH16, lanes)
 #define ADD32(lanes) ADD_LANES(HIGH32, lanes)
 #define OR(lanes)    lanes = held | lanes;
-#define MAX32(lanes) \
-    ge = ((held | HIGH32) - lanes) & HIGH32;                    /* top bit where held >= lanes */ \
-    ge = ge - (ge >> 31) | ge;                                  /* widened to the lane */ \
-    lanes = lanes ^ ((held ^ lanes) & ge);
+#define NOT_LESS(lanes) ((((held | HIGH32) - lanes) & HIGH32) >> 31)    /* 1 where held >= lanes */
+#define MAX32(lanes) lanes = lanes ^ ((held ^ lanes) & LANE_MASK(NOT_LESS(lanes), HIGH32));
 
 // All four vectors of a copy, one after the other, in one action: a software switch pays for every table and condition.
 #define COMBINE_VECTOR(combine, values, lanes) \
@@ -33,7 +31,6 @@ control Aggregate(inout headers_t hdr, in metadata_t meta) {
     register<vector_t>(COPIES) values2;
     register<vector_t>(COPIES) values3;
     vector_t held;
-    vector_t ge;
 
     action write() {
         values0.write(meta.copy, hdr.lanes.v0);

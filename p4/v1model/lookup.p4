@@ -8,9 +8,8 @@
 // A software switch pays more for an assignment to a wide variable than for a dozen operations: so masks that are used
 // once or twice are not put into one.
 
-// Bit `k` of every lane, widened to the lane. `low` has every lane's lowest bit, `high` its highest: 0 + ~high leaves
-// ~high, and 1 + ~high is high, the opposite in every bit.
-#define BIT_MASK(words, k, low, high) ((((words >> k) & low) + ~high) ^ ~high)
+// Bit `k` of every lane, widened to the lane. `low` has every lane's lowest bit, `high` its highest.
+#define BIT_MASK(words, k, low, high) LANE_MASK((words >> k) & low, high)
 
 #define POLYNOMIAL1(c, d) (c ^ (d & m0))
 #define POLYNOMIAL2(c, d, e, f) (POLYNOMIAL1(c, d) ^ (POLYNOMIAL1(e, f) & m1))
