@@ -11,15 +11,11 @@ const bit<16> ARP_REPLY         = 2;
 
 control Address(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     bit<1>   is_asked;                  // something that the switch does for its own address
-    bit<1>   local_;
     mac_t    mac_;
     ipv4_t   address;
     bit<17>  sum;
 
-    action local(mac_t mac) {
-        local_ = 1;
-        mac_ = mac;
-    }
+    action local(mac_t mac) { mac_ = mac; }
 
     table switch_address {
         key = { address : exact @name("address"); }
@@ -57,8 +53,6 @@ control Address(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     }
 
     apply {
-        local_ = 0;
-        mac_ = 0;
         is_asked = 1;
         address = hdr.ipv4.dst;
         if (hdr.arp.isValid()) {
@@ -75,17 +69,18 @@ control Address(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             is_asked = 0;
         }
         if (is_asked == 1) {
-            switch_address.apply();
-        }
-        if (local_ == 1) {
-            if (hdr.udp.isValid()) {
-                meta.destination = DESTINATION_SERVICE;
-            } else if (hdr.arp.isValid()) {
-                answer_arp();
-            } else if (standard_metadata.checksum_error == 1) {
-                meta.drop_reason = DROP_BAD_CHECKSUM;
-            } else {
-                answer_echo();
+            switch (switch_address.apply().action_run) {
+                local: {
+                    if (hdr.udp.isValid()) {
+                        meta.destination = DESTINATION_SERVICE;
+                    } else if (hdr.arp.isValid()) {
+                        answer_arp();
+                    } else if (standard_metadata.checksum_error == 1) {
+                        meta.drop_reason = DROP_BAD_CHECKSUM;
+                    } else {
+                        answer_echo();
+                    }
+                }
             }
         }
     }

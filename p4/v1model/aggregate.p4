@@ -5,60 +5,68 @@
 // the exclusive or of both and the carry that arrived from below: (a & ~H) + (b & ~H) ^ ((a ^ b) & H).
 // MAX32 compares 31-bit lanes: (a | H) - b keeps H set exactly where a >= b and borrows from no neighbour.
 
-#define ADD_LANES(high) ((held & ~high) + (lanes & ~high)) ^ ((held ^ lanes) & high)
+#define ADD_LANES(high, lanes) lanes = ((held & ~high) + (lanes & ~high)) ^ ((held ^ lanes) & high);
+#define ADD8(lanes)  ADD_LANES(HIGH8, lanes)
+#define ADD16(lanes) ADD_LANES(HIGH16, lanes)
+#define ADD32(lanes) ADD_LANES(HIGH32, lanes)
+#define OR(lanes)    lanes = held | lanes;
+#define NOT_LESS(lanes) ((((held | HIGH32) - lanes) & HIGH32) >> 31)    /* 1 where held >= lanes */
+#define MAX32(lanes) lanes = lanes ^ ((held ^ lanes) & LANE_MASK(NOT_LESS(lanes), HIGH32));
 
-control Combine(in bit<8> op, in vector_t held, inout vector_t lanes) {
-    vector_t ge;
-    apply {
-        if (op == OP_LOOKUP_ADD8 || op == OP_ADD8) {
-            lanes = ADD_LANES(HIGH8);
-        } else if (op == OP_LOOKUP_ADD16 || op == OP_ADD16) {
-            lanes = ADD_LANES(HIGH16);
-        } else if (op == OP_ADD32) {
-            lanes = ADD_LANES(HIGH32);
-        } else if (op == OP_OR) {
-            lanes = held | lanes;
-        } else {                                                // OP_MAX32
-            ge = ((held | HIGH32) - lanes) & HIGH32;            // top bit where held >= lanes
-            ge = ge - (ge >> 31) | ge;                          // widened to the lane
-            lanes = lanes ^ ((held ^ lanes) & ge);
-        }
-    }
-}
-
-// One vector of all copies.
-control Values(in metadata_t meta, in bit<8> op, inout vector_t lanes) {
-    register<vector_t>(COPIES) values;
-    Combine() combine;
-    vector_t held;
-
-    apply {
-        if (meta.operation == OPERATION_WRITE) {
-            values.write(meta.copy, lanes);
-        } else {
-            values.read(held, meta.copy);
-            if (meta.operation == OPERATION_ADD) {
-                combine.apply(op, held, lanes);
-                values.write(meta.copy, lanes);
-            } else {
-                lanes = held;
-            }
-        }
-    }
+// All four vectors of a copy, one after the other, in one action: a software switch pays for every table and condition.
+#define COMBINE_VECTOR(combine, values, lanes) \
+    values.read(held, meta.copy); \
+    combine(lanes) \
+    values.write(meta.copy, lanes);
+#define COMBINE(combine) { \
+    COMBINE_VECTOR(combine, values0, hdr.lanes.v0) \
+    COMBINE_VECTOR(combine, values1, hdr.lanes.v1) \
+    COMBINE_VECTOR(combine, values2, hdr.lanes.v2) \
+    COMBINE_VECTOR(combine, values3, hdr.lanes.v3) \
 }
 
 control Aggregate(inout headers_t hdr, in metadata_t meta) {
-    Values() vector0;
-    Values() vector1;
-    Values() vector2;
-    Values() vector3;
+    register<vector_t>(COPIES) values0;
+    register<vector_t>(COPIES) values1;
+    register<vector_t>(COPIES) values2;
+    register<vector_t>(COPIES) values3;
+    vector_t held;
+
+    action write() {
+        values0.write(meta.copy, hdr.lanes.v0);
+        values1.write(meta.copy, hdr.lanes.v1);
+        values2.write(meta.copy, hdr.lanes.v2);
+        values3.write(meta.copy, hdr.lanes.v3);
+    }
+    action read() {
+        values0.read(hdr.lanes.v0, meta.copy);
+        values1.read(hdr.lanes.v1, meta.copy);
+        values2.read(hdr.lanes.v2, meta.copy);
+        values3.read(hdr.lanes.v3, meta.copy);
+    }
+    action add8()  COMBINE(ADD8)
+    action add16() COMBINE(ADD16)
+    action add32() COMBINE(ADD32)
+    action or()    COMBINE(OR)
+    action max32() COMBINE(MAX32)
 
     apply {
-        if (meta.operation != OPERATION_NONE) {
-            vector0.apply(meta, hdr.hopsum.op, hdr.lanes.v0);
-            vector1.apply(meta, hdr.hopsum.op, hdr.lanes.v1);
-            vector2.apply(meta, hdr.hopsum.op, hdr.lanes.v2);
-            vector3.apply(meta, hdr.hopsum.op, hdr.lanes.v3);
+        if (meta.operation == OPERATION_WRITE) {
+            write();
+        } else if (meta.operation == OPERATION_READ) {
+            read();
+        } else if (meta.operation == OPERATION_ADD) {
+            if (hdr.hopsum.op == OP_LOOKUP_ADD8 || hdr.hopsum.op == OP_ADD8) {
+                add8();
+            } else if (hdr.hopsum.op == OP_LOOKUP_ADD16 || hdr.hopsum.op == OP_ADD16) {
+                add16();
+            } else if (hdr.hopsum.op == OP_ADD32) {
+                add32();
+            } else if (hdr.hopsum.op == OP_OR) {
+                or();
+            } else {                                            // OP_MAX32
+                max32();
+            }
         }
     }
 }

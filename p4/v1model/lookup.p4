@@ -1,54 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 // LOOKUP_ADD8 and LOOKUP_ADD16: codes of 4 bits become lanes of 8 or 16 bits, by the job's table of 16 values.
 //
-// All lanes of a vector are looked up at once. Each of a code's four bits is widened to a whole-lane mask,
-// (b << lane bits) - b, which is all ones where b = 1; a tree of 15 two-way selections then picks the value. The table
-// comes as action data, broadcast to all lanes: t_i holds value i in every lane and x_i = t_i ^ t_(i+1), so that
-// t_i ^ (x_i & mask) selects between neighbours.
-// One expression per vector, and all in one action: a software switch pays for every assignment and every table.
+// All lanes of a vector are looked up at once, by a polynomial over GF(2): value = c0 ^ c1 b0 ^ c2 b1 ^ c3 b1 b0 ^ c4 b2
+// ... ^ c15 b3 b2 b1 b0, where b3 .. b0 are the code's bits. Horner's rule needs 15 times c ^ (d & mask of a bit). The
+// coefficients come as action data, broadcast to all lanes: c_i is the exclusive or of the table's values at all j whose
+// bits are among those of i.
+// A software switch pays more for an assignment to a wide variable than for a dozen operations: so masks that are used
+// once or twice are not put into one.
 
-// Mask of bit `k` of every lane of `bits` bits; `low` has the lowest bit of every lane, `b` is scratch.
-#define BIT_MASK(mask, words, k, bits, low) b = (words >> k) & low; mask = (b << bits) - b;
+// Bit `k` of every lane, widened to the lane. `low` has every lane's lowest bit, `high` its highest.
+#define BIT_MASK(words, k, low, high) LANE_MASK((words >> k) & low, high)
 
-// 16-way selection by the masks m0 (lowest bit) .. m3; n1 .. n3 are their complements.
-#define SELECT2(t, x) (t ^ (x & m0))
-#define SELECT4(ta, xa, tb, xb) ((SELECT2(ta, xa) & n1) | (SELECT2(tb, xb) & m1))
-#define SELECT16 \
-    (((SELECT4(t0, x0, t2, x2) & n2) | (SELECT4(t4, x4, t6, x6) & m2)) & n3) | \
-    (((SELECT4(t8, x8, t10, x10) & n2) | (SELECT4(t12, x12, t14, x14) & m2)) & m3)
+#define POLYNOMIAL1(c, d) (c ^ (d & m0))
+#define POLYNOMIAL2(c, d, e, f) (POLYNOMIAL1(c, d) ^ (POLYNOMIAL1(e, f) & m1))
 
 // The codes are the nibbles of `words` whose lowest bit is bit `k` of their lane.
-#define LOOKUP_VECTOR(words, k, bits, low, result) \
-    BIT_MASK(m0, words, (k + 0), bits, low) BIT_MASK(m1, words, (k + 1), bits, low) \
-    BIT_MASK(m2, words, (k + 2), bits, low) BIT_MASK(m3, words, (k + 3), bits, low) \
-    n1 = ~m1; n2 = ~m2; n3 = ~m3; \
-    result = SELECT16;
+#define LOOKUP_VECTOR(words, k, low, high, result) \
+    m0 = BIT_MASK(words, (k + 0), low, high); \
+    m1 = BIT_MASK(words, (k + 1), low, high); \
+    result = \
+        (POLYNOMIAL2(c0, c1, c2, c3) ^ (POLYNOMIAL2(c4, c5, c6, c7) & BIT_MASK(words, (k + 2), low, high))) ^ \
+        ((POLYNOMIAL2(c8, c9, c10, c11) ^ (POLYNOMIAL2(c12, c13, c14, c15) & BIT_MASK(words, (k + 2), low, high))) \
+            & BIT_MASK(words, (k + 3), low, high));
 
 #define TABLE_PARAMETERS \
-    vector_t t0, vector_t x0, vector_t t2, vector_t x2, vector_t t4, vector_t x4, vector_t t6, vector_t x6, \
-    vector_t t8, vector_t x8, vector_t t10, vector_t x10, vector_t t12, vector_t x12, vector_t t14, vector_t x14
+    vector_t c0, vector_t c1, vector_t c2, vector_t c3, vector_t c4, vector_t c5, vector_t c6, vector_t c7, \
+    vector_t c8, vector_t c9, vector_t c10, vector_t c11, vector_t c12, vector_t c13, vector_t c14, vector_t c15
 
 control Lookup(inout headers_t hdr, inout metadata_t meta) {
+    vector_t m0;
+    vector_t m1;
+
     action load_table8(TABLE_PARAMETERS) {
-        vector_t b;
-        vector_t m0; vector_t m1; vector_t m2; vector_t m3;
-        vector_t n1; vector_t n2; vector_t n3;
         hdr.lanes.setValid();
-        LOOKUP_VECTOR(hdr.codes8.group0, 4, 8, LOW8, hdr.lanes.v0)
-        LOOKUP_VECTOR(hdr.codes8.group0, 0, 8, LOW8, hdr.lanes.v1)
-        LOOKUP_VECTOR(hdr.codes8.group1, 4, 8, LOW8, hdr.lanes.v2)
-        LOOKUP_VECTOR(hdr.codes8.group1, 0, 8, LOW8, hdr.lanes.v3)
+        LOOKUP_VECTOR(hdr.codes8.group0, 4, LOW8, HIGH8, hdr.lanes.v0)
+        LOOKUP_VECTOR(hdr.codes8.group0, 0, LOW8, HIGH8, hdr.lanes.v1)
+        LOOKUP_VECTOR(hdr.codes8.group1, 4, LOW8, HIGH8, hdr.lanes.v2)
+        LOOKUP_VECTOR(hdr.codes8.group1, 0, LOW8, HIGH8, hdr.lanes.v3)
         hdr.codes8.setInvalid();
     }
     action load_table16(TABLE_PARAMETERS) {
-        vector_t b;
-        vector_t m0; vector_t m1; vector_t m2; vector_t m3;
-        vector_t n1; vector_t n2; vector_t n3;
         hdr.lanes.setValid();
-        LOOKUP_VECTOR(hdr.codes16.group0, 12, 16, LOW16, hdr.lanes.v0)
-        LOOKUP_VECTOR(hdr.codes16.group0, 8, 16, LOW16, hdr.lanes.v1)
-        LOOKUP_VECTOR(hdr.codes16.group0, 4, 16, LOW16, hdr.lanes.v2)
-        LOOKUP_VECTOR(hdr.codes16.group0, 0, 16, LOW16, hdr.lanes.v3)
+        LOOKUP_VECTOR(hdr.codes16.group0, 12, LOW16, HIGH16, hdr.lanes.v0)
+        LOOKUP_VECTOR(hdr.codes16.group0, 8, LOW16, HIGH16, hdr.lanes.v1)
+        LOOKUP_VECTOR(hdr.codes16.group0, 4, LOW16, HIGH16, hdr.lanes.v2)
+        LOOKUP_VECTOR(hdr.codes16.group0, 0, LOW16, HIGH16, hdr.lanes.v3)
         hdr.codes16.setInvalid();
     }
     action no_table() { meta.drop_reason = DROP_NO_TABLE; }

@@ -10,7 +10,7 @@ control Loss(in bit<9> port, out bit<1> is_lost) {
 
     action lose(bit<32> threshold) {        // probability = threshold / 2^32
         random(drawn, (bit<32>) 0, (bit<32>) 0xffffffff);
-        is_lost = drawn < threshold ? 1w1 : 1w0;
+        is_lost = (bit<1>) (drawn < threshold);
     }
 
     table loss {

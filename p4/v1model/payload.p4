@@ -81,6 +81,10 @@ struct metadata_t {
     bitmap_t contributors;
 }
 
+// All ones in the lanes that are 1, for lanes that are 0 or 1; `high` has the highest bit of every lane. 0 + ~high leaves
+// ~high, 1 + ~high is high, the opposite in every bit: nothing is carried from lane to lane.
+#define LANE_MASK(bits, high) (((bits) + ~high) ^ ~high)
+
 // One bit in every lane.
 const bit<64>   LOW8_64     = 0x0101010101010101;
 const bit<256>  LOW8_256    = LOW8_64 ++ LOW8_64 ++ LOW8_64 ++ LOW8_64;

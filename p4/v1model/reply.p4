@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replies. ReplyHeader (ingress) turns the packet into a RESULT, STALE or STATE and chooses multicast or unicast;
-// Rewrite (egress) addresses every copy to its worker.
+// Replies. ReplyHeader (ingress) turns the packet into a RESULT, STALE or STATE and chooses multicast or unicast; it writes
+// all that is the same in every copy. Rewrite (egress) addresses every copy to its worker.
 
 // 20 bytes IPv4 + 8 UDP + 32 hopsum; 14 more of Ethernet make the frame.
 const bit<16> UDP_OVERHEAD_BYTES   = 40;
@@ -28,6 +28,18 @@ control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_m
         hdr.hopsum.count = meta.state;
     }
 
+    action lower_headers() {
+        meta.new_ipv4 = 1;
+        hdr.ipv4.tos = 0;
+        hdr.ipv4.identification = 0;
+        hdr.ipv4.flags = 2;             // do not fragment
+        hdr.ipv4.ttl = REPLY_TTL;
+        hdr.ipv4.total_length = hdr.hopsum.length + IPV4_OVERHEAD_BYTES;
+        hdr.udp.src_port = HOPSUM_UDP_PORT;
+        hdr.udp.length = hdr.hopsum.length + UDP_OVERHEAD_BYTES;
+        hdr.udp.checksum = 0;           // the payload changed; 0 is "none" in IPv4
+    }
+
     apply {
         if (meta.reply == REPLY_NONE) {
             mark_to_drop(standard_metadata);
@@ -41,6 +53,7 @@ control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_m
             } else {
                 result();
             }
+            lower_headers();
             if (meta.reply == REPLY_RESULT) {
                 standard_metadata.mcast_grp = meta.group;
             } else {
@@ -56,7 +69,6 @@ control Rewrite(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         hdr.ethernet.dst = dst_mac;
         hdr.ipv4.src = src_ip;
         hdr.ipv4.dst = dst_ip;
-        hdr.udp.src_port = HOPSUM_UDP_PORT;
         hdr.udp.dst_port = dst_port;
     }
     action no_worker() { mark_to_drop(standard_metadata); }
@@ -71,25 +83,13 @@ control Rewrite(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         size = MAX_JOBS * ((bit<16>) MAX_WORKERS + 1);
     }
 
-    // Bytes behind the parsed headers (an Ethernet trailer, padding) would survive the deparser.
-    action lengths() {
-        meta.new_ipv4 = 1;
-        hdr.ipv4.tos = 0;
-        hdr.ipv4.identification = 0;
-        hdr.ipv4.flags = 2;             // do not fragment
-        hdr.ipv4.ttl = REPLY_TTL;
-        hdr.ipv4.total_length = hdr.hopsum.length + IPV4_OVERHEAD_BYTES;
-        hdr.udp.length = hdr.hopsum.length + UDP_OVERHEAD_BYTES;
-        hdr.udp.checksum = 0;           // the payload changed; 0 is "none" in IPv4
-        truncate((bit<32>) hdr.hopsum.length + FRAME_OVERHEAD_BYTES);
-    }
-
     apply {
         if (meta.reply == REPLY_RESULT) {
             hdr.hopsum.worker = standard_metadata.egress_rid;   // the group's instances are ranks
         }
         rewrite.apply();
-        lengths();
+        // Bytes behind the parsed headers (an Ethernet trailer, padding) would survive the deparser.
+        truncate((bit<32>) hdr.hopsum.length + FRAME_OVERHEAD_BYTES);
     }
 }
 

@@ -33,6 +33,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
     bit<64>  held_tag;
     bit<8>   held_op;
     bit<8>   event;
+    bit<32>  cell;
 
     action open()       { meta.operation = OPERATION_WRITE; event = EVENT_ADDED; }
     action open_close() { meta.operation = OPERATION_WRITE; event = EVENT_ADDED;     meta.reply = REPLY_RESULT; }
@@ -71,8 +72,9 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         }
     }
 
-    action count(bit<8> which) {
-        job_events.count((bit<32>) meta.job_index * (bit<32>) JOB_EVENTS + (bit<32>) which);
+    action count() {
+        cell = (bit<32>) meta.job_index * (bit<32>) JOB_EVENTS + (bit<32>) event;
+        job_events.count(cell);
     }
 
     action read() {
@@ -109,13 +111,15 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
                     meta.state = STATE_FINAL;
                 }
             }
-            count(EVENT_PROBED);
+            event = EVENT_PROBED;
+            count();
         } else {
             class_ = CLASS_OLD;
             if (held_tag[63:32] != hdr.hopsum.epoch || hdr.hopsum.round > held_tag[31:0]) {
                 class_ = CLASS_NEW;
                 if (held_tag[63:32] == hdr.hopsum.epoch && new_ctr != COUNT_FINAL) {
-                    count(EVENT_FAULT);
+                    event = EVENT_FAULT;
+                    count();
                 }
                 new_seen = 0;
                 new_contributors = 0;
@@ -139,7 +143,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
                 is_final = (bit<1>) (new_ctr == COUNT_FINAL);
                 is_last = (bit<1>) (new_ctr + 1 >= need);
                 decide.apply();
-                count(event);
+                count();
 
                 if (class_ == CLASS_NEW) {
                     tag.write(meta.copy, hdr.hopsum.epoch ++ hdr.hopsum.round);
@@ -153,7 +157,8 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
                     new_contributors = new_contributors | meta.worker_bit;
                     contributors.write(meta.copy, new_contributors);
                     if (meta.reply == REPLY_RESULT) {
-                        count(EVENT_COMPLETED);
+                        event = EVENT_COMPLETED;
+                        count();
                     }
                 }
                 if (meta.reply == REPLY_RESULT) {

@@ -6,6 +6,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import xor
 
 from hopsum.protocol.aggregator import JobConfig, SwitchConfig, WorkerConfig
 from hopsum.protocol.frame_aggregator import FrameAggregator
@@ -101,7 +103,7 @@ class Bed:
 
     def registers(self) -> list[tuple[int, ...]]:
         """Every copy: tag, op, seen, ctr, contributors, values."""
-        names = ["tag", "op", "seen", "ctr", "contributors", *(f"vector{i}.values" for i in range(VECTORS))]
+        names = ["tag", "op", "seen", "ctr", "contributors", *(f"values{i}" for i in range(VECTORS))]
         return list(zip(*(self.engine.registers.read_all(one(PROGRAM.registers, name)) for name in names), strict=True))
 
     def oracle_registers(self) -> list[tuple[int, ...]]:
@@ -154,10 +156,10 @@ class Bed:
 
 
 def broadcast(table: tuple[int, ...], lane_bytes: int) -> list[int]:
-    """Return the parameters of a table's action: each value, and its difference to the next, in every lane."""
+    """Return the parameters of a table's action: coefficient i, of all values whose code is a part of i, in every lane."""
     repeated = VECTOR_BYTES // lane_bytes
     lanes = [int.from_bytes(value.to_bytes(lane_bytes, "big") * repeated, "big") for value in table]
-    return [word for even in range(0, 16, 2) for word in (lanes[even], lanes[even] ^ lanes[even + 1])]
+    return [reduce(xor, (lanes[j] for j in range(16) if i & j == j)) for i in range(16)]
 
 
 def one(names: Iterable[str], last: str) -> str:

@@ -27,13 +27,21 @@ def lookup(job: Job) -> list[TableEntry]:
 
 
 def broadcast(table: Sequence[int], lane_bits: int) -> dict[str, int]:
-    """Return the action's parameters: for even i, `t<i>` is T[i] in every lane of a vector.
-
-    `x<i>` is T[i] ^ T[i + 1], by which the program selects between them.
-    """
+    """Return the action's parameters: `c<i>` is coefficient i of the table's polynomial in every lane of a vector."""
     ones = int.from_bytes((1).to_bytes(lane_bits // 8, "big") * (VECTOR_BITS // lane_bits), "big")
-    params = {}
-    for code in range(0, len(table), 2):
-        params[f"t{code}"] = table[code] * ones
-        params[f"x{code}"] = (table[code] ^ table[code + 1]) * ones
-    return params
+    return {f"c{number}": value * ones for number, value in enumerate(polynomial(table))}
+
+
+def polynomial(table: Sequence[int]) -> list[int]:
+    """Return coefficients over GF(2): T[code] is the exclusive or of all of them whose number is a part of `code`.
+
+    A number is a part of a code if it has no bit that the code has not. `table` has a power of two of values.
+    """
+    coefficients = list(table)
+    bit = 1
+    while bit < len(coefficients):
+        for number in range(len(coefficients)):
+            if number & bit:
+                coefficients[number] ^= coefficients[number ^ bit]
+        bit <<= 1
+    return coefficients
