@@ -156,7 +156,7 @@ class Bed:
 
 
 def broadcast(table: tuple[int, ...], lane_bytes: int) -> list[int]:
-    """Return the parameters of a table's action: coefficient i, of all values whose code is a part of i, in every lane."""
+    """Return the parameters of a table's action: in every lane coefficient i, of all values whose code is part of i."""
     repeated = VECTOR_BYTES // lane_bytes
     lanes = [int.from_bytes(value.to_bytes(lane_bytes, "big") * repeated, "big") for value in table]
     return [reduce(xor, (lanes[j] for j in range(16) if i & j == j)) for i in range(16)]
