@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hopsum.cli.bench.traffic import CODES
+from hopsum.wire import TABLE_ENTRIES
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.entries import (
     CounterValue,
@@ -19,7 +20,7 @@ from hopsum_controlplane.entries import (
     TableEntry,
     Update,
 )
-from hopsum_controlplane.tables.lookup import LOOKUP
+from hopsum_controlplane.tables.lookup import LOOKUP, polynomial
 
 SLOTS = 8
 """Outstanding per worker: a packet takes the program milliseconds."""
@@ -93,10 +94,7 @@ def _per_lane(update: Update) -> Iterator[TableEntry]:
     assert isinstance(entry, TableEntry)
     if not isinstance(update, Insert):
         return
-    values: list[int] = []
-    for code in range(0, 16, 2):
-        even = entry.params[f"t{code}"] & _BYTE
-        values += [even, even ^ entry.params[f"x{code}"] & _BYTE]
+    values = polynomial([entry.params[f"c{number}"] & _BYTE for number in range(TABLE_ENTRIES)])  # its own inverse
     for lane in range(CODES):
         for code, value in enumerate(values):
             key = {"epoch": entry.match["epoch"], "code": code}
