@@ -15,7 +15,7 @@ from ..contract.bed import PROGRAM, VECTOR_BYTES, VECTORS, Bed, one
 
 Words = NDArray[np.uint64]
 WIDTHS = {"tag": 64, "op": 8, "seen": 64, "ctr": 8, "contributors": 64}
-NAMES = (*WIDTHS, *(f"vector{number}.values" for number in range(VECTORS)))
+NAMES = (*WIDTHS, *(f"values{number}" for number in range(VECTORS)))
 DEAD_EPOCHS = 1 << 31
 """Epochs from here on are never admitted."""
 

@@ -7,6 +7,7 @@ What no frame can meet is named in `UNREACHABLE`, with the reason; whatever else
 from __future__ import annotations
 
 import random
+import re
 from functools import partial
 
 import numpy as np
@@ -23,20 +24,22 @@ from .rig import Rig, Sent, frame_of
 
 LOSS = 1 << 30
 """A quarter of the frames, each way."""
+_LINE = re.compile(r"(?<=\.p4)\(\d+\)")
+
 UNREACHABLE = {
     "table HopsumIngress.slot.decide: miss": "its constant entries cover every key",
     **dict.fromkeys(
         (
             "table HopsumEgress.rewrite.rewrite: miss",
             "table HopsumEgress.rewrite.rewrite: HopsumEgress.rewrite.no_worker",
-            "drop HopsumEgress.rewrite.no_worker v1model/reply.p4(62): mark_to_drop(standard_metadata)",
+            "drop HopsumEgress.rewrite.no_worker v1model/reply.p4: mark_to_drop(standard_metadata)",
         ),
         "only a control plane that admits a worker without its address gets there",
     ),
     "counter HopsumIngress.drops[0]": "NONE is not dropped",
     **{f"counter HopsumIngress.drops[{cell}]": "no reason has this number" for cell in range(len(Drop), 32)},
 }
-"""By part: why no frame meets it."""
+"""By part, without line numbers: why no frame meets it."""
 
 
 class Twin:
@@ -64,12 +67,16 @@ class Twin:
 
     def missed(self) -> set[str]:
         """Return the parts that were not met and could have been."""
-        return set(self.coverage.missed()) - UNREACHABLE.keys()
+        return self.unmet() - UNREACHABLE.keys()
+
+    def unmet(self) -> set[str]:
+        """Return the parts that were not met, without line numbers."""
+        return {_LINE.sub("", part) for part in self.coverage.missed()}
 
     def lines(self) -> list[str]:
         """Return the report in words."""
         counts = [line for line in self.coverage.report().splitlines() if not line.startswith("missed ")]
-        unmet = [f"missed {part}: {UNREACHABLE.get(part, 'NOT EXPLAINED')}" for part in self.coverage.missed()]
+        unmet = [f"missed {part}: {UNREACHABLE.get(part, 'NOT EXPLAINED')}" for part in sorted(self.unmet())]
         return [f"coverage over {self.frames:,} frames", *counts, *unmet]
 
     def lossy(self, seed: int, frames: int) -> None:
