@@ -127,10 +127,14 @@ control Word(in bit<8> lookup_id, in bit<8> operation, in bit<16> row,
     action do_read() { word = read.execute(row); }
     table access {
         key = { operation : ACCESS_KEY; }
-        actions = { do_write; do_add; do_read; }
-        const default_action = do_read;
-        size = 2;
-        const entries = { OPERATION_WRITE : do_write(); OPERATION_ADD : do_add(); }
+        actions = { do_write; do_add; do_read; @defaultonly NoAction; }   // a default action gets no hashed address
+        const default_action = NoAction;
+        size = 3;
+        const entries = {
+            OPERATION_WRITE : do_write();
+            OPERATION_ADD   : do_add();
+            OPERATION_READ  : do_read();
+        }
     }
     apply {
         lookup_left.apply();
