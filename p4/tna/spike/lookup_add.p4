@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spike, not product code: one pass of lookup and add on Tofino, to measure what fits (README.md, docs/adr/0012).
+// Spike, not product code: one pass of lookup and add on Tofino, to measure what fits (docs/adr/0012).
 // A pass takes CODES codes of 4 bits from the front of the payload, looks them up and adds them to CODES lanes of 8 bits,
 // four to a register of 32 bits; or it puts CODES lanes in front. Compile-time sizes:
 //   CODES     codes of a pass: 64, 128 or 256
 //   ENTRIES   of one lookup table: 256 for every job that looks up
 //   ROWS      of one register: slot copies times passes of a chunk
 //   WITH_SLOT the slot protocol's decision as a pass of its own, in the same stages
+// p4c-barefoot takes it preprocessed: cpp -P -D__TARGET_TOFINO__=1 -DCODES=64 -I <p4include> lookup_add.p4 > pass.p4, then
+// p4c-barefoot --nocpp --target tofino --arch tna -g -o out pass.p4 (2, tofino2 and t2na for Tofino 2).
 
 #include <core.p4>
 #if __TARGET_TOFINO__ == 2

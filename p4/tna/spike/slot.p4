@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spike, not product code: the slot protocol's decision in a pass of its own, for today's hopsum header (README.md).
+// Spike, not product code: the slot protocol's decision in a pass of its own, for the hopsum header as it is.
 // Every register is accessed at most once per packet, in this order: tag, seen (two), ctr, contributors (two).
 // Left out: checks of length, port, address and slot range; PROBE; the op of a copy; a leaf's rows.
 
