@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums float32 vectors over all workers of a job, through its switch.
 
-An all-reduce is two exchanges: the ranges of its blocks (MAX32), then its chunks (the codec's op). All ranks
-submit vectors of the same lengths in the same order; one thread serves them strictly one after the other, so
-that the stream of chunks is the same on all ranks whatever their timing.
+An all-reduce is the exchanges that the codec asks for: mostly the ranges of its blocks (MAX32), then its chunks.
+All ranks submit vectors of the same lengths in the same order; one thread serves them strictly one after the other,
+so that the stream of chunks is the same on all ranks whatever their timing.
 
     state    input                      next     also
     OPEN     submit                     OPEN     queued; its future cannot be cancelled
+    OPEN     AgreedError                OPEN     its future has the error, on all ranks alike
     OPEN     an all-reduce fails        FAILED   its future has the error; those queued behind it have EpochOver
     FAILED   submit                     FAILED   EpochOver
     any      close                      CLOSED   what is in progress or queued ends with AgentClosed
     CLOSED   submit                     CLOSED   AgentClosed
 
-Any failure ends the epoch for this agent, also one of the codec on this rank alone: the other ranks go on with
+Any other failure ends the epoch for this agent, also one of the codec on this rank alone: the other ranks go on with
 the stream, and this one has left it. What the failed all-reduces did not deliver is back in their error feedback.
 """
 
@@ -31,14 +32,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, CodecError, Context, ErrorFeedback, LookupTable, Reduction, make_codec
-from hopsum.codec.base import RANGE_LANES, require_vector
+from hopsum.codec import AgreedError, Codec, CodecError, Context, ErrorFeedback, LookupTable, make_codec
+from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, require_vector
 from hopsum.errors import EpochOver, HopsumError
 from hopsum.membership import JobMembership, read_membership
-from hopsum.protocol.worker import AllReduceDone, Timing
+from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.udp import UdpTransport
-from hopsum.wire import Op
 from hopsum.wire._layout import ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES
 
 TIMING: Final = Timing(retransmit_s=0.1, deadline_s=300.0)
@@ -89,8 +89,9 @@ class AgentStatistics:
     """What an agent has done since it was made."""
 
     allreduces: int = 0
-    """With a result, skipped ones included."""
+    """That came to an end on all ranks alike, skipped ones included."""
     skipped: int = 0
+    """Of those: without a mean, since some rank's vector was not finite or the codec could not recover it."""
     elements: int = 0
     traffic: Traffic = Traffic()
 
@@ -102,7 +103,7 @@ class AllReduceResult:
     mean: NDArray[np.float32]
     """float32[elements], the caller's; all NaN if skipped."""
     contributors: NDArray[np.uint64]
-    """[chunks of `codec.block_elements`], bitmap of the workers in each chunk's mean. Empty if skipped."""
+    """[chunks of the codec's last exchange], bitmap of the workers in each chunk's sum. Empty if skipped."""
     skipped: bool
     """Some rank's vector was not finite: no rank has a mean, error feedback is as it was before."""
     traffic: Traffic
@@ -177,15 +178,27 @@ class Agent:
         return replace(self._statistics, traffic=self._traffic())
 
     def allreduce(
-        self, x: NDArray[np.float32], *, feedback: ErrorFeedback | None = None, step: int | None = None
+        self,
+        x: NDArray[np.float32],
+        *,
+        feedback: ErrorFeedback | None = None,
+        step: int | None = None,
+        tensors: Tensors = (),
+        on_nonfinite: OnNonfinite = "error",
     ) -> AllReduceResult:
         """Return the mean of x over all workers; blocks until it is here. See `submit`, also for what it raises."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("allreduce in a callback of this agent's future would wait for itself: use submit")
-        return self.submit(x, feedback=feedback, step=step).result()
+        return self.submit(x, feedback=feedback, step=step, tensors=tensors, on_nonfinite=on_nonfinite).result()
 
     def submit(
-        self, x: NDArray[np.float32], *, feedback: ErrorFeedback | None = None, step: int | None = None
+        self,
+        x: NDArray[np.float32],
+        *,
+        feedback: ErrorFeedback | None = None,
+        step: int | None = None,
+        tensors: Tensors = (),
+        on_nonfinite: OnNonfinite = "error",
     ) -> Future[AllReduceResult]:
         """Queue an all-reduce and return its future, whose callbacks run in the agent's thread.
 
@@ -194,6 +207,9 @@ class Agent:
             feedback: adds what earlier all-reduces left behind, and is settled before the future is done; of the
                 same length, and touched by nobody else until then. Without one the error is lost.
             step: what randomness follows from, the same on all ranks; the agent counts if left out.
+            tensors: names and elements of what x consists of, for messages.
+            on_nonfinite: the same on all ranks. "error": if some rank's x has NaN or infinity, the future of every rank
+                has NonFiniteError; "skip": a result that says so. Either way the agent goes on.
 
         Raises:
             EpochOver: an earlier all-reduce failed. Make a new agent with a membership of a new epoch.
@@ -204,7 +220,8 @@ class Agent:
         require_vector(x)
         if feedback is not None and feedback.residual.shape != x.shape:
             raise CodecError(f"vector of {x.size} elements with an error feedback of {feedback.residual.size}")
-        task = _Task(x, feedback, Future())
+        require_on_nonfinite(on_nonfinite)
+        task = _Task(x, feedback, tensors, on_nonfinite, Future())
         task.future.set_running_or_notify_cancel()  # a cancelled one would be missing from the stream
         with self._lock:
             if self._closing.is_set():
@@ -241,6 +258,8 @@ class Agent:
             while (task := self._queue.get()) is not None:
                 try:
                     result = self._reduce(task)
+                except AgreedError as error:
+                    task.future.set_exception(error)
                 except BaseException as error:
                     self._fail(error)
                     task.future.set_exception(error)
@@ -253,37 +272,38 @@ class Agent:
         start, before = time.perf_counter(), self._traffic()
         try:
             self._require_epoch()
-            context = Context(self._seed, task.step, self.rank)
-            done, mean = self._exchange(Reduction(self.codec, task.x, context, task.feedback))
+            mean, contributors = self._exchange(task)
+        except AgreedError:
+            self._count(task, skipped=True)
+            raise
         except BaseException:
             task.give_back()
             raise
-        result = AllReduceResult(
+        self._count(task, skipped=mean is None)
+        return AllReduceResult(
             mean=np.full(task.x.size, np.nan, np.float32) if mean is None else mean,
-            contributors=np.zeros(0, np.uint64) if done is None else done.contributors,
+            contributors=contributors,
             skipped=mean is None,
             traffic=self._traffic() - before,
             seconds=time.perf_counter() - start,
         )
+
+    def _exchange(self, task: _Task) -> tuple[NDArray[np.float32] | None, NDArray[np.uint64]]:
+        """Return mean and contributors of the last exchange; no mean and nobody where all ranks skip."""
+        context = Context(self._seed, task.step, self.rank)
+        reduction = self.codec.start(
+            task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite
+        )
+        while (exchange := reduction.exchange) is not None:
+            done = self._transport.allreduce(exchange.op, exchange.payloads, exchange.counts())
+            reduction.take(done.results, done.contributors)
+        return reduction.mean, reduction.contributors
+
+    def _count(self, task: _Task, *, skipped: bool) -> None:
         counted = self._statistics
         self._statistics = AgentStatistics(
-            counted.allreduces + 1, counted.skipped + result.skipped, counted.elements + task.x.size
+            counted.allreduces + 1, counted.skipped + skipped, counted.elements + task.x.size
         )
-        return result
-
-    def _exchange(self, reduction: Reduction) -> tuple[AllReduceDone | None, NDArray[np.float32] | None]:
-        """Return the results of the second exchange and the mean, or twice None where all ranks skip."""
-        elements, block_elements = reduction.elements, self.codec.block_elements
-        ranges = reduction.range_payloads()
-        shared = self._transport.allreduce(
-            Op.MAX32, ranges, _counts(-(-elements // block_elements), len(ranges), RANGE_LANES)
-        )
-        payloads = reduction.take_ranges(shared.results)
-        if payloads is None:
-            return None, None
-        counts = _counts(elements, len(payloads), block_elements)
-        done = self._transport.allreduce(self.codec.op, payloads, counts)
-        return done, reduction.take_sums(done.results, done.contributors)
 
     def _require_epoch(self) -> None:
         """Raise what an all-reduce ends with that comes too late."""
@@ -323,6 +343,8 @@ class _Task:
 
     x: NDArray[np.float32]
     feedback: ErrorFeedback | None
+    tensors: Tensors
+    on_nonfinite: OnNonfinite
     future: Future[AllReduceResult]
     step: int = 0
 
@@ -352,13 +374,6 @@ class _ClosableLink:
 
     def close(self) -> None:
         self._link.close()
-
-
-def _counts(total: int, chunks: int, per_chunk: int) -> NDArray[np.int64]:
-    """Return the elements in use of each chunk: all, but for the last one."""
-    counts = np.full(chunks, per_chunk, np.int64)
-    counts[-1] = total - (chunks - 1) * per_chunk
-    return counts
 
 
 def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.agent import Agent, AllReduceResult, Traffic
-from hopsum.codec import CodecError, ErrorFeedback, best_table, make_codec
+from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, best_table, make_codec
 from hopsum.codec.table import expected_nmse
 from hopsum.transport.lossy import Mishaps
 from hopsum.wire import Op
@@ -123,13 +123,21 @@ def test_a_vector_that_is_not_finite_is_skipped_by_all(stack: ExitStack) -> None
     before = [each.residual.copy() for each in feedback]
     broken = vectors[1].copy()
     broken[2999] = np.inf
-    for result in reduce_all(agents, [vectors[0], broken], feedback):
-        assert result.skipped
-        assert np.isnan(result.mean).all()
+    futures = [
+        agent.submit(x, feedback=each, on_nonfinite="skip")
+        for agent, x, each in zip(agents, [vectors[0], broken], feedback, strict=True)
+    ]
+    for future in futures:
+        assert future.result(WAIT_S).skipped
+        assert np.isnan(future.result().mean).all()
+    raising = [agent.submit(x, feedback=e) for agent, x, e in zip(agents, [vectors[0], broken], feedback, strict=True)]
+    for future, text in zip(raising, ["another rank's vector", "rank 1: 1 of 3000 elements"], strict=True):
+        with pytest.raises(NonFiniteError, match=text):
+            future.result(WAIT_S)
     for each, residual in zip(feedback, before, strict=True):
         np.testing.assert_array_equal(each.residual, residual)
     assert not reduce_all(agents, vectors, feedback)[0].skipped
-    assert (agents[0].statistics.allreduces, agents[0].statistics.skipped) == (3, 1)
+    assert (agents[0].statistics.allreduces, agents[0].statistics.skipped) == (4, 2)
 
 
 def test_many_in_the_queue_make_one_stream(stack: ExitStack) -> None:

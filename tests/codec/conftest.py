@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from hopsum.codec import Codec, make_codec
+from hopsum.codec import make_codec
+from hopsum.codec.range_codec import RangeCodec
 
-MakeCodec = Callable[..., Codec]
+MakeCodec = Callable[..., RangeCodec]
 
 
 @pytest.fixture(params=["numpy", "numba"])
@@ -29,7 +30,9 @@ def codec_name(request: pytest.FixtureRequest) -> str:
 def make(codec_name: str, backend: str) -> MakeCodec:
     """Make the codec under test: `make(workers)`."""
 
-    def build(workers: int, **options: Any) -> Codec:
-        return make_codec(codec_name, workers=workers, backend=backend, **options)
+    def build(workers: int, **options: Any) -> RangeCodec:
+        made = make_codec(codec_name, workers=workers, backend=backend, **options)
+        assert isinstance(made, RangeCodec)
+        return made
 
     return build

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, Context, ErrorFeedback, Reduction, make_codec
+from hopsum.codec import Codec, Context, ErrorFeedback, make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.protocol.aggregator import Aggregator, JobConfig, WorkerConfig
 from hopsum.protocol.worker import AllReduceDone, Membership, Worker
-from hopsum.wire import Op
 
 from .vectors import layered
 
@@ -53,11 +52,13 @@ def test_all_reduce_through_the_aggregator(name: str) -> None:
     codec = make_codec(name, workers=WORKERS, backend="numpy")
     vectors = [layered(9000, seed=rank) for rank in range(WORKERS)]
     rack, kept = Rack(codec), [ErrorFeedback(9000) for _ in range(WORKERS)]
-    reductions = [Reduction(codec, x, Context(1, 0, r), kept[r]) for r, x in enumerate(vectors)]
-    ranges = rack.allreduce(Op.MAX32, [reduction.range_payloads() for reduction in reductions])
-    payloads = [r.take_ranges(done.results) for r, done in zip(reductions, ranges, strict=True)]
-    sums = rack.allreduce(codec.op, [payload for payload in payloads if payload is not None])
-    means = [r.take_sums(done.results, done.contributors) for r, done in zip(reductions, sums, strict=True)]
+    reductions = [codec.start(x, Context(1, 0, r), kept[r]) for r, x in enumerate(vectors)]
+    while (exchange := reductions[0].exchange) is not None:
+        payloads = [reduction.exchange.payloads for reduction in reductions if reduction.exchange is not None]
+        for reduction, done in zip(reductions, rack.allreduce(exchange.op, payloads), strict=True):
+            reduction.take(done.results, done.contributors)
+    means = [reduction.mean for reduction in reductions if reduction.mean is not None]
+    assert len(means) == WORKERS
     simulated = simulate_allreduce(codec, vectors, seed=1, step=0)
     assert simulated is not None
     assert {mean.tobytes() for mean in means} == {simulated[0].tobytes()}

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, CodecError, Context, LookupTable, SharedRanges, make_codec
+from hopsum.codec import CodecError, Context, LookupTable, SharedRanges, make_codec
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys, Steps
 from hopsum.codec.backends.reference import NumpyKernels
 from hopsum.codec.hashing import block_keys, derive_key, lane_bits, splitmix64
+from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.registry import self_check
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.table import optimal_table
@@ -30,7 +31,7 @@ from .vectors import encode_alone, layered, normal
 KEYS = BlockKeys(rotation=derive_key(1, 2), rounding=derive_key(3, 4), first=0)
 
 
-def phases(codec: Codec, x: NDArray[np.float32], context: Context, stretch: float) -> list[bytes]:
+def phases(codec: RangeCodec, x: NDArray[np.float32], context: Context, stretch: float) -> list[bytes]:
     own = codec.ranges(x)
     shared = SharedRanges(own.view(np.float32) * np.float32(stretch))
     payloads = codec.encode(x, own, shared, context)
@@ -56,6 +57,8 @@ def test_numba_equals_numpy(
     x = layered(elements, seed=elements) * np.float32(10.0**exponent)
     context = Context(seed, step, workers - 1)
     numpy, numba = (make_codec(name, workers=workers, backend=backend) for backend in ("numpy", "numba"))
+    assert isinstance(numpy, RangeCodec)
+    assert isinstance(numba, RangeCodec)
     if np.isinf(numpy.ranges(x).view(np.float32) * np.float32(stretch)).any():
         assert numpy.ranges(x).tobytes() == numba.ranges(x).tobytes()
         return
@@ -209,7 +212,7 @@ class OffByOne(NumpyKernels):
 
 
 def test_self_check_finds_a_wrong_code() -> None:
-    with pytest.raises(CodecError, match="payloads of backend broken"):
+    with pytest.raises(CodecError, match=r"exchange 2 \(LOOKUP_ADD8\) of backend broken"):
         self_check(Thc(4, kernels=OffByOne()), Thc(4, kernels=NumpyKernels()))
     self_check(Thc(4, kernels=NumpyKernels()), Thc(4, kernels=NumpyKernels()))
 

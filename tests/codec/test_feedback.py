@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from hopsum.codec import CodecError, Context, ErrorFeedback, Reduction
-from hopsum.codec.base import pack_ranges
-from hopsum.codec.feedback import State
+from hopsum.codec import CodecError, Context, ErrorFeedback, NonFiniteError
+from hopsum.codec.range_codec import RangeReduction, State
+from hopsum.codec.ranges import pack_ranges
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.wire import Op
 
@@ -16,6 +17,13 @@ from .conftest import MakeCodec
 from .vectors import layered, normal
 
 WORKERS = 4
+
+
+NOBODY = np.zeros(1, np.uint64)
+
+
+def payloads_of(reductions: list[RangeReduction]) -> list[NDArray[np.uint8]]:
+    return [reduction.exchange.payloads for reduction in reductions if reduction.exchange is not None]
 
 
 def feedbacks(elements: int) -> list[ErrorFeedback]:
@@ -44,15 +52,16 @@ def test_what_went_in_came_out_or_is_in_the_residuals(make: MakeCodec, loss: flo
 
 def test_quantisation_error_is_all_that_stays(make: MakeCodec) -> None:
     codec, kept, x = make(WORKERS), feedbacks(5000), layered(5000)
-    reductions = [Reduction(codec, x, Context(1, 1, rank), kept[rank]) for rank in range(WORKERS)]
-    shared, _ = simulate_switch(Op.MAX32, [reduction.range_payloads() for reduction in reductions])
-    payloads = [reduction.take_ranges(shared) for reduction in reductions]
+    reductions = [RangeReduction(codec, x, Context(1, 1, rank), kept[rank]) for rank in range(WORKERS)]
+    shared, everybody = simulate_switch(Op.MAX32, payloads_of(reductions))
+    for reduction in reductions:
+        reduction.take(shared, everybody)
     present = np.ones((WORKERS, -(-5000 // codec.block_elements)), np.bool_)
     present[2, 1] = False
-    results, contributors = simulate_switch(codec.op, [p for p in payloads if p is not None], codec.lookup, present)
+    results, contributors = simulate_switch(codec.op, payloads_of(reductions), codec.lookup, present)
     rows = slice(codec.block_elements, 2 * codec.block_elements)
     for reduction, feedback in zip(reductions, kept, strict=True):
-        reduction.take_sums(results, contributors)
+        reduction.take(results, contributors)
         assert reduction.state is State.DONE
         inside = reduction.context.rank != 2
         assert (feedback.residual[rows].tobytes() == x[rows].tobytes()) is not inside
@@ -71,23 +80,49 @@ def test_skipping_leaves_every_residual_untouched(make: MakeCodec) -> None:
     assert simulate_allreduce(codec, vectors, seed=1, step=2, feedback=kept) is not None
 
 
+def test_an_error_names_tensors_and_counts_on_the_rank_that_has_them(make: MakeCodec) -> None:
+    codec, kept, x = make(2), [ErrorFeedback(3000), ErrorFeedback(3000)], normal(3000)
+    for feedback in kept:
+        feedback.residual[:] = normal(3000, seed=2)
+    old, bad = kept[0].residual.tobytes(), x.copy()
+    bad[[5, 2200, 2999]] = np.nan, np.inf, -np.inf
+    tensors = [("first.weight", 1000), ("first.bias", 1000), ("second.weight", 1000)]
+    reductions = [
+        codec.start(v, Context(1, 1, rank), kept[rank], tensors=tensors) for rank, v in enumerate((bad, x))
+    ]
+    shared, everybody = simulate_switch(Op.MAX32, payloads_of(reductions))
+    named = r"rank 0: 3 of 3000 .* element 5 \(first.weight: 1 of 1000; second.weight: 2"
+    with pytest.raises(NonFiniteError, match=named) as own:
+        reductions[0].take(shared, everybody)
+    with pytest.raises(NonFiniteError, match="another rank's vector") as other:
+        reductions[1].take(shared, everybody)
+    assert (own.value.count, other.value.count) == (3, 0)
+    for reduction, feedback in zip(reductions, kept, strict=True):
+        assert (reduction.state, reduction.exchange, reduction.mean) == (State.SKIPPED, None, None)
+        assert feedback.residual.tobytes() == old
+        feedback.compensate(x)
+    with pytest.raises(CodecError, match="on_nonfinite='ignore': one of error, skip"):
+        codec.start(x, Context(1, 1, 0), on_nonfinite="ignore")  # type: ignore[arg-type]
+
+
 def test_a_bad_block_whose_range_came_too_late_delivers_nothing_of_it(make: MakeCodec) -> None:
     """The others' ranges are finite, so nobody skips: the block counts as zero, its residual stays."""
     codec, feedback, x = make(WORKERS), ErrorFeedback(3000), normal(3000)
     feedback.residual[:] = normal(3000, seed=2)
     old = feedback.residual.copy()
     x[5] = np.inf
-    reduction = Reduction(codec, x, Context(1, 1, 0), feedback)
+    reduction = RangeReduction(codec, x, Context(1, 1, 0), feedback)
     others = pack_ranges(codec.ranges(normal(3000, seed=3)))
-    payloads = reduction.take_ranges(others)
-    assert payloads is not None
+    reduction.take(others, NOBODY)
+    (payloads,) = payloads_of([reduction])
     results, _ = simulate_switch(codec.op, [payloads], codec.lookup)
-    reduction.take_sums(results, np.full(len(payloads), 0b1110, np.uint64))
+    reduction.take(results, np.full(len(payloads), 0b1110, np.uint64))
     rows = codec.block_elements
     assert feedback.residual[:rows].tobytes() == old[:rows].tobytes()
     np.testing.assert_array_equal(feedback.residual[rows:], x[rows:] + old[rows:])
-    alone = Reduction(codec, x, Context(1, 1, 0))
-    assert alone.take_ranges(others) is not None
+    alone = RangeReduction(codec, x, Context(1, 1, 0))
+    alone.take(others, NOBODY)
+    assert alone.exchange is not None
     assert np.isinf(x[5]), "without feedback the caller's vector is not written to"
 
 
@@ -96,14 +131,14 @@ def test_giving_up_returns_everything(make: MakeCodec) -> None:
     for step, phases in enumerate((1, 2)):
         x = normal(3000, seed=step)
         expected = x + feedback.residual
-        reduction = Reduction(codec, x, Context(1, step, 0), feedback)
+        reduction = RangeReduction(codec, x, Context(1, step, 0), feedback)
         if phases == 2:
-            reduction.take_ranges(reduction.range_payloads())
+            reduction.take(payloads_of([reduction])[0], NOBODY)
         reduction.abandon()
         assert reduction.state is State.GONE
         assert feedback.residual.tobytes() == expected.tobytes()
     bad = np.full(3000, np.nan, np.float32)
-    Reduction(codec, bad, Context(1, 9, 0), feedback).abandon()
+    RangeReduction(codec, bad, Context(1, 9, 0), feedback).abandon()
     assert feedback.residual.tobytes() == expected.tobytes()
 
 
@@ -149,5 +184,5 @@ def test_a_reduction_that_could_not_be_made_leaves_its_feedback_free(
     with monkeypatch.context() as patch:
         patch.setattr(codec, "ranges", broken)
         with pytest.raises(MemoryError):
-            Reduction(codec, x, context, feedback)
-    assert Reduction(codec, x, context, feedback).state is State.RANGES
+            RangeReduction(codec, x, context, feedback)
+    assert RangeReduction(codec, x, context, feedback).state is State.RANGES

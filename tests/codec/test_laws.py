@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopsum.codec import CodecError, Context, LookupTable, Reduction, SharedRanges
-from hopsum.codec.base import INFINITE, pack_ranges, read_ranges
+from hopsum.codec import CodecError, Context, LookupTable, SharedRanges
+from hopsum.codec.ranges import INFINITE, pack_ranges, read_ranges
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.table import optimal_table
 from hopsum.wire import Op
@@ -206,13 +206,30 @@ def test_any_range_from_infinity_on_is_skipped(lane: int) -> None:
     assert not read_ranges(payloads, 1).skipped
 
 
-def test_reduction_refuses_phases_out_of_turn(make: MakeCodec) -> None:
-    reduction = Reduction(make(1), normal(2000), CONTEXT)
-    with pytest.raises(CodecError, match="state RANGES"):
-        reduction.take_sums(np.zeros((2, 1024), np.uint8), only(0, 2))
-    reduction.take_ranges(reduction.range_payloads())
-    with pytest.raises(CodecError, match="state SUMS"):
-        reduction.take_ranges(reduction.range_payloads())
+def test_reduction_refuses_results_of_another_phase(make: MakeCodec) -> None:
+    codec = make(1)
+    reduction = codec.start(normal(2000), CONTEXT)
+    assert reduction.exchange is not None
+    with pytest.raises(CodecError, match="ranges of"):
+        reduction.take(np.zeros((200, 1024), np.uint8), only(0, 200))
+    reduction.take(reduction.exchange.payloads, only(0, 1))
+    with pytest.raises(CodecError, match="results of 2000 elements"):
+        reduction.take(np.zeros((200, 1024), np.uint8), only(0, 200))
     reduction.abandon()
     with pytest.raises(CodecError, match="nothing to give up"):
         reduction.abandon()
+    with pytest.raises(CodecError, match="state GONE: it takes no results"):
+        reduction.take(np.zeros((2, 1024), np.uint8), only(0, 2))
+
+
+@pytest.mark.parametrize("elements", [1, 255, 256, 257, 1024, 5000, 300_000])
+def test_an_exchange_counts_the_lanes_in_use(make: MakeCodec, elements: int) -> None:
+    codec = make(1)
+    reduction = codec.start(normal(elements), Context(1, 1, 0))
+    ranges = reduction.exchange
+    assert ranges is not None
+    assert int(ranges.counts().sum()) == -(-elements // codec.block_elements)
+    reduction.take(ranges.payloads, only(0, len(ranges.payloads)))
+    assert reduction.exchange is not None
+    assert int(reduction.exchange.counts().sum()) == elements
+    assert (reduction.exchange.counts() > 0).all()

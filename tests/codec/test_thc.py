@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hopsum.codec import CodecError, Context, LookupTable, make_codec
-from hopsum.codec.base import INFINITE
+from hopsum.codec.ranges import INFINITE
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.codec.table import best_table, expected_nmse, optimal_table
 from hopsum.codec.thc import HUGE, TINY, Thc

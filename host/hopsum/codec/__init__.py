@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codecs: a vector into chunks that a switch can add, and the added chunks into the mean. No I/O, no clock.
 
-    base        what a codec is; contexts, shared ranges, errors
+    base        what a codec is: reductions, their exchanges, contexts, errors
+    ranges      how large each block is, agreed upon by MAX32
+    range_codec codecs with one range per block, from the ranges to the mean
     thc         4-bit codes of a randomly rotated vector, looked up and added in 8-bit lanes
     fixed       32-bit fixed point, added exactly: the uncompressed yardstick
     table       optimal lookup tables, and the error to expect of them
-    feedback    error feedback with settlement, and one all-reduce from its ranges to its mean
+    feedback    error feedback
     registry    codecs by name; every codec is checked on a small vector when it is made
     backends    the arithmetic, in numpy and in numba, equal bit for bit
     simulate    what a switch makes of payloads, for checks and measurements
@@ -15,18 +17,22 @@ numba is imported when a codec with that backend is made, not before.
 
 from __future__ import annotations
 
-from hopsum.codec.base import Codec, CodecError, Context, SharedRanges
-from hopsum.codec.feedback import ErrorFeedback, Reduction
+from hopsum.codec.base import AgreedError, Codec, CodecError, Context, Exchange, NonFiniteError, Reduction
+from hopsum.codec.feedback import ErrorFeedback
+from hopsum.codec.ranges import SharedRanges
 from hopsum.codec.registry import CODECS, make_codec
 from hopsum.codec.table import LookupTable, best_table
 
 __all__ = [
     "CODECS",
+    "AgreedError",
     "Codec",
     "CodecError",
     "Context",
     "ErrorFeedback",
+    "Exchange",
     "LookupTable",
+    "NonFiniteError",
     "Reduction",
     "SharedRanges",
     "best_table",

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a codec is: two exchanges through the switch, then a mean.
+"""What a codec is: one all-reduce of one vector as a series of exchanges that a switch sums, then a mean.
 
-    own     = codec.ranges(x)                          one lane per block; +inf: "my block is not finite"
-    shared  = read_ranges(results of MAX32 over pack_ranges(own), len(own))
-              shared.skipped: no rank goes on, on all ranks alike; the all-reduce has no mean
-    up      = codec.encode(x, own, shared, context)    payloads of codec.op, one row per chunk
-    mean    = codec.decode(results, contributors, shared, elements, context)
-    mine    = codec.contribution(up, shared, elements, context)      what `up` added, for error feedback
+    reduction = codec.start(x, context, feedback)
+    while (exchange := reduction.exchange) is not None:       the same op and sizes on all ranks
+        results, contributors = the network's sum of exchange.payloads by exchange.op
+        reduction.take(results, contributors)
+    reduction.mean                                            the same bytes on all ranks; None: all ranks skip
 
-Laws, held by tests: x = contribution + quantisation error, up to float32; decode of one contributor is its
+Laws, held by tests: what a vector does not deliver is in its error feedback; decode of one contributor is its
 contribution; the mean is unbiased where nothing is truncated; lane sums never overflow; equal arguments give
 equal bytes, whatever the backend.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,33 @@ from hopsum.errors import HopsumError
 from hopsum.wire import MAX_WORKERS, Op
 from hopsum.wire.payload import SHAPES
 
-INFINITE: Final = 0x7F800000
-"""Bits of the float32 +inf: as a range it says that a block must not be summed."""
-RANGE_LANES: Final = SHAPES[Op.MAX32].elements
+if TYPE_CHECKING:
+    from hopsum.codec.feedback import ErrorFeedback
+
+Tensors = Sequence[tuple[str, int]]
+"""Names and elements of the tensors that a vector is made of, in order: for messages."""
+OnNonfinite = Literal["error", "skip"]
+"""What becomes of a vector with NaN or infinity on some rank: an error, or no mean; on all ranks alike."""
+ON_NONFINITE: Final = ("error", "skip")
 
 
 class CodecError(HopsumError):
     """A codec cannot be made so, or was handed what does not fit together. Nothing was changed."""
+
+
+class AgreedError(CodecError):
+    """An all-reduce has no mean, and every rank knows it from the same results: the next one can follow."""
+
+
+class NonFiniteError(AgreedError):
+    """Some rank's vector has NaN or infinity. No rank has a mean; residuals are as they were before.
+
+    `count`: elements of this rank's vector that are not finite, 0 if it was another's.
+    """
+
+    def __init__(self, message: str, count: int) -> None:
+        super().__init__(message)
+        self.count = count
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,72 +68,99 @@ class Context:
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class SharedRanges:
-    """The maximum over the workers of each block's range."""
+class Exchange(NamedTuple):
+    """Payloads for a switch to sum over the ranks; op and sizes are the same on all of them."""
 
-    values: NDArray[np.float32]
-    """[blocks], non-negative or +inf."""
+    op: Op
+    payloads: NDArray[np.uint8]
+    """uint8[chunks, up_bytes(op)]"""
+    lanes: int
+    """Lanes in use, over all chunks (bits for OR); only the last chunk may be partly filled."""
 
-    @property
-    def skipped(self) -> bool:
-        """Whether some rank announced a block that is not finite: then no rank sends anything."""
-        return bool(np.isinf(self.values).any())
+    def counts(self) -> NDArray[np.int64]:
+        """Return the lanes in use of each chunk, int64[chunks]."""
+        chunks, full = len(self.payloads), SHAPES[self.op].elements
+        counts = np.full(chunks, full, np.int64)
+        counts[-1] = self.lanes - (chunks - 1) * full
+        return counts
+
+
+class Reduction(Protocol):
+    """One all-reduce of one vector, without I/O."""
+
+    elements: int
+    exchange: Exchange | None
+    """What to sum next; None when it is over."""
+    mean: NDArray[np.float32] | None
+    """float32[elements] once it is over, the caller's; None before, and if it was skipped or given up."""
+    contributors: NDArray[np.uint64]
+    """[chunks of the last exchange], bitmap of the workers in the mean; empty before, and if it was skipped."""
+
+    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        """Take the RESULT payloads of the current exchange, uint8[chunks, down_bytes(op)], and go on.
+
+        Args:
+            results: the same on all ranks.
+            contributors: [chunks], bitmap of the workers in each sum.
+
+        Raises:
+            AgreedError: there is no mean, on all ranks alike; the reduction is over and the feedback free.
+            CodecError: nothing to take, or results of another shape; nothing was changed.
+        """
+
+    def abandon(self) -> None:
+        """Give up: there will be no result, so the whole vector goes back to the error feedback.
+
+        A vector that is not finite is forgotten instead, as if it had been skipped.
+
+        Raises:
+            CodecError: it is over already.
+        """
 
 
 class Codec(Protocol):
-    """Turns a vector into chunks whose sum a switch can make. Holds parameters only: any thread may use it."""
+    """Makes reductions. Holds parameters only: any thread may use it."""
 
     name: str
     backend: str
     workers: int
-    op: Op
-    """What the switch does with the chunks; ranges always take MAX32."""
-    block_elements: int
-    """Elements of a chunk, and of a block with a range of its own."""
     lookup: tuple[int, ...] | None
-    """The table that the job's switch needs; None where it needs none."""
+    """The table that the job's switch needs, 16 integers; None where it needs none."""
 
-    def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
-        """Return the range of each block, uint32[blocks]: bits of non-negative float32."""
-
-    def encode(
-        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: Context
-    ) -> NDArray[np.uint8]:
-        """Return UPDATE payloads, uint8[chunks, up_bytes(op)], a new array.
-
-        Args:
-            x: float32[elements], contiguous and finite; only read.
-            own: what `ranges` returned for it. A block whose own range exceeds the shared one (its ranges came
-                too late for the quorum) is made to fit; the rest of it is quantisation error.
-            shared: not skipped.
-        """
-
-    def decode(
+    def start(
         self,
-        results: NDArray[np.uint8],
-        contributors: NDArray[np.uint64],
-        shared: SharedRanges,
-        elements: int,
+        x: NDArray[np.float32],
         context: Context,
-    ) -> NDArray[np.float32]:
-        """Return the mean of the contributions, float32[elements], a new array.
+        feedback: ErrorFeedback | None = None,
+        *,
+        tensors: Tensors = (),
+        on_nonfinite: OnNonfinite = "error",
+    ) -> Reduction:
+        """Begin an all-reduce.
 
         Args:
-            results: RESULT payloads, uint8[chunks, down_bytes(op)].
-            contributors: [chunks], bitmap of the workers in each sum; divides by their number.
-        """
+            x: float32[elements], contiguous; only read. It must stay as it is until the reduction is over.
+            context: the same seed and step on all ranks.
+            feedback: adds what earlier all-reduces left behind, and is settled when this one is over.
+            tensors: what messages about x may name.
+            on_nonfinite: the same on all ranks. "error": `take` raises NonFiniteError on all of them; "skip": the
+                reduction ends without a mean. Either way residuals stay as they were, and bad gradients are gone.
 
-    def contribution(
-        self, payloads: NDArray[np.uint8], shared: SharedRanges, elements: int, context: Context
-    ) -> NDArray[np.float32]:
-        """Return what these UPDATE payloads add to the sum, float32[elements], a new array."""
+        Raises:
+            CodecError: no float32 vector, or the feedback is busy or of another length.
+        """
 
 
 def require_workers(workers: int) -> None:
     """Raise CodecError unless a job can have this many workers."""
     if not 1 <= workers <= MAX_WORKERS:
         raise CodecError(f"{workers} workers: a job has 1 to {MAX_WORKERS}")
+
+
+def require_on_nonfinite(on_nonfinite: str) -> None:
+    """Raise CodecError for a word that is no OnNonfinite."""
+    if on_nonfinite not in ON_NONFINITE:
+        raise CodecError(f"on_nonfinite={on_nonfinite!r}: one of {', '.join(ON_NONFINITE)}")
 
 
 def require_vector(x: NDArray[Any]) -> None:
@@ -135,29 +182,6 @@ def require_rows(array: NDArray[Any], rows: int, columns: int, what: str) -> Non
         )
     if not array.flags.c_contiguous:
         raise CodecError(f"{what}: rows lie {array.strides} bytes apart; pass a contiguous array")
-
-
-def require_ranges(ranges: NDArray[Any], blocks: int, what: str) -> None:
-    """Raise CodecError unless there is one range per block."""
-    if ranges.shape != (blocks,):
-        raise CodecError(f"{what} ranges: {list(ranges.shape)} for {blocks} blocks")
-
-
-def require_finite(own: NDArray[np.uint32]) -> None:
-    """Raise CodecError for own ranges with a block that is not finite."""
-    bad = np.flatnonzero(own >= INFINITE)
-    if bad.size:
-        raise CodecError(f"{bad.size} blocks to encode are not finite, the first is block {int(bad[0])}")
-
-
-def require_usable(shared: SharedRanges) -> None:
-    """Raise CodecError for ranges of a bucket that must be skipped."""
-    if shared.skipped:
-        blocks = np.flatnonzero(np.isinf(shared.values))
-        raise CodecError(
-            f"{blocks.size} of {shared.values.size} blocks are not finite on some rank, the first is block "
-            f"{int(blocks[0])}: skip this all-reduce on all ranks (SharedRanges.skipped)"
-        )
 
 
 def blocks_of(elements: int, block_elements: int) -> int:
@@ -194,21 +218,27 @@ def contributor_counts(contributors: NDArray[np.uint64], workers: int) -> NDArra
     return counts
 
 
-def pack_ranges(ranges: NDArray[np.uint32]) -> NDArray[np.uint8]:
-    """Return the MAX32 payloads of ranges, uint8[chunks, 1024]; lanes beyond the last block are 0."""
-    chunks = blocks_of(ranges.size, RANGE_LANES)
-    lanes = np.zeros(chunks * RANGE_LANES, ">u4")
-    lanes[: ranges.size] = ranges
-    return lanes.view(np.uint8).reshape(chunks, -1)
+def includes(contributors: NDArray[np.uint64], rank: int) -> NDArray[np.bool_]:
+    """Return in which sums a rank is, bool[chunks]."""
+    return (contributors.astype(np.uint64) >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
 
 
-def read_ranges(results: NDArray[np.uint8], blocks: int) -> SharedRanges:
-    """Read the ranges of `blocks` blocks from MAX32 RESULT payloads, uint8[chunks, 1024].
-
-    Raises:
-        CodecError: another number of chunks than these blocks have.
-    """
-    chunks = blocks_of(blocks, RANGE_LANES)
-    require_rows(results, chunks, RANGE_LANES * 4, f"ranges of {blocks} blocks")
-    bits = results.reshape(-1).view(">u4")[:blocks].astype(np.uint32)
-    return SharedRanges(np.minimum(bits, np.uint32(INFINITE)).view(np.float32))
+def nonfinite_error(x: NDArray[np.float32], tensors: Tensors, rank: int) -> NonFiniteError:
+    """Say which tensors of x are not finite; one that is finite here was not on another rank."""
+    bad = ~np.isfinite(x)
+    count = int(bad.sum())
+    hint = "no rank has a mean; on_nonfinite='skip' (a GradScaler needs it) returns NaN instead of this error"
+    if not count:
+        return NonFiniteError(f"another rank's vector is not finite, or out of range; rank {rank}'s is: {hint}", 0)
+    found, first = [], 0
+    for name, elements in tensors:
+        here = int(bad[first : first + elements].sum())
+        if here:
+            found.append(f"{name}: {here} of {elements}")
+        first += elements
+    where = "; ".join(found[:8]) + (f" and {len(found) - 8} more tensors" if len(found) > 8 else "")
+    return NonFiniteError(
+        f"rank {rank}: {count} of {x.size} elements are NaN or infinite, the first is element {int(bad.argmax())}"
+        f"{f' ({where})' if where else ''}: {hint}",
+        count,
+    )

@@ -18,19 +18,16 @@ from numpy.typing import NDArray
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import FIXED_BLOCK, Kernels
 from hopsum.codec.base import (
-    INFINITE,
     Context,
-    SharedRanges,
     blocks_of,
     contributor_counts,
     padded_rows,
-    require_finite,
-    require_ranges,
     require_rows,
-    require_usable,
     require_vector,
     require_workers,
 )
+from hopsum.codec.range_codec import RangeCodec
+from hopsum.codec.ranges import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
 from hopsum.wire import Op
 from hopsum.wire.payload import SHAPES
 
@@ -38,8 +35,8 @@ _SHAPE: Final = SHAPES[Op.ADD32]
 _FINEST_EXPONENT: Final = 126
 
 
-class Fixed:
-    """See the module; the contract is `hopsum.codec.base.Codec`. Contexts are not used: nothing is random."""
+class Fixed(RangeCodec):
+    """See the module; the contract is `RangeCodec`. Contexts are not used: nothing is random."""
 
     name = "fixed"
     op = Op.ADD32
@@ -56,7 +53,7 @@ class Fixed:
         self._limit = np.float32(2.0 ** (31 - self._worker_bits) - 2.0 ** (7 - self._worker_bits))
 
     def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
-        """Return the bits of each block's largest magnitude; see `Codec`."""
+        """Return the bits of each block's largest magnitude; see `RangeCodec`."""
         require_vector(x)
         bits = np.concatenate([self._kernels.peak_bits(part) for part in padded_rows(x, FIXED_BLOCK)])
         return np.asarray(np.minimum(bits, np.uint32(INFINITE)))
@@ -64,7 +61,7 @@ class Fixed:
     def encode(
         self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: Context
     ) -> NDArray[np.uint8]:
-        """Return big-endian integers; see `Codec`. Elements beyond a shared range that is too small are clamped."""
+        """Return big-endian integers; see `RangeCodec`. Elements beyond a shared range are clamped."""
         require_vector(x)
         blocks = blocks_of(x.size, FIXED_BLOCK)
         require_ranges(own, blocks, "own")
@@ -86,19 +83,29 @@ class Fixed:
         elements: int,
         context: Context,
     ) -> NDArray[np.float32]:
-        """Return the mean: the exact sum, divided and rounded to float32 once; see `Codec`."""
+        """Return the mean: the exact sum, divided and rounded to float32 once; see `RangeCodec`."""
         blocks = blocks_of(elements, FIXED_BLOCK)
         require_rows(results, blocks, _SHAPE.down_bytes, f"results of {elements} elements")
         require_ranges(contributors, blocks, "contributors instead of")
-        return self._divide(results, contributor_counts(contributors, self.workers), shared, elements)
+        counts = contributor_counts(contributors, self.workers).astype(np.float64)
+        return self._divide(results, counts, shared, elements)
 
     def contribution(
-        self, payloads: NDArray[np.uint8], shared: SharedRanges, elements: int, context: Context
+        self,
+        payloads: NDArray[np.uint8],
+        shared: SharedRanges,
+        elements: int,
+        context: Context,
+        included: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:
-        """Return what these integers stand for; see `Codec`."""
+        """Return what these integers stand for; see `RangeCodec`."""
         blocks = blocks_of(elements, FIXED_BLOCK)
         require_rows(payloads, blocks, _SHAPE.up_bytes, f"payloads of {elements} elements")
-        return self._divide(payloads, np.ones(blocks, np.int32), shared, elements)
+        counts = np.ones(blocks)
+        if included is not None:
+            require_ranges(included, blocks, "included blocks instead of")
+            counts[~included] = np.inf  # what is divided by it is 0
+        return self._divide(payloads, counts, shared, elements)
 
     def exponents(self, shared: SharedRanges, blocks: int) -> NDArray[np.int32]:
         """Return s of each block, int32[blocks]: its integers are x 2^s.
@@ -113,9 +120,9 @@ class Fixed:
         return exponents
 
     def _divide(
-        self, payloads: NDArray[np.uint8], counts: NDArray[np.int32], shared: SharedRanges, elements: int
+        self, payloads: NDArray[np.uint8], counts: NDArray[np.float64], shared: SharedRanges, elements: int
     ) -> NDArray[np.float32]:
-        divisors = np.ldexp(counts.astype(np.float64), self.exponents(shared, len(payloads)))
+        divisors = np.ldexp(counts, self.exponents(shared, len(payloads)))
         lanes = np.require(payloads.view(np.uint32), requirements="A")
         out = np.empty((len(payloads), FIXED_BLOCK), np.float32)
         self._kernels.fixed_decode(lanes, divisors, out)

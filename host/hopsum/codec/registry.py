@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.base import Codec, CodecError, Context, SharedRanges
+from hopsum.codec.base import Codec, CodecError, Context
+from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.fixed import Fixed
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc
+
+_CHECKED_ELEMENTS: Final = 3 * 1024 + 5
 
 CODECS: Final[dict[str, Callable[..., Codec]]] = {"thc": Thc, "fixed": Fixed}
 """Called with workers, the codec's own options, and `kernels`."""
@@ -39,35 +42,39 @@ def make_codec(name: str, *, workers: int, backend: str = "auto", **options: Any
 
 
 def self_check(codec: Codec, reference: Codec) -> None:
-    """Compare a codec with one of another backend on three and a bit blocks.
+    """Compare a codec with one of another backend on a small vector, exchange by exchange.
 
     A kernel from a stale cache, or one that the machine's compiler got wrong, would split the replicas of a job.
 
     Raises:
         CodecError: any byte differs; do not use this backend.
     """
-    elements = 3 * codec.block_elements + 5
-    x = np.random.default_rng(20230216).standard_t(3, elements).astype(np.float32)
-    x[: codec.block_elements] *= np.float32(1e-8)
-    found, expected = _steps(codec, x), _steps(reference, x)
-    for what, right in expected.items():
-        if found[what].shape != right.shape or found[what].tobytes() != right.tobytes():
+    x = np.random.default_rng(20230216).standard_t(3, _CHECKED_ELEMENTS).astype(np.float32)
+    x[:1024] *= np.float32(1e-8)
+    x[::3] = 0
+    for (what, found), (_, expected) in zip(_trace(codec, x), _trace(reference, x), strict=True):
+        if found.shape != expected.shape or found.tobytes() != expected.tobytes():
             raise CodecError(
-                f"codec {codec.name}: {what} of backend {codec.backend} differ from those of {reference.backend}; "
+                f"codec {codec.name}: {what} of backend {codec.backend} differs from that of {reference.backend}; "
                 "remove numba's cache (__pycache__ of hopsum/codec/backends) or use backend numpy"
             )
 
 
-def _steps(codec: Codec, x: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-    """Return what a codec makes of a vector that all ranks have, phase by phase."""
-    context = Context(seed=11, step=3, rank=codec.workers - 1)
-    own = codec.ranges(x)
-    shared = SharedRanges(own.view(np.float32) * np.float32(1.5))
-    payloads = codec.encode(x, own, shared, context)
-    results, everybody = simulate_switch(codec.op, [payloads] * codec.workers, codec.lookup)
-    return {
-        "ranges": own,
-        "payloads": payloads,
-        "contribution": codec.contribution(payloads, shared, x.size, context),
-        "mean": codec.decode(results, everybody, shared, x.size, context),
-    }
+def _trace(codec: Codec, x: NDArray[np.float32]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield what the last rank of a job makes of x, when rank 0 has twice as much of it."""
+    kept = ErrorFeedback(x.size)
+    last = codec.start(x, Context(11, 3, codec.workers - 1), kept)
+    ranks = [last] if codec.workers == 1 else [codec.start(x + x, Context(11, 3, 0)), last]
+    bits = np.array([0] if codec.workers == 1 else [0, codec.workers - 1], np.uint64)
+    number = 0
+    while (exchange := last.exchange) is not None:
+        number += 1
+        yield f"exchange {number} ({exchange.op.name})", exchange.payloads
+        payloads = [rank.exchange.payloads for rank in ranks if rank.exchange is not None]
+        results, _ = simulate_switch(exchange.op, payloads, codec.lookup)
+        contributors = np.full(len(results), np.bitwise_or.reduce(np.uint64(1) << bits), np.uint64)
+        for rank in ranks:
+            rank.take(results, contributors)
+    assert last.mean is not None
+    yield "the mean", last.mean
+    yield "the residual", kept.residual

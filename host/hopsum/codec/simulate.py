@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import Codec, CodecError, Context
-from hopsum.codec.feedback import ErrorFeedback, Reduction
+from hopsum.codec.base import Codec, CodecError, Context, Exchange
+from hopsum.codec.feedback import ErrorFeedback
 from hopsum.wire import Op
-from hopsum.wire.payload import lanes, unpack_codes
+from hopsum.wire.payload import SHAPES, lanes, unpack_codes
 
 
 def simulate_switch(
@@ -23,22 +23,28 @@ def simulate_switch(
     """Return RESULT payloads and contributors of one all-reduce.
 
     Args:
-        op: LOOKUP_ADD8, ADD32 or MAX32.
+        op: any of the switch program's.
         payloads: one uint8[chunks, up_bytes(op)] per rank.
-        table: for LOOKUP_ADD8.
+        table: for LOOKUP_ADD8 and LOOKUP_ADD16.
         present: bool[ranks, chunks], which contributions arrive; all if left out. Somebody is in every chunk.
     """
     stacked = np.stack(payloads)
     if present is None:
         present = np.ones(stacked.shape[:2], np.bool_)
-    if op == Op.LOOKUP_ADD8:
+    if SHAPES[op].has_codes:
         if table is None:
-            raise CodecError("LOOKUP_ADD8 needs a table")
-        values = np.asarray(table, np.uint8)[unpack_codes(stacked)]
+            raise CodecError(f"{Op(op).name} needs a table")
+        dtype = np.dtype(SHAPES[op].lane_dtype)
+        values = np.asarray(table, dtype)[unpack_codes(stacked, 8 * dtype.itemsize)]
     else:
         values = lanes(op, stacked)
     masked = np.where(present[:, :, None], values, values.dtype.type(0))
-    total = masked.max(axis=0) if op == Op.MAX32 else masked.sum(axis=0, dtype=values.dtype.newbyteorder("="))
+    if op == Op.MAX32:
+        total = masked.max(axis=0)
+    elif op == Op.OR:
+        total = np.bitwise_or.reduce(masked, axis=0)
+    else:
+        total = masked.sum(axis=0, dtype=values.dtype.newbyteorder("="))
     bits = np.uint64(1) << np.arange(len(stacked), dtype=np.uint64)
     contributors = np.where(present, bits[:, None], np.uint64(0)).sum(axis=0, dtype=np.uint64)
     return np.ascontiguousarray(total.astype(values.dtype)).view(np.uint8), contributors
@@ -51,16 +57,29 @@ def simulate_allreduce(
     seed: int,
     step: int,
     feedback: Sequence[ErrorFeedback] | None = None,
-    present: NDArray[np.bool_] | None = None,
+    present: NDArray[np.bool_] | Callable[[int, Exchange], NDArray[np.bool_] | None] | None = None,
 ) -> list[NDArray[np.float32]] | None:
-    """Return the mean as each rank decodes it, or None if the ranks skip; `present` as in `simulate_switch`."""
+    """Return the mean as each rank decodes it, or None if the ranks skip.
+
+    Args:
+        codec: of a job with at least as many workers as there are vectors.
+        vectors: one per rank.
+        seed, step: of the Context.
+        feedback: one per rank.
+        present: bool[ranks, chunks] of the last exchange, which contributions arrive; or a function that says so of
+            each exchange, by its number; all if left out.
+    """
     reductions = [
-        Reduction(codec, vector, Context(seed, step, rank), None if feedback is None else feedback[rank])
-        for rank, vector in enumerate(vectors)
+        codec.start(x, Context(seed, step, rank), None if feedback is None else feedback[rank], on_nonfinite="skip")
+        for rank, x in enumerate(vectors)
     ]
-    shared, _ = simulate_switch(Op.MAX32, [reduction.range_payloads() for reduction in reductions])
-    payloads = [payload for r in reductions if (payload := r.take_ranges(shared)) is not None]
-    if not payloads:
-        return None
-    results, contributors = simulate_switch(codec.op, payloads, codec.lookup, present)
-    return [reduction.take_sums(results, contributors) for reduction in reductions]
+    number = 0
+    while (exchange := reductions[0].exchange) is not None:
+        arrived = present(number, exchange) if callable(present) else present if exchange.op != Op.MAX32 else None
+        payloads = [reduction.exchange.payloads for reduction in reductions if reduction.exchange is not None]
+        results, contributors = simulate_switch(exchange.op, payloads, codec.lookup, arrived)
+        for reduction in reductions:
+            reduction.take(results, contributors)
+        number += 1
+    means = [reduction.mean for reduction in reductions if reduction.mean is not None]
+    return means or None

@@ -23,21 +23,18 @@ from numpy.typing import NDArray
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import INPUT_BITS, THC_BLOCK, BlockKeys, Kernels, Steps
 from hopsum.codec.base import (
-    INFINITE,
     CodecError,
     Context,
-    SharedRanges,
     blocks_of,
     contributor_counts,
     padded_rows,
-    require_finite,
-    require_ranges,
     require_rows,
-    require_usable,
     require_vector,
     require_workers,
 )
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
+from hopsum.codec.range_codec import RangeCodec
+from hopsum.codec.ranges import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
 from hopsum.codec.table import LookupTable, best_table
 from hopsum.wire import Op
 from hopsum.wire.payload import SHAPES
@@ -48,8 +45,8 @@ _SHAPE: Final = SHAPES[Op.LOOKUP_ADD8]
 _LANE_MAX: Final = 255
 
 
-class Thc:
-    """See the module; the contract is `hopsum.codec.base.Codec`. The switch needs `table.values` in the job."""
+class Thc(RangeCodec):
+    """See the module; the contract is `RangeCodec`. The switch needs `table.values` in the job."""
 
     name = "thc"
     op = Op.LOOKUP_ADD8
@@ -75,7 +72,7 @@ class Thc:
         self._steps = Steps.of(self.table.values)
 
     def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
-        """Return the root mean square of each block; see `Codec`."""
+        """Return the root mean square of each block; see `RangeCodec`."""
         require_vector(x)
         values = np.concatenate([self._kernels.root_mean_square(part) for part in padded_rows(x, THC_BLOCK)])
         bits = values.view(np.uint32)
@@ -85,7 +82,7 @@ class Thc:
     def encode(
         self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: Context
     ) -> NDArray[np.uint8]:
-        """Return packed codes; see `Codec`. A block whose own range exceeds the shared one is shrunk to it."""
+        """Return packed codes; see `RangeCodec`. A block whose own range exceeds the shared one is shrunk to it."""
         require_vector(x)
         blocks = blocks_of(x.size, THC_BLOCK)
         require_ranges(own, blocks, "own")
@@ -107,23 +104,33 @@ class Thc:
         elements: int,
         context: Context,
     ) -> NDArray[np.float32]:
-        """Return the mean; see `Codec`."""
+        """Return the mean; see `RangeCodec`."""
         blocks = blocks_of(elements, THC_BLOCK)
         require_rows(results, blocks, _SHAPE.down_bytes, f"results of {elements} elements")
         require_ranges(contributors, blocks, "contributors instead of")
         counts = contributor_counts(contributors, self.workers)
         self._require_sums(results, counts)
-        return self._rotate_back(results, counts, shared, elements, context)
+        return self._rotate_back(results, counts, self._factors(shared, counts), elements, context)
 
     def contribution(
-        self, payloads: NDArray[np.uint8], shared: SharedRanges, elements: int, context: Context
+        self,
+        payloads: NDArray[np.uint8],
+        shared: SharedRanges,
+        elements: int,
+        context: Context,
+        included: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:
-        """Return what codes add to a sum; see `Codec`."""
+        """Return what codes add to a sum; see `RangeCodec`."""
         blocks = blocks_of(elements, THC_BLOCK)
         require_rows(payloads, blocks, _SHAPE.up_bytes, f"payloads of {elements} elements")
         lanes = np.empty((blocks, _SHAPE.down_bytes), np.uint8)
         self._kernels.thc_lookup(payloads, self._steps, lanes)
-        return self._rotate_back(lanes, np.ones(blocks, np.int32), shared, elements, context)
+        counts = np.ones(blocks, np.int32)
+        factors = self._factors(shared, counts)
+        if included is not None:
+            require_ranges(included, blocks, "included blocks instead of")
+            factors[~included] = 0
+        return self._rotate_back(lanes, counts, factors, elements, context)
 
     def _require_sums(self, sums: NDArray[np.uint8], counts: NDArray[np.int32]) -> None:
         """Refuse sums that this table cannot make: 16-bit arithmetic relies on it, and ranks would diverge."""
@@ -139,13 +146,10 @@ class Thc:
         self,
         lanes: NDArray[np.uint8],
         counts: NDArray[np.int32],
-        shared: SharedRanges,
+        factors: NDArray[np.float32],
         elements: int,
         context: Context,
     ) -> NDArray[np.float32]:
-        require_ranges(shared.values, len(lanes), "shared")
-        require_usable(shared)
-        factors = self._factors(shared.values, counts)
         granularity = self.table.granularity
         out = np.empty(elements, np.float32)
         whole = elements // THC_BLOCK
@@ -165,10 +169,12 @@ class Thc:
         used = np.where(shared < TINY, np.inf, ranges.astype(np.float64))
         return (unit / used).astype(np.float32)
 
-    def _factors(self, shared: NDArray[np.float32], counts: NDArray[np.int32]) -> NDArray[np.float32]:
+    def _factors(self, shared: SharedRanges, counts: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return what rotated-back integers are multiplied with; 0 where the shared block is zero."""
+        require_ranges(shared.values, len(counts), "shared")
+        require_usable(shared)
         unit = self.table.bound / (32 * self.table.granularity)
-        used = np.where(shared < TINY, 0.0, shared.astype(np.float64))
+        used = np.where(shared.values < TINY, 0.0, shared.values.astype(np.float64))
         return (used * unit / counts).astype(np.float32)
 
 

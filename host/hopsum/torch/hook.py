@@ -17,8 +17,8 @@ def hook(state: State, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]
     """Average a bucket's gradients over the workers that are in the sum: `ddp.register_comm_hook(state, hook)`.
 
     The future's value is the bucket's buffer with the mean in it, in its own type. If some rank's gradients are not
-    finite it is all NaN on all ranks, which a GradScaler takes as the reason to skip the step. Whatever fails reaches
-    the future: `backward` raises RuntimeError with the text, `state.failure` has the exception.
+    finite, all ranks fail or have NaN in it, as `State.on_nonfinite` says. Whatever fails reaches the future:
+    `backward` raises RuntimeError with the text, `state.failure` has the exception.
     """
     buffer = bucket.buffer()
     arrived: torch.futures.Future[None] = torch.futures.Future(devices=[] if buffer.is_cpu else [buffer.device])

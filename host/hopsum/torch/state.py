@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Agent, AllReduceResult
+from hopsum.codec.base import OnNonfinite, require_on_nonfinite
 from hopsum.torch.residuals import Residuals
 
 _VERSION: Final = 1
@@ -57,10 +58,22 @@ class State:
         agent: sums; stays the caller's to close.
         module: the one that is trained, or the DistributedDataParallel around it.
         error_feedback: whether what a sum does not deliver is added to the next gradient.
+        on_nonfinite: the same on all ranks, when some rank's gradients have NaN or infinity. "error": `backward` raises
+            on all ranks, naming the parameters; "skip": the bucket is NaN on all ranks, which is what a GradScaler
+            takes as the reason to skip the step. Residuals stay as they were.
     """
 
-    def __init__(self, agent: Agent, module: nn.Module, *, error_feedback: bool = True) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        module: nn.Module,
+        *,
+        error_feedback: bool = True,
+        on_nonfinite: OnNonfinite = "error",
+    ) -> None:
+        require_on_nonfinite(on_nonfinite)
         self.error_feedback = error_feedback
+        self.on_nonfinite = on_nonfinite
         self.allreduces = 0
         """Buckets handed to the agent; the same on all ranks."""
         self.failure: BaseException | None = None
@@ -106,7 +119,13 @@ class State:
             raise ValueError(f"bucket of {buffer.numel()} elements for parameters of {sum(sizes)}")
         feedback = self._residuals.feedback(names, sizes) if self.error_feedback else None
         x = buffer.detach().to("cpu", torch.float32).contiguous().numpy()
-        future = self._agent.submit(x, feedback=feedback, step=self.allreduces)
+        future = self._agent.submit(
+            x,
+            feedback=feedback,
+            step=self.allreduces,
+            tensors=list(zip(names, sizes, strict=True)),
+            on_nonfinite=self.on_nonfinite,
+        )
         self.allreduces += 1
         self._pending = [*(each for each in self._pending if not each.done()), future]
         return future
@@ -159,11 +178,16 @@ class State:
         self.allreduces = state["allreduces"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"error_feedback": self.error_feedback, "state": self.state_dict()}
+        return {
+            "error_feedback": self.error_feedback,
+            "on_nonfinite": self.on_nonfinite,
+            "state": self.state_dict(),
+        }
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
         state: StateDict = pickled["state"]
-        self.error_feedback, self.failure = pickled["error_feedback"], None
+        self.error_feedback, self.on_nonfinite = pickled["error_feedback"], pickled["on_nonfinite"]
+        self.failure = None
         self.rank, self.allreduces = state["rank"], state["allreduces"]
         self._agent, self._names, self._pending = None, {}, []
         self._residuals = Residuals()

@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum.cli.bench.timing import Rate, commit, machine, measure, versions
-from hopsum.codec import CODECS, Codec, CodecError, Context, SharedRanges, make_codec
+from hopsum.codec import CODECS, CodecError, Context, SharedRanges, make_codec
+from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.table import expected_nmse
 from hopsum.codec.thc import Thc
@@ -49,9 +50,10 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"at least {MIN_RUNS} runs and 1024 elements, not {options.runs} and {elements}")
     backends = ["numpy", *(["numba"] if find_spec("numba") else [])]
     try:
-        codecs = [make_codec(name, workers=options.workers, backend=b) for name in CODECS for b in backends]
+        made = [make_codec(name, workers=options.workers, backend=b) for name in CODECS for b in backends]
     except CodecError as error:
         parser.error(str(error))
+    codecs = [codec for codec in made if isinstance(codec, RangeCodec)]
     report = run(codecs, elements, options.runs, options.seed)
     if options.json:
         print(json.dumps(report))
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def run(codecs: Sequence[Codec], elements: int, runs: int, seed: int) -> dict[str, Any]:
+def run(codecs: Sequence[RangeCodec], elements: int, runs: int, seed: int) -> dict[str, Any]:
     """Measure codecs and return what --json prints."""
     x = np.random.default_rng(seed).standard_normal(elements, dtype=np.float32)
     copy = np.empty_like(x)
@@ -82,11 +84,11 @@ def run(codecs: Sequence[Codec], elements: int, runs: int, seed: int) -> dict[st
     }
 
 
-def _label(codec: Codec, action: str) -> str:
+def _label(codec: RangeCodec, action: str) -> str:
     return f"{codec.name} {codec.backend} {action}"
 
 
-def _actions(codec: Codec, x: NDArray[np.float32], seed: int) -> dict[str, Callable[[], object]]:
+def _actions(codec: RangeCodec, x: NDArray[np.float32], seed: int) -> dict[str, Callable[[], object]]:
     """Return what is timed of a codec; the payloads of all ranks are this rank's."""
     context = Context(seed, 0, 0)
     own = codec.ranges(x)
@@ -102,7 +104,7 @@ def _actions(codec: Codec, x: NDArray[np.float32], seed: int) -> dict[str, Calla
     }
 
 
-def _row(codec: Codec, rates: dict[str, Rate], sample: NDArray[np.float32], seed: int) -> dict[str, Any]:
+def _row(codec: RangeCodec, rates: dict[str, Rate], sample: NDArray[np.float32], seed: int) -> dict[str, Any]:
     means = simulate_allreduce(codec, [sample] * codec.workers, seed=seed, step=1)
     assert means is not None
     row: dict[str, Any] = {"codec": codec.name, "backend": codec.backend}

@@ -21,6 +21,7 @@ from hopsum.cli.demo.worker import Plan, Trained, work
 from hopsum.cli.stage.crew import Crew, WorkerDied
 from hopsum.cli.stage.targets import SWITCH, InterfaceCounters, Stage, stage
 from hopsum.codec import CODECS, make_codec
+from hopsum.codec.range_codec import RangeCodec
 from hopsum_controlplane import Controller, ControlPlaneError, Job, JobSpec, write_membership
 from hopsum_topologies.errors import TopologyError
 
@@ -84,7 +85,7 @@ def run(plan: Plan, report: Report, console: Console) -> None:
     """Start the switch, make the job, train twice, fill the report."""
     console.print(f"preparing codec {plan.codec} (compiled once, then cached) ...")
     codec = make_codec(plan.codec, workers=plan.workers)  # here, before several processes would compile it at once
-    report.chunk_elements = codec.block_elements
+    report.chunk_elements = codec.block_elements if isinstance(codec, RangeCodec) else None
     console.print(f"starting the {report.target} switch and {plan.workers} workers ...")
     with stage(report.target, plan.workers) as scene:
         report.where = scene.where

@@ -32,8 +32,8 @@ class Report:
     accuracy_fp32: float = 0.0
     replicas_equal: bool = False
     parameters: int = 0
-    chunk_elements: int = 1
-    """Gradients in one packet of the codec."""
+    chunk_elements: int | None = None
+    """Gradients in one packet of the codec, where that is fixed."""
     interfaces: InterfaceCounters = field(default_factory=lambda: InterfaceCounters(0, 0, 0, 0))
     agents: InterfaceCounters = field(default_factory=lambda: InterfaceCounters(0, 0, 0, 0))
     """What the agents themselves counted."""
@@ -60,7 +60,7 @@ class Report:
     @property
     def all_through_switch(self) -> bool:
         """Whether the switch added as many chunks as the gradients have, and a range for each step's first."""
-        chunks = -(-self.parameters // self.chunk_elements) + 1
+        chunks = (-(-self.parameters // self.chunk_elements) if self.chunk_elements else 1) + 1
         return self.events["added"] >= self.workers * self.steps * chunks
 
     @property

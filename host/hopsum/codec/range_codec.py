@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codecs that need one range per block, and their all-reduce as a state machine without I/O.
+
+    sent    = codec.prepare(x, context)                  x itself, unless the rotation goes across blocks
+    own     = codec.ranges(sent)
+    shared  = read_ranges(results of MAX32 over pack_ranges(own), len(own))
+    up      = codec.encode(sent, own, shared, context)   payloads of codec.op, one row per chunk
+    mean    = codec.decode(results, contributors, shared, elements, context)
+    mine    = codec.contribution(up, shared, elements, context)      what `up` added, for error feedback
+
+    state    input                            next     also
+    RANGES   take(no block infinite)          SUMS     next exchange: payloads of codec.op
+    RANGES   take(some block infinite)        SKIPPED  on all ranks alike; residual as before; maybe NonFiniteError
+    SUMS     take                             DONE     mean; residual settled, chunk by chunk
+    RANGES   abandon                          GONE     residual + vector is the new residual
+    SUMS     abandon                          GONE     the same
+
+Settlement: only a RESULT's contributors decide. Own bit set: only the quantisation error of that chunk stays.
+Clear: the whole contribution goes back. The residual changes at settlement and at no other time, so a skipped
+bucket leaves it untouched.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum, auto
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.base import (
+    CodecError,
+    Context,
+    Exchange,
+    OnNonfinite,
+    Tensors,
+    includes,
+    nonfinite_error,
+    require_on_nonfinite,
+    require_vector,
+)
+from hopsum.codec.feedback import ErrorFeedback
+from hopsum.codec.ranges import INFINITE, SharedRanges, pack_ranges, read_ranges
+from hopsum.wire import Op
+
+_LARGE = np.float32(2.0**100)
+
+
+class RangeCodec(ABC):
+    """The contract is `hopsum.codec.base.Codec`; here is what its reductions need. Holds parameters only."""
+
+    name: str
+    backend: str
+    workers: int
+    op: Op
+    """What the switch does with the chunks; ranges always take MAX32."""
+    block_elements: int
+    """Elements of a chunk, and of a block with a range of its own."""
+    lookup: tuple[int, ...] | None
+
+    def start(
+        self,
+        x: NDArray[np.float32],
+        context: Context,
+        feedback: ErrorFeedback | None = None,
+        *,
+        tensors: Tensors = (),
+        on_nonfinite: OnNonfinite = "error",
+    ) -> RangeReduction:
+        """Begin an all-reduce; see `Codec`."""
+        return RangeReduction(self, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite)
+
+    def prepare(self, x: NDArray[np.float32], context: Context) -> NDArray[np.float32]:
+        """Return what `ranges` and `encode` take in place of x: x itself, or a new vector. x may be infinite."""
+        return x
+
+    @abstractmethod
+    def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
+        """Return the ranges to share of a prepared vector, uint32: bits of non-negative float32 or +inf."""
+
+    @abstractmethod
+    def encode(
+        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: Context
+    ) -> NDArray[np.uint8]:
+        """Return UPDATE payloads, uint8[chunks, up_bytes(op)], a new array.
+
+        Args:
+            x: float32, prepared, contiguous and finite; only read.
+            own: what `ranges` returned for it. A block whose own range exceeds the shared one (its ranges came
+                too late for the quorum) is made to fit; the rest of it is quantisation error.
+            shared: not skipped.
+        """
+
+    @abstractmethod
+    def decode(
+        self,
+        results: NDArray[np.uint8],
+        contributors: NDArray[np.uint64],
+        shared: SharedRanges,
+        elements: int,
+        context: Context,
+    ) -> NDArray[np.float32]:
+        """Return the mean of the contributions, float32[elements], a new array.
+
+        Args:
+            results: RESULT payloads, uint8[chunks, down_bytes(op)].
+            contributors: [chunks], bitmap of the workers in each sum; divides by their number.
+        """
+
+    @abstractmethod
+    def contribution(
+        self,
+        payloads: NDArray[np.uint8],
+        shared: SharedRanges,
+        elements: int,
+        context: Context,
+        included: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.float32]:
+        """Return what these UPDATE payloads add to the sum, float32[elements], a new array.
+
+        Args:
+            included: bool[chunks], which of them are in a sum; all if left out. The others add nothing.
+        """
+
+
+class State(Enum):
+    """Where an all-reduce stands; see the module."""
+
+    RANGES = auto()
+    SUMS = auto()
+    DONE = auto()
+    SKIPPED = auto()
+    GONE = auto()
+
+
+class RangeReduction:
+    """One all-reduce of one vector by a codec with ranges; the contract is `hopsum.codec.base.Reduction`."""
+
+    def __init__(
+        self,
+        codec: RangeCodec,
+        x: NDArray[np.float32],
+        context: Context,
+        feedback: ErrorFeedback | None = None,
+        *,
+        tensors: Tensors = (),
+        on_nonfinite: OnNonfinite = "error",
+    ) -> None:
+        """Take a vector; see `Codec.start`."""
+        require_vector(x)
+        require_on_nonfinite(on_nonfinite)
+        self.codec = codec
+        self.context = context
+        self.state = State.RANGES
+        self.elements = x.size
+        self.mean: NDArray[np.float32] | None = None
+        self.contributors = np.zeros(0, np.uint64)
+        self._feedback = feedback
+        self._tensors = tensors
+        self._on_nonfinite = on_nonfinite
+        self._x = x if feedback is None else feedback.compensate(x)
+        try:
+            self._prepare()
+        except BaseException:  # nobody has this reduction, so nobody could give it up
+            self._withdraw()
+            raise
+        self.exchange: Exchange | None = Exchange(Op.MAX32, pack_ranges(self._own), self._own.size)
+        self._shared: SharedRanges | None = None
+        self._payloads: NDArray[np.uint8] | None = None
+
+    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        """Take the results of the current exchange; see `Reduction`."""
+        if self.state is State.RANGES:
+            self._take_ranges(results)
+        elif self.state is State.SUMS:
+            self._take_sums(results, contributors)
+        else:
+            raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
+
+    def abandon(self) -> None:
+        """Give up; see `Reduction`."""
+        if self.state not in (State.RANGES, State.SUMS):
+            raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to give up")
+        if self._feedback is not None and np.isfinite(self._x).all():
+            self._feedback.settle(None)
+        else:
+            self._withdraw()
+        self._end(State.GONE)
+
+    def _take_ranges(self, results: NDArray[np.uint8]) -> None:
+        shared = read_ranges(results, self._own.size)
+        if shared.skipped:
+            error = nonfinite_error(self._x, self._tensors, self.context.rank)
+            self._withdraw()
+            self._end(State.SKIPPED)
+            if self._on_nonfinite == "error":
+                raise error
+            return
+        self._drop_infinite()
+        self._payloads = self.codec.encode(self._sent, self._own, shared, self.context)
+        self._shared = shared
+        lanes = min(self._sent.size, len(self._payloads) * self.codec.block_elements)
+        self.exchange = Exchange(self.codec.op, self._payloads, lanes)
+        self.state = State.SUMS
+
+    def _take_sums(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        assert self._shared is not None
+        mean = self.codec.decode(results, contributors, self._shared, self.elements, self.context)
+        if self._feedback is not None:
+            self._feedback.settle(self._delivered(contributors))
+        self.mean, self.contributors = mean, contributors
+        self._end(State.DONE)
+
+    def _prepare(self) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._sent = self.codec.prepare(self._x, self.context)
+        self._own = self.codec.ranges(self._sent)
+
+    def _drop_infinite(self) -> None:
+        """Treat own blocks that are not finite as zero: their ranges came too late to make all ranks skip."""
+        for limit in (np.float32(np.inf), _LARGE):
+            if int(self._own.max()) < INFINITE:
+                return
+            self._x = self._x if self._feedback is not None else self._x.copy()
+            for start in range(0, self.elements, self.codec.block_elements):
+                rows = slice(start, start + self.codec.block_elements)
+                if not (np.abs(self._x[rows]) < limit).all():
+                    self._x[rows] = 0 if self._feedback is None else self._feedback.residual[rows]
+            self._prepare()
+
+    def _delivered(self, contributors: NDArray[np.uint64]) -> NDArray[np.float32] | None:
+        assert self._payloads is not None
+        assert self._shared is not None
+        included = includes(contributors, self.context.rank)
+        if not included.any():
+            return None
+        only = None if included.all() else included
+        return self.codec.contribution(self._payloads, self._shared, self.elements, self.context, only)
+
+    def _withdraw(self) -> None:
+        if self._feedback is not None:
+            self._feedback.withdraw()
+
+    def _end(self, state: State) -> None:
+        self.state, self.exchange = state, None
+
