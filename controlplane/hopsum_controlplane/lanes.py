@@ -13,8 +13,8 @@ from hopsum_controlplane.errors import ControlPlaneError
 
 LOOKUP_ADD8_LANE_BITS = 8
 LOOKUP_ADD16_LANE_BITS = 16
-# 16 strictly increasing integers from 0 end at 15 or above.
-MIN_GRANULARITY = TABLE_ENTRIES - 1
+# Two codes are the fewest that say anything: a table of 0, 1, 1, ...
+MIN_GRANULARITY = 1
 
 
 def prove_lanes(workers: int, granularity: int, lane_bits: int = LOOKUP_ADD8_LANE_BITS) -> None:
@@ -38,9 +38,12 @@ def prove_lanes(workers: int, granularity: int, lane_bits: int = LOOKUP_ADD8_LAN
 def check_table(table: Sequence[int]) -> int:
     """Check a lookup table and return its granularity, T[15].
 
-    Raises ControlPlaneError unless it has 16 strictly increasing integers from T[0] = 0.
+    A table of fewer than 16 codes repeats its last value to the end: codes beyond are never sent.
+
+    Raises ControlPlaneError unless it has 16 integers that rise from T[0] = 0 to T[15] and stay there once they have
+    reached it.
     """
-    hint = f"a table has {TABLE_ENTRIES} strictly increasing integers, the first is 0"
+    hint = f"a table has {TABLE_ENTRIES} integers that rise from 0; once they reach the last value they stay there"
     if len(table) != TABLE_ENTRIES:
         raise ControlPlaneError(f"lookup table of {len(table)} entries", hint=hint)
     for code, value in enumerate(table):
@@ -49,7 +52,7 @@ def check_table(table: Sequence[int]) -> int:
     if table[0] != 0:
         raise ControlPlaneError(f"lookup table: T[0] = {table[0]}", hint=hint)
     for code in range(1, TABLE_ENTRIES):
-        if table[code] <= table[code - 1]:
+        if table[code] <= table[code - 1] and not table[code] == table[code - 1] == table[-1] > 0:
             raise ControlPlaneError(
                 f"lookup table: T[{code}] = {table[code]} is not above T[{code - 1}] = {table[code - 1]}",
                 hint=hint,

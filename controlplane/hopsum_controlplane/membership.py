@@ -2,7 +2,7 @@
 """What a worker has to know of its job, as a JSON file.
 
   {"job": name, "epoch": int, "slots": int, "window": int, "quorum": int, "table": [16 ints] or null,
-   "wire_version": int, "switch": {"ip": str, "udp_port": int},
+   "table16": [16 ints] or null, "wire_version": int, "switch": {"ip": str, "udp_port": int},
    "workers": [{"rank": int, "ip": str, "udp_port": int, "send_to": {"ip": str, "udp_port": int}}, ...]}
 
 `switch` is the source of results; `send_to` is where this worker sends to: the same, unless the switch
@@ -35,6 +35,7 @@ def membership(job: Job, send_to: Mapping[int, tuple[str, int]] | None = None) -
         "window": job.window,
         "quorum": job.quorum,
         "table": None if job.spec.table is None else list(job.spec.table),
+        "table16": None if job.spec.table16 is None else list(job.spec.table16),
         "wire_version": WIRE_VERSION,
         "switch": _endpoint(service),
         "workers": [

@@ -32,7 +32,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import AgreedError, Codec, CodecError, Context, ErrorFeedback, LookupTable, make_codec
+from hopsum.codec import AgreedError, Codec, CodecError, Context, ErrorFeedback, job_tables, make_codec
 from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, require_vector
 from hopsum.errors import EpochOver, HopsumError
 from hopsum.membership import JobMembership, read_membership
@@ -382,10 +382,11 @@ def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
     made = make_codec(codec, workers=workers) if isinstance(codec, str) else codec
     if made.workers != workers:
         raise CodecError(f"codec {made.name} for {made.workers} workers in a job of {workers}")
-    table = getattr(made, "table", None)
-    if isinstance(table, LookupTable) and table.values != membership.table:
-        raise CodecError(
-            f"codec {made.name} sums with table {table.values}, but the switch looks up {membership.table} in job "
-            f"{membership.job!r}: make the job with the codec's table (hopsum.codec.best_table({workers}).values)"
-        )
+    for name, table in job_tables(made).items():
+        found = getattr(membership, name)
+        if found != table:
+            raise CodecError(
+                f"codec {made.name} sums with table {table}, but the switch looks up {found} ({name} of job "
+                f"{membership.job!r}): make the job with the codec's tables (hopsum.codec.job_tables(codec))"
+            )
     return made

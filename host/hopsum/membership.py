@@ -64,11 +64,13 @@ class JobMembership:
     quorum: int
     """Workers that complete a sum."""
     table: tuple[int, ...] | None
-    """16 values of 0..255 that the switch puts in place of 4-bit codes, or none."""
+    """16 values of 0..255 that the switch puts in place of 4-bit codes of LOOKUP_ADD8, or none."""
     switch: Endpoint
     """Where results come from."""
     workers: tuple[WorkerEndpoint, ...]
     """By rank, from 0."""
+    table16: tuple[int, ...] | None = None
+    """The same for LOOKUP_ADD16, values of 0..65535."""
 
     def worker(self, rank: int) -> WorkerEndpoint:
         """Return the worker of a rank. Raises MembershipError if the job has no such rank."""
@@ -132,7 +134,8 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
         slots=slots,
         window=root.integer("window", 1, slots),
         quorum=root.integer("quorum", 1, len(workers)),
-        table=_table(root),
+        table=_table(root, "table", 8),
+        table16=_table(root, "table16", 16) if "table16" in root.value else None,
         switch=_endpoint(root.object("switch")),
         workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
     )
@@ -152,12 +155,13 @@ def _endpoint(entry: _Object) -> Endpoint:
     return Endpoint(ip, entry.integer("udp_port", *_LIMITS["udp_port"]))
 
 
-def _table(root: _Object) -> tuple[int, ...] | None:
-    value = root.get("table", lambda found: found is None or isinstance(found, list), "a list or null")
+def _table(root: _Object, key: str, lane_bits: int) -> tuple[int, ...] | None:
+    value = root.get(key, lambda found: found is None or isinstance(found, list), "a list or null")
     if value is None:
         return None
-    if len(value) != TABLE_ENTRIES or not all(type(entry) is int and 0 <= entry <= 255 for entry in value):
-        raise root.wrong("table", f"is {value}, not {TABLE_ENTRIES} integers of 0..255")
+    most = (1 << lane_bits) - 1
+    if len(value) != TABLE_ENTRIES or not all(type(entry) is int and 0 <= entry <= most for entry in value):
+        raise root.wrong(key, f"is {value}, not {TABLE_ENTRIES} integers of 0..{most}")
     return tuple(value)
 
 

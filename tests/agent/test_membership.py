@@ -44,6 +44,16 @@ def test_what_the_control_plane_writes_is_read(path: Path) -> None:
     assert str(read.worker(1).send_to) == "127.0.0.1:5555"
 
 
+def test_a_table_of_16_bit_lanes_travels_too(path: Path) -> None:
+    table16 = tuple(range(0, 1600, 100))
+    job = make_job()
+    write_membership(replace(job, spec=replace(job.spec, table16=table16)), path)
+    assert (read_membership(path).table, read_membership(path).table16) == (TABLE, table16)
+    document = json.loads(path.read_text())
+    del document["table16"]
+    assert parse_membership(json.dumps(document)).table16 is None, "a controller before it"
+
+
 def test_a_job_without_table(path: Path) -> None:
     write_membership(make_job(table=None), path)
     assert read_membership(path).table is None
@@ -101,6 +111,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("quorum", 3, r"quorum is 3, not an integer of 1 \.\. 2"),
     ("table", [0] * 15, "not 16 integers"),
     ("table", [256] * 16, "not 16 integers"),
+    ("table16", [65536] * 16, "not 16 integers of 0..65535"),
     ("table", "none", "table is 'none', not a list or null"),
     ("wire_version", 2, "is for wire version 2, this hopsum speaks 1"),
     ("switch", None, "switch is no JSON object"),

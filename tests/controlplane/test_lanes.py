@@ -30,8 +30,8 @@ def test_a_refusal_has_all_the_numbers() -> None:
 
 def test_a_refusal_says_when_no_table_is_coarse_enough() -> None:
     with pytest.raises(ControlPlaneError) as error:
-        prove_lanes(18, 15)
-    assert "granularity 15 allows 17 workers, 18 workers allow no table (at least 15)" in str(error.value)
+        prove_lanes(300, 15)
+    assert "granularity 15 allows 17 workers, 300 workers allow no table (at least 1)" in str(error.value)
 
 
 def test_other_widths() -> None:
@@ -43,6 +43,8 @@ def test_other_widths() -> None:
 def test_the_granularity_is_the_last_value() -> None:
     assert check_table(IDENTITY) == 15
     assert check_table((*range(15), 200)) == 200
+    assert check_table((0, 2, 3, 5, *[5] * 12)) == 5
+    assert check_table((*range(15), 14)) == 14, "15 codes"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,9 @@ def test_the_granularity_is_the_last_value() -> None:
         (IDENTITY[:15], "15 entries"),
         ((*IDENTITY, 16), "17 entries"),
         ((1, *range(2, 17)), "T[0] = 1"),
-        ((*range(15), 14), "T[15] = 14 is not above T[14] = 14"),
+        ((*range(15), 13), "T[15] = 13 is not above T[14] = 14"),
+        ((0, 1, 1, *range(2, 15)), "T[2] = 1 is not above T[1] = 1"),
+        ((0,) * 16, "T[1] = 0 is not above T[0] = 0"),
         ((*range(15), 15.0), "T[15] = 15.0 is not an int"),
         ((False, *range(1, 16)), "T[0] = False is not an int"),
     ],

@@ -32,6 +32,7 @@ def test_it_says_what_a_worker_needs(job: Job, tmp_path: Path) -> None:
         "window": 8,
         "quorum": 2,
         "table": list(job.spec.table or ()),
+        "table16": None,
         "wire_version": 1,
         "switch": {"ip": "10.0.0.254", "udp_port": 24677},
         "workers": [

@@ -17,7 +17,7 @@ numba is imported when a codec with that backend is made, not before.
 
 from __future__ import annotations
 
-from hopsum.codec.base import AgreedError, Codec, CodecError, Context, Exchange, NonFiniteError, Reduction
+from hopsum.codec.base import AgreedError, Codec, CodecError, Context, Exchange, NonFiniteError, Reduction, job_tables
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.ranges import SharedRanges
 from hopsum.codec.registry import CODECS, make_codec
@@ -36,5 +36,6 @@ __all__ = [
     "Reduction",
     "SharedRanges",
     "best_table",
+    "job_tables",
     "make_codec",
 ]

@@ -124,8 +124,10 @@ class Codec(Protocol):
     name: str
     backend: str
     workers: int
+    op: Op
+    """What the switch does with most of the chunks."""
     lookup: tuple[int, ...] | None
-    """The table that the job's switch needs, 16 integers; None where it needs none."""
+    """The table of that op that the job's switch needs, 16 integers; None where it needs none."""
 
     def start(
         self,
@@ -149,6 +151,13 @@ class Codec(Protocol):
         Raises:
             CodecError: no float32 vector, or the feedback is busy or of another length.
         """
+
+
+def job_tables(codec: Codec) -> dict[str, tuple[int, ...]]:
+    """Return the lookup tables that a job of this codec needs, as the job's `table` and `table16`."""
+    if codec.lookup is None:
+        return {}
+    return {"table" if SHAPES[codec.op].elements == SHAPES[Op.LOOKUP_ADD8].elements else "table16": codec.lookup}
 
 
 def require_workers(workers: int) -> None:

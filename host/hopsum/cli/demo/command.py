@@ -20,7 +20,7 @@ from hopsum.cli.demo.report import Report
 from hopsum.cli.demo.worker import Plan, Trained, work
 from hopsum.cli.stage.crew import Crew, WorkerDied
 from hopsum.cli.stage.targets import SWITCH, InterfaceCounters, Stage, stage
-from hopsum.codec import CODECS, make_codec
+from hopsum.codec import CODECS, job_tables, make_codec
 from hopsum.codec.range_codec import RangeCodec
 from hopsum_controlplane import Controller, ControlPlaneError, Job, JobSpec, write_membership
 from hopsum_topologies.errors import TopologyError
@@ -91,7 +91,7 @@ def run(plan: Plan, report: Report, console: Console) -> None:
         report.where = scene.where
         controller = Controller(scene.device, SWITCH)
         with Crew(scene.seats, work, plan) as crew:
-            job = make_job(controller, scene, crew, codec.lookup)
+            job = make_job(controller, scene, crew, job_tables(codec))
             path = plan.folder / "membership.json"
             write_membership(job, path, {seat.rank: seat.switch for seat in scene.seats})
             before, drops = scene.read_interfaces(), controller.drop_counters()
@@ -110,11 +110,12 @@ def run(plan: Plan, report: Report, console: Console) -> None:
         controller.delete_job(job)
 
 
-def make_job(controller: Controller, scene: Stage, crew: Crew, table: tuple[int, ...] | None) -> Job:
+def make_job(controller: Controller, scene: Stage, crew: Crew, tables: dict[str, tuple[int, ...]]) -> Job:
     """Make the job for the sockets that the workers have opened."""
     bound = crew.gather("bound")
     endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(scene.seats, bound, strict=True))
-    return controller.create_job(JobSpec("demo", endpoints, SLOTS, table))
+    spec = JobSpec("demo", endpoints, SLOTS, table=tables.get("table"), table16=tables.get("table16"))
+    return controller.create_job(spec)
 
 
 def follow(crew: Crew, progress: Progress, plan: Plan, phase: str, last: str) -> list[tuple[Any, ...]]:
