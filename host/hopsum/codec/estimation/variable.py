@@ -11,7 +11,7 @@ the distance of levels and Y_j the level of element j, take p proportional to 1 
 over all levels is at most pi coth(pi) < 4, so a code costs at most 2 + log2(1 + (Y_j / h)^2). The logarithm is concave,
 so the mean over elements is at most that of the mean square of Y, whose expectation is at most
 |X|^2 / d + h^2 / 4. Together E bits <= d (2 + log2((k - 1)^2 / (2 d) + 5/4)), and the histogram besides. The range
-coder's own loss, below 0.001 bits an element, is less than what 4 instead of pi coth(pi) leaves: 0.34 bits.
+coder's own loss, below 0.01 bits an element, is less than what 4 instead of pi coth(pi) leaves: 0.34 bits.
 
 With k = sqrt(d) + 1 levels that is less than 2.81 bits an element, and MSE <= F / (2 n).
 """
