@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an estimator is: a vector into one message, and a message into an estimate of the vector.
+
+Laws, held by tests: decode needs the payload and what all ranks know (elements, context, parameters) and nothing
+else; equal arguments give equal bytes; estimates are finite; `bits` is the payload's length up to the zero bits
+that fill its last byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.base import CodecError, Context, require_vector
+
+RUN: Final = 1 << 16
+"""Elements that are worked on together: a multiple of 8 (whole bytes of any width) and of 1024 (whole keys)."""
+LARGEST: Final = float(np.finfo(np.float32).max)
+
+
+class Message(NamedTuple):
+    """What a worker sends."""
+
+    payload: bytes
+    bits: int
+    """In use, side information included; the payload has them rounded up to whole bytes."""
+
+
+class Estimate(NamedTuple):
+    """What the receiver has after all messages."""
+
+    mean: NDArray[np.float32]
+    bits: int
+    """Of all messages together."""
+
+
+class Estimator(Protocol):
+    """Turns a vector into a message and back. Holds parameters only: any thread may use it."""
+
+    name: str
+    unbiased: bool
+    """Whether the expectation of decode(encode(x)) is x."""
+
+    def encode(self, x: NDArray[np.float32], context: Context) -> Message:
+        """Return the message of one worker.
+
+        Args:
+            x: float32[elements], contiguous and finite; only read.
+            context: randomness of this worker in this step; decode takes the same.
+
+        Raises:
+            CodecError: not such a vector, or one that this estimator cannot carry.
+        """
+
+    def decode(self, message: Message, elements: int, context: Context) -> NDArray[np.float32]:
+        """Return the estimate of the worker's vector, float32[elements], a new array.
+
+        Raises:
+            CodecError: the payload is not one of `elements` elements by this estimator.
+        """
+
+
+def estimate_mean(estimator: Estimator, vectors: Sequence[NDArray[np.float32]], seed: int, step: int) -> Estimate:
+    """Encode the vector of each rank, decode all messages, and return their mean and what they cost.
+
+    Args:
+        vectors: float32[elements] per rank, all of one length.
+
+    Raises:
+        CodecError: no vectors, or vectors of several lengths.
+    """
+    lengths = sorted({len(x) for x in vectors})
+    if len(lengths) != 1:
+        raise CodecError(f"{len(vectors)} vectors of lengths {lengths}: a mean takes vectors of one length")
+    total = np.zeros(lengths[0])
+    bits = 0
+    for rank, x in enumerate(vectors):
+        context = Context(seed, step, rank)
+        message = estimator.encode(x, context)
+        total += estimator.decode(message, x.size, context)
+        bits += message.bits
+    total /= len(vectors)
+    return Estimate(total.astype(np.float32), bits)
+
+
+def runs(elements: int) -> Iterator[slice]:
+    """Return slices of RUN elements, the last one shorter."""
+    for start in range(0, elements, RUN):
+        yield slice(start, min(start + RUN, elements))
+
+
+def require_finite_vector(x: NDArray[Any]) -> None:
+    """Raise CodecError unless x is a vector for an estimator; says how many elements are not finite."""
+    require_vector(x)
+    bad = np.flatnonzero(~np.isfinite(x))
+    if bad.size:
+        raise CodecError(
+            f"{bad.size} of {x.size} elements are not finite, the first is element {int(bad[0])}: skip this vector"
+        )
+
+
+def require_payload(payload: bytes, expected: int, name: str, elements: int) -> None:
+    """Raise CodecError unless the payload has the bytes that `elements` elements take."""
+    if elements < 1 or len(payload) != expected:
+        raise CodecError(f"{name}: {len(payload)} bytes for {elements} elements, which take {expected}")
+
+
+def finite_float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return values as float32; what rounding carried beyond the largest float32 becomes the largest one."""
+    return np.clip(values, -LARGEST, LARGEST).astype(np.float32)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What theory promises: upper bounds of the mean squared error E|mean' - mean|^2 and of bits.
+
+They are those of Suresh et al. (ICML 2017), derived again in the modules of the estimators, with natural logarithm
+in the one of `srk`. Arguments: d elements, n workers, k levels, F the mean of |X_i|^2 over workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.estimation.rotated import padded
+
+SVK_EXTRA_BITS: Final = 160
+"""The O(1) of `bits_bound_svk`: 96 bits of side information, and two words in which the range coder ends."""
+
+
+def mean_energy(vectors: Sequence[NDArray[np.float32]]) -> float:
+    """Return F, the mean of |X_i|^2 over workers."""
+    return sum(float(np.square(x, dtype=np.float64).sum()) for x in vectors) / len(vectors)
+
+
+def mse_sb(vectors: Sequence[NDArray[np.float32]]) -> float:
+    """Return the mean squared error of `sb` itself: 1/n^2 sum_i sum_j (max - X_j)(X_j - min)."""
+    total = 0.0
+    for x in vectors:
+        wide = x.astype(np.float64)
+        total += float(((wide.max() - wide) * (wide - wide.min())).sum())
+    return total / len(vectors) ** 2
+
+
+def mse_bound_sb(d: int, n: int, energy: float) -> float:
+    """Return d / (2 n) F."""
+    return d / (2 * n) * energy
+
+
+def mse_bound_sk(d: int, n: int, energy: float, k: int) -> float:
+    """Return d / (2 n (k - 1)^2) F."""
+    return d / (2 * n * (k - 1) ** 2) * energy
+
+
+def mse_bound_srk(d: int, n: int, energy: float, k: int) -> float:
+    """Return (2 ln D + 2) / (n (k - 1)^2) F, D the power of two to which d is padded."""
+    return (2 * math.log(padded(d)) + 2) / (n * (k - 1) ** 2) * energy
+
+
+def mse_bound_svk(d: int, n: int, energy: float, k: int) -> float:
+    """Return the bound of `sk`, d / (2 n (k - 1)^2) F."""
+    return mse_bound_sk(d, n, energy, k)
+
+
+def bits_bound_svk(d: int, k: int) -> float:
+    """Return d (2 + log2((k - 1)^2 / (2 d) + 5/4)) + k log2((d + k) e / k) + SVK_EXTRA_BITS, of one worker."""
+    codes = d * (2 + math.log2((k - 1) ** 2 / (2 * d) + 1.25))
+    histogram = k * math.log2((d + k) * math.e / k)
+    return codes + histogram + SVK_EXTRA_BITS
