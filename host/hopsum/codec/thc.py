@@ -35,7 +35,8 @@ from hopsum.codec.base import (
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.ranges import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
-from hopsum.codec.table import LookupTable, best_table
+from hopsum.codec.table import LookupTable
+from hopsum.codec.table_search import best_table
 from hopsum.wire import Op
 from hopsum.wire.payload import SHAPES
 
@@ -46,7 +47,7 @@ _LANE_MAX: Final = 255
 
 
 class Thc(RangeCodec):
-    """See the module; the contract is `RangeCodec`. The switch needs `table.values` in the job."""
+    """See the module; the contract is `RangeCodec`. The switch needs `table.switch_values` in the job."""
 
     name = "thc"
     op = Op.LOOKUP_ADD8
@@ -68,8 +69,8 @@ class Thc(RangeCodec):
             )
         self._kernels = kernels or load_kernels("auto")
         self.backend = self._kernels.name
-        self.lookup: tuple[int, ...] | None = self.table.values
-        self._steps = Steps.of(self.table.values)
+        self.lookup: tuple[int, ...] | None = self.table.switch_values
+        self._steps = Steps.of(self.table.switch_values)
 
     def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
         """Return the root mean square of each block; see `RangeCodec`."""

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which table a job takes: the granularity g and the truncated fraction p with the least expected error.
+
+Workers n and lane bound g: n g <= 2^lane_bits - 1. A coarser table leaves room for more workers, a finer one errs
+less, though not always: the Pareto front holds what no other table beats in both.
+
+The error to minimise depends on what happens to truncated parts. Q: variance of rounding; P: error of truncation.
+
+    without error feedback   Q/n + P: the error of the mean of equal inputs; roundings are independent, truncated
+                             parts are the same on all workers and lost
+    with error feedback      Q + P, whatever n: truncated parts are sent later, so what counts is how large the
+                             residual grows. A compressor with E||C(x) - x||^2 <= (1 - d) ||x||^2 keeps
+                             E||residual||^2 below 4 (1 - d)/d^2 times the squared step (Karimireddy et al., "Error
+                             feedback fixes SignSGD", ICML 2019, assumption A and lemma 3), which rises with
+                             1 - d = Q + P of one worker alone
+
+The fraction p is a power of 2^(1/8). Every rank must find the same table, although exp and log may differ in the last
+bit from machine to machine: an error counts as smaller only if it is so by 1e-9 of itself, and of equal ones the
+first wins, in the order of ascending g, then descending p (and of bits, where they are to be chosen).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from hopsum.codec.base import CodecError
+from hopsum.codec.table import SWITCH_GRANULARITY, LookupTable, expected_nmse, optimal_table, require_bits
+from hopsum.wire._layout import TABLE_ENTRIES
+
+SWITCH_BITS: Final = TABLE_ENTRIES.bit_length() - 1
+MAX_LANE_BITS: Final = 32
+_EQUAL: Final = 1e-9
+_EIGHTHS: Final = range(1, 201)
+"""p = 2^(-eighths/8): from 0.92 to 2^-25."""
+_FIRST_START: Final = 64
+_FIRST_STEP: Final = 8
+_STEP_GROWTH: Final = 16
+"""Granularities above 127 are searched in steps of 1/16 of themselves: finer ones gain less than 1 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePoint:
+    """A table of the Pareto front."""
+
+    table: LookupTable
+    expected_nmse: float
+    """What the search minimises: Q/n + P, or with error feedback Q + P."""
+    workers_per_lane: int
+    """The most workers whose sum a lane holds."""
+
+
+@cache
+def best_table(
+    workers: int, lane_bits: int = 8, bits: int | None = SWITCH_BITS, error_feedback: bool = False
+) -> LookupTable:
+    """Return the table for a job, the same on every rank: least expected error; see the module.
+
+    Args:
+        workers: of the job, at least 1.
+        lane_bits: of a lane in which the switch adds table values, 1 to 32.
+        bits: of a code, 1 to 8; None: the best of 1 to 4 that fit.
+        error_feedback: whether the workers keep what truncation takes away and send it later.
+
+    Raises:
+        CodecError: arguments outside their range, or so many workers that the coarsest table overflows a lane.
+    """
+    if bits is not None:
+        return pareto_front(bits, workers, lane_bits, error_feedback)[-1].table
+    _require_room(1, workers, lane_bits)
+    fitting = [some for some in range(1, SWITCH_BITS + 1) if most_workers(some, lane_bits) >= workers]
+    points = [pareto_front(some, workers, lane_bits, error_feedback)[-1] for some in fitting]
+    return points[_first_of_least([point.expected_nmse for point in points])].table
+
+
+@cache
+def pareto_front(bits: int, workers: int, lane_bits: int = 8, error_feedback: bool = False) -> tuple[TablePoint, ...]:
+    """Return the tables that no other beats in expected error and in workers per lane, by ascending granularity.
+
+    Arguments and errors are those of `best_table`; the last point is what it returns.
+    """
+    require_bits(bits)
+    _require_room(bits, workers, lane_bits)
+    counted = 1 if error_feedback else workers
+    front: list[TablePoint] = []
+    eighths = _FIRST_START
+    for granularity in _granularities(bits, _lane_max(lane_bits) // workers):
+        eighths = _descend(granularity, bits, counted, eighths)
+        table = _table(granularity, eighths, bits)
+        point = TablePoint(table, expected_nmse(table, counted), _lane_max(lane_bits) // granularity)
+        if front and _first_of_least((front[-1].expected_nmse, point.expected_nmse)) == 0:
+            continue
+        if front and front[-1].workers_per_lane == point.workers_per_lane:
+            front.pop()
+        front.append(point)
+    return tuple(front)
+
+
+def most_workers(bits: int, lane_bits: int) -> int:
+    """Return how many workers' values a lane holds with the coarsest table of 2^bits values."""
+    return _lane_max(lane_bits) // ((1 << bits) - 1)
+
+
+def _lane_max(lane_bits: int) -> int:
+    return (1 << lane_bits) - 1
+
+
+def _require_room(bits: int, workers: int, lane_bits: int) -> None:
+    if workers < 1:
+        raise CodecError(f"{workers} workers: a job has at least 1")
+    if not 1 <= lane_bits <= MAX_LANE_BITS:
+        raise CodecError(f"lanes of {lane_bits} bits: 1 to {MAX_LANE_BITS}")
+    most = most_workers(bits, lane_bits)
+    if workers <= most:
+        return
+    ways = [
+        f"bits={fewer} (up to {most_workers(fewer, lane_bits)} workers)"
+        for fewer in range(bits - 1, 0, -1)
+        if most_workers(fewer, lane_bits) >= workers
+    ]
+    ways += [f"lane_bits={wider}" for wider in (16, 32) if most_workers(bits, wider) >= workers][:1]
+    raise CodecError(
+        f"{workers} workers: a lane of {lane_bits} bits holds the sum of at most {most} with codes of {bits} bits "
+        f"(values up to {(1 << bits) - 1} at least); take {', '.join(ways)} or codec fixed"
+    )
+
+
+def _granularities(bits: int, finest: int) -> Iterator[int]:
+    """Yield what is searched: everything up to 127, then ever larger steps up to four times the coarsest.
+
+    Tables of at most 16 values end at 127 where the switch's kernels do.
+    """
+    coarsest = (1 << bits) - 1
+    granularity = coarsest
+    while granularity <= min(finest, max(SWITCH_GRANULARITY, 4 * coarsest)):
+        yield granularity
+        granularity += 1 if granularity < SWITCH_GRANULARITY else granularity // _STEP_GROWTH
+
+
+def _descend(granularity: int, bits: int, workers: int, start: int) -> int:
+    """Return the best power of 2^(-1/8) for p, walking downhill from a start in steps that halve to one."""
+    best, step = start, _FIRST_STEP
+    while step:
+        near = [eighths for eighths in (best - step, best, best + step) if eighths in _EIGHTHS]
+        errors = [expected_nmse(_table(granularity, eighths, bits), workers) for eighths in near]
+        first = near[_first_of_least(errors)]
+        best, step = first, step if first != best else step // 2
+    return best
+
+
+def _first_of_least(errors: Sequence[float]) -> int:
+    """Return the index of the least error; of those equal to it the first."""
+    limit = min(errors) * (1 + _EQUAL)
+    return next(index for index, error in enumerate(errors) if error <= limit)
+
+
+@cache
+def _table(granularity: int, eighths: int, bits: int) -> LookupTable:
+    truncated = 2.0 ** (-eighths / 8)
+    return LookupTable(optimal_table(granularity, truncated, bits), truncated)
