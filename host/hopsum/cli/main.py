@@ -25,6 +25,7 @@ COMMANDS = {
     "sum": Command("sum vectors of workers through a switch, against numpy", "hopsum.cli.sums.command", "demo"),
     "switch": Command("run the embedded switch with a compiled v1model program", "hopsum_switch.cli", "switch"),
     "switch-ctl": Command("show ports, counts and registers of a running switch", "hopsum_switch.control", "switch"),
+    "table": Command("solve lookup tables of codec thc, search the best one for a job", "hopsum.cli.table", "cli"),
     "bench": Command("measure a part of hopsum on this machine", "hopsum.cli.bench", "demo"),
     "shell": Command("open p4runtime-shell on a running switch", "hopsum.cli.shell", "controlplane"),
 }

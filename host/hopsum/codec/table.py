@@ -26,6 +26,7 @@ from hopsum.wire._layout import TABLE_ENTRIES
 
 SWITCH_GRANULARITY: Final = 127
 """A table value plus the widest gap must fit in 8 bits where codes are counted."""
+MAX_TRUNCATED: Final = 0.99
 _BOUND_STEP: Final = 2.0**-40
 _NORMAL: Final = NormalDist()
 
@@ -35,7 +36,7 @@ class LookupTable:
     """A table and the fraction of coordinates that it truncates.
 
     Raises:
-        CodecError: values that are no table, or a fraction outside 0..1.
+        CodecError: values that are no table, or a fraction outside 0..0.99.
     """
 
     values: tuple[int, ...]
@@ -100,8 +101,8 @@ def require_bits(bits: int) -> None:
 
 def require_fraction(truncated: float) -> None:
     """Raise CodecError unless this fraction of coordinates can be truncated."""
-    if not 0.0 < truncated < 1.0:
-        raise CodecError(f"truncated fraction {truncated}: between 0 and 1, without both")
+    if not 0.0 < truncated <= MAX_TRUNCATED:
+        raise CodecError(f"truncated fraction {truncated}: above 0 and at most {MAX_TRUNCATED}")
 
 
 def truncation_bound(truncated: float) -> float:
@@ -140,7 +141,7 @@ def optimal_table(granularity: int, truncated: float, bits: int = 4) -> tuple[in
     so that all ranks find the same one.
 
     Raises:
-        CodecError: bits outside 1..8, a granularity outside 2^bits - 1..4095, or a fraction outside 0..1.
+        CodecError: bits outside 1..8, a granularity outside 2^bits - 1..4095, or a fraction outside 0..0.99.
     """
     require_bits(bits)
     if not (1 << bits) - 1 <= granularity <= MAX_GRANULARITY:

@@ -33,12 +33,10 @@ from hopsum.wire._layout import TABLE_ENTRIES
 SWITCH_BITS: Final = TABLE_ENTRIES.bit_length() - 1
 MAX_LANE_BITS: Final = 32
 _EQUAL: Final = 1e-9
-_EIGHTHS: Final = range(1, 201)
-"""p = 2^(-eighths/8): from 0.92 to 2^-25."""
-_FIRST_START: Final = 64
-_FIRST_STEP: Final = 8
-_STEP_GROWTH: Final = 16
-"""Granularities above 127 are searched in steps of 1/16 of themselves: finer ones gain less than 1 %."""
+_EIGHTHS: Final = range(1, 161)
+"""p = 2^(-eighths/8): from 0.92 to 2^-20."""
+_STEP_GROWTH: Final = 8
+"""Granularities above 127 are searched in steps of 1/8 of themselves: in between little is gained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +83,8 @@ def pareto_front(bits: int, workers: int, lane_bits: int = 8, error_feedback: bo
     _require_room(bits, workers, lane_bits)
     counted = 1 if error_feedback else workers
     front: list[TablePoint] = []
-    eighths = _FIRST_START
     for granularity in _granularities(bits, _lane_max(lane_bits) // workers):
-        eighths = _descend(granularity, bits, counted, eighths)
-        table = _table(granularity, eighths, bits)
+        table = _best_of_granularity(granularity, bits, counted)
         point = TablePoint(table, expected_nmse(table, counted), _lane_max(lane_bits) // granularity)
         if front and _first_of_least((front[-1].expected_nmse, point.expected_nmse)) == 0:
             continue
@@ -139,15 +135,19 @@ def _granularities(bits: int, finest: int) -> Iterator[int]:
         granularity += 1 if granularity < SWITCH_GRANULARITY else granularity // _STEP_GROWTH
 
 
-def _descend(granularity: int, bits: int, workers: int, start: int) -> int:
-    """Return the best power of 2^(-1/8) for p, walking downhill from a start in steps that halve to one."""
-    best, step = start, _FIRST_STEP
+def _best_of_granularity(granularity: int, bits: int, workers: int) -> LookupTable:
+    """Search p: all whole powers of 2, then downhill from the best in steps that halve to one eighth.
+
+    The error has several local minima, of different tables. Compared with the whole grid, what this leaves is below
+    0.3 % for some granularities, and nothing for those on the fronts of 2 to 4 bits in 8-bit lanes.
+    """
+    near, step = list(_EIGHTHS[7::8]), 8
     while step:
-        near = [eighths for eighths in (best - step, best, best + step) if eighths in _EIGHTHS]
         errors = [expected_nmse(_table(granularity, eighths, bits), workers) for eighths in near]
-        first = near[_first_of_least(errors)]
-        best, step = first, step if first != best else step // 2
-    return best
+        best = near[_first_of_least(errors)]
+        step = step if len(near) == 3 and best != near[1] else step // 2
+        near = [eighths for eighths in (best - step, best, best + step) if eighths in _EIGHTHS]
+    return _table(granularity, best, bits)
 
 
 def _first_of_least(errors: Sequence[float]) -> int:

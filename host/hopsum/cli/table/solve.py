@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum table solve`: the best table of a given size and truncation.
+
+A coordinate of N(0, 1) beyond t_p is truncated, which happens with probability p; code z stands for
+-t_p + 2 t_p T[z] / G. The table is the one of least rounding error, solved exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from hopsum.codec import CodecError, LookupTable
+from hopsum.codec.table import cell_errors, optimal_table, rounding_error, truncation_error
+
+SUMMARY: Final = "the best table of a given size and truncation"
+MAX_INV_P: Final = 1e12
+_BAR: Final = 24
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what this word takes."""
+    parser.add_argument("--bits", type=int, default=4, help="of a code, 1 to 8 (default %(default)s)")
+    parser.add_argument("--granularity", type=int, required=True, metavar="G", help="the table's last value")
+    parser.add_argument(
+        "--inv-p", type=float, required=True, metavar="P", help="one of P coordinates is truncated; above 1"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Solve, print, and return 0."""
+    if not 1 < options.inv_p <= MAX_INV_P:
+        options.parser.error(
+            f"--inv-p {options.inv_p:g}: one coordinate of P is truncated; above 1, such as 32, to {MAX_INV_P:g}"
+        )
+    try:
+        values = optimal_table(options.granularity, 1 / options.inv_p, options.bits)
+    except CodecError as error:
+        options.parser.error(str(error))
+    table = LookupTable(values, 1 / options.inv_p)
+    if options.json:
+        print(json.dumps({"table": values, "mse": rounding_error(values, table.bound), "t_p": table.bound}))
+    else:
+        show(table, Console())
+    return 0
+
+
+def show(table: LookupTable, console: Console) -> None:
+    """Print values, and the error of the gap below each as a bar."""
+    errors = cell_errors(table.values, table.bound)
+    rows = Table(title=f"granularity {table.granularity}, p = 1/{1 / table.truncated:g}", title_justify="left")
+    for name in ("code", "T", "value", "error below"):
+        rows.add_column(name, justify="right", no_wrap=True)
+    rows.add_column("", no_wrap=True)
+    for code, value in enumerate(table.values):
+        point = table.bound * (2 * value / table.granularity - 1)
+        error = errors[code - 1] if code else 0.0
+        bar = "█" * max(round(_BAR * error / errors.max()), 1) if code else ""
+        rows.add_row(str(code), str(value), f"{point:+.4f}", f"{error:.3e}" if code else "", bar)
+    console.print(rows)
+    rounding, truncation = rounding_error(table.values, table.bound), truncation_error(table.bound)
+    console.print(f"t_p {table.bound:.6f}; of unit variance: rounding {rounding:.6f}, truncation {truncation:.6f}")

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum table`: what it prints, against the library and against Monte Carlo, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from hopsum.cli.main import main
+from hopsum.codec import best_table
+from hopsum.codec.table import expected_nmse
+from hopsum.codec.table_search import pareto_front
+
+
+def solve(capsys: pytest.CaptureFixture[str], bits: int, granularity: int, inverse: float) -> dict[str, object]:
+    words = ["--bits", str(bits), "--granularity", str(granularity), "--inv-p", str(inverse), "--json"]
+    assert main(["table", "solve", *words]) == 0
+    answer: dict[str, object] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+@pytest.mark.parametrize(("bits", "granularity", "inverse"), [(4, 21, 512), (4, 30, 32), (3, 9, 64.5), (2, 8, 32)])
+def test_solve_prints_a_table_whose_error_is_that_of_random_rounding(
+    capsys: pytest.CaptureFixture[str], bits: int, granularity: int, inverse: float
+) -> None:
+    """Monte Carlo, 2^20 samples: within 4 standard errors."""
+    answer = solve(capsys, bits, granularity, inverse)
+    assert list(answer) == ["table", "mse", "t_p"]
+    values, error, bound = np.array(answer["table"]), answer["mse"], answer["t_p"]
+    assert isinstance(error, float)
+    assert isinstance(bound, float)
+    assert math.erfc(bound / math.sqrt(2)) == pytest.approx(1 / inverse, rel=1e-9)
+    points = bound * (2 * values / granularity - 1)
+    rng = np.random.default_rng(bits)
+    a = rng.standard_normal(1 << 20)
+    inside = np.abs(a) < bound
+    upper = np.clip(np.searchsorted(points, a), 1, len(points) - 1)
+    low, high = points[upper - 1], points[upper]
+    squares = np.square(np.where(rng.random(a.size) * (high - low) < a - low, high, low) - a) * inside
+    assert abs(squares.mean() - error) < 4 * squares.std() / 2**10
+
+
+def test_solve_prints_the_published_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = solve(capsys, 4, 17, 32)
+    assert answer["table"] == [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17]
+    assert answer["mse"] == pytest.approx(0.01253, abs=6e-6)
+    assert answer["t_p"] == pytest.approx(2.1539, abs=6e-5)
+
+
+def test_solve_of_eight_bits_takes_a_fine_grid(capsys: pytest.CaptureFixture[str]) -> None:
+    table = solve(capsys, 8, 1023, 4096)["table"]
+    assert isinstance(table, list)
+    assert len(set(table)) == 256
+    assert table[-1] == 1023
+
+
+def test_solve_draws_the_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", "solve", "--bits", "2", "--granularity", "8", "--inv-p", "32"]) == 0
+    text = capsys.readouterr().out
+    assert "granularity 8, p = 1/32" in text
+    assert [line.split("│")[2].strip() for line in text.splitlines() if line.startswith("│")] == ["0", "3", "5", "8"]
+    assert "+2.1539" in text
+    assert "t_p 2.153875" in text
+    assert "█" in text
+
+
+@pytest.mark.parametrize(("workers", "feedback"), [(8, []), (8, ["--error-feedback"]), (16, [])])
+def test_search_prints_the_front(capsys: pytest.CaptureFixture[str], workers: int, feedback: list[str]) -> None:
+    words = ["--bits", "4", "--workers", str(workers), "--lane-bits", "8", *feedback]
+    assert main(["table", "search", *words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    front = pareto_front(4, workers, 8, bool(feedback))
+    assert [tuple(row["table"]) for row in report["front"]] == [point.table.values for point in front]
+    assert [row["expected_nmse"] for row in report["front"]] == [point.expected_nmse for point in front]
+    assert [row["workers_per_lane"] for row in report["front"]] == [point.workers_per_lane for point in front]
+    chosen = [row for row in report["front"] if row["default"]]
+    table = best_table(workers, error_feedback=bool(feedback))
+    assert [(tuple(row["table"]), 1 / row["inv_p"], row["t_p"]) for row in chosen] == [
+        (table.values, pytest.approx(table.truncated), table.bound)
+    ]
+    assert (report["published"] is None) == (workers * 30 > 255)
+
+
+def test_search_beats_the_published_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", "search", "--workers", "8", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["front"][-1]["expected_nmse"] <= 0.0030
+    assert report["published"]["expected_nmse"] == pytest.approx(0.0089, abs=5e-5)
+    assert report["published"]["workers_per_lane"] == 8
+
+
+def test_search_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", "search", "--workers", "8"]) == 0
+    text = capsys.readouterr().out
+    (default,) = [line for line in text.splitlines() if "default" in line]
+    assert f"{expected_nmse(best_table(8), 8):.4g}" in default
+    assert "published" in text
+    assert "g =  21  T = 0 3 5 6 7 8 9 10 11 12 13 14 15 16 18 21" in text
+    assert main(["table", "search", "--workers", "16"]) == 0
+    assert "does not fit: 16 * 30 > 255" in capsys.readouterr().out
+    assert main(["table", "search", "--workers", "900", "--bits", "6", "--lane-bits", "16"]) == 0
+    assert "--json prints the tables" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["solve", "--granularity", "14", "--inv-p", "32"], "granularity 14 for the 16 values of 4 bits: at least 15"),
+        (["solve", "--granularity", "30", "--inv-p", "1"], "--inv-p 1: one coordinate of P is truncated"),
+        (["solve", "--granularity", "30", "--inv-p", "inf"], "--inv-p inf"),
+        (["solve", "--granularity", "30", "--inv-p", "nan"], "--inv-p nan"),
+        (["solve", "--granularity", "30", "--inv-p", "1.001"], "fraction 0.999"),
+        (["solve", "--bits", "9", "--granularity", "600", "--inv-p", "32"], "9 bits: 1 to 8 bits"),
+        (["search", "--workers", "18"], "take bits=3 (up to 36 workers), bits=2 (up to 85 workers)"),
+        (["search", "--workers", "0"], "0 workers"),
+        (["search", "--workers", "8", "--lane-bits", "64"], "lanes of 64 bits: 1 to 32"),
+        ([], "required: solve|search"),
+    ],
+)
+def test_bad_input_gets_one_message(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["table", *words])
+    assert stop.value.code == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("error:") == 1
+    assert captured.out == ""
