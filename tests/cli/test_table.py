@@ -11,8 +11,7 @@ import pytest
 
 from hopsum.cli.main import main
 from hopsum.codec import best_table
-from hopsum.codec.table import expected_nmse
-from hopsum.codec.table_search import pareto_front
+from hopsum.codec.table import expected_nmse, pareto_front
 
 
 def solve(capsys: pytest.CaptureFixture[str], bits: int, granularity: int, inverse: float) -> dict[str, object]:

@@ -87,8 +87,8 @@ def test_bits_are_chosen_where_they_are_left_open() -> None:
             18,
             8,
             4,
-            r"18 workers: a lane of 8 bits holds the sum of at most 17 with codes of 4 bits \(values up to 15 at least\)"
-            r"; take bits=3 \(up to 36 workers\), bits=2 \(up to 85 workers\), bits=1 \(up to 255 workers\), "
+            r"18 workers: a lane of 8 bits holds the sum of at most 17 with codes of 4 bits \(values up to 15 at least"
+            r"\); take bits=3 \(up to 36 workers\), bits=2 \(up to 85 workers\), bits=1 \(up to 255 workers\), "
             r"lane_bits=16 or codec fixed",
         ),
         (40, 8, 4, r"take bits=2 \(up to 85 workers\), bits=1"),

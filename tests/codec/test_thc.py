@@ -9,8 +9,7 @@ import pytest
 from hopsum.codec import CodecError, Context, LookupTable, make_codec
 from hopsum.codec.ranges import INFINITE
 from hopsum.codec.simulate import simulate_allreduce
-from hopsum.codec.table import expected_nmse, optimal_table
-from hopsum.codec.table_search import best_table
+from hopsum.codec.table import best_table, expected_nmse, optimal_table
 from hopsum.codec.thc import HUGE, TINY, Thc
 
 from .vectors import encode_alone, layered, nmse, normal, only

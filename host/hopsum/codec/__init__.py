@@ -6,7 +6,7 @@
     range_codec codecs with one range per block, from the ranges to the mean
     thc         4-bit codes of a randomly rotated vector, looked up and added in 8-bit lanes
     fixed       32-bit fixed point, added exactly: the uncompressed yardstick
-    table       lookup tables and the error to expect of them; table_solver: the best one; table_search: one for a job
+    table       optimal lookup tables, the error to expect of them, and which one a job takes
     feedback    error feedback
     registry    codecs by name; every codec is checked on a small vector when it is made
     backends    the arithmetic, in numpy and in numba, equal bit for bit
@@ -21,8 +21,7 @@ from hopsum.codec.base import AgreedError, Codec, CodecError, Context, Exchange,
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.ranges import SharedRanges
 from hopsum.codec.registry import CODECS, make_codec
-from hopsum.codec.table import LookupTable
-from hopsum.codec.table_search import best_table
+from hopsum.codec.table import LookupTable, best_table
 
 __all__ = [
     "CODECS",

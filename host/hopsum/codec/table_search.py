@@ -27,7 +27,7 @@ from functools import cache
 from typing import Final
 
 from hopsum.codec.base import CodecError
-from hopsum.codec.table import SWITCH_GRANULARITY, LookupTable, expected_nmse, optimal_table, require_bits
+from hopsum.codec.lookup_table import SWITCH_GRANULARITY, LookupTable, expected_nmse, optimal_table, require_bits
 from hopsum.wire._layout import TABLE_ENTRIES
 
 SWITCH_BITS: Final = TABLE_ENTRIES.bit_length() - 1

@@ -35,8 +35,7 @@ from hopsum.codec.base import (
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.ranges import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
-from hopsum.codec.table import LookupTable
-from hopsum.codec.table_search import best_table
+from hopsum.codec.table import LookupTable, best_table
 from hopsum.wire import Op
 from hopsum.wire.payload import SHAPES
 

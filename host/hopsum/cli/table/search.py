@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum.codec import CodecError, LookupTable
-from hopsum.codec.table import expected_nmse
-from hopsum.codec.table_search import best_table, pareto_front
+from hopsum.codec.table import best_table, expected_nmse, pareto_front
 
 SUMMARY: Final = "the Pareto front of a job: expected error against workers that a lane holds"
 PUBLISHED: Final = LookupTable((0, 3, 5, 7, 9, 11, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30), 1 / 32)
