@@ -26,6 +26,7 @@ COMMANDS = {
     "switch": Command("run the embedded switch with a compiled v1model program", "hopsum_switch.cli", "switch"),
     "switch-ctl": Command("show ports, counts and registers of a running switch", "hopsum_switch.control", "switch"),
     "bench": Command("measure a part of hopsum on this machine", "hopsum.cli.bench", "demo"),
+    "codec": Command("compare codecs on vectors: error against bits", "hopsum.cli.codec", "demo"),
     "shell": Command("open p4runtime-shell on a running switch", "hopsum.cli.shell", "controlplane"),
 }
 
