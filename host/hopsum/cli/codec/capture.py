@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     except DataMissing as error:
         print(f"hopsum codec capture: {error}", file=sys.stderr)
         return 1
-    gradients = capture(images)
+    gradients: dict[str, Any] = capture(images)
     origin = {
         "model": "hopsum.cli.demo.model.make_network on scikit-learn's digits",
         "seed": SEED, "batch": BATCH, "steps_before": MOMENTS, "versions": versions("torch", "scikit-learn", "numpy"),
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def capture(images: Images) -> dict[str, NDArray[Any]]:
+def capture(images: Images) -> dict[str, NDArray[np.float32]]:
     """Train and return by moment float32[WORKERS, elements]."""
     torch.set_num_threads(1)  # other numbers of threads add in another order
     network = make_network(images, SEED)

@@ -62,9 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     plan = _plan(parser, options)
     if not options.no_plots and not find_spec("matplotlib"):
-        print(
-            "hopsum codec compare: plots need matplotlib: pip install 'hopsum[plot]'; or --no-plots", file=sys.stderr
-        )
+        print("hopsum codec compare: plots need matplotlib: pip install 'hopsum[plot]'; or --no-plots", file=sys.stderr)
         return 1
     start = time.perf_counter()
     cells = _follow(plan, Console(stderr=True))
@@ -86,9 +84,7 @@ def _plan(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Plan:
             f"at least {LEAST_ELEMENTS} elements, 2 steps and seed 0, not {elements}, {options.steps}, {options.seed}"
         )
     candidates = _chosen(parser, options.codecs)
-    return Plan(
-        candidates, options.vectors, options.workers, elements, options.steps, options.seed, options.identical
-    )
+    return Plan(candidates, options.vectors, options.workers, elements, options.steps, options.seed, options.identical)
 
 
 def _chosen(parser: argparse.ArgumentParser, text: str) -> tuple[Candidate, ...]:

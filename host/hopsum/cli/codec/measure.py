@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import hypot
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hopsum.cli.codec.methods import Bits, Candidate, Method, Vectors
 from hopsum.cli.codec.vectors import make_vectors
@@ -96,9 +97,9 @@ def measure(plan: Plan, candidate: Candidate, kind: str, workers: int) -> Cell:
     )
 
 
-def _errors(method: Method, vectors: Vectors, plan: Plan) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], Bits]:
+def _errors(method: Method, vectors: Vectors, plan: Plan) -> tuple[NDArray[np.float64], Bits]:
     """Return the error of each all-reduce, and their bits on average."""
-    mean = np.mean(vectors, axis=0, dtype=np.float64)
+    mean: NDArray[np.float64] = np.mean(vectors, axis=0, dtype=np.float64)
     energy = float(mean @ mean)
     if energy == 0.0:
         raise ValueError("the mean is zero, and no error relative to it exists")

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from hopsum.codec import Codec, CodecError, Context, Reduction, make_codec
 from hopsum.codec.simulate import simulate_switch
-from hopsum.codec.theory import expected_nmse_of
 from hopsum.codec.thc import Thc
+from hopsum.codec.theory import expected_nmse_of
 from hopsum.wire import Op
 from hopsum.wire.payload import SHAPES
 
