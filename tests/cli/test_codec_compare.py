@@ -20,7 +20,7 @@ from hopsum.cli.codec.methods import CANDIDATES, Bits, count_bits
 from hopsum.cli.codec.plot import FLOOR, draw
 from hopsum.cli.codec.report import show, with_error
 from hopsum.cli.codec.vectors import DENSITY, VECTORS, make_vectors, recorded_origin
-from hopsum.codec import best_table
+from hopsum.codec import Exchange, best_table
 from hopsum.codec.table import expected_nmse
 from hopsum.wire import Op
 
@@ -69,7 +69,9 @@ def test_bits_are_those_of_payloads() -> None:
     assert cell.bits.up == 4 + 32 / 1024
     assert cell.bits.down == 8 + 32 / 1024
     assert cell.bits.up_padding == (256 - 16) * 32 / (1 << 14)
-    assert count_bits([(Op.ADD32, 2, 300)], 300) == Bits(32, 32, (512 - 300) * 32 / 300)
+    assert count_bits([Exchange(Op.ADD32, np.zeros((2, 1024), np.uint8), 300)], 300) == Bits(
+        32, 32, (512 - 300) * 32 / 300
+    )
 
 
 def test_fixed_is_exact_but_for_float32() -> None:

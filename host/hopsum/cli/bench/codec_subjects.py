@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, Context, ErrorFeedback, SharedRanges
+from hopsum.codec import Context, ErrorFeedback, SharedRanges
+from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.table import expected_nmse
 from hopsum.codec.thc import Thc
@@ -22,14 +23,15 @@ ACTIONS = ("encode", "decode", "encode_feedback", "residual_read", "residual_wri
 class Subject:
     """A codec with a vector that all ranks have, its payloads, and the switch's results."""
 
-    def __init__(self, codec: Codec, x: NDArray[np.float32], seed: int) -> None:
+    def __init__(self, codec: RangeCodec, x: NDArray[np.float32], seed: int) -> None:
         self.codec = codec
         self.x = x
         self.label = f"{codec.name} {codec.backend}"
         self._context = Context(seed, 0, 0)
-        own = codec.ranges(x)
+        sent = codec.prepare(x, self._context)
+        own = codec.ranges(sent)
         self._shared = SharedRanges(own.view(np.float32))
-        self._payloads = codec.encode(x, own, self._shared, self._context)
+        self._payloads = codec.encode(sent, own, self._shared, self._context)
         parts = np.array_split(self._payloads, 64)  # all ranks' payloads together would need much memory
         sums = [simulate_switch(codec.op, [part] * codec.workers, codec.lookup) for part in parts]
         self._results = np.ascontiguousarray(np.concatenate([part for part, _ in sums]))
@@ -41,7 +43,7 @@ class Subject:
         """Return what is timed, by name: ACTIONS."""
         codec, x, shared, context = self.codec, self.x, self._shared, self._context
         return {
-            "encode": lambda: codec.encode(x, codec.ranges(x), shared, context),
+            "encode": self._encode,
             "decode": lambda: codec.decode(self._results, self._contributors, shared, x.size, context),
             "contribution": lambda: codec.contribution(self._payloads, shared, x.size, context),
             "residual_read": self._read,
@@ -81,6 +83,10 @@ class Subject:
             "truncated": None if table is None else table.truncated,
         }
 
+    def _encode(self) -> None:
+        sent = self.codec.prepare(self.x, self._context)
+        self.codec.encode(sent, self.codec.ranges(sent), self._shared, self._context)
+
     def _read(self) -> None:
         """Add the residual to the vector, as error feedback does before the ranges."""
         self._feedback.compensate(self.x)
@@ -98,7 +104,8 @@ class Subject:
         """Do all that a worker does between a gradient and its next one, but for decoding the mean."""
         codec, context = self.codec, self._context
         whole = self._feedback.compensate(self.x)
-        own = codec.ranges(whole)
+        sent = codec.prepare(whole, context)
+        own = codec.ranges(sent)
         shared = SharedRanges(own.view(np.float32))
-        payloads = codec.encode(whole, own, shared, context)
+        payloads = codec.encode(sent, own, shared, context)
         self._feedback.settle(codec.contribution(payloads, shared, whole.size, context))

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, CodecError, Context, Reduction, make_codec
+from hopsum.codec import Codec, Context, Exchange, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc
 from hopsum.codec.theory import expected_nmse_of
-from hopsum.wire import Op
 from hopsum.wire.payload import SHAPES
 
 ROTATIONS = 8
@@ -76,18 +75,18 @@ class SwitchMethod:
         self.codec = codec
 
     def run(self, vectors: Vectors, seed: int, step: int) -> Outcome:
-        """See `Method`; raises CodecError if the ranks skip."""
-        reductions = [Reduction(self.codec, x, Context(seed, step, rank)) for rank, x in enumerate(vectors)]
-        ranges = [reduction.range_payloads() for reduction in reductions]
-        shared, _ = simulate_switch(Op.MAX32, ranges)
-        payloads = [payload for r in reductions if (payload := r.take_ranges(shared)) is not None]
-        if not payloads:
-            raise CodecError("the ranks skipped a vector that is not finite")
-        sums = simulate_switch(self.codec.op, payloads, self.codec.lookup)
-        elements, block = vectors[0].size, self.codec.block_elements
-        blocks = -(-elements // block)
-        used = [(Op.MAX32, len(ranges[0]), blocks), (self.codec.op, len(payloads[0]), blocks * block)]
-        return Outcome(reductions[0].take_sums(*sums), count_bits(used, elements))
+        """See `Method`; raises CodecError where the codec has no mean of these vectors."""
+        reductions = [self.codec.start(x, Context(seed, step, rank)) for rank, x in enumerate(vectors)]
+        used = []
+        while (exchange := reductions[0].exchange) is not None:
+            used.append(exchange)
+            payloads = [each.exchange.payloads for each in reductions if each.exchange is not None]
+            results, contributors = simulate_switch(exchange.op, payloads, self.codec.lookup)
+            for reduction in reductions:
+                reduction.take(results, contributors)
+        mean = reductions[0].mean
+        assert mean is not None
+        return Outcome(mean, count_bits(used, mean.size))
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
         """See `Method`."""
@@ -98,14 +97,14 @@ class SwitchMethod:
         return Theory(float(np.mean(found)), float(np.std(found, ddof=1) / ROTATIONS**0.5))
 
 
-def count_bits(exchanges: Sequence[tuple[Op, int, int]], elements: int) -> Bits:
-    """Return what exchanges send, each (op, chunks, lanes in use over all chunks), for so many elements."""
+def count_bits(exchanges: Sequence[Exchange], elements: int) -> Bits:
+    """Return what exchanges send, for so many elements."""
     up = down = whole = 0.0
-    for op, chunks, lanes in exchanges:
-        shape = SHAPES[op]
-        up += 8 * shape.up_bytes * lanes / shape.elements
-        down += 8 * shape.down_bytes * lanes / shape.elements
-        whole += 8 * shape.up_bytes * chunks
+    for exchange in exchanges:
+        shape = SHAPES[exchange.op]
+        up += 8 * shape.up_bytes * exchange.lanes / shape.elements
+        down += 8 * shape.down_bytes * exchange.lanes / shape.elements
+        whole += 8 * exchange.payloads.size
     return Bits(up / elements, down / elements, (whole - up) / elements)
 
 
