@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from hopsum.cli.bench import main
+from hopsum.cli.bench.placement import one_core
+from hopsum.cli.bench.published import PublishedFailed, published_worker
 
-RATES = ("encode_elements_per_s", "decode_elements_per_s", "contribution_elements_per_s")
+ACTIONS = ("encode", "decode", "contribution", "encode_feedback", "residual_read", "residual_write")
 
 
 def test_json_has_every_codec_and_backend(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,8 +23,16 @@ def test_json_has_every_codec_and_backend(capsys: pytest.CaptureFixture[str]) ->
     rows = {(row["codec"], row["backend"]): row for row in report["codecs"]}
     assert {("thc", "numpy"), ("fixed", "numpy")} <= set(rows)
     for row in rows.values():
-        for rate in RATES:
+        for rate in (f"{action}_elements_per_s" for action in ACTIONS):
             assert 0 < row[f"{rate}_min"] <= row[rate] <= row[f"{rate}_max"]
+        assert row["encode_bytes_per_s"] == pytest.approx(
+            row["encode_elements_per_s"] * row["encode_bytes_per_element"], rel=1e-4
+        )
+        for action in ("encode", "decode", "encode_feedback"):
+            ratio = row[f"{action}_elements_per_s"] / report["published"][f"{action}_elements_per_s"]
+            assert row[f"{action}_of_published"] == pytest.approx(ratio, abs=0.01)
+    assert rows["thc", "numpy"]["encode_bytes_per_element"] == 4 + 0.5
+    assert rows["fixed", "numpy"]["decode_bytes_per_element"] == 8
     assert rows["thc", "numpy"]["nmse"] == pytest.approx(rows["thc", "numpy"]["nmse_expected"], rel=0.1)
     assert rows["fixed", "numpy"]["nmse"] < 1e-14
     assert report["memcpy_elements_per_s_min"] <= report["memcpy_elements_per_s"]
@@ -29,7 +42,23 @@ def test_json_has_every_codec_and_backend(capsys: pytest.CaptureFixture[str]) ->
 def test_table_names_codecs_and_memcpy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["codec", "--scale", "0.001", "--runs", "5"]) == 0
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("thc numpy", "fixed numpy", "memcpy", "encode", "decode"))
+    assert all(word in shown for word in ("thc numpy", "fixed numpy", "memcpy", "encode", "decode", "published, torch"))
+
+
+def test_one_core_is_held_for_the_block_only() -> None:
+    before = os.sched_getaffinity(0)
+    with one_core() as core:
+        assert os.sched_getaffinity(0) == {core} <= before
+        inherited = subprocess.run(
+            [sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"], capture_output=True, check=True
+        )
+        assert inherited.stdout.split() == [str(core).encode()]
+    assert os.sched_getaffinity(0) == before
+
+
+def test_published_worker_that_ends_is_reported() -> None:
+    with published_worker(1000, 2, 1) as actions, pytest.raises(PublishedFailed, match=r"published .*ended"):
+        actions["encode"]()
 
 
 @pytest.mark.parametrize("arguments", [["--runs", "4"], ["--scale", "0"], ["--workers", "18"]])

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum bench WHAT`: measurements, each with the machine, versions, commit and seed that made it.
 
-codec      elements per second and error of every codec and backend
+codec      elements per second and error of every codec and backend, on one core
+  codec_subjects   what is timed of a codec; codec_report: its figures as JSON and as tables
+  published        the published worker in plain torch, as a process beside them
 dataplane  codes per second of the switches
   subjects   what is measured, all of it standing at the same time
   pipeline   engines in memory; sockets, load, echo: switch processes under load; startup: until `ready`, and memory
   naive      the program of benchmarks/naive behind the shipped one's control plane
-  traffic    datagrams made beforehand, and the sums they must bring; placement: cores and their use
+  traffic    datagrams made beforehand, and the sums they must bring
   report     figures as JSON and as a table
+placement  cores: who works where, and how busy they are
 timing     medians of alternating runs; where they ran
 """
 

@@ -32,6 +32,21 @@ def memory(pid: int) -> dict[str, int]:
 
 
 @contextmanager
+def one_core() -> Iterator[int]:
+    """Keep all threads of this process, and processes it starts, on one core for the block; yields its number.
+
+    The last one: the kernel prefers the first for its own work.
+    """
+    allowed = os.sched_getaffinity(0)
+    core = max(allowed)
+    _pin(_threads(os.getpid()), {core})
+    try:
+        yield core
+    finally:
+        _pin(_threads(os.getpid()), allowed)
+
+
+@contextmanager
 def two_cores(pid: int) -> Iterator[bool]:
     """Keep the calling thread on this process's first core and process `pid` on its last, for the block.
 
