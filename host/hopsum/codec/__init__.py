@@ -4,7 +4,9 @@
     base        what a codec is: reductions, their exchanges, contexts, errors
     ranges      how large each block is, agreed upon by MAX32
     range_codec codecs with one range per block, from the ranges to the mean
-    thc         4-bit codes of a randomly rotated vector, looked up and added in 8-bit lanes
+    thc         4-bit codes of a randomly rotated vector, looked up and added in lanes
+    uhc         the same with evenly spaced values, of 1 to 8 bits
+    coded       what those two share; rotation: across the blocks of a vector
     fixed       32-bit fixed point, added exactly: the uncompressed yardstick
     table       optimal lookup tables, the error to expect of them, and which one a job takes
     feedback    error feedback

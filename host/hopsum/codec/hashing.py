@@ -23,6 +23,7 @@ LANE_SECOND: Final = 0x846CA68B
 
 ROTATION: Final = 1
 ROUNDING: Final = 2
+ACROSS: Final = 3
 
 
 def splitmix64(value: int) -> int:

@@ -15,27 +15,29 @@ from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.fixed import Fixed
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc
+from hopsum.codec.uhc import Uhc
 
 _CHECKED_ELEMENTS: Final = 3 * 1024 + 5
 
-CODECS: Final[dict[str, Callable[..., Codec]]] = {"thc": Thc, "fixed": Fixed}
+CODECS: Final[dict[str, Callable[..., Codec]]] = {"thc": Thc, "uhc": Uhc, "fixed": Fixed}
 """Called with workers, the codec's own options, and `kernels`."""
 
 
-def make_codec(name: str, *, workers: int, backend: str = "auto", **options: Any) -> Codec:
+def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int = 1, **options: Any) -> Codec:
     """Make a codec for a job of `workers` workers, and check it.
 
     Args:
-        name: "thc" (option `table`, a LookupTable) or "fixed".
+        name: "thc", "uhc" or "fixed"; options are those of the classes `Thc`, `Uhc` and `Fixed`.
         workers: of the job, not of one all-reduce.
         backend: "numpy", "numba", or "auto": numba where it is installed. Ranks may differ: their bytes do not.
+        threads: that a call may use, the calling one among them. Bytes do not depend on it.
 
     Raises:
         CodecError: unknown name or backend, options that do not fit, or a failed check.
     """
     if name not in CODECS:
         raise CodecError(f"codec {name!r}: one of {', '.join(CODECS)}")
-    codec = CODECS[name](workers, kernels=load_kernels(backend), **options)
+    codec = CODECS[name](workers, kernels=load_kernels(backend, threads), **options)
     if codec.backend != "numpy":
         self_check(codec, CODECS[name](workers, kernels=load_kernels("numpy"), **options))
     return codec

@@ -3,7 +3,8 @@
 
     kernels     what a backend does, and how: the common definition
     reference   numpy, written for reading
-    compiled    numba, written for speed
+    compiled    numba, written for speed (compiled_thc: the kernels of thc and uhc; jit: how they are compiled)
+    threads     any of them on several threads
 
 Backends agree bit for bit, because nothing depends on the order of additions: the rotation works on integers,
 sums of squares are exact in float64 up to one fixed order, and every other float result is a single operation.
@@ -16,18 +17,21 @@ from importlib.util import find_spec
 from typing import Final
 
 from hopsum.codec.backends.kernels import Kernels
+from hopsum.codec.backends.threads import ThreadedKernels
 from hopsum.codec.base import CodecError
 
 _MODULES: Final = {"numpy": "reference", "numba": "compiled"}
 BACKENDS: Final = ("auto", *_MODULES)
 
 
-def load_kernels(backend: str) -> Kernels:
-    """Return a backend by name; "auto" is numba where it can be imported, else numpy.
+def load_kernels(backend: str, threads: int = 1) -> Kernels:
+    """Return a backend by name, on so many threads; "auto" is numba where it can be imported, else numpy.
 
     Raises:
-        CodecError: unknown backend, or one whose package is not installed.
+        CodecError: unknown backend, one whose package is not installed, or no thread at all.
     """
+    if threads < 1:
+        raise CodecError(f"{threads} threads: at least 1")
     if backend == "auto":
         backend = "numba" if find_spec("numba") else "numpy"
     if backend not in _MODULES:
@@ -37,4 +41,4 @@ def load_kernels(backend: str) -> Kernels:
     except ModuleNotFoundError as error:
         raise CodecError(f"backend {backend!r} needs the package {error.name}; install it or use numpy") from error
     kernels: Kernels = module.make_kernels()
-    return kernels
+    return kernels if threads == 1 else ThreadedKernels(kernels, threads)

@@ -1,20 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a backend does, and the definition that all backends share.
 
-thc, one block of 1024 elements x with range r (root mean square) and a table T with granularity g, bound t:
+thc and uhc, one block of B elements x (1024 where lanes have 8 bits, 512 where they have 16: one chunk) with range r
+and a table T with granularity g, bound t >= 1/4:
 
-    v[e] = rint(x[e] * scale) * sign[e]           int32; scale = g/(2t) * 2^11 / r, so |v| has 2-norm 2^16 g/(2t)
-    y    = H v                                    int32, H the 1024 x 1024 Hadamard matrix of +1 and -1: exact
-    q[c] = clamp(y[c] + g/2 * 2^16, 0, g * 2^16)  the coordinate on the table's scale, 16 bits after the point
+    v[e] = rint(x[e] * scale) * sign[e]           int32; scale = g/(2t) * 2^16/sqrt(B) / (r 2^k)
+    y    = H v                                    int32, H the B x B Hadamard matrix of +1 and -1: exact
+    q[c] = clamp(y[c] 2^k + g/2 * 2^16, 0, g * 2^16)      the coordinate on the table's scale, 16 bits after the point
     code = number of z >= 1 with q + u * (T[z] - T[z-1]) >= T[z] * 2^16       u: 16 random bits
 
 The last line rounds q up to the upper neighbour with probability (q - lower)/(upper - lower): for a value z at or
-below the lower neighbour it always counts, above the upper neighbour never. |y| <= 2^21 g/(2t) + 2^9 cannot
-overflow. Coordinate c of the wire is row (c mod 64) * 16 + c div 64 of H: the order that SIMD passes leave.
+below the lower neighbour it always counts, above the upper neighbour never. For the identity T[z] = z it says
+code = (q + u) >> 16. Coordinate c of the wire is row (c mod B/16) * 16 + c div (B/16) of H: the order that SIMD
+passes leave.
 
-    sums S of c workers:  x'[e] = sign[e] * (H^T (2 S - c g))[e] * factor,   factor = r t / (32 c g)
+Overflow. k is 0 unless the block's own root mean square exceeds r (a range that came too late, or one range for a
+whole tensor): then r 2^k is at least the block's own, at the cost of k bits of precision. So |v| has 2-norm at most
+2^16 g/(2t) + sqrt(B)/2, and |y| and every partial sum of it is at most 2^16 sqrt(B) g/(2t) + B/2: below 2^30 for
+B = 1024 with g <= 255, and smaller by sqrt(2) for B = 512. Before the shift y is clamped to +-(g 2^15 / 2^k + 1), so
+that k <= 23 cannot overflow. Levels are counted in 8 bits: g plus the widest gap is at most 255 (or T the identity).
 
-where H^T w is an integer below 2^18 and so exact in float32: one rounding, in the last product.
+    sums S of c workers:  x'[e] = sign[e] * float32((H^T (2 S - c g))[e]) * factor,   factor = r t / (sqrt(B) c g)
+
+where the integers are below 2^18 with lanes of 8 bits, exact in float32, and below 2^25 with lanes of 16 bits: one
+rounding to float32, and one in the product.
+
+Not rotated:  q = clamp(rint(clamp(x * scale, -+g 2^15)) + g/2 * 2^16, ...), scale = g/(2t) * 2^16 / r, clamped as a
+float because nothing bounds x, coordinates in element order, and x' = float32(2 S - c g) * r t / (c g).
 
 Random bits (hashing.py): sign of element e is bit e div 32 of lane e mod 32 of the block's rotation key; u of
 elements j and j + 256 of half h (512 elements) are the low and high 16 bits of lane 256 h + j of the rounding key.
@@ -33,11 +45,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 THC_BLOCK: Final = 1024
+"""Elements of a chunk with lanes of 8 bits."""
 FIXED_BLOCK: Final = 256
 FRACTION_BITS: Final = 16
 """Of a coordinate on the table's scale, and of its random number."""
 INPUT_BITS: Final = FRACTION_BITS - 5
-"""Of an element before the rotation, which multiplies by sqrt(1024)."""
+"""Of an element before the rotation of 1024 elements, which multiplies by sqrt(1024)."""
+MAX_SHIFT: Final = 23
+"""Of a block that exceeds its range: by then every coordinate that is not 0 is at the table's end."""
+
+
+class Form(NamedTuple):
+    """How a block of thc or uhc travels."""
+
+    lane_bits: int = 8
+    """8 or 16; decides the size of blocks."""
+    packed: bool = True
+    """Whether payloads are 4-bit codes to look up; else they are lanes, and codes are values."""
+    rotated: bool = True
+    """Whether signs and the Hadamard matrix are applied."""
+
+    @property
+    def block_elements(self) -> int:
+        """B: elements of a block and of a chunk."""
+        return THC_BLOCK * 8 // self.lane_bits
+
+    @property
+    def up_bytes(self) -> int:
+        """Bytes of a chunk's UPDATE payload; those of a RESULT are 1024."""
+        return self.block_elements // 2 if self.packed else THC_BLOCK
 
 
 class BlockKeys(NamedTuple):
@@ -47,19 +83,23 @@ class BlockKeys(NamedTuple):
     rounding: int
     first: int
 
+    def advanced(self, blocks: int) -> BlockKeys:
+        """Return the keys of a run that begins so many blocks later."""
+        return self._replace(first=self.first + blocks)
+
 
 @dataclass(frozen=True, slots=True)
 class Steps:
     """A table in the form that counts codes: its values, grouped by the width of the gap below them."""
 
     table: NDArray[np.uint8]
-    """[16]"""
+    """[entries], from 0 up."""
     widths: NDArray[np.int32]
     """[groups], ascending"""
     starts: NDArray[np.int64]
     """[groups + 1]: targets[starts[i]:starts[i + 1]] have widths[i]"""
     targets: NDArray[np.uint8]
-    """[15]: T[1..15] in groups"""
+    """[entries - 1]: T[1..] in groups"""
 
     @classmethod
     def of(cls, values: tuple[int, ...]) -> Steps:
@@ -78,6 +118,11 @@ class Steps:
         """g"""
         return int(self.table[-1])
 
+    @property
+    def identity(self) -> bool:
+        """Whether codes are values: T[z] = z."""
+        return self.granularity == len(self.table) - 1
+
 
 class Kernels(Protocol):
     """A backend. All arrays are contiguous; rows are blocks; `out` is filled, everything else only read."""
@@ -85,7 +130,7 @@ class Kernels(Protocol):
     name: str
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the root mean square of each row of float32[blocks, 1024]; not finite where the row is not."""
+        """Return the root mean square of each row of float32[blocks, B]; not finite where the row is not."""
 
     def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
         """Return the bits of the largest magnitude of each row of float32[blocks, 256]; NaN is above +inf."""
@@ -94,14 +139,25 @@ class Kernels(Protocol):
         self,
         x: NDArray[np.float32],
         scales: NDArray[np.float32],
+        shifts: NDArray[np.int32],
         steps: Steps,
+        form: Form,
         keys: BlockKeys,
         out: NDArray[np.uint8],
     ) -> None:
-        """Fill packed codes uint8[blocks, 512] from float32[blocks, 1024], scales float32[blocks]."""
+        """Fill payloads uint8[blocks, up_bytes] from float32[blocks, B], scales [blocks] and shifts k [blocks]."""
 
-    def thc_lookup(self, payloads: NDArray[np.uint8], steps: Steps, out: NDArray[np.uint8]) -> None:
-        """Fill lanes uint8[blocks, 1024] with the table's values of packed codes uint8[blocks, 512]."""
+    def thc_restore(
+        self,
+        payloads: NDArray[np.uint8],
+        factors: NDArray[np.float32],
+        steps: Steps,
+        form: Form,
+        keys: BlockKeys,
+        out: NDArray[np.float32],
+        subtract: bool,
+    ) -> None:
+        """Fill float32[blocks, B] with what payloads alone decode to, or subtract that from what `out` holds."""
 
     def thc_decode(
         self,
@@ -109,10 +165,11 @@ class Kernels(Protocol):
         counts: NDArray[np.int32],
         factors: NDArray[np.float32],
         granularity: int,
+        form: Form,
         keys: BlockKeys,
         out: NDArray[np.float32],
     ) -> None:
-        """Fill float32[blocks, 1024] from lane sums uint8[blocks, 1024] of counts[block] workers."""
+        """Fill float32[blocks, B] from lane sums uint8[blocks, 1024] of counts[block] workers."""
 
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]

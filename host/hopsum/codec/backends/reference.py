@@ -7,12 +7,12 @@ It works on runs of blocks that fit a processor's cache.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends.kernels import FRACTION_BITS, THC_BLOCK, BlockKeys, Steps
+from hopsum.codec.backends.kernels import FRACTION_BITS, BlockKeys, Form, Steps
 from hopsum.codec.hashing import block_keys, lane_bits
 from hopsum.wire.payload import pack_codes, unpack_codes
 
@@ -25,16 +25,16 @@ class NumpyKernels:
     name = "numpy"
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Add squares in 16 lanes over 64 rows, then halve the lanes; a square of a float32 is exact in float64."""
+        """Add squares in 16 lanes over B/16 rows, then halve the lanes; a square of a float32 is exact in float64."""
         out = np.empty(len(x), np.float32)
         for run in _runs(len(x)):
             lanes = np.zeros((run.stop - run.start, 16))
-            for row in range(0, THC_BLOCK, 16):
+            for row in range(0, x.shape[1], 16):
                 part = x[run, row : row + 16].astype(np.float64)
                 lanes += part * part
             for half in (8, 4, 2, 1):
                 lanes = lanes[:, :half] + lanes[:, half : 2 * half]
-            out[run] = np.sqrt(lanes[:, 0] / THC_BLOCK)
+            out[run] = np.sqrt(lanes[:, 0] / x.shape[1])
         return out
 
     def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
@@ -46,30 +46,42 @@ class NumpyKernels:
         self,
         x: NDArray[np.float32],
         scales: NDArray[np.float32],
+        shifts: NDArray[np.int32],
         steps: Steps,
+        form: Form,
         keys: BlockKeys,
         out: NDArray[np.uint8],
     ) -> None:
         """Round by looking up the lower neighbour of every cell of the table's grid."""
         granularity = steps.granularity
-        lower = np.clip(np.searchsorted(steps.table, np.arange(granularity + 1), side="right") - 1, 0, 14)
+        beneath = np.searchsorted(steps.table, np.arange(granularity + 1), side="right") - 1
+        lower = np.clip(beneath, 0, len(steps.table) - 2)
         upper = steps.table[lower + 1].astype(np.int32)
         width = upper - steps.table[lower]
         for run in _runs(len(x)):
-            blocks = run.stop - run.start
-            signs = _signs(block_keys(keys.rotation, keys.first + run.start, blocks))
-            v = np.rint(x[run] * scales[run, None]).astype(np.int32) * signs
-            q = _to_wire(_hadamard(v)) + np.int32(granularity << FRACTION_BITS - 1)
+            q = _coordinates(x[run], scales[run], shifts[run], granularity, form, keys.advanced(run.start))
             np.clip(q, 0, granularity << FRACTION_BITS, out=q)
-            u = _fractions(block_keys(keys.rounding, keys.first + run.start, blocks))
+            u = _fractions(block_keys(keys.rounding, keys.first + run.start, len(q)), q.shape[1])
             cell = q >> FRACTION_BITS
             up = q + u * width[cell] >= upper[cell] << FRACTION_BITS
-            out[run] = pack_codes((lower[cell] + up).astype(np.uint8))
+            out[run] = _to_payload((lower[cell] + up).astype(np.uint8), form)
 
-    def thc_lookup(self, payloads: NDArray[np.uint8], steps: Steps, out: NDArray[np.uint8]) -> None:
-        """Look up by index."""
+    def thc_restore(
+        self,
+        payloads: NDArray[np.uint8],
+        factors: NDArray[np.float32],
+        steps: Steps,
+        form: Form,
+        keys: BlockKeys,
+        out: NDArray[np.float32],
+        subtract: bool,
+    ) -> None:
+        """Look up by index, and decode the sum of one."""
         for run in _runs(len(payloads)):
-            out[run] = steps.table[unpack_codes(payloads[run])]
+            codes = unpack_codes(payloads[run], form.lane_bits) if form.packed else _lanes(payloads[run], form)
+            w = 2 * steps.table[codes].astype(np.int32) - np.int32(steps.granularity)
+            x = _back(w, factors[run], form, keys.advanced(run.start))
+            out[run] = out[run] - x if subtract else x
 
     def thc_decode(
         self,
@@ -77,15 +89,14 @@ class NumpyKernels:
         counts: NDArray[np.int32],
         factors: NDArray[np.float32],
         granularity: int,
+        form: Form,
         keys: BlockKeys,
         out: NDArray[np.float32],
     ) -> None:
-        """Rotate back: H is symmetric, so only order and signs are undone."""
+        """Centre the sums and rotate back."""
         for run in _runs(len(lanes)):
-            w = 2 * lanes[run].astype(np.int32) - counts[run, None] * np.int32(granularity)
-            signs = _signs(block_keys(keys.rotation, keys.first + run.start, run.stop - run.start))
-            x = _hadamard(_from_wire(w)) * signs
-            np.multiply(x.astype(np.float32), factors[run, None], out=out[run])
+            w = 2 * _lanes(lanes[run], form).astype(np.int32) - counts[run, None] * np.int32(granularity)
+            out[run] = _back(w, factors[run], form, keys.advanced(run.start))
 
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
@@ -111,32 +122,72 @@ def _runs(blocks: int) -> Iterator[slice]:
         yield slice(start, min(start + _RUN_BLOCKS, blocks))
 
 
-def _signs(keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """Return +1 and -1, int32[blocks, 1024]: -1 where the bit is set."""
-    bits = lane_bits(keys, 32)[:, None, :] >> np.arange(32, dtype=np.uint32)[None, :, None]
-    return 1 - 2 * (bits & np.uint32(1)).astype(np.int32).reshape(len(keys), THC_BLOCK)
+def _lanes(payloads: NDArray[np.uint8], form: Form) -> NDArray[Any]:
+    """Return lanes in element order, [blocks, B]."""
+    return np.ascontiguousarray(payloads).view(f">u{form.lane_bits // 8}")
 
 
-def _fractions(keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """Return 16 random bits per element, int32[blocks, 1024]."""
-    bits = lane_bits(keys, 512).reshape(len(keys), 2, 1, 256)
+def _to_payload(codes: NDArray[np.uint8], form: Form) -> NDArray[np.uint8]:
+    if form.packed:
+        return pack_codes(codes, form.lane_bits)
+    return codes.astype(f">u{form.lane_bits // 8}").view(np.uint8)
+
+
+def _coordinates(
+    x: NDArray[np.float32],
+    scales: NDArray[np.float32],
+    shifts: NDArray[np.int32],
+    granularity: int,
+    form: Form,
+    keys: BlockKeys,
+) -> NDArray[np.int32]:
+    """Return q before its clamp, int32[blocks, B]."""
+    half = granularity << FRACTION_BITS - 1
+    with np.errstate(over="ignore"):
+        scaled = x * scales[:, None]
+    if not form.rotated:
+        return np.rint(np.clip(scaled, np.float32(-half), np.float32(half))).astype(np.int32) + np.int32(half)
+    y = _to_wire(_hadamard(np.rint(scaled).astype(np.int32) * _signs(keys, x.shape)))
+    limits = ((half >> shifts) + 1)[:, None]
+    beyond = (shifts > 0)[:, None]
+    return np.where(beyond, np.clip(y, -limits, limits) << shifts[:, None], y) + np.int32(half)
+
+
+def _back(w: NDArray[np.int32], factors: NDArray[np.float32], form: Form, keys: BlockKeys) -> NDArray[np.float32]:
+    """Return x', float32[blocks, B]: H is symmetric, so only order and signs are undone."""
+    x = _hadamard(_from_wire(w)) * _signs(keys, w.shape) if form.rotated else w
+    return np.asarray(x.astype(np.float32) * factors[:, None])
+
+
+def _signs(keys: BlockKeys, shape: tuple[int, ...]) -> NDArray[np.int32]:
+    """Return +1 and -1, int32[blocks, B]: -1 where the bit is set."""
+    blocks, elements = shape
+    lanes = lane_bits(block_keys(keys.rotation, keys.first, blocks), 32)[:, None, :]
+    bits = lanes >> np.arange(elements // 32, dtype=np.uint32)[None, :, None]
+    return 1 - 2 * (bits & np.uint32(1)).astype(np.int32).reshape(blocks, elements)
+
+
+def _fractions(keys: NDArray[np.uint64], elements: int) -> NDArray[np.int32]:
+    """Return 16 random bits per element, int32[blocks, B]."""
+    bits = lane_bits(keys, elements // 2).reshape(len(keys), -1, 1, 256)
     pair = np.concatenate((bits & np.uint32(0xFFFF), bits >> np.uint32(16)), axis=2)
-    return pair.astype(np.int32).reshape(len(keys), THC_BLOCK)
+    return pair.astype(np.int32).reshape(len(keys), elements)
 
 
 def _hadamard(v: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return H v for each row of int32[blocks, 1024], in the natural (Sylvester) order."""
-    stride = THC_BLOCK // 2
+    """Return H v for each row of int32[blocks, B], in the natural (Sylvester) order."""
+    shape = v.shape
+    stride = shape[1] // 2
     while stride:
         pair = v.reshape(len(v), -1, 2, stride)
         v = np.stack((pair[:, :, 0] + pair[:, :, 1], pair[:, :, 0] - pair[:, :, 1]), axis=2)
         stride //= 2
-    return v.reshape(len(v), THC_BLOCK)
+    return v.reshape(shape)
 
 
 def _to_wire(y: NDArray[np.int32]) -> NDArray[np.int32]:
-    return y.reshape(len(y), 64, 16).transpose(0, 2, 1).reshape(len(y), THC_BLOCK)
+    return y.reshape(len(y), -1, 16).transpose(0, 2, 1).reshape(y.shape)
 
 
 def _from_wire(w: NDArray[np.int32]) -> NDArray[np.int32]:
-    return w.reshape(len(w), 16, 64).transpose(0, 2, 1).reshape(len(w), THC_BLOCK)
+    return w.reshape(len(w), 16, -1).transpose(0, 2, 1).reshape(w.shape)

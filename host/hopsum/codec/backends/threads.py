@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads for kernels that release the interpreter lock: the only module of the codecs that has any.
+
+Blocks are independent and know their number, so any split over threads gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from itertools import pairwise
+from threading import Lock
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.backends.kernels import BlockKeys, Form, Kernels, Steps
+
+MIN_THREAD_BYTES: Final = 256 << 10
+"""Less input than this is not worth waking a thread for."""
+_PARTS_PER_THREAD: Final = 4
+"""So that a thread that is held up leaves little to wait for."""
+_pools: Final[dict[int, ThreadPoolExecutor]] = {}
+_pools_lock: Final = Lock()
+os.register_at_fork(after_in_child=_pools.clear)  # a pool's threads stay behind in the parent
+
+
+def run_parallel(jobs: Sequence[Callable[[], None]], threads: int) -> None:
+    """Run jobs on up to `threads` threads, this one among them, and return when all have ended.
+
+    Jobs start in order, each on whichever thread is free. Pools are made on first use, one per number of threads,
+    and shared by all callers; a job may call this function again.
+
+    Raises:
+        An exception that a job raised, after all that had started ended; some jobs may not have run then.
+    """
+    waiting = deque(jobs)
+
+    def drain() -> None:
+        while True:
+            try:
+                job = waiting.popleft()
+            except IndexError:
+                return
+            job()
+
+    helpers = min(threads, len(jobs)) - 1
+    futures = [_pool(threads).submit(drain) for _ in range(helpers)]
+    try:
+        drain()
+    finally:
+        started = [future for future in futures if not future.cancel()]  # nothing is left for those that had not
+        wait(started)
+    for future in started:
+        future.result()
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    with _pools_lock:
+        if threads not in _pools:
+            _pools[threads] = ThreadPoolExecutor(threads - 1, thread_name_prefix=f"hopsum-codec-{threads}")
+        return _pools[threads]
+
+
+class ThreadedKernels:
+    """A backend on several threads; see `Kernels`. Short arrays stay on the calling one."""
+
+    def __init__(self, kernels: Kernels, threads: int) -> None:
+        self.name = kernels.name
+        self.threads = threads
+        self._kernels = kernels
+
+    def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """See `Kernels`."""
+        out = np.empty(len(x), np.float32)
+
+        def work(rows: slice) -> None:
+            out[rows] = self._kernels.root_mean_square(x[rows])
+
+        self._split(work, x)
+        return out
+
+    def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
+        """See `Kernels`."""
+        out = np.empty(len(x), np.uint32)
+
+        def work(rows: slice) -> None:
+            out[rows] = self._kernels.peak_bits(x[rows])
+
+        self._split(work, x)
+        return out
+
+    def thc_encode(
+        self,
+        x: NDArray[np.float32],
+        scales: NDArray[np.float32],
+        shifts: NDArray[np.int32],
+        steps: Steps,
+        form: Form,
+        keys: BlockKeys,
+        out: NDArray[np.uint8],
+    ) -> None:
+        """See `Kernels`."""
+
+        def work(rows: slice) -> None:
+            own = keys.advanced(rows.start)
+            self._kernels.thc_encode(x[rows], scales[rows], shifts[rows], steps, form, own, out[rows])
+
+        self._split(work, x)
+
+    def thc_restore(
+        self,
+        payloads: NDArray[np.uint8],
+        factors: NDArray[np.float32],
+        steps: Steps,
+        form: Form,
+        keys: BlockKeys,
+        out: NDArray[np.float32],
+        subtract: bool,
+    ) -> None:
+        """See `Kernels`."""
+
+        def work(rows: slice) -> None:
+            own = keys.advanced(rows.start)
+            self._kernels.thc_restore(payloads[rows], factors[rows], steps, form, own, out[rows], subtract)
+
+        self._split(work, out)
+
+    def thc_decode(
+        self,
+        lanes: NDArray[np.uint8],
+        counts: NDArray[np.int32],
+        factors: NDArray[np.float32],
+        granularity: int,
+        form: Form,
+        keys: BlockKeys,
+        out: NDArray[np.float32],
+    ) -> None:
+        """See `Kernels`."""
+
+        def work(rows: slice) -> None:
+            own = keys.advanced(rows.start)
+            self._kernels.thc_decode(lanes[rows], counts[rows], factors[rows], granularity, form, own, out[rows])
+
+        self._split(work, out)
+
+    def fixed_encode(
+        self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
+    ) -> None:
+        """See `Kernels`."""
+        self._split(lambda rows: self._kernels.fixed_encode(x[rows], scales[rows], limit, out[rows]), x)
+
+    def fixed_decode(self, lanes: NDArray[np.uint32], divisors: NDArray[np.float64], out: NDArray[np.float32]) -> None:
+        """See `Kernels`."""
+        self._split(lambda rows: self._kernels.fixed_decode(lanes[rows], divisors[rows], out[rows]), out)
+
+    def _split(self, work: Callable[[slice], None], floats: NDArray[np.float32]) -> None:
+        """Call work with consecutive runs of rows; `floats` is the array that says how much it is."""
+        parts = min(self.threads * _PARTS_PER_THREAD, max(1, floats.nbytes // MIN_THREAD_BYTES))
+        edges = [len(floats) * part // parts for part in range(parts + 1)]
+        run_parallel([partial(work, slice(*edge)) for edge in pairwise(edges)], self.threads)

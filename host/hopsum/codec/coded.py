@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `thc` and `uhc` share: rotated coordinates, rounded without bias to the integers of a table, summed in lanes.
+
+A block of 1024 elements (lanes of 8 bits) or 512 (lanes of 16 bits) is one chunk. Rotated, its coordinates are
+nearly N(0, r^2) whatever the block was; divided by the range r they are truncated at +-t, and rounded without bias
+to the table's values. The inverse rotation turns the sum of the values into the mean.
+
+    rotation="block"   random signs and a Hadamard matrix per block, new ones in every all-reduce
+    rotation="full"    before that, the same across the blocks of a slice (rotation.py): energy in one block spreads
+    rotation="none"    neither: coordinates are elements, and truncation takes what exceeds t r; for comparisons
+
+    scale="block"      r is the largest root mean square of the block over the workers: 32 bits per block up
+    scale="tensor"     r is that of the whole vector, one number, as published (Li et al., NSDI 2024). Together with
+                       rotation="block" it fails where few blocks hold the energy: their coordinates are truncated
+
+A block whose own root mean square exceeds r is clipped to it, coordinate by coordinate: what lies beyond +-t r stays
+in the error feedback. That happens to a worker whose ranges came too late for the quorum, and with scale="tensor".
+
+Below TINY a range counts as zero (all of its blocks is quantisation error), above HUGE as not finite: between them no
+float32 operation here overflows or loses precision to subnormal numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.backends import load_kernels
+from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, BlockKeys, Form, Kernels, Steps
+from hopsum.codec.base import (
+    CodecError,
+    Context,
+    blocks_of,
+    contributor_counts,
+    padded_rows,
+    require_rows,
+    require_vector,
+    require_workers,
+)
+from hopsum.codec.hashing import ACROSS, ROTATION, ROUNDING, derive_key
+from hopsum.codec.range_codec import RangeCodec
+from hopsum.codec.ranges import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
+from hopsum.codec.rotation import rotate_blocks, rotate_blocks_back
+from hopsum.wire import Op
+from hopsum.wire._layout import TABLE_ENTRIES
+from hopsum.wire.payload import SHAPES
+
+TINY: Final = 2.0**-100
+HUGE: Final = 2.0**120
+LANE_BITS: Final = (8, 16)
+ROTATIONS: Final = ("block", "full", "none")
+SCALES: Final = ("block", "tensor")
+MIN_BOUND: Final = 0.25
+"""Of the truncation, in standard deviations: the rotation's 32 bits are enough for it (kernels.py)."""
+MAX_GRANULARITY: Final = 127
+"""Of a table to look up: a value plus the widest gap must fit in 8 bits where codes are counted."""
+MAX_VALUE: Final = 255
+"""Of a code that is its own value."""
+_OPS: Final = {(8, True): Op.LOOKUP_ADD8, (16, True): Op.LOOKUP_ADD16, (8, False): Op.ADD8, (16, False): Op.ADD16}
+
+
+class Coded(RangeCodec):
+    """See the module; the contract is `RangeCodec`."""
+
+    def __init__(
+        self,
+        workers: int,
+        values: tuple[int, ...],
+        bound: float,
+        *,
+        lane_bits: int,
+        rotation: str,
+        scale: str,
+        kernels: Kernels | None,
+    ) -> None:
+        """Make the codec of a job; all ranks with the same arguments.
+
+        Args:
+            values: T[0..], from 0 up; up to 16 of them are looked up by the switch, more must be T[z] = z.
+            bound: t
+
+        Raises:
+            CodecError: an unknown option, or a sum of `workers` table values may overflow a lane.
+        """
+        require_workers(workers)
+        _require_options(lane_bits, rotation, scale)
+        _require_table(workers, values, bound, lane_bits)
+        self.workers = workers
+        self.bound = bound
+        self.granularity = values[-1]
+        self.rotation, self.scale, self.lane_bits = rotation, scale, lane_bits
+        self._form = Form(lane_bits, packed=len(values) <= TABLE_ENTRIES, rotated=rotation != "none")
+        self.op = _OPS[lane_bits, self._form.packed]
+        self.block_elements = self._form.block_elements
+        self.lookup: tuple[int, ...] | None = None
+        if self._form.packed:  # codes that the codec never makes stand for the last value
+            self.lookup = values + (self.granularity,) * (TABLE_ENTRIES - len(values))
+        self._kernels = kernels or load_kernels("auto")
+        self.backend = self._kernels.name
+        self._steps = Steps.of(values)
+
+    def prepare(self, x: NDArray[np.float32], context: Context) -> NDArray[np.float32]:
+        """Return the vector to encode: x itself, or with full rotation a new one, padded to whole blocks."""
+        require_vector(x)
+        if self.rotation != "full":
+            return x
+        blocks = blocks_of(x.size, self.block_elements)
+        prepared = np.zeros(blocks * self.block_elements, np.float32)
+        prepared[: x.size] = x
+        rotate_blocks(prepared.reshape(blocks, -1), _across_key(context))
+        return prepared
+
+    def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
+        """Return the root mean square of each block, or of the whole vector; see `RangeCodec`."""
+        require_vector(x)
+        values = self._block_ranges(x)
+        if self.scale == "tensor":
+            energy = np.square(values, dtype=np.float64).sum() * self.block_elements
+            values = np.array([math.sqrt(energy / x.size)]).astype(np.float32)
+        bits = values.view(np.uint32)
+        bits[~(values <= HUGE)] = INFINITE
+        return bits
+
+    def encode(
+        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: Context
+    ) -> NDArray[np.uint8]:
+        """Return packed codes, or lanes; see `RangeCodec`. A block whose own range exceeds the shared one is clipped."""
+        require_vector(x)
+        blocks = blocks_of(x.size, self.block_elements)
+        ranges = 1 if self.scale == "tensor" else blocks
+        require_ranges(own, ranges, "own")
+        require_finite(own)
+        scales, shifts = self._scales(self._own_ranges(x, own), self._shared_ranges(shared, blocks))
+        payloads = np.empty((blocks, self._form.up_bytes), np.uint8)
+        for first, part in _numbered(padded_rows(x, self.block_elements)):
+            rows = slice(first, first + len(part))
+            keys = _keys(context, first)
+            self._kernels.thc_encode(part, scales[rows], shifts[rows], self._steps, self._form, keys, payloads[rows])
+        return payloads
+
+    def decode(
+        self,
+        results: NDArray[np.uint8],
+        contributors: NDArray[np.uint64],
+        shared: SharedRanges,
+        elements: int,
+        context: Context,
+    ) -> NDArray[np.float32]:
+        """Return the mean; see `RangeCodec`."""
+        blocks = blocks_of(elements, self.block_elements)
+        require_rows(results, blocks, SHAPES[self.op].down_bytes, f"results of {elements} elements")
+        require_ranges(contributors, blocks, "contributors instead of")
+        counts = contributor_counts(contributors, self.workers)
+        self._require_sums(results, counts)
+        factors = self._factors(self._shared_ranges(shared, blocks), counts)
+
+        def decode(rows: slice, out: NDArray[np.float32]) -> None:
+            given = (results[rows], counts[rows], factors[rows], self.granularity, self._form)
+            self._kernels.thc_decode(*given, _keys(context, rows.start), out)
+
+        out = self._result(elements)
+        self._by_rows(decode, out)
+        return self._unprepared(out, elements, context)
+
+    def contribution(
+        self,
+        payloads: NDArray[np.uint8],
+        shared: SharedRanges,
+        elements: int,
+        context: Context,
+        included: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.float32]:
+        """Return what codes add to a sum; see `RangeCodec`."""
+        blocks = blocks_of(elements, self.block_elements)
+        require_rows(payloads, blocks, SHAPES[self.op].up_bytes, f"payloads of {elements} elements")
+        factors = self._factors(self._shared_ranges(shared, blocks), np.ones(blocks, np.int32))
+        if included is not None:
+            require_ranges(included, blocks, "included blocks instead of")
+            factors[~included] = 0
+
+        def restore(rows: slice, out: NDArray[np.float32]) -> None:
+            keys = _keys(context, rows.start)
+            self._kernels.thc_restore(payloads[rows], factors[rows], self._steps, self._form, keys, out, False)
+
+        out = self._result(elements)
+        self._by_rows(restore, out)
+        return self._unprepared(out, elements, context)
+
+    def _block_ranges(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        parts = padded_rows(x, self.block_elements)
+        return np.concatenate([self._kernels.root_mean_square(part) for part in parts])
+
+    def _own_ranges(self, x: NDArray[np.float32], own: NDArray[np.uint32]) -> NDArray[np.float32]:
+        """Return root mean squares of blocks: one range of a tensor says too little of them."""
+        return own.view(np.float32) if self.scale == "block" else self._block_ranges(x)
+
+    def _shared_ranges(self, shared: SharedRanges, blocks: int) -> NDArray[np.float64]:
+        require_ranges(shared.values, 1 if self.scale == "tensor" else blocks, "shared")
+        require_usable(shared)
+        return np.broadcast_to(shared.values, blocks).astype(np.float64)
+
+    def _require_sums(self, results: NDArray[np.uint8], counts: NDArray[np.int32]) -> None:
+        """Refuse sums that this table cannot make: 16-bit arithmetic relies on it, and ranks would diverge."""
+        sums = results.view(SHAPES[self.op].lane_dtype)
+        beyond = np.flatnonzero(sums.max(axis=1) > counts * self.granularity)
+        if beyond.size:
+            chunk = int(beyond[0])
+            raise CodecError(
+                f"chunk {chunk}: a lane of {int(sums[chunk].max())} from {int(counts[chunk])} workers, but the table "
+                f"ends at {self.granularity}: the switch has another table than this codec"
+            )
+
+    def _by_rows(self, work: Callable[[slice, NDArray[np.float32]], None], out: NDArray[np.float32]) -> None:
+        """Let work fill, or change, the rows of out; the last one may be shorter than a block."""
+        columns = self.block_elements
+        whole, rest = divmod(out.size, columns)
+        work(slice(0, whole), out[: whole * columns].reshape(whole, columns))
+        if rest:
+            tail = np.zeros((1, columns), np.float32)
+            tail[0, :rest] = out[whole * columns :]
+            work(slice(whole, whole + 1), tail)
+            out[whole * columns :] = tail[0, :rest]
+
+    def _result(self, elements: int) -> NDArray[np.float32]:
+        """Return an array for what is decoded: with full rotation the last block as a whole."""
+        whole = blocks_of(elements, self.block_elements) * self.block_elements
+        return np.empty(whole if self.rotation == "full" else elements, np.float32)
+
+    def _unprepared(self, x: NDArray[np.float32], elements: int, context: Context) -> NDArray[np.float32]:
+        """Undo `prepare`, in place."""
+        if self.rotation == "full":
+            rotate_blocks_back(x.reshape(-1, self.block_elements), _across_key(context))
+        return x[:elements]
+
+    def _scales(
+        self, own: NDArray[np.float32], shared: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Return what elements are multiplied with, 0 where the shared range is zero, and the shifts k."""
+        unit = self.granularity / (2 * self.bound) * 2.0**FRACTION_BITS
+        shifts = np.zeros(own.shape, np.int32)
+        used = np.where(shared < TINY, np.inf, shared)
+        if self._form.rotated:
+            unit /= math.sqrt(self.block_elements)
+            part, exponent = np.frexp(own / used)
+            shifts = np.clip(np.where(part == 0.5, exponent - 1, exponent), 0, MAX_SHIFT).astype(np.int32)
+            used = np.maximum(np.ldexp(used, shifts), own)
+        return (unit / used).astype(np.float32), shifts
+
+    def _factors(self, shared: NDArray[np.float64], counts: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return what rotated-back integers are multiplied with; 0 where the shared range is zero."""
+        size = math.sqrt(self.block_elements) if self._form.rotated else 1.0
+        unit = self.bound / (size * self.granularity)
+        return (np.where(shared < TINY, 0.0, shared) * unit / counts).astype(np.float32)
+
+
+def _require_options(lane_bits: int, rotation: str, scale: str) -> None:
+    for what, given, known in (
+        ("lane_bits", lane_bits, LANE_BITS),
+        ("rotation", rotation, ROTATIONS),
+        ("scale", scale, SCALES),
+    ):
+        if given not in known:
+            raise CodecError(f"{what} {given!r}: one of {', '.join(str(each) for each in known)}")
+
+
+def _require_table(workers: int, values: tuple[int, ...], bound: float, lane_bits: int) -> None:
+    granularity, most = values[-1], (1 << lane_bits) - 1
+    if workers * granularity > most:
+        raise CodecError(
+            f"{workers} workers * granularity {granularity} = {workers * granularity} overflows a lane, whose maximum "
+            f"is {most}; leave the table out to get one that fits, or take wider lanes"
+        )
+    identity = granularity == len(values) - 1
+    if granularity > MAX_VALUE or (not identity and (granularity > MAX_GRANULARITY or len(values) > TABLE_ENTRIES)):
+        raise CodecError(
+            f"{len(values)} table values up to {granularity}: at most {TABLE_ENTRIES} up to {MAX_GRANULARITY}"
+        )
+    if bound < MIN_BOUND:
+        raise CodecError(f"truncation at {bound:.3g} standard deviations: at least {MIN_BOUND}")
+
+
+def _keys(context: Context, first: int) -> BlockKeys:
+    rotation = derive_key(context.seed, context.step, ROTATION)
+    return BlockKeys(rotation, derive_key(context.seed, context.step, ROUNDING, context.rank), first)
+
+
+def _across_key(context: Context) -> int:
+    return derive_key(context.seed, context.step, ACROSS)
+
+
+def _numbered(parts: list[NDArray[np.float32]]) -> list[tuple[int, NDArray[np.float32]]]:
+    """Pair each part of a vector with the number of its first block; parts without blocks are left out."""
+    firsts = np.cumsum([0, *(len(part) for part in parts)])
+    return [(int(first), part) for first, part in zip(firsts, parts, strict=False) if len(part)]

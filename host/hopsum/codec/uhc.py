@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codec `uhc`: evenly spaced codes of 1 to 8 bits, which are their own values (uniform compression of the same paper).
+
+A code z stands for the coordinate -t + 2 t z/g, g = 2^bits - 1. Up to 4 bits travel as 4-bit codes (LOOKUP_ADD8 or
+LOOKUP_ADD16, with the identity as the job's table); more are sent as lanes (ADD8 or ADD16) without a lookup. Lanes
+have 8 bits where workers * g fits, else 16.
+
+The published code truncates a fraction 1e-4 whatever the job. Here t is chosen for the job: roundings of n workers
+average out as 1/n while truncation does not, so t grows with n, and with the bits. Rotation, ranges and lanes are in
+coded.py.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from hopsum.codec.backends.kernels import Kernels
+from hopsum.codec.base import CodecError, require_workers
+from hopsum.codec.coded import Coded
+from hopsum.codec.table import rounding_error, truncation_bound, truncation_error
+
+MAX_BITS: Final = 8
+_QUARTERS: Final = range(2, 161)
+"""Truncated fractions that are tried, as exponents of 2^(-1/4): 0.7 to 1e-12."""
+
+
+def uniform_nmse(bits: int, truncated: float, workers: int) -> float:
+    """Return E||mean' - mean||^2 / ||mean||^2 for workers with the same N(0, 1) input, without error feedback."""
+    bound = truncation_bound(truncated)
+    return rounding_error(tuple(range(1 << bits)), bound) / workers + truncation_error(bound)
+
+
+@cache
+def best_truncation(bits: int, workers: int) -> float:
+    """Return the truncated fraction of least `uniform_nmse`, a power of 2^(1/4)."""
+    low, high = _QUARTERS[0], _QUARTERS[-1]
+    while high - low > 2:  # the error falls, then rises
+        left, right = low + (high - low) // 3, high - (high - low) // 3
+        if uniform_nmse(bits, 2.0 ** (-left / 4), workers) <= uniform_nmse(bits, 2.0 ** (-right / 4), workers):
+            high = right
+        else:
+            low = left
+    best = min(range(low, high + 1), key=lambda quarters: uniform_nmse(bits, 2.0 ** (-quarters / 4), workers))
+    return float(2.0 ** (-best / 4))
+
+
+class Uhc(Coded):
+    """See the module and `Coded`; the contract is `RangeCodec`."""
+
+    name = "uhc"
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        bits: int = 4,
+        lane_bits: int | None = None,
+        truncated: float | None = None,
+        rotation: str = "block",
+        scale: str = "block",
+        kernels: Kernels | None = None,
+    ) -> None:
+        """Make the codec of a job; all ranks with the same arguments.
+
+        Args:
+            bits: of a code, 1 to 8.
+            lane_bits: 8 or 16; the narrower that fits if left out.
+            truncated: expected fraction of coordinates beyond t, 0 to 0.8; the best for bits and workers if left out.
+            rotation: "block", "full" or "none"; see coded.py.
+            scale: "block" or "tensor"; see coded.py.
+
+        Raises:
+            CodecError: an unknown option, or the sum of `workers` values may overflow a lane.
+        """
+        require_workers(workers)
+        if not 1 <= bits <= MAX_BITS:
+            raise CodecError(f"uhc with codes of {bits} bits: 1 to {MAX_BITS}")
+        if truncated is not None and not 0.0 < truncated < 1.0:
+            raise CodecError(f"truncated fraction {truncated}: between 0 and 1")
+        self.bits = bits
+        self.truncated = best_truncation(bits, workers) if truncated is None else truncated
+        largest = (1 << bits) - 1
+        super().__init__(
+            workers,
+            tuple(range(largest + 1)),
+            truncation_bound(self.truncated),
+            lane_bits=lane_bits or (8 if workers * largest <= 255 else 16),
+            rotation=rotation,
+            scale=scale,
+            kernels=kernels,
+        )
