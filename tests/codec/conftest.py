@@ -12,6 +12,14 @@ from hopsum.codec import make_codec
 from hopsum.codec.range_codec import RangeCodec
 
 MakeCodec = Callable[..., RangeCodec]
+NAMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "thc": ("thc", {}),
+    "thc16": ("thc", {"lane_bits": 16}),
+    "uhc": ("uhc", {}),
+    "uhc8": ("uhc", {"bits": 8}),
+    "fixed": ("fixed", {}),
+}
+"""Codecs that every test here runs with; test_options.py has all options of thc and uhc."""
 
 
 @pytest.fixture(params=["numpy", "numba"])
@@ -21,7 +29,7 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["thc", "fixed"])
+@pytest.fixture(params=list(NAMES))
 def codec_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -31,7 +39,8 @@ def make(codec_name: str, backend: str) -> MakeCodec:
     """Make the codec under test: `make(workers)`."""
 
     def build(workers: int, **options: Any) -> RangeCodec:
-        made = make_codec(codec_name, workers=workers, backend=backend, **options)
+        name, own = NAMES[codec_name]
+        made = make_codec(name, workers=workers, backend=backend, **(own | options))
         assert isinstance(made, RangeCodec)
         return made
 

@@ -15,16 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hopsum.codec import CodecError, Context, LookupTable, SharedRanges, make_codec
+from hopsum.codec import CodecError, Context, SharedRanges, make_codec
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys, Steps
+from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys, Form, Steps
 from hopsum.codec.backends.reference import NumpyKernels
 from hopsum.codec.hashing import block_keys, derive_key, lane_bits, splitmix64
 from hopsum.codec.range_codec import RangeCodec
-from hopsum.codec.registry import self_check
+from hopsum.codec.registry import CODECS, self_check
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.table import optimal_table
 from hopsum.codec.thc import Thc
+from hopsum.wire.payload import unpack_codes
 
 from .vectors import encode_alone, layered, normal
 
@@ -32,17 +33,39 @@ KEYS = BlockKeys(rotation=derive_key(1, 2), rounding=derive_key(3, 4), first=0)
 
 
 def phases(codec: RangeCodec, x: NDArray[np.float32], context: Context, stretch: float) -> list[bytes]:
-    own = codec.ranges(x)
+    sent = codec.prepare(x, context)
+    own = codec.ranges(sent)
     shared = SharedRanges(own.view(np.float32) * np.float32(stretch))
-    payloads = codec.encode(x, own, shared, context)
+    payloads = codec.encode(sent, own, shared, context)
     results, contributors = simulate_switch(codec.op, [payloads] * codec.workers, codec.lookup)
     mean = codec.decode(results, contributors, shared, x.size, context)
-    return [array.tobytes() for array in (own, payloads, codec.contribution(payloads, shared, x.size, context), mean)]
+    some = np.arange(len(payloads)) % 3 != 1
+    mine = codec.contribution(payloads, shared, x.size, context, some)
+    left = x.copy()
+    codec.deduct(left, payloads, shared, context, None)
+    return [array.tobytes() for array in (sent, own, payloads, mine, left, mean)]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+FORMS: list[tuple[str, dict[str, Any]]] = [
+    ("fixed", {}),
+    ("thc", {}),
+    ("thc", {"lane_bits": 16}),
+    *(("uhc", {"bits": bits}) for bits in (1, 2, 4, 6, 8)),
+    ("uhc", {"bits": 3, "lane_bits": 16}),
+    ("uhc", {"bits": 5, "lane_bits": 16}),
+]
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"rotation": "none"},
+    {"rotation": "full", "scale": "tensor"},
+    {"rotation": "block", "scale": "tensor"},
+]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
-    name=st.sampled_from(["thc", "fixed"]),
+    form=st.sampled_from(FORMS),
+    way=st.sampled_from(WAYS),
     workers=st.integers(1, 17),
     elements=st.integers(1, 5000),
     seed=st.integers(-(1 << 70), 1 << 70),
@@ -51,27 +74,56 @@ def phases(codec: RangeCodec, x: NDArray[np.float32], context: Context, stretch:
     stretch=st.sampled_from([0.01, 0.5, 1.0, 1.7, 1e4]),
 )
 def test_numba_equals_numpy(
-    name: str, workers: int, elements: int, seed: int, step: int, exponent: int, stretch: float
+    form: tuple[str, dict[str, Any]],
+    way: dict[str, Any],
+    workers: int,
+    elements: int,
+    seed: int,
+    step: int,
+    exponent: int,
+    stretch: float,
 ) -> None:
     pytest.importorskip("numba")
     x = layered(elements, seed=elements) * np.float32(10.0**exponent)
     context = Context(seed, step, workers - 1)
-    numpy, numba = (make_codec(name, workers=workers, backend=backend) for backend in ("numpy", "numba"))
+    name, options = form
+    numpy, numba = (
+        CODECS[name](workers, kernels=load_kernels(backend), **options, **(way if name != "fixed" else {}))
+        for backend in ("numpy", "numba")
+    )
     assert isinstance(numpy, RangeCodec)
     assert isinstance(numba, RangeCodec)
-    if np.isinf(numpy.ranges(x).view(np.float32) * np.float32(stretch)).any():
-        assert numpy.ranges(x).tobytes() == numba.ranges(x).tobytes()
+    ranges = numpy.ranges(numpy.prepare(x, context))
+    if ranges.view(np.float32).max() * max(stretch, 1.0) > 3e38:
+        assert numba.ranges(numba.prepare(x, context)).tobytes() == ranges.tobytes()
         return
     assert phases(numpy, x, context, stretch) == phases(numba, x, context, stretch)
 
 
-@pytest.mark.parametrize("values", [(0, *range(1, 15), 127), (*range(15), 16), (*range(0, 120, 8), 127)])
-def test_numba_equals_numpy_for_odd_tables(values: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("form", [Form(), Form(16), Form(rotated=False)])
+@pytest.mark.parametrize(
+    "values",
+    [
+        (0, *range(1, 15), 127),
+        (*range(15), 16),
+        (*range(0, 120, 8), 127),
+        (0, 127),
+        (0, 3, 5, 8),
+        (0, 2, 3, 4, 5, 6, 7, 9),
+    ],
+)
+def test_numba_equals_numpy_for_odd_tables(values: tuple[int, ...], form: Form) -> None:
     pytest.importorskip("numba")
-    x = normal(1 << 16)
-    table = LookupTable(values, 1e-3)
-    codecs = [make_codec("thc", workers=2, backend=b, table=table) for b in ("numpy", "numba")]
-    assert phases(codecs[0], x, Context(1, 2, 0), 1.0) == phases(codecs[1], x, Context(1, 2, 0), 1.0)
+    steps, x = Steps.of(values), normal(1 << 16).reshape(-1, form.block_elements)
+    scales = np.full(len(x), values[-1] / 5 * 65536 / (np.sqrt(form.block_elements) if form.rotated else 1), np.float32)
+    made = []
+    for kernels in (load_kernels("numpy"), load_kernels("numba")):
+        payloads, restored = np.empty((len(x), form.up_bytes), np.uint8), x.copy()
+        kernels.thc_encode(x, scales, np.zeros(len(x), np.int32), steps, form, KEYS, payloads)
+        kernels.thc_restore(payloads, 1 / scales, steps, form, KEYS, restored, True)
+        made.append(payloads.tobytes() + restored.tobytes())
+    assert made[0] == made[1]
+    assert (unpack_codes(payloads, form.lane_bits) < len(values)).all()
 
 
 def test_codes_do_not_change_by_accident(backend: str) -> None:
@@ -89,53 +141,69 @@ def sylvester(order: int) -> NDArray[np.int64]:
     return matrix
 
 
-def signs_of_block(block: int) -> NDArray[np.int64]:
+def signed_hadamard(form: Form, block: int) -> NDArray[np.int64]:
+    """Return H D as the definition has it, rows in the wire's order."""
+    elements = form.block_elements
     lanes = lane_bits(block_keys(KEYS.rotation, block, 1), 32)[0]
-    return np.array([-1 if lanes[e % 32] >> np.uint32(e // 32) & np.uint32(1) else 1 for e in range(THC_BLOCK)])
+    signs = np.array([-1 if lanes[e % 32] >> np.uint32(e // 32) & np.uint32(1) else 1 for e in range(elements)])
+    wire = np.arange(elements)
+    return np.asarray(sylvester(elements)[wire % (elements // 16) * 16 + wire // (elements // 16)] * signs)
 
 
-def test_decoding_is_the_signed_hadamard_matrix(backend: str) -> None:
+@pytest.mark.parametrize("form", [Form(), Form(16)])
+def test_decoding_is_the_signed_hadamard_matrix(backend: str, form: Form) -> None:
     """Unit lanes against a matrix made with Kronecker products."""
-    rows = (np.arange(THC_BLOCK) % 64) * 16 + np.arange(THC_BLOCK) // 64
-    matrix = sylvester(THC_BLOCK)[rows]
-    coordinates = [0, 1, 2, 63, 64, 65, 500, 1023]
-    sums = np.zeros((len(coordinates), THC_BLOCK), np.uint8)
+    coordinates = [0, 1, 2, 31, 63, 64, 65, 500]
+    sums = np.zeros((len(coordinates), form.block_elements), f">u{form.lane_bits // 8}")
     sums[np.arange(len(coordinates)), coordinates] = 20
     out = np.empty(sums.shape, np.float32)
     ones = np.ones(len(sums), np.float32)
-    load_kernels(backend).thc_decode(sums, np.ones(len(sums), np.int32), ones, 20, KEYS, out)
+    lanes = sums.view(np.uint8)
+    load_kernels(backend).thc_decode(lanes, np.ones(len(sums), np.int32), ones, 20, form, KEYS, out)
     for row, found in enumerate(out):
-        lanes = 2 * sums[row].astype(np.int64) - 20
-        np.testing.assert_array_equal(found, (matrix.T @ lanes) * signs_of_block(row))
+        expected = signed_hadamard(form, row).T @ (2 * sums[row].astype(np.int64) - 20)
+        np.testing.assert_array_equal(found, expected)
 
 
-def test_encoding_is_the_signed_hadamard_matrix_and_the_table(backend: str) -> None:
+def test_the_largest_sums_of_wide_lanes_do_not_overflow(backend: str) -> None:
+    """Lanes that one row of the Hadamard matrix adds up with equal signs, of 65,535 each."""
+    form, row = Form(16), 77
+    matrix = signed_hadamard(form, 0)
+    sums = np.where(matrix[:, row] > 0, 65535, 0).astype(">u2")[None].view(np.uint8)
+    out = np.empty((1, 512), np.float32)
+    counts, factor = np.array([5], np.int32), np.ones(1, np.float32)
+    load_kernels(backend).thc_decode(sums, counts, factor, 13107, form, KEYS, out)
+    assert out[0, row] == 512 * 65535
+    assert np.abs(np.delete(out[0], row)).max() == 0
+
+
+@pytest.mark.parametrize("form", [Form(), Form(16)])
+@pytest.mark.parametrize("shift", [0, 3])
+def test_encoding_is_the_signed_hadamard_matrix_and_the_table(backend: str, form: Form, shift: int) -> None:
     """Codes against the definition in float64, away from thresholds by the random number alone."""
-    steps = Steps.of(optimal_table(21, 1e-3))
-    x, out = normal(4 * THC_BLOCK).reshape(4, -1), np.empty((4, 512), np.uint8)
-    load_kernels(backend).thc_encode(x, np.full(4, 6000.0, np.float32), steps, KEYS, out)
-    lanes = np.empty((4, THC_BLOCK), np.uint8)
-    load_kernels(backend).thc_lookup(out, steps, lanes)
-    rows = (np.arange(THC_BLOCK) % 64) * 16 + np.arange(THC_BLOCK) // 64
-    matrix = sylvester(THC_BLOCK)[rows]
+    elements, values = form.block_elements, optimal_table(21, 1e-3)
+    x, out = normal(4 * elements).reshape(4, -1), np.empty((4, form.up_bytes), np.uint8)
+    scales, shifts = np.full(4, 6000.0, np.float32), np.full(4, shift, np.int32)
+    load_kernels(backend).thc_encode(x, scales, shifts, Steps.of(values), form, KEYS, out)
+    table = np.array(values)
+    lanes = table[unpack_codes(out, form.lane_bits)]
     for block in range(4):
-        scaled = np.rint(x[block] * np.float32(6000)).astype(np.int64) * signs_of_block(block)
-        q = np.clip((matrix @ scaled) / 65536 + 10.5, 0, 21)
-        upper = np.clip(np.searchsorted(steps.table, q), 1, 15)
-        below, above = steps.table[upper - 1].astype(float), steps.table[upper].astype(float)
+        scaled = np.rint(x[block] * np.float32(6000)).astype(np.int64)
+        q = np.clip((signed_hadamard(form, block) @ scaled) * 2**shift / 65536 + 10.5, 0, 21)
+        upper = np.clip(np.searchsorted(table, q), 1, 15)
+        below, above = table[upper - 1].astype(float), table[upper].astype(float)
         assert ((lanes[block] == below) | (lanes[block] == above)).all()
         assert abs((lanes[block] - q).sum()) < 5 * np.sqrt(((above - q) * (q - below)).sum())
 
 
-def test_rounding_probability_is_exact_to_sixteen_bits(backend: str) -> None:
+@pytest.mark.parametrize("values", [optimal_table(21, 1e-3), tuple(range(22))])
+def test_rounding_probability_is_exact_to_sixteen_bits(backend: str, values: tuple[int, ...]) -> None:
     """A constant coordinate between two values: the fraction rounded up is the distance."""
-    steps = Steps.of(optimal_table(21, 1e-3))
-    blocks = 256
-    x = np.zeros((blocks, THC_BLOCK), np.float32)
-    out, lanes = np.empty((blocks, 512), np.uint8), np.empty((blocks, THC_BLOCK), np.uint8)
-    kernels = load_kernels(backend)
-    kernels.thc_encode(x, np.ones(blocks, np.float32), steps, KEYS, out)
-    kernels.thc_lookup(out, steps, lanes)
+    blocks, form = 256, Form(packed=len(values) <= 16)
+    x, out = np.zeros((blocks, THC_BLOCK), np.float32), np.empty((blocks, form.up_bytes), np.uint8)
+    given = (np.ones(blocks, np.float32), np.zeros(blocks, np.int32), Steps.of(values))
+    load_kernels(backend).thc_encode(x, *given, form, KEYS, out)
+    lanes = np.array(values)[unpack_codes(out) if form.packed else out]
     up = int((lanes == 11).sum())
     assert up + int((lanes == 10).sum()) == lanes.size
     assert abs(up - lanes.size / 2) < 4 * np.sqrt(lanes.size) / 2
@@ -206,8 +274,8 @@ class OffByOne(NumpyKernels):
 
     name = "broken"
 
-    def thc_encode(self, x: Any, scales: Any, steps: Any, keys: Any, out: Any) -> None:
-        super().thc_encode(x, scales, steps, keys, out)
+    def thc_encode(self, x: Any, scales: Any, shifts: Any, steps: Any, form: Any, keys: Any, out: Any) -> None:
+        super().thc_encode(x, scales, shifts, steps, form, keys, out)
         out[-1, -1] ^= 1
 
 
@@ -218,7 +286,7 @@ def test_self_check_finds_a_wrong_code() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(CodecError, match="one of thc, fixed"):
+    with pytest.raises(CodecError, match="one of thc, uhc, fixed"):
         make_codec("nothing", workers=2)
     with pytest.raises(CodecError, match="one of auto, numpy, numba"):
         make_codec("thc", workers=2, backend="nothing")

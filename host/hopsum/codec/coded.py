@@ -128,7 +128,7 @@ class Coded(RangeCodec):
     def encode(
         self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: Context
     ) -> NDArray[np.uint8]:
-        """Return packed codes, or lanes; see `RangeCodec`. A block whose own range exceeds the shared one is clipped."""
+        """Return packed codes, or lanes; see `RangeCodec`. A block that exceeds the shared range is clipped to it."""
         require_vector(x)
         blocks = blocks_of(x.size, self.block_elements)
         ranges = 1 if self.scale == "tensor" else blocks
@@ -175,8 +175,37 @@ class Coded(RangeCodec):
         included: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:
         """Return what codes add to a sum; see `RangeCodec`."""
-        blocks = blocks_of(elements, self.block_elements)
-        require_rows(payloads, blocks, SHAPES[self.op].up_bytes, f"payloads of {elements} elements")
+        out = self._result(elements)
+        self._restore(out, payloads, shared, context, included, subtract=False)
+        return self._unprepared(out, elements, context)
+
+    def deduct(
+        self,
+        x: NDArray[np.float32],
+        payloads: NDArray[np.uint8],
+        shared: SharedRanges,
+        context: Context,
+        included: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Subtract what codes add to a sum, in one pass unless the rotation is full; see `RangeCodec`."""
+        if self.rotation == "full":
+            super().deduct(x, payloads, shared, context, included)
+        else:
+            self._restore(x, payloads, shared, context, included, subtract=True)
+
+    def _restore(
+        self,
+        x: NDArray[np.float32],
+        payloads: NDArray[np.uint8],
+        shared: SharedRanges,
+        context: Context,
+        included: NDArray[np.bool_] | None,
+        *,
+        subtract: bool,
+    ) -> None:
+        """Fill x with what payloads decode to, or subtract it."""
+        blocks = blocks_of(x.size, self.block_elements)
+        require_rows(payloads, blocks, SHAPES[self.op].up_bytes, f"payloads of {x.size} elements")
         factors = self._factors(self._shared_ranges(shared, blocks), np.ones(blocks, np.int32))
         if included is not None:
             require_ranges(included, blocks, "included blocks instead of")
@@ -184,11 +213,9 @@ class Coded(RangeCodec):
 
         def restore(rows: slice, out: NDArray[np.float32]) -> None:
             keys = _keys(context, rows.start)
-            self._kernels.thc_restore(payloads[rows], factors[rows], self._steps, self._form, keys, out, False)
+            self._kernels.thc_restore(payloads[rows], factors[rows], self._steps, self._form, keys, out, subtract)
 
-        out = self._result(elements)
-        self._by_rows(restore, out)
-        return self._unprepared(out, elements, context)
+        self._by_rows(restore, x)
 
     def _block_ranges(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         parts = padded_rows(x, self.block_elements)
@@ -257,14 +284,17 @@ class Coded(RangeCodec):
         return (np.where(shared < TINY, 0.0, shared) * unit / counts).astype(np.float32)
 
 
+def require_lane_bits(lane_bits: int) -> None:
+    """Raise CodecError unless a switch adds codes in lanes of so many bits."""
+    if lane_bits not in LANE_BITS:
+        raise CodecError(f"lanes of {lane_bits} bits: {' or '.join(str(bits) for bits in LANE_BITS)}")
+
+
 def _require_options(lane_bits: int, rotation: str, scale: str) -> None:
-    for what, given, known in (
-        ("lane_bits", lane_bits, LANE_BITS),
-        ("rotation", rotation, ROTATIONS),
-        ("scale", scale, SCALES),
-    ):
+    require_lane_bits(lane_bits)
+    for what, given, known in (("rotation", rotation, ROTATIONS), ("scale", scale, SCALES)):
         if given not in known:
-            raise CodecError(f"{what} {given!r}: one of {', '.join(str(each) for each in known)}")
+            raise CodecError(f"{what} {given!r}: one of {', '.join(known)}")
 
 
 def _require_table(workers: int, values: tuple[int, ...], bound: float, lane_bits: int) -> None:

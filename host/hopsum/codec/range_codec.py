@@ -122,6 +122,17 @@ class RangeCodec(ABC):
             included: bool[chunks], which of them are in a sum; all if left out. The others add nothing.
         """
 
+    def deduct(
+        self,
+        x: NDArray[np.float32],
+        payloads: NDArray[np.uint8],
+        shared: SharedRanges,
+        context: Context,
+        included: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Subtract the contribution of these payloads from x, in place; arguments as for `contribution`."""
+        x -= self.contribution(payloads, shared, x.size, context, included)
+
 
 class State(Enum):
     """Where an all-reduce stands; see the module."""
@@ -207,7 +218,8 @@ class RangeReduction:
         assert self._shared is not None
         mean = self.codec.decode(results, contributors, self._shared, self.elements, self.context)
         if self._feedback is not None:
-            self._feedback.settle(self._delivered(contributors))
+            self._deduct_delivered(contributors)
+            self._feedback.settle(None)
         self.mean, self.contributors = mean, contributors
         self._end(State.DONE)
 
@@ -228,14 +240,14 @@ class RangeReduction:
                     self._x[rows] = 0 if self._feedback is None else self._feedback.residual[rows]
             self._prepare()
 
-    def _delivered(self, contributors: NDArray[np.uint64]) -> NDArray[np.float32] | None:
+    def _deduct_delivered(self, contributors: NDArray[np.uint64]) -> None:
+        """Leave of the compensated vector, which is the feedback's, what was not delivered."""
         assert self._payloads is not None
         assert self._shared is not None
         included = includes(contributors, self.context.rank)
-        if not included.any():
-            return None
-        only = None if included.all() else included
-        return self.codec.contribution(self._payloads, self._shared, self.elements, self.context, only)
+        if included.any():
+            only = None if included.all() else included
+            self.codec.deduct(self._x, self._payloads, self._shared, self.context, only)
 
     def _withdraw(self) -> None:
         if self._feedback is not None:

@@ -13,7 +13,8 @@ Lanes of 16 bits add up to 65535: more workers, or finer tables, for twice the b
 from __future__ import annotations
 
 from hopsum.codec.backends.kernels import Kernels
-from hopsum.codec.coded import HUGE, TINY, Coded
+from hopsum.codec.base import require_workers
+from hopsum.codec.coded import HUGE, TINY, Coded, require_lane_bits
 from hopsum.codec.table import LookupTable, best_table
 
 __all__ = ["HUGE", "TINY", "Thc"]
@@ -45,6 +46,8 @@ class Thc(Coded):
         Raises:
             CodecError: an unknown option, or the sum of `workers` table values may overflow a lane.
         """
+        require_workers(workers)
+        require_lane_bits(lane_bits)
         self.table = table or best_table(workers, lane_bits)
         super().__init__(
             workers,

@@ -146,11 +146,12 @@ def _coordinates(
     with np.errstate(over="ignore"):
         scaled = x * scales[:, None]
     if not form.rotated:
-        return np.rint(np.clip(scaled, np.float32(-half), np.float32(half))).astype(np.int32) + np.int32(half)
+        clamped = np.clip(scaled, np.float32(-half), np.float32(half))
+        return np.asarray(np.rint(clamped).astype(np.int32) + np.int32(half))
     y = _to_wire(_hadamard(np.rint(scaled).astype(np.int32) * _signs(keys, x.shape)))
     limits = ((half >> shifts) + 1)[:, None]
     beyond = (shifts > 0)[:, None]
-    return np.where(beyond, np.clip(y, -limits, limits) << shifts[:, None], y) + np.int32(half)
+    return np.asarray(np.where(beyond, np.clip(y, -limits, limits) << shifts[:, None], y) + np.int32(half))
 
 
 def _back(w: NDArray[np.int32], factors: NDArray[np.float32], form: Form, keys: BlockKeys) -> NDArray[np.float32]:
