@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numba backend. Here: ranges and fixed; the kernels of thc and uhc are in compiled_thc.
+"""The numba backend. Here: ranges and fixed; those of thc and uhc: compiled_thc, _back, _parts.
 
 Kernels hold no lock (nogil) and start no threads (threads.py does). They are compiled when this module is imported,
 several seconds once per machine, and come from numba's cache beside this file after that: make a codec before
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends import compiled_thc
+from hopsum.codec.backends import compiled_back, compiled_thc
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
 from hopsum.codec.backends.kernels import BlockKeys, Form, Steps
 
@@ -113,7 +113,7 @@ class NumbaKernels:
         """See `Kernels`."""
         encode = compiled_thc.encode8 if form.lane_bits == 8 else compiled_thc.encode16
         rotation, rounding = _key(keys.rotation, keys.first), _key(keys.rounding, keys.first)
-        table = (steps.widths, steps.starts, steps.targets, steps.granularity)
+        table = (steps.widths, steps.starts, steps.below, steps.lengths, steps.granularity, steps.identity)
         encode(x, scales, shifts, *table, form.packed, form.rotated, rotation, rounding, out)
 
     def thc_restore(
@@ -127,9 +127,10 @@ class NumbaKernels:
         subtract: bool,
     ) -> None:
         """See `Kernels`."""
-        restore = compiled_thc.restore8 if form.lane_bits == 8 else compiled_thc.restore16
+        restore = compiled_back.restore8 if form.lane_bits == 8 else compiled_back.restore16
         rotation = _key(keys.rotation, keys.first)
-        restore(payloads, factors, steps.table, form.packed, form.rotated, rotation, subtract, out)
+        table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
+        restore(payloads, factors, *table, form.packed, form.rotated, rotation, subtract, out)
 
     def thc_decode(
         self,
@@ -142,7 +143,7 @@ class NumbaKernels:
         out: NDArray[np.float32],
     ) -> None:
         """See `Kernels`."""
-        decode = compiled_thc.decode8 if form.lane_bits == 8 else compiled_thc.decode16
+        decode = compiled_back.decode8 if form.lane_bits == 8 else compiled_back.decode16
         decode(lanes, counts, factors, granularity, form.rotated, _key(keys.rotation, keys.first), out)
 
     def fixed_encode(

@@ -90,27 +90,57 @@ class BlockKeys(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """A table in the form that counts codes: its values, grouped by the width of the gap below them."""
+    """A table in the forms that count codes, and that look values up, without indexing.
+
+    Values with the same gap of width w below them are a group: one level (q + u w) >> 16 serves them all. Of a group,
+    values that follow each other are a run, of which min(max(level - below, 0), length) are reached. And a value
+    is base * z plus the extra width of every gap up to it. Runs of a group, and extras, are even in number: two are
+    done at a time, and one that is reached by nothing fills up.
+    """
 
     table: NDArray[np.uint8]
     """[entries], from 0 up."""
     widths: NDArray[np.int32]
     """[groups], ascending"""
     starts: NDArray[np.int64]
-    """[groups + 1]: targets[starts[i]:starts[i + 1]] have widths[i]"""
-    targets: NDArray[np.uint8]
-    """[entries - 1]: T[1..] in groups"""
+    """[groups + 1]: runs starts[i]:starts[i + 1] have widths[i]"""
+    below: NDArray[np.uint8]
+    """[runs]: their first value, less one"""
+    lengths: NDArray[np.uint8]
+    """[runs]"""
+    base: int
+    """The most frequent width."""
+    extra_codes: NDArray[np.uint8]
+    """[extras]: the first code with it"""
+    extra_gaps: NDArray[np.uint8]
+    """[extras]: width less base, modulo 256"""
 
     @classmethod
     def of(cls, values: tuple[int, ...]) -> Steps:
         """Group a table."""
-        gaps = sorted((high - low, high) for low, high in pairwise(values))
-        widths, starts = np.unique(np.array([width for width, _ in gaps], np.int32), return_index=True)
+        gaps = [high - low for low, high in pairwise(values)]
+        runs: list[tuple[int, int]] = []
+        starts = [0]
+        for width in sorted(set(gaps)):
+            for target in (high for low, high in pairwise(values) if high - low == width):
+                if len(runs) > starts[-1] and sum(runs[-1]) == target - 1:
+                    runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+                else:
+                    runs.append((target - 1, 1))
+            runs += [(255, 0)] * (len(runs) % 2)
+            starts.append(len(runs))
+        base = max(set(gaps), key=lambda width: (gaps.count(width), width))
+        extras = [(code, (gap - base) % 256) for code, gap in enumerate(gaps, 1) if gap != base]
+        extras += [(255, 0)] * (len(extras) % 2)
         return cls(
             np.array(values, np.uint8),
-            widths,
-            np.append(starts, len(gaps)).astype(np.int64),
-            np.array([target for _, target in gaps], np.uint8),
+            np.array(sorted(set(gaps)), np.int32),
+            np.array(starts, np.int64),
+            np.array([below for below, _ in runs], np.uint8),
+            np.array([length for _, length in runs], np.uint8),
+            base,
+            np.array([code for code, _ in extras], np.uint8),
+            np.array([extra for _, extra in extras], np.uint8),
         )
 
     @property

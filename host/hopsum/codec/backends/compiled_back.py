@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decoding kernels of thc and uhc in numba, of sums and of payloads alone.
+
+Sums are at most 255 in lanes of 8 bits, and seven of the ten stages run in 16 bits: 255 * 2^7 < 2^15. So do those of
+payloads alone, whose values are at most 255 in any lanes. Sums in lanes of 16 bits take 32 bits throughout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hopsum.codec.backends.compiled_parts import block_key, join_halves, middle_strides, radix8, sign_lanes
+from hopsum.codec.backends.jit import filled, inner, kernel, read, types
+
+u8, i16, i32, u32, f32 = np.uint8, np.int16, np.int32, np.uint32, np.float32
+_U8, _I32, _I64, _U64, _F32, _BOOL = types.uint8, types.int32, types.int64, types.uint64, types.float32, types.boolean
+
+
+@inner
+def _unpack8(payload: Any, codes: Any) -> None:
+    for half in range(2):
+        for j in range(256):
+            codes[512 * half + j] = payload[256 * half + j] >> u8(4)
+            codes[512 * half + 256 + j] = payload[256 * half + j] & u8(15)
+
+
+@inner
+def _unpack16(payload: Any, codes: Any) -> None:
+    for j in range(128):
+        first, second = payload[2 * j], payload[2 * j + 1]
+        codes[j], codes[j + 128] = first >> u8(4), first & u8(15)
+        codes[j + 256], codes[j + 384] = second >> u8(4), second & u8(15)
+
+
+@inner
+def _to_codes(payload: Any, packed: Any, codes: Any) -> None:
+    if codes.shape[0] == 1024:
+        if packed:
+            _unpack8(payload, codes)
+        else:
+            codes[:] = payload
+    elif packed:
+        _unpack16(payload, codes)
+    else:
+        for j in range(512):
+            codes[j] = payload[2 * j + 1]
+
+
+@inner
+def _look_up(codes: Any, base: Any, extra_codes: Any, extra_gaps: Any, values: Any) -> None:
+    """Take base times the code, and what the gaps below it have more or less (modulo 256), two gaps at a time."""
+    for j in range(codes.shape[0]):
+        values[j] = u8(codes[j] * base)
+    for first in range(0, extra_codes.shape[0], 2):
+        code0, gap0, code1, gap1 = extra_codes[first], extra_gaps[first], extra_codes[first + 1], extra_gaps[first + 1]
+        for j in range(codes.shape[0]):
+            more = u8((gap0 if codes[j] >= code0 else u8(0)) + (gap1 if codes[j] >= code1 else u8(0)))
+            values[j] = u8(values[j] + more)
+
+
+@inner
+def _rotate_back(a: Any, b: Any, wide: Any, lanes: Any, key: Any) -> None:
+    """Leave H^T a in wide, of at least 32 bits, and the signs in lanes; a and b have a's type."""
+    join_halves(a, b)
+    join_halves(b, a)
+    join_halves(a, b)
+    join_halves(b, a)
+    middle_strides(a)
+    wide[:] = a
+    radix8(wide, 0, wide.shape[0] // 8)
+    sign_lanes(key, lanes)
+
+
+@inner
+def _store(a: Any, factor: Any, lanes: Any, out: Any) -> None:
+    for row in range(a.shape[0] // 32):
+        for lane in range(32):
+            negative = i32(i32(lanes[lane] << u32(31 - row)) >> i32(31))
+            value = i32(i32(a[32 * row + lane] ^ negative) - negative)
+            out[32 * row + lane] = f32(value) * factor
+
+
+@inner
+def _take_off(a: Any, factor: Any, lanes: Any, out: Any) -> None:
+    for row in range(a.shape[0] // 32):
+        for lane in range(32):
+            negative = i32(i32(lanes[lane] << u32(31 - row)) >> i32(31))
+            value = i32(i32(a[32 * row + lane] ^ negative) - negative)
+            out[32 * row + lane] -= f32(f32(value) * factor)
+
+
+@inner
+def _centre(values: Any, middle: Any, a: Any) -> None:
+    for j in range(a.shape[0]):
+        a[j] = i16(i16(i16(values[j]) << i16(1)) - middle)
+
+
+@inner
+def _centre16(sums: Any, middle: Any, a: Any) -> None:
+    for j in range(512):
+        value = i32(i32(i32(sums[2 * j]) << i32(8)) | i32(sums[2 * j + 1]))
+        a[j] = i32(i32(value << i32(1)) - middle)
+
+
+@inner
+def _restore(
+    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, packed: Any, rotated: Any,
+    rotation: Any, subtract: Any, out: Any, elements: Any,
+) -> None:  # fmt: skip
+    a, b, wide = np.empty(elements, i16), np.empty(elements, i16), np.empty(elements, i32)
+    codes, values, lanes = np.empty(elements, u8), np.empty(elements, u8), np.zeros(32, u32)
+    for block in range(payloads.shape[0]):
+        _to_codes(payloads[block], packed, codes)
+        _look_up(codes, u8(base), extra_codes, extra_gaps, values)
+        _centre(values, i16(g), a)
+        if rotated:
+            _rotate_back(a, b, wide, lanes, block_key(rotation, block))
+        else:
+            wide[:] = a
+        if subtract:
+            _take_off(wide, factors[block], lanes, out[block])
+        else:
+            _store(wide, factors[block], lanes, out[block])
+
+
+_RESTORE = (
+    read(_U8, 2), read(_F32, 1), _I64, _I64, read(_U8, 1), read(_U8, 1), _BOOL, _BOOL, _U64, _BOOL, filled(_F32)
+)  # fmt: skip
+
+
+@kernel(*_RESTORE)
+def restore8(
+    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, packed: Any, rotated: Any,
+    rotation: Any, subtract: Any, out: Any,
+) -> None:  # fmt: skip
+    """Decode payloads alone, blocks of 1024."""
+    table = (g, base, extra_codes, extra_gaps)
+    _restore(payloads, factors, *table, packed, rotated, rotation, subtract, out, 1024)
+
+
+@kernel(*_RESTORE)
+def restore16(
+    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, packed: Any, rotated: Any,
+    rotation: Any, subtract: Any, out: Any,
+) -> None:  # fmt: skip
+    """Decode payloads alone, blocks of 512."""
+    table = (g, base, extra_codes, extra_gaps)
+    _restore(payloads, factors, *table, packed, rotated, rotation, subtract, out, 512)
+
+
+_DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _BOOL, _U64, filled(_F32))
+
+
+@kernel(*_DECODE)
+def decode8(sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, out: Any) -> None:
+    """Decode sums, blocks of 1024."""
+    a, b, wide = np.empty(1024, i16), np.empty(1024, i16), np.empty(1024, i32)
+    lanes = np.zeros(32, u32)
+    for block in range(sums.shape[0]):
+        _centre(sums[block], i16(counts[block] * g), a)
+        if rotated:
+            _rotate_back(a, b, wide, lanes, block_key(rotation, block))
+        else:
+            wide[:] = a
+        _store(wide, factors[block], lanes, out[block])
+
+
+@kernel(*_DECODE)
+def decode16(sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, out: Any) -> None:
+    """Decode sums, blocks of 512."""
+    a, b, wide = np.empty(512, i32), np.empty(512, i32), np.empty(512, i32)
+    lanes = np.zeros(32, u32)
+    for block in range(sums.shape[0]):
+        _centre16(sums[block], i32(counts[block] * g), a)
+        if rotated:
+            _rotate_back(a, b, wide, lanes, block_key(rotation, block))
+        else:
+            wide[:] = a
+        _store(wide, factors[block], lanes, out[block])
