@@ -211,6 +211,7 @@ class RangeReduction:
         self._payloads = self.codec.encode(self._sent, self._own, shared, self.context)
         self._shared = shared
         lanes = min(self._sent.size, len(self._payloads) * self.codec.block_elements)
+        self._sent = self._x  # a prepared copy has served its purpose
         self.exchange = Exchange(self.codec.op, self._payloads, lanes)
         self.state = State.SUMS
 

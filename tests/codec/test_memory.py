@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No phase of an all-reduce needs more than twice the vector beyond its input and output; most need next to nothing."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsum.codec import Context, ErrorFeedback, SharedRanges, make_codec
+from hopsum.codec.range_codec import RangeCodec
+from hopsum.codec.simulate import simulate_switch
+from hopsum.wire.payload import up_bytes
+
+from .vectors import normal
+
+ELEMENTS = (1 << 20) + 5
+CODECS: list[tuple[str, dict[str, Any]]] = [
+    ("thc", {}),
+    ("thc", {"lane_bits": 16}),
+    ("thc", {"rotation": "full", "scale": "tensor"}),
+    ("thc", {"rotation": "none"}),
+    ("uhc", {"bits": 8}),
+    ("fixed", {}),
+]
+
+
+def beyond_output(work: Callable[[], np.ndarray | None]) -> float:
+    """Return the most memory that work had at any time, less what it returned, in vectors."""
+    tracemalloc.start()
+    try:
+        result = work()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return (peak - (0 if result is None else result.nbytes)) / (4 * ELEMENTS)
+
+
+@pytest.mark.parametrize(("name", "options"), CODECS)
+def test_every_phase_needs_little_beyond_input_and_output(name: str, options: dict[str, Any], backend: str) -> None:
+    codec = make_codec(name, workers=2, backend=backend, **options)
+    assert isinstance(codec, RangeCodec)
+    x, context = normal(ELEMENTS), Context(1, 1, 0)
+    sent = codec.prepare(x, context)
+    own = codec.ranges(sent)
+    shared = SharedRanges(own.view(np.float32).copy())
+    payloads = codec.encode(sent, own, shared, context)
+    results, everybody = simulate_switch(codec.op, [payloads], codec.lookup)
+    full = options.get("rotation") == "full"
+    tail = 4 * 1024 / ELEMENTS
+    used = {
+        "prepare": beyond_output(lambda: codec.prepare(x, context)),
+        "ranges": beyond_output(lambda: codec.ranges(sent)),
+        "encode": beyond_output(lambda: codec.encode(sent, own, shared, context)),
+        "decode": beyond_output(lambda: codec.decode(results, everybody, shared, x.size, context)),
+        "contribution": beyond_output(lambda: codec.contribution(payloads, shared, x.size, context)),
+        "deduct": beyond_output(lambda: codec.deduct(x, payloads, shared, context)),
+    }
+    assert max(used.values()) < 2, used
+    del used["prepare"]
+    assert max(used.values()) < (1.2 if full or name == "fixed" else 0.4) + tail, used
+
+
+@pytest.mark.parametrize(("name", "options"), CODECS)
+def test_an_all_reduce_with_error_feedback_needs_less_than_two_vectors(
+    name: str, options: dict[str, Any], backend: str
+) -> None:
+    """Besides the residual and its spare, which the feedback keeps, the payloads, and the mean."""
+    codec = make_codec(name, workers=2, backend=backend, **options)
+    assert isinstance(codec, RangeCodec)
+    x, feedback, context = normal(ELEMENTS), ErrorFeedback(ELEMENTS), Context(1, 1, 0)
+    given: list[tuple[np.ndarray, np.ndarray]] = []
+    practice = codec.start(x, context)
+    while (exchange := practice.exchange) is not None:
+        given.append(simulate_switch(exchange.op, [exchange.payloads], codec.lookup))
+        practice.take(*given[-1])
+    payload_bytes = len(given[1][0]) * up_bytes(codec.op)
+
+    def all_reduce() -> np.ndarray | None:
+        reduction = codec.start(x, context, feedback)
+        for results, contributors in given:
+            reduction.take(results, contributors)
+        return reduction.mean
+
+    assert beyond_output(all_reduce) - payload_bytes / (4 * ELEMENTS) < 2
+

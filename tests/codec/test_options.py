@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Laws of thc, uhc and fixed with all their options: lanes, bits, rotations, ranges, backends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hopsum.codec import CodecError, Context, ErrorFeedback, make_codec
+from hopsum.codec.backends import load_kernels
+from hopsum.codec.coded import HUGE, MIN_BOUND, TINY, Coded
+from hopsum.codec.range_codec import RangeCodec, RangeReduction
+from hopsum.codec.ranges import pack_ranges
+from hopsum.codec.registry import CODECS
+from hopsum.codec.rotation import rotate_blocks, rotate_blocks_back
+from hopsum.codec.simulate import simulate_allreduce, simulate_switch
+from hopsum.codec.table import best_table, expected_nmse
+from hopsum.codec.uhc import best_truncation, uniform_nmse
+from hopsum.wire import Op
+from hopsum.wire.payload import SHAPES, unpack_codes
+
+from .vectors import Floats, layered, nmse, normal
+
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("thc", {}),
+    ("thc", {"lane_bits": 16}),
+    *(("uhc", {"bits": bits}) for bits in range(1, 9)),
+    ("uhc", {"bits": 4, "lane_bits": 16}),
+    ("uhc", {"bits": 5, "lane_bits": 16}),
+]
+WAYS: list[dict[str, Any]] = [
+    {"rotation": rotation, "scale": scale} for rotation in ("block", "full", "none") for scale in ("block", "tensor")
+]
+ALL = [("fixed", {}), *((name, options | way) for name, options in KINDS for way in WAYS)]
+
+
+def make(kind: tuple[str, dict[str, Any]], workers: int, backend: str = "auto", **options: Any) -> RangeCodec:
+    made = CODECS[kind[0]](workers, kernels=load_kernels(backend), **(kind[1] | options))
+    assert isinstance(made, RangeCodec)
+    return made
+
+
+VECTORS = st.one_of(
+    st.builds(lambda n, seed: normal(n, seed), st.integers(1, 3000), st.integers(0, 99)),
+    st.builds(lambda n, seed: layered(n, seed), st.integers(1, 3000), st.integers(0, 99)),
+    st.builds(lambda n: np.zeros(n, np.float32), st.integers(1, 1500)),
+    st.builds(lambda *where: spike(*where), st.integers(1, 3000), st.integers(0, 2999), st.integers(-126, 119)),
+    st.builds(lambda n, seed: normal(n, seed) * np.float32(1e-39), st.integers(1, 1500), st.integers(0, 99)),
+    st.builds(lambda n, seed: normal(n, seed) * np.float32(1e33), st.integers(1, 1500), st.integers(0, 99)),
+)
+"""n = 1, odd n, zeros, one huge coordinate, denormals, large ones."""
+
+
+def spike(elements: int, at: int, exponent: int) -> Floats:
+    x = normal(elements) * np.float32(1e-3)
+    x[at % elements] = 2.0**exponent
+    return x
+
+
+def summed(codec: RangeCodec, payloads: list[NDArray[np.uint8]]) -> NDArray[np.int64]:
+    """Add lanes as integers that cannot overflow."""
+    if SHAPES[codec.op].has_codes:
+        table = np.array(codec.lookup, np.int64)
+        bits = 8 if codec.op == Op.LOOKUP_ADD8 else 16
+        return np.asarray(np.sum([table[unpack_codes(payload, bits)] for payload in payloads], axis=0))
+    kind = ">i4" if codec.op == Op.ADD32 else SHAPES[codec.op].lane_dtype
+    return np.asarray(np.sum([payload.view(kind).astype(np.int64) for payload in payloads], axis=0))
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    kind=st.sampled_from(ALL),
+    backend=st.sampled_from(["numpy", "numba"]),
+    workers=st.integers(1, 17),
+    x=VECTORS,
+    step=st.integers(0, 1 << 40),
+)
+def test_what_was_sent_and_what_stays_is_the_vector(
+    kind: tuple[str, dict[str, Any]], backend: str, workers: int, x: Floats, step: int
+) -> None:
+    """decode(encode(x)) + residual == x, over all ranks; lanes hold the sum of all of them."""
+    codec = make(kind, workers, backend)
+    kept = [ErrorFeedback(x.size) for _ in range(workers)]
+    ranks = [RangeReduction(codec, x, Context(7, step, rank), kept[rank]) for rank in range(workers)]
+    shared, everybody = simulate_switch(Op.MAX32, payloads_of(ranks))
+    for rank in ranks:
+        rank.take(shared, everybody)
+    payloads = payloads_of(ranks)
+    results, everybody = simulate_switch(codec.op, payloads, codec.lookup)
+    kind_of_lane = ">i4" if codec.op == Op.ADD32 else SHAPES[codec.op].lane_dtype
+    np.testing.assert_array_equal(results.view(kind_of_lane), summed(codec, payloads))
+    for rank in ranks:
+        rank.take(results, everybody)
+    means = [rank.mean for rank in ranks]
+    assert means[0] is not None
+    assert len({mean.tobytes() for mean in means if mean is not None}) == 1
+    sent = [x.astype(np.float64) - feedback.residual for feedback in kept]
+    size = max(np.abs(x).max(), np.abs(means[0]).max())
+    np.testing.assert_allclose(np.mean(sent, axis=0), means[0], rtol=0, atol=4e-6 * size)
+
+
+def payloads_of(ranks: list[RangeReduction]) -> list[NDArray[np.uint8]]:
+    return [rank.exchange.payloads for rank in ranks if rank.exchange is not None]
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    kind=st.sampled_from(ALL),
+    backend=st.sampled_from(["numpy", "numba"]),
+    workers=st.integers(1, 17),
+    x=st.one_of(st.builds(normal, st.integers(1, 3000)), st.builds(layered, st.integers(1, 3000))),
+    ratio=st.floats(1.01, 1e12),
+)
+def test_a_rank_whose_ranges_came_too_late_clips_to_the_others(
+    kind: tuple[str, dict[str, Any]], backend: str, workers: int, x: Floats, ratio: float
+) -> None:
+    """Its lanes stay in their bounds, so that no sum can overflow, and what was cut off is in its residual."""
+    codec, kept = make(kind, workers, backend), ErrorFeedback(x.size)
+    rank = RangeReduction(codec, x, Context(7, 1, 0), kept)
+    others = codec.ranges(codec.prepare(x, rank.context)).view(np.float32) / np.float32(ratio)
+    rank.take(pack_ranges(others.view(np.uint32)), np.zeros(1, np.uint64))
+    (payloads,) = payloads_of([rank])
+    most = np.abs(summed(codec, [payloads])).max()
+    assert workers * most <= {8: 255, 16: 65535, 32: (1 << 31) - 1}[1024 * 8 // SHAPES[codec.op].elements]
+    rank.take(*simulate_switch(codec.op, [payloads], codec.lookup))
+    assert rank.mean is not None
+    np.testing.assert_array_equal(kept.residual, x - rank.mean)
+    if codec.name != "uhc" or getattr(codec, "bits", 8) > 3:
+        assert np.linalg.norm(kept.residual.astype(np.float64)) <= np.linalg.norm(x.astype(np.float64))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way.values()))
+@pytest.mark.parametrize("bits", [1, 4, 8])
+def test_the_mean_is_unbiased(way: dict[str, Any], bits: int) -> None:
+    """Without truncation errors average out over steps as independent ones do, and none points along x."""
+    steps, x = 300, normal(1500)
+    codec = make(("uhc", {"bits": bits, "truncated": 1e-9} | way), 2)
+    errors = np.array([simulated(codec, [x, x], step) - x for step in range(steps)], np.float64)
+    left = np.square(errors.mean(axis=0)).sum() / (errors.var(axis=0, ddof=1).sum() / steps)
+    assert abs(left - 1) < 5 * np.sqrt(2 / x.size), "the mean error's energy is that of independent errors"
+    assert abs(errors.mean()) < 5 * errors.std() / np.sqrt(errors.size)
+    along = errors @ x
+    assert abs(along.mean()) < 5 * along.std(ddof=1) / np.sqrt(steps)
+
+
+def simulated(codec: RangeCodec, vectors: list[Floats], step: int = 1) -> Floats:
+    means = simulate_allreduce(codec, vectors, seed=3, step=step)
+    assert means is not None
+    return means[0]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way.values()))
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_error_of_uhc_is_the_expected_one(way: dict[str, Any], bits: int) -> None:
+    """On N(0, 1) elements, which are normal with or without a rotation: a mean over 2^17 of them.
+
+    Where 6 bits or more leave little else, truncation of a few elements is a good part of the error, and noisy.
+    """
+    x = normal(1 << 17, seed=bits)
+    codec = make(("uhc", {"bits": bits} | way), 4)
+    expected = uniform_nmse(bits, best_truncation(bits, 4), 4)
+    assert nmse(simulated(codec, [x] * 4), x) == pytest.approx(expected, rel=0.04 if bits < 6 else 0.15)
+
+
+@pytest.mark.parametrize("bits", [1, 4, 8])
+@pytest.mark.parametrize("workers", [1, 8, 64])
+def test_the_best_truncation_beats_others_and_the_published_one(bits: int, workers: int) -> None:
+    best = uniform_nmse(bits, best_truncation(bits, workers), workers)
+    assert best < uniform_nmse(bits, 1e-4, workers)
+    for quarters in range(2, 161):
+        assert best <= uniform_nmse(bits, 2.0 ** (-quarters / 4), workers)
+
+
+def test_energy_in_one_block_breaks_a_range_per_tensor_unless_the_rotation_is_full(backend: str) -> None:
+    """The published combination truncates the block that has the energy; either remedy has the error of theory."""
+    x = normal(64 * 1024)
+    x[7 * 1024 : 8 * 1024] *= 100
+    found = {
+        (way["rotation"], way["scale"]): nmse(simulated(make(("thc", way), 4, backend), [x] * 4), x) for way in WAYS
+    }
+    theory = expected_nmse(best_table(4), 4)
+    assert found["block", "tensor"] > 0.3
+    assert found["full", "tensor"] == pytest.approx(theory, rel=0.15)
+    assert found["block", "block"] == pytest.approx(theory, rel=0.15)
+    assert found["full", "block"] == pytest.approx(theory, rel=0.15)
+
+
+@pytest.mark.parametrize(("shape", "gain"), [("normal", 1.0), ("heavy tails", 3.0), ("sparse", 10.0)])
+@pytest.mark.parametrize("name", ["thc", "uhc"])
+def test_what_the_rotation_is_good_for(shape: str, gain: float, name: str) -> None:
+    """The same vectors with and without: N(0, 1) elements gain nothing, others the more the heavier their tails."""
+    rng, elements = np.random.default_rng(5), 1 << 17
+    x = {
+        "normal": normal(elements),
+        "heavy tails": rng.standard_t(3, elements).astype(np.float32),
+        "sparse": normal(elements) * (rng.random(elements) < 0.01).astype(np.float32),
+    }[shape]
+    with_rotation, without = (
+        nmse(simulated(make((name, {"rotation": rotation}), 8), [x] * 8), x) for rotation in ("block", "none")
+    )
+    if gain == 1.0:
+        assert without == pytest.approx(with_rotation, rel=0.05)
+    else:
+        assert without > gain * with_rotation
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 5, 8, 37, 64, 100])
+@pytest.mark.parametrize("columns", [512, 1024])
+def test_full_rotation_keeps_norms_and_spreads_any_block(blocks: int, columns: int) -> None:
+    for place in {0, blocks // 2, blocks - 1}:
+        x = np.zeros((blocks, columns), np.float32)
+        x[place] = normal(columns)
+        y = x.copy()
+        rotate_blocks(y, 99)
+        assert np.linalg.norm(y) == pytest.approx(np.linalg.norm(x), rel=1e-6)
+        energy = np.square(y, dtype=np.float64).sum(axis=1) / np.square(x, dtype=np.float64).sum()
+        assert energy.max() < 2.5 / blocks
+        rotate_blocks_back(y, 99)
+        np.testing.assert_allclose(y, x, rtol=0, atol=1e-6 * np.abs(x).max())
+
+
+def test_full_rotation_is_the_signed_hadamard_matrix() -> None:
+    """Four blocks: every column is the matrix of four rows times signs, which differ from column to column."""
+    identity = np.zeros((4, 4, 32), np.float32)
+    for place in range(4):
+        identity[place, place] = 2
+        rotate_blocks(identity[place], 5)
+    matrix = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]])
+    signs = identity[:, 0]
+    np.testing.assert_array_equal(identity, signs[:, None, :] * matrix.T[:, :, None])
+    assert set(np.abs(signs).reshape(-1).tolist()) == {1}
+    assert len({tuple(column) for column in signs.T}) > 8
+
+
+def test_missing_chunks_of_a_full_rotation_stay_in_the_residual() -> None:
+    codec, x = make(("thc", {"rotation": "full"}), 2), layered(20 * 1024)
+    kept, context = ErrorFeedback(x.size), Context(1, 1, 0)
+    rank = RangeReduction(codec, x, context, kept)
+    rank.take(payloads_of([rank])[0], np.ones(1, np.uint64))
+    (payloads,) = payloads_of([rank])
+    here = np.arange(len(payloads)) % 4 != 0
+    results, _ = simulate_switch(codec.op, [payloads], codec.lookup)
+    rank.take(results, np.where(here, np.uint64(0b01), np.uint64(0b10)))
+    delivered = codec.prepare(x - kept.residual, context).reshape(-1, 1024)
+    assert np.abs(delivered[~here]).max() < 1e-5 * np.abs(delivered).max()
+    assert np.abs(delivered[here]).min(axis=1).max() > 0
+    assert rank.mean is not None
+    sent = codec.prepare(x, context).reshape(-1, 1024)
+    assert nmse(delivered[here].ravel(), sent[here].ravel()) < 0.02
+
+
+@pytest.mark.parametrize("scale", ["block", "tensor"])
+def test_a_range_per_tensor_is_one_lane(scale: str, backend: str) -> None:
+    codec, x = make(("thc", {"scale": scale}), 2, backend), layered(10_001)
+    own = codec.ranges(x).view(np.float32)
+    assert own.shape == ((10,) if scale == "block" else (1,))
+    if scale == "tensor":
+        assert own[0] == pytest.approx(np.sqrt(np.mean(np.square(x, dtype=np.float64))), rel=1e-6)
+    bad = x.copy()
+    bad[5000] = np.nan
+    assert not np.isfinite(codec.ranges(bad).view(np.float32)).all()
+
+
+def test_limits_hold_for_blocks_of_512(backend: str) -> None:
+    codec = make(("thc", {"lane_bits": 16}), 4, backend)
+    for magnitude, delivered in ((TINY / 2, False), (TINY, True), (HUGE, True)):
+        x = np.where(normal(1024) > 0, magnitude, -magnitude).astype(np.float32)
+        assert (nmse(simulated(codec, [x] * 4), x) < 0.02) is delivered
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "options", "message"),
+    [
+        ("thc", 2, {"rotation": "half"}, "rotation 'half': one of block, full, none"),
+        ("thc", 2, {"scale": "row"}, "scale 'row': one of block, tensor"),
+        ("thc", 2, {"lane_bits": 32}, "lanes of 32 bits: 8 or 16"),
+        ("uhc", 2, {"lane_bits": 4}, "lanes of 4 bits: 8 or 16"),
+        ("uhc", 2, {"bits": 0}, "codes of 0 bits: 1 to 8"),
+        ("uhc", 2, {"bits": 9}, "codes of 9 bits: 1 to 8"),
+        ("uhc", 2, {"truncated": 0.0}, "truncated fraction 0.0: between 0 and 1"),
+        ("uhc", 2, {"truncated": 0.9}, f"at least {MIN_BOUND}"),
+        ("uhc", 18, {"bits": 4, "lane_bits": 8}, r"18 workers \* granularity 15 = 270 overflows a lane"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(name: str, workers: int, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(CodecError, match=message):
+        make_codec(name, workers=workers, backend="numpy", **options)
+
+
+@pytest.mark.parametrize(
+    ("workers", "bits", "op"),
+    [
+        (17, 4, Op.LOOKUP_ADD8),
+        (18, 4, Op.LOOKUP_ADD16),
+        (64, 2, Op.LOOKUP_ADD8),
+        (8, 5, Op.ADD8),
+        (9, 5, Op.ADD16),
+        (1, 8, Op.ADD8),
+        (64, 8, Op.ADD16),
+    ],
+)
+def test_uhc_takes_the_narrower_lanes_that_fit(workers: int, bits: int, op: Op) -> None:
+    codec = make_codec("uhc", workers=workers, bits=bits)
+    assert isinstance(codec, Coded)
+    assert codec.op == op
+    assert codec.lookup is None or codec.lookup == tuple(min(code, 2**bits - 1) for code in range(16))
+    x = normal(2000)
+    assert nmse(simulated(codec, [x] * workers), x) == pytest.approx(
+        uniform_nmse(bits, best_truncation(bits, workers), workers), rel=0.3
+    )
