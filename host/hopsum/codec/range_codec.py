@@ -211,7 +211,7 @@ class RangeReduction:
         self._payloads = self.codec.encode(self._sent, self._own, shared, self.context)
         self._shared = shared
         lanes = min(self._sent.size, len(self._payloads) * self.codec.block_elements)
-        self._sent = self._x  # a prepared copy has served its purpose
+        self._drop_prepared()
         self.exchange = Exchange(self.codec.op, self._payloads, lanes)
         self.state = State.SUMS
 
@@ -228,6 +228,10 @@ class RangeReduction:
         with np.errstate(over="ignore", invalid="ignore"):
             self._sent = self.codec.prepare(self._x, self.context)
         self._own = self.codec.ranges(self._sent)
+
+    def _drop_prepared(self) -> None:
+        """Let go of what `prepare` may have made: only payloads are needed from here on."""
+        self._sent = self._x
 
     def _drop_infinite(self) -> None:
         """Treat own blocks that are not finite as zero: their ranges came too late to make all ranks skip."""
