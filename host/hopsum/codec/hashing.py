@@ -24,8 +24,8 @@ LANE_SECOND: Final = 0x846CA68B
 ROTATION: Final = 1
 ROUNDING: Final = 2
 ACROSS: Final = 3
-SKETCH: Final = 3
-INDEX: Final = 4
+SKETCH: Final = 4
+INDEX: Final = 5
 
 
 def splitmix64(value: int) -> int:

@@ -13,13 +13,14 @@ from hopsum.codec.backends import load_kernels
 from hopsum.codec.base import Codec, CodecError, Context
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.fixed import Fixed
+from hopsum.codec.lossless import Lossless
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc
 from hopsum.codec.uhc import Uhc
 
 _CHECKED_ELEMENTS: Final = 3 * 1024 + 5
 
-CODECS: Final[dict[str, Callable[..., Codec]]] = {"thc": Thc, "uhc": Uhc, "fixed": Fixed}
+CODECS: Final[dict[str, Callable[..., Codec]]] = {"thc": Thc, "uhc": Uhc, "fixed": Fixed, "lossless": Lossless}
 """Called with workers, the codec's own options, and `kernels`."""
 
 

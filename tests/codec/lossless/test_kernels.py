@@ -21,7 +21,8 @@ from .supports import Floats, random_members, sketch_kernels, sparse
 def everything(kernels: SketchKernels, x: Floats, scales: Floats, layout: Layout, bloom: Bloom) -> list[bytes]:
     """Return what all kernels make of a vector, but for the order of peeling, which is a backend's own."""
     runs = -(-x.size // RANGE_BLOCK)
-    peaks, bits, held = np.empty(runs, np.uint32), np.empty(-(-x.size // 8), np.uint8), np.empty(-(-x.size // 8), np.uint8)
+    peaks, bits = np.empty(runs, np.uint32), np.empty(-(-x.size // 8), np.uint8)
+    held = np.empty_like(bits)
     nonzero = kernels.scan(x, peaks)
     kernels.mark(x, scales, bits)
     members = np.empty(int(np.unpackbits(bits).sum()), np.uint32)

@@ -16,7 +16,8 @@ from .supports import Members, dense_blocks, one_column, random_members, sketch_
 def left_over(backend: str, members: Members, gamma: float, block_elements: int = 1024) -> list[float]:
     """Return the share of members that do not peel, for five sets of hash functions."""
     kernels = sketch_kernels(backend)
-    return [unpeeled(kernels, members, gamma, block_elements=block_elements, key=key) / members.size for key in range(5)]
+    left = [unpeeled(kernels, members, gamma, block_elements=block_elements, key=key) for key in range(5)]
+    return [count / members.size for count in left]
 
 
 @pytest.mark.parametrize("block_elements", [1, 64, 1024])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends.jit import array_in, array_out, inner, kernel, splitmix64, types
+from hopsum.codec.backends.jit import filled, inner, kernel, read, types
 from hopsum.codec.lossless.kernels import Bloom
 from hopsum.codec.lossless.layout import Layout
 
@@ -22,6 +22,14 @@ _U8, _I32, _U32, _I64, _U64 = types.uint8, types.int32, types.uint32, types.int6
 _F32, _F64 = types.float32, types.float64
 _LAYOUT = (_I64, _I64, _U64)
 _BLOOM = (_I64, _I64, _U64)
+
+
+@inner
+def _splitmix64(value: Any) -> Any:
+    value = u64(value + u64(0x9E3779B97F4A7C15))
+    value = u64((value ^ (value >> u64(30))) * u64(0xBF58476D1CE4E5B9))
+    value = u64((value ^ (value >> u64(27))) * u64(0x94D049BB133111EB))
+    return value ^ (value >> u64(31))
 
 
 @inner
@@ -52,7 +60,7 @@ def _take(words: Any, cell: Any, members: Any, third: Any, shift: Any, key: Any)
     edge = i64(words[cell] >> u64(24))
     member = u64(members[edge])
     column = i64(member & ((u64(1) << u64(shift)) - u64(1)))
-    bits = splitmix64(key + (member >> u64(shift)))
+    bits = _splitmix64(key + (member >> u64(shift)))
     _move(words, bits, column, third, u64(0) - ((u64(edge) << u64(24)) | u64(1)))
     return u32((u64(edge) << u64(3)) | u64(cell // third))
 
@@ -65,7 +73,7 @@ def _fill(members: Any, third: Any, shift: Any, key: Any, words: Any) -> None:
         member = u64(members[edge])
         if member >> u64(shift) != block:
             block = member >> u64(shift)
-            bits = splitmix64(key + block)
+            bits = _splitmix64(key + block)
         _move(words, bits, i64(member & mask), third, (u64(edge) << u64(24)) | u64(1))
 
 
@@ -81,8 +89,8 @@ def _append_rest(members: Any, order: Any, peeled: Any) -> None:
             peeled += 1
 
 
-@kernel(array_in(_U32), *_LAYOUT, array_out(_U32), returns=_I64)
-def _peel(members: Any, third: Any, shift: Any, key: Any, order: Any) -> Any:
+@kernel(read(_U32, 1), *_LAYOUT, filled(_U32, 1), filled(_I64, 1))
+def _peel(members: Any, third: Any, shift: Any, key: Any, order: Any, count: Any) -> None:
     words = np.zeros(3 * third, u64)
     _fill(members, third, shift, key, words)
     alone, peeled = u64(1), i64(0)
@@ -94,7 +102,7 @@ def _peel(members: Any, third: Any, shift: Any, key: Any, order: Any) -> Any:
     head = 0
     while head < peeled:
         member = u64(members[order[head] >> u32(3)])
-        bits = splitmix64(key + (member >> u64(shift)))
+        bits = _splitmix64(key + (member >> u64(shift)))
         for j in range(3):
             cell = _cell(bits, j, i64(member & mask), third)
             if words[cell] & u64(0xFFFFFF) == alone:
@@ -103,10 +111,10 @@ def _peel(members: Any, third: Any, shift: Any, key: Any, order: Any) -> Any:
         head += 1
     if peeled < members.size:
         _append_rest(members, order, peeled)
-    return peeled
+    count[0] = peeled
 
 
-@kernel(array_in(_I32), array_in(_U32), *_LAYOUT, array_out(_U32))
+@kernel(read(_I32, 1), read(_U32, 1), *_LAYOUT, filled(_U32, 1))
 def _add(values: Any, members: Any, third: Any, shift: Any, key: Any, cells: Any) -> None:
     mask = (u64(1) << u64(shift)) - u64(1)
     block, bits = u64(0xFFFF_FFFF_FFFF_FFFF), u64(0)
@@ -117,21 +125,21 @@ def _add(values: Any, members: Any, third: Any, shift: Any, key: Any, cells: Any
         member = u64(members[edge])
         if member >> u64(shift) != block:
             block = member >> u64(shift)
-            bits = splitmix64(key + block)
+            bits = _splitmix64(key + block)
         column = i64(member & mask)
         for j in range(3):
             cell = _cell(bits, j, column, third)
             cells[cell] = u32(cells[cell] + _signed(value, bits, j))
 
 
-@kernel(array_out(_U32), array_in(_U32), *_LAYOUT, array_in(_U32), array_out(_I32))
+@kernel(filled(_U32, 1), read(_U32, 1), *_LAYOUT, read(_U32, 1), filled(_I32, 1))
 def _solve(cells: Any, members: Any, third: Any, shift: Any, key: Any, order: Any, out: Any) -> None:
     mask = (u64(1) << u64(shift)) - u64(1)
     for k in range(order.size):
         edge = i64(order[k] >> u32(3))
         alone = i64(order[k] & u32(3))
         member = u64(members[edge])
-        bits = splitmix64(key + (member >> u64(shift)))
+        bits = _splitmix64(key + (member >> u64(shift)))
         column = i64(member & mask)
         value = _signed(cells[_cell(bits, alone, column, third)], bits, alone)
         out[edge] = i32(value)
@@ -140,8 +148,8 @@ def _solve(cells: Any, members: Any, third: Any, shift: Any, key: Any, order: An
             cells[cell] = u32(cells[cell] - _signed(value, bits, j))
 
 
-@kernel(array_in(_U32), array_out(_U32), returns=_I64)
-def _scan(bits: Any, peaks: Any) -> Any:
+@kernel(read(_U32, 1), filled(_U32, 1), filled(_I64, 1))
+def _scan(bits: Any, peaks: Any, count: Any) -> None:
     nonzero = i64(0)
     for run in range(peaks.size):
         peak, zeros = u32(0), i32(0)
@@ -152,10 +160,10 @@ def _scan(bits: Any, peaks: Any) -> Any:
             zeros += i32(magnitude == u32(0))
         peaks[run] = peak
         nonzero += i64(stop - 1024 * run) - i64(zeros)
-    return nonzero
+    count[0] = nonzero
 
 
-@kernel(array_in(_F32), array_in(_F32), array_out(_U8))
+@kernel(read(_F32, 1), read(_F32, 1), filled(_U8, 1))
 def _mark(x: Any, scales: Any, bits: Any) -> None:
     for byte in range(bits.size):
         scale = scales[byte >> 7]
@@ -165,7 +173,7 @@ def _mark(x: Any, scales: Any, bits: Any) -> None:
         bits[byte] = marked
 
 
-@kernel(array_in(_U8), _I64, array_out(_U32))
+@kernel(read(_U8, 1), _I64, filled(_U32, 1))
 def _select(bits: Any, first: Any, out: Any) -> None:
     found = 0
     for byte in range(bits.size):
@@ -184,21 +192,21 @@ def _probe(hashed: Any, probe: Any, size: Any) -> Any:
     return i64((bits * u64(size)) >> u64(32))
 
 
-@kernel(array_in(_U32), *_BLOOM, array_out(_U8))
+@kernel(read(_U32, 1), *_BLOOM, filled(_U8, 1))
 def _bloom_add(members: Any, size: Any, hashes: Any, key: Any, bits: Any) -> None:
     for k in range(members.size):
-        hashed = splitmix64(key + u64(members[k]))
+        hashed = _splitmix64(key + u64(members[k]))
         for probe in range(hashes):
             place = _probe(hashed, probe, size)
             bits[place >> 3] |= u8(0x80 >> (place & 7))
 
 
-@kernel(_I64, _I64, *_BLOOM, array_in(_U8), array_out(_U8))
+@kernel(_I64, _I64, *_BLOOM, read(_U8, 1), filled(_U8, 1))
 def _bloom_query(first: Any, count: Any, size: Any, hashes: Any, key: Any, bits: Any, out: Any) -> None:
     for byte in range(out.size):
         held = 0
         for bit in range(min(8, count - 8 * byte)):
-            hashed = splitmix64(key + u64(first + 8 * byte + bit))
+            hashed = _splitmix64(key + u64(first + 8 * byte + bit))
             probe, place = 0, _probe(hashed, 0, size)
             while bits[place >> 3] & (0x80 >> (place & 7)):
                 probe += 1
@@ -209,7 +217,7 @@ def _bloom_query(first: Any, count: Any, size: Any, hashes: Any, key: Any, bits:
         out[byte] = u8(held)
 
 
-@kernel(array_in(_F32), array_in(_F32), array_in(_U32), array_out(_I32))
+@kernel(read(_F32, 1), read(_F32, 1), read(_U32, 1), filled(_I32, 1))
 def _quantise(x: Any, scales: Any, members: Any, out: Any) -> None:
     for edge in range(members.size):
         member = i64(members[edge])
@@ -217,7 +225,7 @@ def _quantise(x: Any, scales: Any, members: Any, out: Any) -> None:
         out[edge] = i32(np.rint(x[member] * scale)) if scale != f32(0) else i32(0)
 
 
-@kernel(array_in(_I32), array_in(_U32), array_in(_F64), array_out(_F32))
+@kernel(read(_I32, 1), read(_U32, 1), read(_F64, 1), filled(_F32, 1))
 def _spread(values: Any, members: Any, divisors: Any, out: Any) -> None:
     for edge in range(members.size):
         member = i64(members[edge])
@@ -231,7 +239,9 @@ class NumbaSketch:
 
     def scan(self, x: NDArray[np.float32], peaks: NDArray[np.uint32]) -> int:
         """See `SketchKernels`."""
-        return int(_scan(x.view(np.uint32), peaks))
+        count = np.zeros(1, np.int64)
+        _scan(x.view(np.uint32), peaks, count)
+        return int(count[0])
 
     def mark(self, x: NDArray[np.float32], scales: NDArray[np.float32], bits: NDArray[np.uint8]) -> None:
         """See `SketchKernels`."""
@@ -245,7 +255,9 @@ class NumbaSketch:
         """See `SketchKernels`."""
         _bloom_add(members, bloom.bits, bloom.hashes, u64(bloom.key), bits)
 
-    def bloom_query(self, first: int, count: int, bloom: Bloom, bits: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    def bloom_query(
+        self, first: int, count: int, bloom: Bloom, bits: NDArray[np.uint8], out: NDArray[np.uint8]
+    ) -> None:
         """See `SketchKernels`."""
         _bloom_query(first, count, bloom.bits, bloom.hashes, u64(bloom.key), bits, out)
 
@@ -261,7 +273,9 @@ class NumbaSketch:
 
     def peel(self, members: NDArray[np.uint32], layout: Layout, order: NDArray[np.uint32]) -> int:
         """See `SketchKernels`."""
-        return int(_peel(members, layout.third, layout.block_shift, u64(layout.key), order))
+        count = np.zeros(1, np.int64)
+        _peel(members, layout.third, layout.block_shift, u64(layout.key), order, count)
+        return int(count[0])
 
     def add(
         self, values: NDArray[np.int32], members: NDArray[np.uint32], layout: Layout, cells: NDArray[np.uint32]
@@ -289,3 +303,8 @@ class NumbaSketch:
     ) -> None:
         """See `SketchKernels`."""
         _spread(values, members, divisors, out)
+
+
+def make_kernels() -> NumbaSketch:
+    """Return the backend."""
+    return NumbaSketch()

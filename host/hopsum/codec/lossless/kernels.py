@@ -52,7 +52,9 @@ class SketchKernels(Protocol):
     def bloom_add(self, members: NDArray[np.uint32], bloom: Bloom, bits: NDArray[np.uint8]) -> None:
         """Set the bits of elements in a filter."""
 
-    def bloom_query(self, first: int, count: int, bloom: Bloom, bits: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    def bloom_query(
+        self, first: int, count: int, bloom: Bloom, bits: NDArray[np.uint8], out: NDArray[np.uint8]
+    ) -> None:
         """Fill the bitmap of those of `count` elements from `first` on that a filter holds."""
 
     def quantise(

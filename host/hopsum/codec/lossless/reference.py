@@ -45,7 +45,9 @@ class NumpySketch:
         for place in _probes(members.astype(np.uint64), bloom):
             np.bitwise_or.at(bits, place >> 3, (0x80 >> (place & 7)).astype(np.uint8))
 
-    def bloom_query(self, first: int, count: int, bloom: Bloom, bits: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    def bloom_query(
+        self, first: int, count: int, bloom: Bloom, bits: NDArray[np.uint8], out: NDArray[np.uint8]
+    ) -> None:
         """One probe of all elements after the other, a run at a time."""
         for start in range(0, count, _RUN):
             numbers = np.arange(first + start, first + min(start + _RUN, count), dtype=np.uint64)
@@ -120,6 +122,11 @@ class NumpySketch:
     ) -> None:
         """Divide in float64, which holds every int32."""
         out[members] = values / divisors[members // np.uint32(RANGE_BLOCK)]
+
+
+def make_kernels() -> NumpySketch:
+    """Return the backend."""
+    return NumpySketch()
 
 
 def _probes(numbers: NDArray[np.uint64], bloom: Bloom) -> Iterator[NDArray[np.int64]]:

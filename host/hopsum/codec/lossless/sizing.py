@@ -29,6 +29,9 @@ from hopsum.codec.hashing import derive_key
 from hopsum.codec.lossless.kernels import EDGE_SHIFT, MAX_EDGES, SketchKernels
 from hopsum.codec.lossless.layout import Layout
 
+GAMMA: Final = 1.25
+BLOCK_ELEMENTS: Final = 1024
+ATTEMPTS: Final = 4
 SEGMENT_MEMBERS: Final = 1 << 16
 MOST_BLOCK_ELEMENTS: Final = 1 << 16
 _GROWTH: Final = 16
@@ -40,11 +43,11 @@ _MOST_GAMMA: Final = 8.0
 class Sizing:
     """Options of the sketches; the same on all ranks."""
 
-    gamma: float = 1.25
+    gamma: float = GAMMA
     """Cells per member of the first attempt; 0 packs everything."""
-    block_elements: int = 1024
+    block_elements: int = BLOCK_ELEMENTS
     """Consecutive elements that share their hashes, a power of two; fewer in small sketches."""
-    attempts: int = 4
+    attempts: int = ATTEMPTS
     """Sizes to try per segment."""
 
     def __post_init__(self) -> None:
@@ -126,9 +129,7 @@ def _bounds(members: int) -> list[slice]:
     return [slice(ends[segment], ends[segment + 1]) for segment in range(segments)]
 
 
-def _size_segment(
-    kernels: SketchKernels, members: NDArray[np.uint32], run: slice, sizing: Sizing, key: int
-) -> Segment:
+def _size_segment(kernels: SketchKernels, members: NDArray[np.uint32], run: slice, sizing: Sizing, key: int) -> Segment:
     part = members[run]
     order = np.empty(part.size, np.uint32)
     attempts = sizing.attempts if sizing.gamma and part.size else 0
@@ -137,7 +138,7 @@ def _size_segment(
         layout = Layout.of(third, sizing.block_elements, derive_key(key, attempt))
         peeled = kernels.peel(part, layout, order)
         if part.size - peeled <= part.size // _PACKED_SHARE:
-            return Segment(run, layout, order[:peeled], order[peeled:] >> EDGE_SHIFT, 0)
+            return Segment(run, layout, order[:peeled], order[peeled:] >> np.uint32(EDGE_SHIFT), 0)
     return Segment(run, None, order[:0], np.arange(part.size, dtype=np.uint32), 0)
 
 

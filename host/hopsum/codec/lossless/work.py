@@ -80,12 +80,14 @@ class Work:
         return values
 
     def spread(
-        self, values: NDArray[np.int32], members: NDArray[np.uint32], divisors: NDArray[np.float64], elements: int
-    ) -> NDArray[np.float32]:
-        """Return a vector of zeros but for the members, which are value / divisor."""
-        out = np.zeros(elements, np.float32)
+        self,
+        values: NDArray[np.int32],
+        members: NDArray[np.uint32],
+        divisors: NDArray[np.float64],
+        out: NDArray[np.float32],
+    ) -> None:
+        """Set members of a vector to value / divisor."""
         self._each(members.size, lambda run: self.kernels.spread(values[run], members[run], divisors, out))
-        return out
 
     def add(self, values: NDArray[np.int32], members: NDArray[np.uint32], plan: Plan) -> NDArray[np.uint32]:
         """Return the lanes of a plan for the values of all members: sketches, then packed members."""
@@ -106,9 +108,7 @@ class Work:
         run_parallel([partial(add, place) for place in range(len(plan.segments))], self.threads)
         return lanes
 
-    def solve(
-        self, lanes: NDArray[np.uint32], members: NDArray[np.uint32], plan: Plan
-    ) -> NDArray[np.int32] | None:
+    def solve(self, lanes: NDArray[np.uint32], members: NDArray[np.uint32], plan: Plan) -> NDArray[np.int32] | None:
         """Return the values of all members, or None: the lanes contradict each other. Lanes are used up."""
         values = np.empty(members.size, np.int32)
         values[plan.packed] = lanes[plan.cells :].view(np.int32)
