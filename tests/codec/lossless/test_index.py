@@ -42,8 +42,8 @@ def test_auto_is_never_larger_than_a_bitmap(elements: int, share: float, workers
     assert union <= elements * (1 + 1e-9)
     bloom = choose_index("auto", elements, union, gamma, 1)
     assert index_bits(elements, bloom) <= -(-elements // CHUNK_BITS) * CHUNK_BITS
-    if share > 0.2:
-        assert bloom is None, "a bitmap is cheaper from a tenth on"
+    if share > 0.05:
+        assert bloom is None, "a filter would save too little"
 
 
 def test_auto_takes_a_filter_for_thin_supports() -> None:

@@ -46,7 +46,7 @@ class Lossless:
             workers: of the job.
             gamma: cells of the sketch per non-zero element of the union; 0: no sketch, the union is packed.
             block_elements: consecutive elements that share their hashes, a power of two up to 65536.
-            index: "bitmap", "bloom", or "auto": whichever is expected to need fewer bytes.
+            index: "bitmap", "bloom", or "auto": a filter where it is expected to save an eighth of the bytes.
             attempts: sizes to try per sketch until it peels, each a sixteenth of gamma larger.
             repeats: how often the sums are asked for while their contributors differ from chunk to chunk.
             kernels: of a backend; "auto" if left out.

@@ -156,8 +156,8 @@ def _scan(bits: Any, peaks: Any, count: Any) -> None:
         stop = min(1024 * run + 1024, bits.size)
         for e in range(1024 * run, stop):
             magnitude = u32(bits[e] & u32(0x7FFFFFFF))
-            peak = max(peak, magnitude)
-            zeros += i32(magnitude == u32(0))
+            peak = u32(max(peak, magnitude))
+            zeros = i32(zeros + i32(magnitude == u32(0)))
         peaks[run] = peak
         nonzero += i64(stop - 1024 * run) - i64(zeros)
     count[0] = nonzero
@@ -165,12 +165,16 @@ def _scan(bits: Any, peaks: Any, count: Any) -> None:
 
 @kernel(read(_F32, 1), read(_F32, 1), filled(_U8, 1))
 def _mark(x: Any, scales: Any, bits: Any) -> None:
-    for byte in range(bits.size):
-        scale = scales[byte >> 7]
-        marked = u8(0)
-        for bit in range(min(8, x.size - 8 * byte)):
-            marked |= u8(u8(abs(x[8 * byte + bit] * scale) > f32(0.5)) << u8(7 - bit))
-        bits[byte] = marked
+    flags = np.zeros(1024, u8)
+    words = flags.view(u64)
+    for run in range(scales.size):
+        scale = scales[run]
+        part = x[1024 * run : min(1024 * run + 1024, x.size)]
+        flags[part.size :] = u8(0)
+        for e in range(part.size):
+            flags[e] = u8(abs(part[e] * scale) > f32(0.5))
+        for byte in range((part.size + 7) >> 3):  # the product's highest byte has bit i of byte i, turned round
+            bits[128 * run + byte] = u8((words[byte] * u64(0x8040201008040201)) >> u64(56))
 
 
 @kernel(read(_U8, 1), _I64, filled(_U32, 1))
@@ -201,20 +205,31 @@ def _bloom_add(members: Any, size: Any, hashes: Any, key: Any, bits: Any) -> Non
             bits[place >> 3] |= u8(0x80 >> (place & 7))
 
 
+@inner
+def _survivors(left: Any, count: Any, hashes: Any, probe: Any, size: Any, bits: Any) -> Any:
+    """Keep the elements whose probe hits, without a branch: half of the probes hit, and nobody can predict which."""
+    kept = 0
+    for k in range(count):
+        element = left[k]
+        place = _probe(hashes[element], probe, size)
+        left[kept] = element
+        kept += (bits[place >> 3] >> u8(7 - (place & 7))) & 1
+    return kept
+
+
 @kernel(_I64, _I64, *_BLOOM, read(_U8, 1), filled(_U8, 1))
-def _bloom_query(first: Any, count: Any, size: Any, hashes: Any, key: Any, bits: Any, out: Any) -> None:
-    for byte in range(out.size):
-        held = 0
-        for bit in range(min(8, count - 8 * byte)):
-            hashed = _splitmix64(key + u64(first + 8 * byte + bit))
-            probe, place = 0, _probe(hashed, 0, size)
-            while bits[place >> 3] & (0x80 >> (place & 7)):
-                probe += 1
-                if probe == hashes:
-                    held |= 0x80 >> bit
-                    break
-                place = _probe(hashed, probe, size)
-        out[byte] = u8(held)
+def _bloom_query(first: Any, count: Any, size: Any, probes: Any, key: Any, bits: Any, out: Any) -> None:
+    hashes, left = np.empty(1024, u64), np.empty(1024, i64)
+    out[:] = u8(0)
+    for start in range(0, count, 1024):
+        here = min(1024, count - start)
+        for k in range(here):
+            hashes[k] = _splitmix64(u64(key + u64(first + start)) + u64(k))
+            left[k] = k
+        for probe in range(probes):
+            here = _survivors(left, here, hashes, probe, size, bits)
+        for k in range(here):
+            out[(start + left[k]) >> 3] |= u8(0x80 >> (left[k] & 7))
 
 
 @kernel(read(_F32, 1), read(_F32, 1), read(_U32, 1), filled(_I32, 1))

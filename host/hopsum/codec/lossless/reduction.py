@@ -105,6 +105,8 @@ class LosslessReduction:
         self.contributors = np.zeros(0, np.uint64)
         self.plan: Plan | None = None
         """What the lanes of the sums hold; None before the index is known."""
+        self.members = np.zeros(0, np.uint32)
+        """Elements of the index, ascending; empty before it is known."""
         self._options = options
         self._work = options.work
         self._feedback = feedback
@@ -184,17 +186,17 @@ class LosslessReduction:
             bits = bits[: blocks_of(self.elements, 8)]
         else:
             bits = self._work.query(self.elements, self._bloom, bits)
-        self._members = self._work.select(bits)
-        if not self._members.size:
+        self.members = self._work.select(bits)
+        if not self.members.size:
             self._finish_empty(contributors)
             return
-        if int(self._members[-1]) >= self.elements:
-            raise CodecError(f"index: bit {int(self._members[-1])} is set of a vector of {self.elements} elements")
+        if int(self.members[-1]) >= self.elements:
+            raise CodecError(f"index: bit {int(self.members[-1])} is set of a vector of {self.elements} elements")
         key = derive_key(self.context.seed, self.context.step, SKETCH)
-        self.plan = make_plan(self._work.kernels, self._members, self._options.sizing, key, self._work.threads)
-        self._values = self._work.quantise(self._x, self._scales, self._members)
+        self.plan = make_plan(self._work.kernels, self.members, self._options.sizing, key, self._work.threads)
+        self._values = self._work.quantise(self._x, self._scales, self.members)
         payloads = np.zeros((blocks_of(self.plan.lanes, _LANES), _LANES), ">u4")
-        payloads.reshape(-1)[: self.plan.lanes] = self._work.add(self._values, self._members, self.plan)
+        payloads.reshape(-1)[: self.plan.lanes] = self._work.add(self._values, self.members, self.plan)
         self.exchange = Exchange(Op.ADD32, payloads.view(np.uint8), self.plan.lanes)
         self.state = State.SUMS
 
@@ -205,7 +207,7 @@ class LosslessReduction:
             self._repeat(f"{np.unique(contributors).size} different sets of contributors in {len(results)} chunks")
             return
         lanes = results.reshape(-1).view(">u4")[: self.plan.lanes].astype(np.uint32)
-        sums = self._work.solve(lanes, self._members, self.plan)
+        sums = self._work.solve(lanes, self.members, self.plan)
         if sums is None:
             self._repeat(f"{np.count_nonzero(lanes[: self.plan.cells])} cells are left with no element to explain them")
             return
@@ -232,7 +234,7 @@ class LosslessReduction:
         for count in np.unique(counts):
             divisors = np.ldexp(np.float64(count), self._exponents)
             here = slice(None) if (counts == count).all() else (counts == count).repeat(_LANES)[: sums.size]
-            self._work.spread(sums[here], self._members[here], divisors, mean)
+            self._work.spread(sums[here], self.members[here], divisors, mean)
         return mean
 
     def _delivered(self, contributors: NDArray[np.uint64]) -> NDArray[np.float32] | None:
@@ -243,7 +245,7 @@ class LosslessReduction:
         if not included.all():
             values = np.where(included.repeat(_LANES)[: values.size], values, np.int32(0))
         delivered = np.zeros(self.elements, np.float32)
-        self._work.spread(values, self._members, np.ldexp(1.0, self._exponents), delivered)
+        self._work.spread(values, self.members, np.ldexp(1.0, self._exponents), delivered)
         return delivered
 
     def _drop_infinite(self) -> None:
