@@ -216,6 +216,21 @@ def test_wire_bytes_at_five_percent(backend: str) -> None:
     assert sum(sizes) / x.nbytes < ratio + 1.3 / 1024
 
 
+def test_an_index_of_a_longer_vector_is_refused(backend: str) -> None:
+    reduction = make(backend, 1, index="bitmap").start(sparse(3003, 0.1), Context(1, 1, 0))
+    one = np.full(1, 1, np.uint64)
+    assert reduction.exchange is not None
+    reduction.take(reduction.exchange.payloads, one)
+    assert reduction.exchange is not None
+    results = reduction.exchange.payloads.copy()
+    results[0, 3003 // 8] |= 1
+    with pytest.raises(CodecError, match="bit 3007 is set of a vector of 3003"):
+        reduction.take(results, one)
+    assert reduction.state is State.INDEX
+    reduction.take(reduction.exchange.payloads, one)
+    assert reduction.state is State.SUMS
+
+
 def test_results_that_do_not_fit_are_refused(backend: str) -> None:
     reduction = make(backend, 2).start(sparse(3000, 0.1), Context(1, 1, 0))
     assert reduction.exchange is not None

@@ -18,6 +18,7 @@ from hopsum.codec.lossless.kernels import SketchKernels
 from hopsum.codec.lossless.reduction import LosslessReduction, Options
 from hopsum.codec.lossless.sizing import ATTEMPTS, BLOCK_ELEMENTS, GAMMA, Sizing
 from hopsum.codec.lossless.work import Work
+from hopsum.wire import Op
 
 _MODULES: Final = {"numpy": "reference", "numba": "compiled"}
 _REPEATS: Final = 3
@@ -27,6 +28,7 @@ class Lossless:
     """The contract is `hopsum.codec.base.Codec`. Any thread may use it."""
 
     name = "lossless"
+    op = Op.ADD32
     lookup: tuple[int, ...] | None = None
 
     def __init__(

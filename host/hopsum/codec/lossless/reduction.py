@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from sys import byteorder
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,17 +187,20 @@ class LosslessReduction:
             bits = bits[: blocks_of(self.elements, 8)]
         else:
             bits = self._work.query(self.elements, self._bloom, bits)
-        self.members = self._work.select(bits)
-        if not self.members.size:
+        members = self._work.select(bits)
+        if not members.size:
             self._finish_empty(contributors)
             return
-        if int(self.members[-1]) >= self.elements:
-            raise CodecError(f"index: bit {int(self.members[-1])} is set of a vector of {self.elements} elements")
+        if int(members[-1]) >= self.elements:
+            raise CodecError(f"index: bit {int(members[-1])} is set of a vector of {self.elements} elements")
+        self.members = members
         key = derive_key(self.context.seed, self.context.step, SKETCH)
         self.plan = make_plan(self._work.kernels, self.members, self._options.sizing, key, self._work.threads)
-        self._values = self._work.quantise(self._x, self._scales, self.members)
-        payloads = np.zeros((blocks_of(self.plan.lanes, _LANES), _LANES), ">u4")
-        payloads.reshape(-1)[: self.plan.lanes] = self._work.add(self._values, self.members, self.plan)
+        values = self._work.quantise(self._x, self._scales, self.members)
+        payloads = np.zeros((blocks_of(self.plan.lanes, _LANES), _LANES), np.uint32)
+        self._work.add(values, self.members, self.plan, payloads.reshape(-1)[: self.plan.lanes])
+        if byteorder == "little":
+            payloads.byteswap(inplace=True)
         self.exchange = Exchange(Op.ADD32, payloads.view(np.uint8), self.plan.lanes)
         self.state = State.SUMS
 
@@ -241,7 +245,7 @@ class LosslessReduction:
         included = includes(contributors, self.context.rank)
         if not included.any():
             return None
-        values = self._values
+        values = self._work.quantise(self._x, self._scales, self.members)  # again: to keep them takes memory
         if not included.all():
             values = np.where(included.repeat(_LANES)[: values.size], values, np.int32(0))
         delivered = np.zeros(self.elements, np.float32)

@@ -89,9 +89,10 @@ class Work:
         """Set members of a vector to value / divisor."""
         self._each(members.size, lambda run: self.kernels.spread(values[run], members[run], divisors, out))
 
-    def add(self, values: NDArray[np.int32], members: NDArray[np.uint32], plan: Plan) -> NDArray[np.uint32]:
-        """Return the lanes of a plan for the values of all members: sketches, then packed members."""
-        lanes = np.zeros(plan.lanes, np.uint32)
+    def add(
+        self, values: NDArray[np.int32], members: NDArray[np.uint32], plan: Plan, lanes: NDArray[np.uint32]
+    ) -> None:
+        """Add the values of all members to the lanes of a plan, which are 0: sketches, then packed members."""
         lanes[plan.cells :] = values[plan.packed].view(np.uint32)
 
         def add(place: int) -> None:
@@ -106,7 +107,6 @@ class Work:
             self.kernels.add(part, members[segment.members], segment.layout, cells)
 
         run_parallel([partial(add, place) for place in range(len(plan.segments))], self.threads)
-        return lanes
 
     def solve(self, lanes: NDArray[np.uint32], members: NDArray[np.uint32], plan: Plan) -> NDArray[np.int32] | None:
         """Return the values of all members, or None: the lanes contradict each other. Lanes are used up."""
