@@ -14,7 +14,6 @@ gamma = 0 packs everything, which needs the fewest bytes of all: see docs/lossle
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -98,8 +97,7 @@ def make_plan(kernels: SketchKernels, members: NDArray[np.uint32], sizing: Sizin
     def size(place: int) -> None:
         found[place] = _size_segment(kernels, members, bounds[place], sizing, key)
 
-    jobs: list[Callable[[], None]] = [partial(size, place) for place in range(len(bounds))]
-    run_parallel(jobs, threads)
+    run_parallel([partial(size, place) for place in range(len(bounds))], threads)
     return _lay_out([segment for segment in found if segment is not None])
 
 

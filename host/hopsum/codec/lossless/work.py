@@ -61,14 +61,19 @@ class Work:
     def select(self, bits: NDArray[np.uint8]) -> NDArray[np.uint32]:
         """Return the numbers of the bits that are set, ascending."""
         runs = [_scaled(run, 8) for run in _runs(8 * bits.size)]
-        ends = np.cumsum([0, *(int(_ONES[bits[run]].sum(dtype=np.int64)) for run in runs)])
+        counts = np.zeros(len(runs), np.int64)
+
+        def count(place: int) -> None:
+            counts[place] = _ONES[bits[runs[place]]].sum(dtype=np.int64)
+
+        run_parallel([partial(count, place) for place in range(len(runs))], self.threads)
+        ends = [0, *np.cumsum(counts).tolist()]
         members = np.empty(ends[-1], np.uint32)
 
         def select(place: int) -> None:
             self.kernels.select(bits[runs[place]], 8 * runs[place].start, members[ends[place] : ends[place + 1]])
 
-        jobs: list[Callable[[], None]] = [partial(select, place) for place in range(len(runs))]
-        run_parallel(jobs, self.threads)
+        run_parallel([partial(select, place) for place in range(len(runs))], self.threads)
         return members
 
     def quantise(
