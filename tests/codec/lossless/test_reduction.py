@@ -105,6 +105,19 @@ def test_numba_equals_numpy(elements: int, density: float, index: str, gamma: fl
     assert traces[0] == traces[1]
 
 
+def test_threads_change_nothing() -> None:
+    pytest.importorskip("numba")
+    vectors = [sparse(3_000_001, 0.06, rank) for rank in range(2)]
+    segments = []
+    for threads in (1, 3):
+        reductions = start(make("numba", 2, threads=threads), vectors)
+        assert run(reductions) is None
+        require_exact(reductions, 2, vectors)
+        assert reductions[0].plan is not None
+        segments.append(len(reductions[0].plan.segments))
+    assert segments == [5, 5], "several jobs for the threads"
+
+
 @pytest.mark.parametrize(
     "members",
     [

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import Kernels
+from hopsum.codec.backends.threads import ThreadedKernels
 from hopsum.codec.base import CodecError, Context, OnNonfinite, Tensors, require_workers
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.lossless.index import require_kind
@@ -51,7 +52,7 @@ class Lossless:
             index: "bitmap", "bloom", or "auto": a filter where it is expected to save an eighth of the bytes.
             attempts: sizes to try per sketch until it peels, each a sixteenth of gamma larger.
             repeats: how often the sums are asked for while their contributors differ from chunk to chunk.
-            kernels: of a backend; "auto" if left out.
+            kernels: of a backend, on as many threads as it has; "auto" on one if left out.
 
         Raises:
             CodecError: options out of range.
@@ -63,7 +64,8 @@ class Lossless:
         kernels = kernels or load_kernels("auto")
         self.workers = workers
         self.backend = kernels.name
-        work = Work(_sketch_kernels(kernels.name), int(getattr(kernels, "threads", 1)))
+        threads = kernels.threads if isinstance(kernels, ThreadedKernels) else 1
+        work = Work(_sketch_kernels(kernels.name), threads)
         self._options = Options(workers, work, Sizing(gamma, block_elements, attempts), index, repeats)
 
     def start(
