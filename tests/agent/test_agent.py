@@ -62,6 +62,18 @@ def test_fixed_is_the_integer_sum(stack: ExitStack, workers: int, mishaps: Misha
         assert len(results[0].contributors) == -(-elements // 256)
 
 
+@pytest.mark.parametrize("mishaps", [None, LOSSY], ids=["clean", "lossy"])
+def test_lossless_is_the_integer_sum_of_sparse_vectors(stack: ExitStack, mishaps: Mishaps | None) -> None:
+    """Three exchanges (MAX32, OR, ADD32) per vector, one for a vector of zeros."""
+    agents = Cluster(stack, 3, mishaps=mishaps).agents("lossless")
+    rng = np.random.default_rng(1)
+    for elements, density in ((20_000, 0.05), (1, 1.0), (500, 0.0), (9000, 0.3)):
+        integers = rng.integers(-100_000, 100_000, (3, elements)) * (rng.random((3, elements)) < density)
+        results = reduce_all(agents, list(integers.astype(np.float32)))
+        np.testing.assert_array_equal(results[0].mean, (integers.sum(axis=0) / 3).astype(np.float32))
+        assert (results[0].contributors == 7).all()
+
+
 def test_lossy_links_were_lossy(stack: ExitStack) -> None:
     agents = Cluster(stack, 2, mishaps=LOSSY, seed=3).agents("fixed")
     results = reduce_all(agents, normal(2, 20_000, 3))

@@ -47,7 +47,7 @@ class Rack:
         return [done[rank] for rank in range(WORKERS)]
 
 
-@pytest.mark.parametrize("name", ["thc", "fixed"])
+@pytest.mark.parametrize("name", ["thc", "fixed", "lossless"])
 def test_all_reduce_through_the_aggregator(name: str) -> None:
     codec = make_codec(name, workers=WORKERS, backend="numpy")
     vectors = [layered(9000, seed=rank) for rank in range(WORKERS)]

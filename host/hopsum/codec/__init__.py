@@ -8,6 +8,7 @@
     uhc         the same with evenly spaced values, of 1 to 8 bits
     coded       what those two share; rotation: across the blocks of a vector
     fixed       32-bit fixed point, added exactly: the uncompressed yardstick
+    lossless    sparse vectors, added exactly: an index of what is not zero, and a sketch that peels
     table       optimal lookup tables, the error to expect of them, and which one a job takes
     feedback    error feedback
     registry    codecs by name; every codec is checked on a small vector when it is made

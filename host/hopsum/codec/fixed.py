@@ -35,6 +35,14 @@ _SHAPE: Final = SHAPES[Op.ADD32]
 _FINEST_EXPONENT: Final = 126
 
 
+def fixed_exponents(ranges: NDArray[np.float32], workers: int) -> NDArray[np.int32]:
+    """Return s of blocks with these largest magnitudes, finite: the sum of `workers` integers x 2^s fits 32 bits."""
+    magnitude = np.frexp(ranges)[1]
+    finest = 31 - (workers - 1).bit_length() - magnitude
+    exponents: NDArray[np.int32] = np.minimum(finest, _FINEST_EXPONENT).astype(np.int32)
+    return exponents
+
+
 class Fixed(RangeCodec):
     """See the module; the contract is `RangeCodec`. Contexts are not used: nothing is random."""
 
@@ -49,8 +57,8 @@ class Fixed(RangeCodec):
         self.workers = workers
         self._kernels = kernels or load_kernels("auto")
         self.backend = self._kernels.name
-        self._worker_bits = (workers - 1).bit_length()
-        self._limit = np.float32(2.0 ** (31 - self._worker_bits) - 2.0 ** (7 - self._worker_bits))
+        worker_bits = (workers - 1).bit_length()
+        self._limit = np.float32(2.0 ** (31 - worker_bits) - 2.0 ** (7 - worker_bits))
 
     def ranges(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
         """Return the bits of each block's largest magnitude; see `RangeCodec`."""
@@ -115,9 +123,7 @@ class Fixed(RangeCodec):
         """
         require_ranges(shared.values, blocks, "shared")
         require_usable(shared)
-        magnitude = np.frexp(shared.values)[1]
-        exponents: NDArray[np.int32] = np.minimum(31 - self._worker_bits - magnitude, _FINEST_EXPONENT).astype(np.int32)
-        return exponents
+        return fixed_exponents(shared.values, self.workers)
 
     def _divide(
         self, payloads: NDArray[np.uint8], counts: NDArray[np.float64], shared: SharedRanges, elements: int

@@ -24,6 +24,8 @@ LANE_SECOND: Final = 0x846CA68B
 ROTATION: Final = 1
 ROUNDING: Final = 2
 ACROSS: Final = 3
+SKETCH: Final = 4
+INDEX: Final = 5
 
 
 def splitmix64(value: int) -> int:
@@ -44,7 +46,12 @@ def derive_key(*parts: int) -> int:
 
 def block_keys(key: int, first_block: int, blocks: int) -> NDArray[np.uint64]:
     """Return the keys of consecutive blocks, uint64[blocks]: splitmix64(key + block)."""
-    value = np.arange(blocks, dtype=np.uint64) + np.uint64((key + first_block + _GOLDEN) & _MASK)
+    return mix_keys(key, np.arange(first_block, first_block + blocks, dtype=np.uint64))
+
+
+def mix_keys(key: int, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return splitmix64(key + number) of each number, a new array."""
+    value = numbers + np.uint64((key + _GOLDEN) & _MASK)
     value = (value ^ value >> np.uint64(30)) * np.uint64(_FIRST)
     value = (value ^ value >> np.uint64(27)) * np.uint64(_SECOND)
     return np.asarray(value ^ value >> np.uint64(31))

@@ -13,13 +13,14 @@ from hopsum.codec.backends import load_kernels
 from hopsum.codec.base import Codec, CodecError, Context
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.fixed import Fixed
+from hopsum.codec.lossless import Lossless
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.thc import Thc
 from hopsum.codec.uhc import Uhc
 
 _CHECKED_ELEMENTS: Final = 3 * 1024 + 5
 
-CODECS: Final[dict[str, Callable[..., Codec]]] = {"thc": Thc, "uhc": Uhc, "fixed": Fixed}
+CODECS: Final[dict[str, Callable[..., Codec]]] = {"thc": Thc, "uhc": Uhc, "fixed": Fixed, "lossless": Lossless}
 """Called with workers, the codec's own options, and `kernels`."""
 
 
@@ -27,7 +28,7 @@ def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int =
     """Make a codec for a job of `workers` workers, and check it.
 
     Args:
-        name: "thc", "uhc" or "fixed"; options are those of the classes `Thc`, `Uhc` and `Fixed`.
+        name: "thc", "uhc", "fixed" or "lossless"; options are those of the classes `Thc`, `Uhc`, `Fixed`, `Lossless`.
         workers: of the job, not of one all-reduce.
         backend: "numpy", "numba", or "auto": numba where it is installed. Ranks may differ: their bytes do not.
         threads: that a call may use, the calling one among them. Bytes do not depend on it.
@@ -58,7 +59,7 @@ def self_check(codec: Codec, reference: Codec) -> None:
         if found.shape != expected.shape or found.tobytes() != expected.tobytes():
             raise CodecError(
                 f"codec {codec.name}: {what} of backend {codec.backend} differs from that of {reference.backend}; "
-                "remove numba's cache (__pycache__ of hopsum/codec/backends) or use backend numpy"
+                "remove numba's cache (__pycache__ below hopsum/codec) or use backend numpy"
             )
 
 

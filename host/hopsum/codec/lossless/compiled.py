@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The numba backend: peeling in linear time with a queue, one word per cell for its number of edges and their sum.
+
+The queue is `order` itself: an edge leaves its cells when it is appended, and when its turn comes its cells are
+looked at, where others may be alone by then. A sketch of 65 536 to 131 072 edges (see sizing.py) has at most 1.4 MB
+of such words, which stay in the second-level cache; every access to them is at random.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.backends.jit import filled, inner, kernel, read, types
+from hopsum.codec.lossless.kernels import Bloom
+from hopsum.codec.lossless.layout import Layout
+
+i32, i64, u8, u32, u64, f32, f64 = np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float32, np.float64
+_U8, _I32, _U32, _I64, _U64 = types.uint8, types.int32, types.uint32, types.int64, types.uint64
+_F32, _F64 = types.float32, types.float64
+_LAYOUT = (_I64, _I64, _U64)
+_BLOOM = (_I64, _I64, _U64)
+
+
+@inner
+def _splitmix64(value: Any) -> Any:
+    value = u64(value + u64(0x9E3779B97F4A7C15))
+    value = u64((value ^ (value >> u64(30))) * u64(0xBF58476D1CE4E5B9))
+    value = u64((value ^ (value >> u64(27))) * u64(0x94D049BB133111EB))
+    return value ^ (value >> u64(31))
+
+
+@inner
+def _cell(bits: Any, j: Any, column: Any, third: Any) -> Any:
+    start = (i64((bits >> u64(20 * j)) & u64(0xFFFFF)) * third) >> i64(20)
+    place = start + column
+    if place >= third:
+        place -= third
+    return i64(j) * third + place
+
+
+@inner
+def _signed(value: Any, bits: Any, j: Any) -> Any:
+    negative = u32(u32(0) - u32((bits >> u64(60 + j)) & u64(1)))
+    return u32(u32(value ^ negative) - negative)
+
+
+@inner
+def _move(words: Any, bits: Any, column: Any, third: Any, word: Any) -> None:
+    """Add one word to the three cells of an edge."""
+    for j in range(3):
+        words[_cell(bits, j, column, third)] += word
+
+
+@inner
+def _take(words: Any, cell: Any, members: Any, third: Any, shift: Any, key: Any) -> Any:
+    """Remove the only edge of a cell from its three cells; return its entry of `order`."""
+    edge = i64(words[cell] >> u64(24))
+    member = u64(members[edge])
+    column = i64(member & ((u64(1) << u64(shift)) - u64(1)))
+    bits = _splitmix64(key + (member >> u64(shift)))
+    _move(words, bits, column, third, u64(0) - ((u64(edge) << u64(24)) | u64(1)))
+    return u32((u64(edge) << u64(3)) | u64(cell // third))
+
+
+@inner
+def _fill(members: Any, third: Any, shift: Any, key: Any, words: Any) -> None:
+    mask = (u64(1) << u64(shift)) - u64(1)
+    block, bits = u64(0xFFFF_FFFF_FFFF_FFFF), u64(0)
+    for edge in range(members.size):
+        member = u64(members[edge])
+        if member >> u64(shift) != block:
+            block = member >> u64(shift)
+            bits = _splitmix64(key + block)
+        _move(words, bits, i64(member & mask), third, (u64(edge) << u64(24)) | u64(1))
+
+
+@inner
+def _append_rest(members: Any, order: Any, peeled: Any) -> None:
+    """Put the edges that did not peel behind the others, ascending."""
+    left = np.ones(members.size, u8)
+    for k in range(peeled):
+        left[order[k] >> u32(3)] = u8(0)
+    for edge in range(members.size):
+        if left[edge]:
+            order[peeled] = u32(u32(edge) << u32(3))
+            peeled += 1
+
+
+@kernel(read(_U32, 1), *_LAYOUT, filled(_U32, 1), filled(_I64, 1))
+def _peel(members: Any, third: Any, shift: Any, key: Any, order: Any, count: Any) -> None:
+    words = np.zeros(3 * third, u64)
+    _fill(members, third, shift, key, words)
+    alone, peeled = u64(1), i64(0)
+    for cell in range(3 * third):
+        if words[cell] & u64(0xFFFFFF) == alone:
+            order[peeled] = _take(words, cell, members, third, shift, key)
+            peeled += 1
+    mask = (u64(1) << u64(shift)) - u64(1)
+    head = 0
+    while head < peeled:
+        member = u64(members[order[head] >> u32(3)])
+        bits = _splitmix64(key + (member >> u64(shift)))
+        for j in range(3):
+            cell = _cell(bits, j, i64(member & mask), third)
+            if words[cell] & u64(0xFFFFFF) == alone:
+                order[peeled] = _take(words, cell, members, third, shift, key)
+                peeled += 1
+        head += 1
+    if peeled < members.size:
+        _append_rest(members, order, peeled)
+    count[0] = peeled
+
+
+@kernel(read(_I32, 1), read(_U32, 1), *_LAYOUT, filled(_U32, 1))
+def _add(values: Any, members: Any, third: Any, shift: Any, key: Any, cells: Any) -> None:
+    mask = (u64(1) << u64(shift)) - u64(1)
+    block, bits = u64(0xFFFF_FFFF_FFFF_FFFF), u64(0)
+    for edge in range(members.size):
+        value = u32(values[edge])
+        if value == u32(0):
+            continue
+        member = u64(members[edge])
+        if member >> u64(shift) != block:
+            block = member >> u64(shift)
+            bits = _splitmix64(key + block)
+        column = i64(member & mask)
+        for j in range(3):
+            cell = _cell(bits, j, column, third)
+            cells[cell] = u32(cells[cell] + _signed(value, bits, j))
+
+
+@kernel(filled(_U32, 1), read(_U32, 1), *_LAYOUT, read(_U32, 1), filled(_I32, 1))
+def _solve(cells: Any, members: Any, third: Any, shift: Any, key: Any, order: Any, out: Any) -> None:
+    mask = (u64(1) << u64(shift)) - u64(1)
+    for k in range(order.size):
+        edge = i64(order[k] >> u32(3))
+        alone = i64(order[k] & u32(3))
+        member = u64(members[edge])
+        bits = _splitmix64(key + (member >> u64(shift)))
+        column = i64(member & mask)
+        value = _signed(cells[_cell(bits, alone, column, third)], bits, alone)
+        out[edge] = i32(value)
+        for j in range(3):
+            cell = _cell(bits, j, column, third)
+            cells[cell] = u32(cells[cell] - _signed(value, bits, j))
+
+
+@kernel(read(_U32, 1), filled(_U32, 1), filled(_I64, 1))
+def _scan(bits: Any, peaks: Any, count: Any) -> None:
+    nonzero = i64(0)
+    for run in range(peaks.size):
+        peak, zeros = u32(0), i32(0)
+        stop = min(1024 * run + 1024, bits.size)
+        for e in range(1024 * run, stop):
+            magnitude = u32(bits[e] & u32(0x7FFFFFFF))
+            peak = u32(max(peak, magnitude))
+            zeros = i32(zeros + i32(magnitude == u32(0)))
+        peaks[run] = peak
+        nonzero += i64(stop - 1024 * run) - i64(zeros)
+    count[0] = nonzero
+
+
+@kernel(read(_F32, 1), read(_F32, 1), filled(_U8, 1))
+def _mark(x: Any, scales: Any, bits: Any) -> None:
+    flags = np.zeros(1024, u8)
+    words = flags.view(u64)
+    for run in range(scales.size):
+        scale = scales[run]
+        part = x[1024 * run : min(1024 * run + 1024, x.size)]
+        flags[part.size :] = u8(0)
+        for e in range(part.size):
+            flags[e] = u8(abs(part[e] * scale) > f32(0.5))
+        for byte in range((part.size + 7) >> 3):  # the product's highest byte has bit i of byte i, turned round
+            bits[128 * run + byte] = u8((words[byte] * u64(0x8040201008040201)) >> u64(56))
+
+
+@kernel(read(_U8, 1), _I64, filled(_U32, 1))
+def _select(bits: Any, first: Any, out: Any) -> None:
+    found = 0
+    for byte in range(bits.size):
+        value = bits[byte]
+        if value:
+            for bit in range(8):
+                if value & (0x80 >> bit):
+                    out[found] = u32(first + 8 * byte + bit)
+                    found += 1
+
+
+@inner
+def _probe(hashed: Any, probe: Any, size: Any) -> Any:
+    step = (hashed >> u64(32)) | u64(1)
+    bits = ((hashed & u64(0xFFFFFFFF)) + u64(probe) * step) & u64(0xFFFFFFFF)
+    return i64((bits * u64(size)) >> u64(32))
+
+
+@kernel(read(_U32, 1), *_BLOOM, filled(_U8, 1))
+def _bloom_add(members: Any, size: Any, hashes: Any, key: Any, bits: Any) -> None:
+    for k in range(members.size):
+        hashed = _splitmix64(key + u64(members[k]))
+        for probe in range(hashes):
+            place = _probe(hashed, probe, size)
+            bits[place >> 3] |= u8(0x80 >> (place & 7))
+
+
+@inner
+def _survivors(left: Any, count: Any, hashes: Any, probe: Any, size: Any, bits: Any) -> Any:
+    """Keep the elements whose probe hits, without a branch: half of the probes hit, and nobody can predict which."""
+    kept = 0
+    for k in range(count):
+        element = left[k]
+        place = _probe(hashes[element], probe, size)
+        left[kept] = element
+        kept += (bits[place >> 3] >> u8(7 - (place & 7))) & 1
+    return kept
+
+
+@kernel(_I64, _I64, *_BLOOM, read(_U8, 1), filled(_U8, 1))
+def _bloom_query(first: Any, count: Any, size: Any, probes: Any, key: Any, bits: Any, out: Any) -> None:
+    hashes, left = np.empty(1024, u64), np.empty(1024, i64)
+    out[:] = u8(0)
+    for start in range(0, count, 1024):
+        here = min(1024, count - start)
+        for k in range(here):
+            hashes[k] = _splitmix64(u64(key + u64(first + start)) + u64(k))
+            left[k] = k
+        for probe in range(probes):
+            here = _survivors(left, here, hashes, probe, size, bits)
+        for k in range(here):
+            out[(start + left[k]) >> 3] |= u8(0x80 >> (left[k] & 7))
+
+
+@kernel(read(_F32, 1), read(_F32, 1), read(_U32, 1), filled(_I32, 1))
+def _quantise(x: Any, scales: Any, members: Any, out: Any) -> None:
+    for edge in range(members.size):
+        member = i64(members[edge])
+        scale = scales[member >> 10]
+        out[edge] = i32(np.rint(x[member] * scale)) if scale != f32(0) else i32(0)
+
+
+@kernel(read(_I32, 1), read(_U32, 1), read(_F64, 1), filled(_F32, 1))
+def _spread(values: Any, members: Any, divisors: Any, out: Any) -> None:
+    for edge in range(members.size):
+        member = i64(members[edge])
+        out[member] = f32(f64(values[edge]) / divisors[member >> 10])
+
+
+class NumbaSketch:
+    """See `SketchKernels`. Any thread may call; the interpreter lock is released meanwhile."""
+
+    name = "numba"
+
+    def scan(self, x: NDArray[np.float32], peaks: NDArray[np.uint32]) -> int:
+        """See `SketchKernels`."""
+        count = np.zeros(1, np.int64)
+        _scan(x.view(np.uint32), peaks, count)
+        return int(count[0])
+
+    def mark(self, x: NDArray[np.float32], scales: NDArray[np.float32], bits: NDArray[np.uint8]) -> None:
+        """See `SketchKernels`."""
+        _mark(x, scales, bits)
+
+    def select(self, bits: NDArray[np.uint8], first: int, out: NDArray[np.uint32]) -> None:
+        """See `SketchKernels`."""
+        _select(bits, first, out)
+
+    def bloom_add(self, members: NDArray[np.uint32], bloom: Bloom, bits: NDArray[np.uint8]) -> None:
+        """See `SketchKernels`."""
+        _bloom_add(members, bloom.bits, bloom.hashes, u64(bloom.key), bits)
+
+    def bloom_query(
+        self, first: int, count: int, bloom: Bloom, bits: NDArray[np.uint8], out: NDArray[np.uint8]
+    ) -> None:
+        """See `SketchKernels`."""
+        _bloom_query(first, count, bloom.bits, bloom.hashes, u64(bloom.key), bits, out)
+
+    def quantise(
+        self,
+        x: NDArray[np.float32],
+        scales: NDArray[np.float32],
+        members: NDArray[np.uint32],
+        out: NDArray[np.int32],
+    ) -> None:
+        """See `SketchKernels`."""
+        _quantise(x, scales, members, out)
+
+    def peel(self, members: NDArray[np.uint32], layout: Layout, order: NDArray[np.uint32]) -> int:
+        """See `SketchKernels`."""
+        count = np.zeros(1, np.int64)
+        _peel(members, layout.third, layout.block_shift, u64(layout.key), order, count)
+        return int(count[0])
+
+    def add(
+        self, values: NDArray[np.int32], members: NDArray[np.uint32], layout: Layout, cells: NDArray[np.uint32]
+    ) -> None:
+        """See `SketchKernels`."""
+        _add(values, members, layout.third, layout.block_shift, u64(layout.key), cells)
+
+    def solve(
+        self,
+        cells: NDArray[np.uint32],
+        members: NDArray[np.uint32],
+        layout: Layout,
+        order: NDArray[np.uint32],
+        out: NDArray[np.int32],
+    ) -> None:
+        """See `SketchKernels`."""
+        _solve(cells, members, layout.third, layout.block_shift, u64(layout.key), order, out)
+
+    def spread(
+        self,
+        values: NDArray[np.int32],
+        members: NDArray[np.uint32],
+        divisors: NDArray[np.float64],
+        out: NDArray[np.float32],
+    ) -> None:
+        """See `SketchKernels`."""
+        _spread(values, members, divisors, out)
+
+
+def make_kernels() -> NumbaSketch:
+    """Return the backend."""
+    return NumbaSketch()

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One all-reduce of `lossless` as a state machine without I/O.
+
+    exchange 1, MAX32   the largest magnitude of each run of 1024 elements; one more lane: how many are not zero
+    exchange 2, OR      the index of the elements whose integer rint(x 2^s) is not zero
+    exchange 3, ADD32   the cells of the sketches, then the packed members (sizing.py), as big-endian integers
+
+    state    input                                   next     also
+    RANGES   take(some run infinite)                 SKIPPED  on all ranks alike; residual as before; maybe an error
+    RANGES   take(nobody has a non-zero element)     DONE     the mean is 0
+    RANGES   take(otherwise)                         INDEX
+    INDEX    take(no member)                         DONE     the mean is 0
+    INDEX    take(members)                           SUMS
+    SUMS     take(sums that agree)                   DONE     the mean; residual settled
+    SUMS     take(sums that do not, the last time)   GONE     AgreedError; residual + vector is the new residual
+    SUMS     take(sums that do not, before)          SUMS     the same exchange once more
+    any of the first three: abandon                  GONE     residual + vector is the new residual
+
+Sums agree if all chunks have the same contributors, since every element lies in three of them, and if all cells are 0
+once all members are taken from them. Without any sketch each chunk stands for itself, whoever is in it.
+
+What this rank does not send stays in its residual: elements that the index result lacks (it came without this rank),
+and runs whose own magnitude is above the shared one (so did the ranges); these are not in its index either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from sys import byteorder
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.base import (
+    AgreedError,
+    CodecError,
+    Context,
+    Exchange,
+    OnNonfinite,
+    Tensors,
+    blocks_of,
+    contributor_counts,
+    includes,
+    nonfinite_error,
+    require_on_nonfinite,
+    require_rows,
+    require_vector,
+)
+from hopsum.codec.feedback import ErrorFeedback
+from hopsum.codec.fixed import fixed_exponents
+from hopsum.codec.hashing import INDEX, SKETCH, derive_key
+from hopsum.codec.lossless.index import CHUNK_BITS, choose_index, expected_union, index_bits
+from hopsum.codec.lossless.kernels import RANGE_BLOCK, Bloom
+from hopsum.codec.lossless.sizing import Plan, Sizing, make_plan
+from hopsum.codec.lossless.work import Work
+from hopsum.codec.ranges import INFINITE, pack_ranges, read_ranges, require_ranges
+from hopsum.wire import Op
+from hopsum.wire.payload import SHAPES
+
+_LANES = SHAPES[Op.ADD32].elements
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a codec hands to its reductions; see `Lossless`."""
+
+    workers: int
+    work: Work
+    sizing: Sizing
+    index: str
+    repeats: int
+
+
+class State(Enum):
+    """Where an all-reduce stands; see the module."""
+
+    RANGES = auto()
+    INDEX = auto()
+    SUMS = auto()
+    DONE = auto()
+    SKIPPED = auto()
+    GONE = auto()
+
+
+class LosslessReduction:
+    """One all-reduce of one vector; the contract is `hopsum.codec.base.Reduction`."""
+
+    def __init__(
+        self,
+        options: Options,
+        x: NDArray[np.float32],
+        context: Context,
+        feedback: ErrorFeedback | None = None,
+        *,
+        tensors: Tensors = (),
+        on_nonfinite: OnNonfinite = "error",
+    ) -> None:
+        """Take a vector; see `Codec.start`."""
+        require_vector(x)
+        require_on_nonfinite(on_nonfinite)
+        self.context = context
+        self.state = State.RANGES
+        self.elements = x.size
+        self.mean: NDArray[np.float32] | None = None
+        self.contributors = np.zeros(0, np.uint64)
+        self.plan: Plan | None = None
+        """What the lanes of the sums hold; None before the index is known."""
+        self.members = np.zeros(0, np.uint32)
+        """Elements of the index, ascending; empty before it is known."""
+        self._options = options
+        self._work = options.work
+        self._feedback = feedback
+        self._tensors = tensors
+        self._on_nonfinite = on_nonfinite
+        self._repeats_left = options.repeats
+        self._x = x if feedback is None else feedback.compensate(x)
+        peaks, nonzero = self._work.scan(self._x)
+        self._own = np.minimum(peaks, np.uint32(INFINITE))
+        lanes = np.append(self._own, np.uint32(min(nonzero, INFINITE - 1)))
+        self.exchange: Exchange | None = Exchange(Op.MAX32, pack_ranges(lanes), lanes.size)
+
+    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        """Take the results of the current exchange; see `Reduction`."""
+        if self.exchange is None:
+            raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
+        require_rows(results, len(self.exchange.payloads), self.exchange.payloads.shape[1], self.state.name.lower())
+        require_ranges(contributors, len(results), "contributors instead of")
+        if self.state is State.RANGES:
+            self._take_ranges(results, contributors)
+        elif self.state is State.INDEX:
+            self._take_index(results, contributors)
+        else:
+            self._take_sums(results, contributors)
+
+    def abandon(self) -> None:
+        """Give up; see `Reduction`."""
+        if self.exchange is None:
+            raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to give up")
+        if self._feedback is not None and np.isfinite(self._x).all():
+            self._feedback.settle(None)
+        elif self._feedback is not None:
+            self._feedback.withdraw()
+        self._end(State.GONE)
+
+    def _take_ranges(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        shared = read_ranges(results, self._own.size + 1)
+        if shared.skipped:
+            error = nonfinite_error(self._x, self._tensors, self.context.rank)
+            if self._feedback is not None:
+                self._feedback.withdraw()
+            self._end(State.SKIPPED)
+            if self._on_nonfinite == "error":
+                raise error
+            return
+        self._drop_infinite()
+        ranges, nonzero = shared.values[:-1], int(shared.values.view(np.uint32)[-1])
+        self._exponents = fixed_exponents(ranges, self._options.workers)
+        self._scales = np.ldexp(np.float32(1), self._exponents).astype(np.float32)
+        self._scales[self._own > ranges.view(np.uint32)] = 0
+        if not nonzero:
+            self._finish_empty(contributors)
+            return
+        self._bloom = self._choose_index(min(nonzero, self.elements))
+        self.exchange = Exchange(Op.OR, self._index_payloads(), index_bits(self.elements, self._bloom))
+        self.state = State.INDEX
+
+    def _choose_index(self, nonzero: int) -> Bloom | None:
+        options = self._options
+        union = expected_union(self.elements, nonzero, options.workers)
+        key = derive_key(self.context.seed, self.context.step, INDEX)
+        return choose_index(options.index, self.elements, union, options.sizing.gamma or 1.0, key)
+
+    def _index_payloads(self) -> NDArray[np.uint8]:
+        chunks = blocks_of(index_bits(self.elements, self._bloom), CHUNK_BITS)
+        payloads = np.zeros((chunks, SHAPES[Op.OR].up_bytes), np.uint8)
+        bits = self._work.mark(self._x, self._scales)
+        if self._bloom is None:
+            payloads.reshape(-1)[: bits.size] = bits
+        else:
+            self._work.kernels.bloom_add(self._work.select(bits), self._bloom, payloads.reshape(-1))
+        return payloads
+
+    def _take_index(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        bits = results.reshape(-1)
+        if self._bloom is None:
+            bits = bits[: blocks_of(self.elements, 8)]
+        else:
+            bits = self._work.query(self.elements, self._bloom, bits)
+        members = self._work.select(bits)
+        if not members.size:
+            self._finish_empty(contributors)
+            return
+        if int(members[-1]) >= self.elements:
+            raise CodecError(f"index: bit {int(members[-1])} is set of a vector of {self.elements} elements")
+        self.members = members
+        key = derive_key(self.context.seed, self.context.step, SKETCH)
+        self.plan = make_plan(self._work.kernels, self.members, self._options.sizing, key, self._work.threads)
+        values = self._work.quantise(self._x, self._scales, self.members)
+        payloads = np.zeros((blocks_of(self.plan.lanes, _LANES), _LANES), np.uint32)
+        self._work.add(values, self.members, self.plan, payloads.reshape(-1)[: self.plan.lanes])
+        if byteorder == "little":
+            payloads.byteswap(inplace=True)
+        self.exchange = Exchange(Op.ADD32, payloads.view(np.uint8), self.plan.lanes)
+        self.state = State.SUMS
+
+    def _take_sums(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        assert self.plan is not None
+        counts = contributor_counts(contributors, self._options.workers)
+        if self.plan.cells and (contributors != contributors[0]).any():
+            self._repeat(f"{np.unique(contributors).size} different sets of contributors in {len(results)} chunks")
+            return
+        lanes = results.reshape(-1).view(">u4")[: self.plan.lanes].astype(np.uint32)
+        sums = self._work.solve(lanes, self.members, self.plan)
+        if sums is None:
+            self._repeat(f"{np.count_nonzero(lanes[: self.plan.cells])} cells are left with no element to explain them")
+            return
+        if self._feedback is not None:
+            self._feedback.settle(self._delivered(contributors))
+        self.mean, self.contributors = self._mean(sums, counts), contributors
+        self._end(State.DONE)
+
+    def _repeat(self, found: str) -> None:
+        """Sum the same payloads again, or give up; nobody has used any of the sums."""
+        self._repeats_left -= 1
+        if self._repeats_left:
+            return
+        if self._feedback is not None:
+            self._feedback.settle(None)
+        self._end(State.GONE)
+        raise AgreedError(
+            f"no lossless sum in {self._options.repeats} tries, the last had {found}: no rank has a mean, and each "
+            "keeps its vector in its error feedback; wait longer for late workers, or use codec fixed"
+        )
+
+    def _mean(self, sums: NDArray[np.int32], counts: NDArray[np.int32]) -> NDArray[np.float32]:
+        mean = np.zeros(self.elements, np.float32)
+        for count in np.unique(counts):
+            divisors = np.ldexp(np.float64(count), self._exponents)
+            here = slice(None) if (counts == count).all() else (counts == count).repeat(_LANES)[: sums.size]
+            self._work.spread(sums[here], self.members[here], divisors, mean)
+        return mean
+
+    def _delivered(self, contributors: NDArray[np.uint64]) -> NDArray[np.float32] | None:
+        included = includes(contributors, self.context.rank)
+        if not included.any():
+            return None
+        values = self._work.quantise(self._x, self._scales, self.members)  # again: to keep them takes memory
+        if not included.all():
+            values = np.where(included.repeat(_LANES)[: values.size], values, np.int32(0))
+        delivered = np.zeros(self.elements, np.float32)
+        self._work.spread(values, self.members, np.ldexp(1.0, self._exponents), delivered)
+        return delivered
+
+    def _drop_infinite(self) -> None:
+        """Forget own runs that are not finite: their ranges came too late to make all ranks skip."""
+        if self._feedback is None:
+            return
+        for run in np.flatnonzero(self._own >= INFINITE):
+            rows = slice(int(run) * RANGE_BLOCK, (int(run) + 1) * RANGE_BLOCK)
+            self._x[rows] = self._feedback.residual[rows]
+
+    def _finish_empty(self, contributors: NDArray[np.uint64]) -> None:
+        """Nobody in the results has anything to send."""
+        if self._feedback is not None:
+            self._feedback.settle(None)
+        self.mean, self.contributors = np.zeros(self.elements, np.float32), contributors
+        self._end(State.DONE)
+
+    def _end(self, state: State) -> None:
+        self.state, self.exchange = state, None

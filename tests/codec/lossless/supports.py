@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Supports, sparse vectors and kernels that the tests of `lossless` use."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hopsum.codec.lossless.kernels import SketchKernels
+from hopsum.codec.lossless.reference import NumpySketch
+
+Floats = NDArray[np.float32]
+Members = NDArray[np.uint32]
+
+
+def sketch_kernels(backend: str) -> SketchKernels:
+    if backend == "numpy":
+        return NumpySketch()
+    pytest.importorskip("numba")
+    from hopsum.codec.lossless.compiled import NumbaSketch
+
+    return NumbaSketch()
+
+
+def sparse(elements: int, density: float, seed: int = 1) -> Floats:
+    """Normal values where a coin says so, over six orders of magnitude along the vector."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(elements) * np.logspace(-3, 3, elements)
+    return np.where(rng.random(elements) < density, values, 0).astype(np.float32)
+
+
+def random_members(elements: int, density: float, seed: int = 1) -> Members:
+    return np.flatnonzero(np.random.default_rng(seed).random(elements) < density).astype(np.uint32)
+
+
+def dense_blocks(blocks: int, among: int, block_elements: int = 1024, seed: int = 1) -> Members:
+    """All elements of some blocks, none of the others."""
+    chosen = np.sort(np.random.default_rng(seed).choice(among, blocks, replace=False))
+    return (chosen[:, None] * block_elements + np.arange(block_elements)).reshape(-1).astype(np.uint32)
+
+
+def one_column(blocks: int, block_elements: int = 1024) -> Members:
+    """The same place of every block."""
+    return (np.arange(blocks) * block_elements + 5).astype(np.uint32)
