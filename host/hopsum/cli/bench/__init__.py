@@ -4,6 +4,7 @@
 codec      elements per second and error of every codec and backend, on one core
   codec_subjects   what is timed of a codec; codec_report: its figures as JSON and as tables
   published        the published worker in plain torch, as a process beside them
+lossless   elements per second, bytes and memory of codec lossless on a sparse vector
 dataplane  codes per second of the switches
   subjects   what is measured, all of it standing at the same time
   pipeline   engines in memory; sockets, load, echo: switch processes under load; startup: until `ready`, and memory
@@ -23,6 +24,7 @@ from importlib import import_module
 BENCHMARKS = {
     "dataplane": ("codes per second of the embedded switch and of bmv2", "hopsum.cli.bench.dataplane"),
     "codec": ("encode, decode and error of the codecs, without a network", "hopsum.cli.bench.codec"),
+    "lossless": ("speed, bytes and memory of codec lossless on a sparse vector", "hopsum.cli.bench.lossless"),
 }
 
 

@@ -16,6 +16,7 @@ place of floats make the sum exact; what else differs stands in layout.py and si
 from __future__ import annotations
 
 from hopsum.codec.lossless.codec import Lossless
+from hopsum.codec.lossless.reduction import LosslessReduction
 from hopsum.codec.lossless.sizing import Sizing
 
-__all__ = ["Lossless", "Sizing"]
+__all__ = ["Lossless", "LosslessReduction", "Sizing"]
