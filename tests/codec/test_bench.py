@@ -61,7 +61,7 @@ def test_published_worker_that_ends_is_reported() -> None:
         actions["encode"]()
 
 
-@pytest.mark.parametrize("arguments", [["--runs", "4"], ["--scale", "0"], ["--workers", "18"]])
+@pytest.mark.parametrize("arguments", [["--runs", "4"], ["--scale", "0"], ["--workers", "65"]])
 def test_what_cannot_be_measured_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["codec", *arguments])

@@ -45,8 +45,8 @@ from hopsum.codec.hashing import ACROSS, ROTATION, ROUNDING, derive_key
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.ranges import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
 from hopsum.codec.rotation import rotate_blocks, rotate_blocks_back
+from hopsum.codec.table import LookupTable, require_switch_table
 from hopsum.wire import Op
-from hopsum.wire._layout import TABLE_ENTRIES
 from hopsum.wire.payload import SHAPES
 
 TINY: Final = 2.0**-100
@@ -56,10 +56,8 @@ ROTATIONS: Final = ("block", "full", "none")
 SCALES: Final = ("block", "tensor")
 MIN_BOUND: Final = 0.25
 """Of the truncation, in standard deviations: the rotation's 32 bits are enough for it (kernels.py)."""
-MAX_GRANULARITY: Final = 127
-"""Of a table to look up: a value plus the widest gap must fit in 8 bits where codes are counted."""
-MAX_VALUE: Final = 255
-"""Of a code that is its own value."""
+CODE_BITS: Final = 4
+"""Of codes that the switch looks up; wider ones travel as the values that they are."""
 _OPS: Final = {(8, True): Op.LOOKUP_ADD8, (16, True): Op.LOOKUP_ADD16, (8, False): Op.ADD8, (16, False): Op.ADD16}
 
 
@@ -69,8 +67,7 @@ class Coded(RangeCodec):
     def __init__(
         self,
         workers: int,
-        values: tuple[int, ...],
-        bound: float,
+        table: LookupTable,
         *,
         lane_bits: int,
         rotation: str,
@@ -80,28 +77,25 @@ class Coded(RangeCodec):
         """Make the codec of a job; all ranks with the same arguments.
 
         Args:
-            values: T[0..], from 0 up; up to 16 of them are looked up by the switch, more must be T[z] = z.
-            bound: t
+            table: of up to 16 values, which the switch looks up, or T[z] = z.
 
         Raises:
             CodecError: an unknown option, or a sum of `workers` table values may overflow a lane.
         """
         require_workers(workers)
         _require_options(lane_bits, rotation, scale)
-        _require_table(workers, values, bound, lane_bits)
+        _require_table(workers, table, lane_bits)
         self.workers = workers
-        self.bound = bound
-        self.granularity = values[-1]
+        self.table = table
+        self.granularity, self.bound = table.granularity, table.bound
         self.rotation, self.scale, self.lane_bits = rotation, scale, lane_bits
-        self._form = Form(lane_bits, packed=len(values) <= TABLE_ENTRIES, rotated=rotation != "none")
+        self._form = Form(lane_bits, packed=table.bits <= CODE_BITS, rotated=rotation != "none")
         self.op = _OPS[lane_bits, self._form.packed]
         self.block_elements = self._form.block_elements
-        self.lookup: tuple[int, ...] | None = None
-        if self._form.packed:  # codes that the codec never makes stand for the last value
-            self.lookup = values + (self.granularity,) * (TABLE_ENTRIES - len(values))
+        self.lookup: tuple[int, ...] | None = table.switch_values if self._form.packed else None
         self._kernels = kernels or load_kernels("auto")
         self.backend = self._kernels.name
-        self._steps = Steps.of(values)
+        self._steps = Steps.of(table.values)
 
     def prepare(self, x: NDArray[np.float32], context: Context) -> NDArray[np.float32]:
         """Return the vector to encode: x itself, or with full rotation a new one, padded to whole blocks."""
@@ -297,20 +291,20 @@ def _require_options(lane_bits: int, rotation: str, scale: str) -> None:
             raise CodecError(f"{what} {given!r}: one of {', '.join(known)}")
 
 
-def _require_table(workers: int, values: tuple[int, ...], bound: float, lane_bits: int) -> None:
-    granularity, most = values[-1], (1 << lane_bits) - 1
-    if workers * granularity > most:
+def _require_table(workers: int, table: LookupTable, lane_bits: int) -> None:
+    total, most = workers * table.granularity, (1 << lane_bits) - 1
+    if total > most:
         raise CodecError(
-            f"{workers} workers * granularity {granularity} = {workers * granularity} overflows a lane, whose maximum "
-            f"is {most}; leave the table out to get one that fits, or take wider lanes"
+            f"{workers} workers * granularity {table.granularity} = {total} overflows a lane, whose maximum is {most}; "
+            "leave the table out to get one that fits, or take fewer bits or wider lanes"
         )
-    identity = granularity == len(values) - 1
-    if granularity > MAX_VALUE or (not identity and (granularity > MAX_GRANULARITY or len(values) > TABLE_ENTRIES)):
+    if table.granularity != len(table.values) - 1:  # codes are not values: the switch looks them up
+        require_switch_table(table)
+    if table.bound < MIN_BOUND:
         raise CodecError(
-            f"{len(values)} table values up to {granularity}: at most {TABLE_ENTRIES} up to {MAX_GRANULARITY}"
+            f"a table that truncates {table.truncated:.3g} of the coordinates, beyond {table.bound:.3g} standard "
+            f"deviations: at least {MIN_BOUND}"
         )
-    if bound < MIN_BOUND:
-        raise CodecError(f"truncation at {bound:.3g} standard deviations: at least {MIN_BOUND}")
 
 
 def _keys(context: Context, first: int) -> BlockKeys:

@@ -7,7 +7,8 @@ than one per tensor is the default: layers of a network differ by orders of magn
 are small against the range has only a few values left of the table. It costs one 32-bit lane per 1024 codes, 0.8 % of
 the bytes up.
 
-Lanes of 16 bits add up to 65535: more workers, or finer tables, for twice the bytes down.
+Lanes of 16 bits add up to 65535: more workers, or finer tables, for twice the bytes down. In lanes of 8 bits more than
+17 workers need codes of fewer than 4 bits, 8, 4 or 2 values; the wire carries them as 4-bit codes all the same.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from hopsum.codec.backends.kernels import Kernels
 from hopsum.codec.base import require_workers
 from hopsum.codec.coded import HUGE, TINY, Coded, require_lane_bits
-from hopsum.codec.table import LookupTable, best_table
+from hopsum.codec.table import LookupTable, best_table, require_switch_table
 
 __all__ = ["HUGE", "TINY", "Thc"]
 
@@ -38,7 +39,7 @@ class Thc(Coded):
         """Make the codec of a job; all ranks with the same arguments.
 
         Args:
-            table: of up to 16 values; the best one for the workers and lanes if left out.
+            table: of up to 16 values; the best one that fits the workers and lanes if left out.
             lane_bits: 8 (LOOKUP_ADD8) or 16 (LOOKUP_ADD16).
             rotation: "block", "full" or "none"; see coded.py.
             scale: "block" or "tensor"; see coded.py.
@@ -48,11 +49,11 @@ class Thc(Coded):
         """
         require_workers(workers)
         require_lane_bits(lane_bits)
-        self.table = table or best_table(workers, lane_bits)
+        table = table or best_table(workers, lane_bits, bits=None)
+        require_switch_table(table)
         super().__init__(
             workers,
-            self.table.values,
-            self.table.bound,
+            table,
             lane_bits=lane_bits,
             rotation=rotation,
             scale=scale,

@@ -18,31 +18,28 @@ from typing import Final
 from hopsum.codec.backends.kernels import Kernels
 from hopsum.codec.base import CodecError, require_workers
 from hopsum.codec.coded import Coded
-from hopsum.codec.table import rounding_error, truncation_bound, truncation_error
+from hopsum.codec.lookup_table import LookupTable, expected_nmse
 
 MAX_BITS: Final = 8
 _QUARTERS: Final = range(2, 161)
 """Truncated fractions that are tried, as exponents of 2^(-1/4): 0.7 to 1e-12."""
 
 
-def uniform_nmse(bits: int, truncated: float, workers: int) -> float:
-    """Return E||mean' - mean||^2 / ||mean||^2 for workers with the same N(0, 1) input, without error feedback."""
-    bound = truncation_bound(truncated)
-    return rounding_error(tuple(range(1 << bits)), bound) / workers + truncation_error(bound)
-
-
 @cache
-def best_truncation(bits: int, workers: int) -> float:
-    """Return the truncated fraction of least `uniform_nmse`, a power of 2^(1/4)."""
+def uniform_table(bits: int, workers: int) -> LookupTable:
+    """Return T[z] = z with the truncated fraction of least expected error for a job, a power of 2^(1/4)."""
     low, high = _QUARTERS[0], _QUARTERS[-1]
     while high - low > 2:  # the error falls, then rises
         left, right = low + (high - low) // 3, high - (high - low) // 3
-        if uniform_nmse(bits, 2.0 ** (-left / 4), workers) <= uniform_nmse(bits, 2.0 ** (-right / 4), workers):
+        if expected_nmse(_uniform(bits, left), workers) <= expected_nmse(_uniform(bits, right), workers):
             high = right
         else:
             low = left
-    best = min(range(low, high + 1), key=lambda quarters: uniform_nmse(bits, 2.0 ** (-quarters / 4), workers))
-    return float(2.0 ** (-best / 4))
+    return min((_uniform(bits, each) for each in range(low, high + 1)), key=lambda table: expected_nmse(table, workers))
+
+
+def _uniform(bits: int, quarters: int) -> LookupTable:
+    return LookupTable(tuple(range(1 << bits)), 2.0 ** (-quarters / 4))
 
 
 class Uhc(Coded):
@@ -76,16 +73,11 @@ class Uhc(Coded):
         require_workers(workers)
         if not 1 <= bits <= MAX_BITS:
             raise CodecError(f"uhc with codes of {bits} bits: 1 to {MAX_BITS}")
-        if truncated is not None and not 0.0 < truncated < 1.0:
-            raise CodecError(f"truncated fraction {truncated}: between 0 and 1")
-        self.bits = bits
-        self.truncated = best_truncation(bits, workers) if truncated is None else truncated
-        largest = (1 << bits) - 1
+        values = tuple(range(1 << bits))
         super().__init__(
             workers,
-            tuple(range(largest + 1)),
-            truncation_bound(self.truncated),
-            lane_bits=lane_bits or (8 if workers * largest <= 255 else 16),
+            uniform_table(bits, workers) if truncated is None else LookupTable(values, truncated),
+            lane_bits=lane_bits or (8 if workers * values[-1] <= 255 else 16),
             rotation=rotation,
             scale=scale,
             kernels=kernels,
