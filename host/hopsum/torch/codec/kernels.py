@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a torch backend of codec thc does, and a table as its kernels want it.
+
+The definition, to the byte, is that of hopsum/codec/backends/kernels.py. All tensors are contiguous and on one
+device; rows are blocks of 1024 elements; what a method fills is its argument's own memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Protocol
+
+import torch
+
+from hopsum.codec.backends.kernels import BlockKeys
+from hopsum.codec.base import CodecError
+from hopsum.codec.table import MAX_GRANULARITY, LookupTable
+
+CELLS: Final = MAX_GRANULARITY + 1
+"""Cells of a table's grid: cell i is [i, i + 1), the last one is the end of the table."""
+FLOAT_LIMIT: Final = 7.99
+"""Largest g/(2t) whose sums, 2^21 g/(2t) + 2^9 at most, float32 holds exactly."""
+_POSITION: Final = 0x4B00
+"""High half of the float32 2^23, to which a position on the table's scale is added."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTable:
+    """A table on a device."""
+
+    granularity: int
+    exact_float: bool
+    """Whether rotated values of an encoding are exact in float32."""
+    values: torch.Tensor
+    """uint8[16]"""
+    doubled: torch.Tensor
+    """float32[16]: twice the values"""
+    cells: torch.Tensor
+    """int32[128]: (0x4B00 + upper) << 16 | code of upper << 8 | upper - lower, of the neighbours of each cell"""
+
+    @classmethod
+    def of(cls, table: LookupTable, device: torch.device) -> DeviceTable:
+        """Copy a table to a device.
+
+        Raises:
+            CodecError: values that do not fit the kernels' fields; LookupTable refuses them as well.
+        """
+        if len(table.values) != 16 or table.granularity > MAX_GRANULARITY:
+            raise CodecError(
+                f"a table of {len(table.values)} values up to {table.granularity}: torch codecs take 16 values "
+                f"up to {MAX_GRANULARITY}"
+            )
+        words = [
+            (_POSITION + upper) << 16 | code << 8 | upper - lower
+            for code, (lower, upper) in enumerate(pairwise(table.values), start=1)
+            for _ in range(lower, upper)
+        ]
+        words += [words[-1]] * (CELLS - len(words))
+        return cls(
+            table.granularity,
+            table.granularity / (2 * table.bound) <= FLOAT_LIMIT,
+            torch.tensor(table.values, dtype=torch.uint8, device=device),
+            torch.tensor(table.values, dtype=torch.float32, device=device) * 2,
+            torch.tensor(words, dtype=torch.int32, device=device),
+        )
+
+
+class TorchKernels(Protocol):
+    """A backend."""
+
+    name: str
+
+    def root_mean_square(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the root mean square of each row of float32[blocks, 1024], float32[blocks]."""
+
+    def compensate(self, x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
+        """Fill pending with x + residual, float32[blocks, 1024] all; return its root mean squares."""
+
+    def thc_encode(
+        self, x: torch.Tensor, scales: torch.Tensor, table: DeviceTable, keys: BlockKeys, out: torch.Tensor
+    ) -> None:
+        """Fill packed codes uint8[blocks, 512] from float32[blocks, 1024], scales float32[blocks]."""
+
+    def thc_decode(
+        self,
+        lanes: torch.Tensor,
+        counts: torch.Tensor,
+        factors: torch.Tensor,
+        granularity: int,
+        keys: BlockKeys,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        """Fill float32[blocks, 1024] from lane sums uint8[blocks, 1024] of counts[block] (int32) workers.
+
+        Returns:
+            int32[1], 0 if all sums are within counts * granularity.
+        """
+
+    def thc_contribution(
+        self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, out: torch.Tensor
+    ) -> None:
+        """Fill float32[blocks, 1024] with what packed codes uint8[blocks, 512] add to a sum."""
+
+    def thc_settle(
+        self,
+        payloads: torch.Tensor,
+        factors: torch.Tensor,
+        included: torch.Tensor,
+        table: DeviceTable,
+        keys: BlockKeys,
+        pending: torch.Tensor,
+    ) -> None:
+        """Subtract the contribution from pending float32[blocks, 1024], where included (bool[blocks])."""
+
+
+def load_torch_kernels(backend: str, device: torch.device) -> TorchKernels:
+    """Return a backend by name: "torch", "triton", or "auto", which is triton on CUDA where it is installed.
+
+    Raises:
+        CodecError: unknown backend, or triton that is not installed, or not for this device.
+    """
+    from hopsum.torch.codec.launch import TritonKernels, triton_is_usable  # here: both modules import this one
+    from hopsum.torch.codec.twin import Twin
+
+    if backend not in ("auto", "torch", "triton"):
+        raise CodecError(f"torch backend {backend!r}: one of auto, torch, triton")
+    if backend == "auto":
+        backend = "triton" if device.type == "cuda" and triton_is_usable(device) else "torch"
+    if backend == "triton" and not triton_is_usable(device):
+        raise CodecError(
+            f"backend 'triton' on device {device}: it needs the package triton, and a CUDA device or "
+            "TRITON_INTERPRET=1 in the environment; use backend 'torch'"
+        )
+    return TritonKernels() if backend == "triton" else Twin()

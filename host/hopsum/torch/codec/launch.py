@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Triton backend: launches of the kernels in triton_kernels.py, which is imported at the first use.
+
+It runs on CUDA devices, and on the CPU under Triton's interpreter (TRITON_INTERPRET=1 before triton is imported),
+which is how its results are tested on machines without a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+import torch
+
+from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys
+from hopsum.torch.codec.kernels import DeviceTable
+from hopsum.torch.codec.twin import as_signed
+
+WARPS: Final = 4
+"""Of a program, each with a block of its own."""
+OPTIONS: Final = {"num_warps": WARPS, "enable_fp_fusion": False}
+"""A fused multiply-add rounds once where the definition rounds twice."""
+
+
+def triton_is_usable(device: torch.device) -> bool:
+    """Whether the package is installed and can run kernels on this device."""
+    return find_spec("triton") is not None and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
+
+
+@cache
+def _kernels() -> Any:
+    return import_module("hopsum.torch.codec.triton_kernels")
+
+
+class TritonKernels:
+    """See `TorchKernels`."""
+
+    name = "triton"
+
+    def root_mean_square(self, x: torch.Tensor) -> torch.Tensor:
+        """See `TorchKernels`."""
+        return _root_mean_square(x, x, x, compensate=False)
+
+    def compensate(self, x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
+        """See `TorchKernels`."""
+        return _root_mean_square(x, residual, pending, compensate=True)
+
+    def thc_encode(
+        self, x: torch.Tensor, scales: torch.Tensor, table: DeviceTable, keys: BlockKeys, out: torch.Tensor
+    ) -> None:
+        """See `TorchKernels`."""
+        numbers = (len(x), *_numbers(keys), table.granularity)
+        arguments = (x, scales, table.cells, _words(out), *numbers, WARPS, table.exact_float)
+        _launch(_kernels().thc_encode, x, *arguments)
+
+    def thc_decode(
+        self,
+        lanes: torch.Tensor,
+        counts: torch.Tensor,
+        factors: torch.Tensor,
+        granularity: int,
+        keys: BlockKeys,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        """See `TorchKernels`."""
+        beyond = torch.zeros(1, dtype=torch.int32, device=lanes.device)
+        tensors = (_words(lanes), counts, factors, out, beyond)
+        _launch(_kernels().thc_decode, lanes, *tensors, len(lanes), _numbers(keys)[0], granularity, WARPS)
+        return beyond
+
+    def thc_contribution(
+        self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, out: torch.Tensor
+    ) -> None:
+        """See `TorchKernels`."""
+        tensors = (_words(payloads), table.doubled, factors, factors, out)
+        numbers = (len(payloads), _numbers(keys)[0], table.granularity)
+        _launch(_kernels().thc_contribution, payloads, *tensors, *numbers, WARPS, False)
+
+    def thc_settle(
+        self,
+        payloads: torch.Tensor,
+        factors: torch.Tensor,
+        included: torch.Tensor,
+        table: DeviceTable,
+        keys: BlockKeys,
+        pending: torch.Tensor,
+    ) -> None:
+        """See `TorchKernels`."""
+        tensors = (_words(payloads), table.doubled, factors, included.view(torch.uint8), pending)
+        numbers = (len(payloads), _numbers(keys)[0], table.granularity)
+        _launch(_kernels().thc_contribution, payloads, *tensors, *numbers, WARPS, True)
+
+
+def _root_mean_square(
+    x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor, *, compensate: bool
+) -> torch.Tensor:
+    sums = torch.empty(len(x), dtype=torch.float64, device=x.device)
+    _launch(_kernels().square_sums, x, x, residual, pending, sums, len(x), 2 * WARPS, compensate, blocks=2 * WARPS)
+    return (sums / THC_BLOCK).sqrt().float()
+
+
+def _launch(kernel: Any, rows: torch.Tensor, *arguments: Any, blocks: int = WARPS) -> None:
+    """Run one program per `blocks` rows on the rows' device."""
+    if not len(rows):
+        return
+    programs = -(-len(rows) // blocks)
+    if rows.device.type != "cuda":
+        kernel[(programs,)](*arguments)
+        return
+    with torch.cuda.device(rows.device):
+        kernel[(programs,)](*arguments, **OPTIONS)
+
+
+def _numbers(keys: BlockKeys) -> tuple[int, int]:
+    """Return the keys of the first block, as int64."""
+    return as_signed(keys.rotation + keys.first), as_signed(keys.rounding + keys.first)
+
+
+def _words(rows: torch.Tensor) -> torch.Tensor:
+    """Return bytes as little-endian words, which is the order of every machine that torch runs on with CUDA."""
+    return rows.view(torch.uint16)

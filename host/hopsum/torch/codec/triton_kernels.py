@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton kernels of codec thc: the definition in hopsum/codec/backends/kernels.py, one warp per block of 1024.
+
+A block lies in a warp's registers as 32 tensors ("registers") of 32 lanes. Element e is first register e div 32,
+lane e mod 32: loads are whole lines, and five stages of the transform are additions of registers. One exchange
+through the warp's shared memory makes it register e mod 32, lane e div 32, and five more stages are the transform.
+
+Sums are float32, which adds at twice the rate of int32 and is exact below 2^24; encoding with tables whose
+g/(2t) passes `FLOAT_LIMIT` takes int32 instead (EXACT_FLOAT false). Rounding to integers is adding 2^23, whose
+neighbours are integers: round half to even, like rint. Launch with enable_fp_fusion off: a fused multiply-add
+rounds once where the definition rounds twice.
+
+Coordinate of register i, lane m: bits of i are m0 h b k k. Byte 256 h + 64 k + 2 m + m0 of a payload holds
+b = 0 high and b = 1 low, and is the number of the lane of random bits that both share, low and high 16 bits.
+So a payload's uint16 words, and those of the sums, are [lanes of m] for each h, k (and b).
+
+Blocks past the end repeat the last one: the same bytes are written twice, and nothing is masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import triton
+import triton.language as tl
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _jit(function: F) -> F:
+    compiled: F = triton.jit(function)
+    return compiled
+
+
+def _kernel(function: F) -> F:
+    """Compile once whatever the numbers are: they change from call to call."""
+    compiled: F = triton.jit(function, do_not_specialize=["blocks", "rotation", "rounding", "granularity"])
+    return compiled
+
+
+@_jit
+def _block_keys(key: tl.tensor, block: tl.tensor) -> tl.tensor:
+    """Return splitmix64(key + block) as two uint32 tensors like `block`, which is int64."""
+    value = (block + key).to(tl.uint64) + 0x9E3779B97F4A7C15
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB
+    value = value ^ (value >> 31)
+    return value.to(tl.uint32), (value >> 32).to(tl.uint32)
+
+
+@_jit
+def _lane_bits(lane: tl.tensor, low: tl.tensor, high: tl.tensor) -> tl.tensor:
+    """Return the random bits of lanes, all uint32."""
+    bits = lane * 0x9E3779B9 + low
+    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) ^ high
+    bits = (bits ^ (bits >> 15)) * 0x846CA68B
+    return bits ^ (bits >> 16)
+
+
+@_jit
+def _sign_lanes(rotation: tl.tensor, block: tl.tensor, lane: tl.tensor) -> tl.tensor:
+    low, high = _block_keys(rotation, block)
+    return _lane_bits(lane.to(tl.uint32), low, high)
+
+
+@_jit
+def _flip(value: tl.tensor, bits: tl.tensor, row: tl.constexpr) -> tl.tensor:
+    """Change the sign of float32 values where bit `row` is set."""
+    flipped = value.to(tl.uint32, bitcast=True) ^ ((bits << (31 - row)) & 0x80000000)
+    return flipped.to(tl.float32, bitcast=True)
+
+
+@_jit
+def _hadamard(v: tl.tensor) -> tl.tensor:
+    """Transform along 32 registers."""
+    for stage in tl.static_range(5):
+        out = ()
+        for i in tl.static_range(32):
+            if (i >> stage) & 1:
+                out = out + (v[i - (1 << stage)] - v[i],)  # noqa: RUF005  triton has no unpacking
+            else:
+                out = out + (v[i] + v[i + (1 << stage)],)  # noqa: RUF005
+        v = out
+    return v
+
+
+@_jit
+def _exchange(v: tl.tensor, BLOCKS: tl.constexpr) -> tl.tensor:
+    """Swap registers and lanes: register i, lane j of the result is register j, lane i of v."""
+    for stage in tl.static_range(5):
+        joined = ()
+        for i in tl.static_range(16 >> stage):
+            joined = joined + (tl.join(v[i], v[i + (16 >> stage)]),)  # noqa: RUF005
+        v = joined
+    square = tl.permute(tl.reshape(v[0], (BLOCKS, 32, 32)), (0, 2, 1))
+    v = (tl.reshape(square, (BLOCKS, 32, 2, 2, 2, 2, 2)),)
+    for stage in tl.static_range(5):
+        even, odd = (), ()
+        for i in tl.static_range(1 << stage):
+            a, b = tl.split(v[i])
+            even = even + (a,)  # noqa: RUF005
+            odd = odd + (b,)  # noqa: RUF005
+        v = even + odd
+    return v
+
+
+@_jit
+def _round(scaled: tl.tensor, EXACT_FLOAT: tl.constexpr) -> tl.tensor:
+    """Return rint, as float32 if |scaled| <= 2^22 is known, as int32 otherwise."""
+    if EXACT_FLOAT:
+        rounded = (scaled + 12582912.0) - 12582912.0
+    else:
+        sign = scaled.to(tl.uint32, bitcast=True) & 0x80000000
+        large = (sign | 0x4B000000).to(tl.float32, bitcast=True)
+        rounded = tl.where(tl.abs(scaled) < 8388608.0, (scaled + large) - large, scaled).to(tl.int32)
+    return rounded
+
+
+@_jit
+def _position(y: tl.tensor, granularity: tl.tensor, EXACT_FLOAT: tl.constexpr) -> tl.tensor:
+    """Return 0x4B000000 + q, the bits of the float32 2^23 + q, as int32."""
+    if EXACT_FLOAT:
+        q = y + (8388608.0 + (granularity << 15).to(tl.float32))
+        q = tl.minimum(tl.maximum(q, 8388608.0), 8388608.0 + (granularity << 16).to(tl.float32))
+        bits = q.to(tl.int32, bitcast=True)
+    else:
+        q = y + (granularity << 15)
+        bits = tl.minimum(tl.maximum(q, 0), granularity << 16) + 0x4B000000
+    return bits
+
+
+@_jit
+def _code(bits: tl.tensor, u: tl.tensor, cells_ptr: tl.tensor) -> tl.tensor:
+    """Round to the table: see `cell_words`."""
+    cell = tl.load(cells_ptr + ((bits >> 16).to(tl.uint32) - 0x4B00))
+    missing = (bits + u * (cell & 0xFF) - (cell & 0x7FFF0000)) >> 31
+    return ((cell >> 8) & 0xFF) + missing
+
+
+@_jit
+def _byte(v: tl.tensor, byte: tl.constexpr, keys: tl.tensor, lane: tl.tensor, granularity: tl.tensor, cells_ptr: tl.tensor, FLOAT: tl.constexpr) -> tl.tensor:
+    """Return the payload's bytes of lanes of m: `byte` is 256 h + 64 k + m0."""
+    first: tl.constexpr = 16 * (byte & 1) + 8 * (byte >> 8) + ((byte >> 6) & 3)
+    bits = _lane_bits(lane.to(tl.uint32) * 2 + byte, keys[0], keys[1])
+    high = _code(_position(v[first], granularity, FLOAT), (bits & 0xFFFF).to(tl.int32), cells_ptr)
+    low = _code(_position(v[first + 4], granularity, FLOAT), (bits >> 16).to(tl.int32), cells_ptr)
+    return high * 16 + low
+
+
+@_kernel
+def thc_encode(
+    x_ptr: tl.tensor, scales_ptr: tl.tensor, cells_ptr: tl.tensor, out_ptr: tl.tensor,
+    blocks: tl.tensor, rotation: tl.tensor, rounding: tl.tensor, granularity: tl.tensor,
+    BLOCKS: tl.constexpr, EXACT_FLOAT: tl.constexpr,
+) -> None:  # fmt: skip
+    """Fill words uint16[blocks, 256] with packed codes from float32[blocks, 1024], scales, and `cell_words`."""
+    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    block = tl.minimum(block, blocks - 1)[:, None]
+    lane = tl.arange(0, 32)[None, :]
+    signs = _sign_lanes(rotation, block, lane)
+    scale = tl.load(scales_ptr + block)
+    x_ptrs = x_ptr + (block * 1024 + lane)
+    v = ()
+    for row in tl.static_range(32):
+        v = v + (_round(_flip(tl.load(x_ptrs + 32 * row) * scale, signs, row), EXACT_FLOAT),)  # noqa: RUF005
+    v = _hadamard(_exchange(_hadamard(v), BLOCKS))
+    keys = _block_keys(rounding, block)
+    out_ptrs = out_ptr + (block * 256 + lane)
+    for group in tl.static_range(8):
+        even = _byte(v, 64 * group, keys, lane, granularity, cells_ptr, EXACT_FLOAT)
+        odd = _byte(v, 64 * group + 1, keys, lane, granularity, cells_ptr, EXACT_FLOAT)
+        tl.store(out_ptrs + 32 * group, (odd * 256 + even).to(tl.uint16))
+
+
+@_jit
+def _rotate_back(v: tl.tensor, centre: tl.tensor, factor: tl.tensor, rotation: tl.tensor, block: tl.tensor, BLOCKS: tl.constexpr) -> tl.tensor:
+    """Return 32 rows of elements of coordinates that are too large by `centre`, all of them.
+
+    The transform of a constant is 1024 times it at element 0 and 0 elsewhere: that is all there is to subtract.
+    Adding 0 makes +0 of -0, which integers do not have.
+    """
+    lane = tl.arange(0, 32)[None, :]
+    signs = _sign_lanes(rotation, block, lane)
+    v = _hadamard(_exchange(_hadamard(v), BLOCKS))
+    offset = tl.where(lane == 0, centre * 1024.0, 0.0)
+    rows = ((_flip(v[0] - offset, signs, 0) + 0.0) * factor,)
+    for row in tl.static_range(1, 32):
+        rows = rows + ((_flip(v[row], signs, row) + 0.0) * factor,)  # noqa: RUF005
+    return rows
+
+
+@_jit
+def _doubled(lanes: tl.tensor) -> tl.tensor:
+    """Return 2 S as float32, of bytes S in uint32: 2^24 + 2 S is exact, and has S in its lowest bits."""
+    return (lanes | 0x4B800000).to(tl.float32, bitcast=True) - 16777216.0
+
+
+@_kernel
+def thc_decode(
+    sums_ptr: tl.tensor, counts_ptr: tl.tensor, factors_ptr: tl.tensor, out_ptr: tl.tensor, beyond_ptr: tl.tensor,
+    blocks: tl.tensor, rotation: tl.tensor, granularity: tl.tensor, BLOCKS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Fill float32[blocks, 1024] from sums as words uint16[blocks, 512], counts int32 and factors float32.
+
+    Where a sum is beyond count times granularity, int32[1] `beyond` becomes 1; every writer writes the same.
+    """
+    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    block = tl.minimum(block, blocks - 1)[:, None]
+    lane = tl.arange(0, 32)[None, :]
+    sum_ptrs = sums_ptr + (block * 512 + lane)
+    count = tl.load(counts_ptr + block)
+    centre = (count * granularity).to(tl.float32)
+    even, odd = (), ()
+    largest = tl.zeros((BLOCKS, 32), tl.float32)
+    for group in tl.static_range(16):
+        words = tl.load(sum_ptrs + 32 * group).to(tl.uint32)
+        even = even + (_doubled(words & 0xFF),)  # noqa: RUF005
+        odd = odd + (_doubled(words >> 8),)  # noqa: RUF005
+        largest = tl.maximum(largest, tl.maximum(even[group], odd[group]))
+    tl.store(beyond_ptr + tl.zeros((BLOCKS, 32), tl.int32), 1, mask=largest > 2 * centre)
+    rows = _rotate_back(even + odd, centre, tl.load(factors_ptr + block), rotation, block, BLOCKS)
+    out_ptrs = out_ptr + (block * 1024 + lane)
+    for row in tl.static_range(32):
+        tl.store(out_ptrs + 32 * row, rows[row])
+
+
+@_kernel
+def thc_contribution(
+    payloads_ptr: tl.tensor, values_ptr: tl.tensor, factors_ptr: tl.tensor, included_ptr: tl.tensor, out_ptr: tl.tensor,
+    blocks: tl.tensor, rotation: tl.tensor, granularity: tl.tensor, BLOCKS: tl.constexpr, SETTLE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Fill float32[blocks, 1024] with what packed codes add to a sum, or subtract it where included (SETTLE).
+
+    Payloads are words uint16[blocks, 256], values float32[16] twice the table, included uint8[blocks].
+    """
+    number = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    block = tl.minimum(number, blocks - 1)[:, None]
+    lane = tl.arange(0, 32)[None, :]
+    words = ()
+    for group in tl.static_range(8):
+        words = words + (tl.load(payloads_ptr + (block * 256 + lane) + 32 * group).to(tl.int32),)  # noqa: RUF005
+    v = ()
+    for i in tl.static_range(32):
+        word = words[4 * ((i >> 3) & 1) + (i & 3)] >> (8 * (i >> 4) + 4 - (i & 4))
+        v = v + (tl.load(values_ptr + (word & 15)),)  # noqa: RUF005
+    centre = granularity.to(tl.float32)
+    rows = _rotate_back(v, centre, tl.load(factors_ptr + block), rotation, block, BLOCKS)
+    out_ptrs = out_ptr + (block * 1024 + lane)
+    if SETTLE:
+        live = (number < blocks)[:, None] & (tl.load(included_ptr + block) != 0) & (lane >= 0)
+        for row in tl.static_range(32):
+            tl.store(out_ptrs + 32 * row, tl.load(out_ptrs + 32 * row) - rows[row], mask=live)
+    else:
+        for row in tl.static_range(32):
+            tl.store(out_ptrs + 32 * row, rows[row])
+
+
+@_kernel
+def square_sums(
+    x_ptr: tl.tensor, residual_ptr: tl.tensor, pending_ptr: tl.tensor, sums_ptr: tl.tensor,
+    blocks: tl.tensor, BLOCKS: tl.constexpr, COMPENSATE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Fill float64[blocks] with the sums of squares of float32[blocks, 1024], added in the order of the reference.
+
+    With COMPENSATE the vector is x + residual, which is stored to pending as well.
+    """
+    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    block = tl.minimum(block, blocks - 1)
+    places = block[:, None] * 1024 + tl.arange(0, 16)[None, :]
+    lanes = tl.zeros((BLOCKS, 16), tl.float64)
+    for row in tl.static_range(64):
+        x = tl.load(x_ptr + places + 16 * row)
+        if COMPENSATE:
+            x = x + tl.load(residual_ptr + places + 16 * row)
+            tl.store(pending_ptr + places + 16 * row, x)
+        wide = x.to(tl.float64)
+        lanes = lanes + wide * wide
+    lanes = tl.sum(tl.reshape(lanes, (BLOCKS, 2, 8)), axis=1)
+    lanes = tl.sum(tl.reshape(lanes, (BLOCKS, 2, 4)), axis=1)
+    lanes = tl.sum(tl.reshape(lanes, (BLOCKS, 2, 2)), axis=1)
+    tl.store(sums_ptr + block, tl.sum(lanes, axis=1))
