@@ -15,8 +15,10 @@ import torch
 
 from hopsum.codec.backends.kernels import BlockKeys
 from hopsum.codec.base import CodecError
-from hopsum.codec.table import MAX_GRANULARITY, LookupTable
 
+MAX_ENTRIES: Final = 16
+MAX_GRANULARITY: Final = 127
+"""Of a table: widths, codes and values have fields of a 32-bit word."""
 CELLS: Final = MAX_GRANULARITY + 1
 """Cells of a table's grid: cell i is [i, i + 1), the last one is the end of the table."""
 FLOAT_LIMIT: Final = 7.99
@@ -40,28 +42,34 @@ class DeviceTable:
     """int32[128]: (0x4B00 + upper) << 16 | code of upper << 8 | upper - lower, of the neighbours of each cell"""
 
     @classmethod
-    def of(cls, table: LookupTable, device: torch.device) -> DeviceTable:
+    def of(cls, values: tuple[int, ...], bound: float, device: torch.device) -> DeviceTable:
         """Copy a table to a device.
 
+        Args:
+            values: T[0..], rising from 0 to g; codes that there are not stand for the last value.
+            bound: t
+
         Raises:
-            CodecError: values that do not fit the kernels' fields; LookupTable refuses them as well.
+            CodecError: too many values, or too large ones.
         """
-        if len(table.values) != 16 or table.granularity > MAX_GRANULARITY:
+        granularity = values[-1]
+        if len(values) > MAX_ENTRIES or granularity > MAX_GRANULARITY:
             raise CodecError(
-                f"a table of {len(table.values)} values up to {table.granularity}: torch codecs take 16 values "
-                f"up to {MAX_GRANULARITY}"
+                f"a table of {len(values)} values up to {granularity}: codec thc on torch tensors takes at most "
+                f"{MAX_ENTRIES} values up to {MAX_GRANULARITY}"
             )
+        padded = values + (granularity,) * (MAX_ENTRIES - len(values))
         words = [
             (_POSITION + upper) << 16 | code << 8 | upper - lower
-            for code, (lower, upper) in enumerate(pairwise(table.values), start=1)
+            for code, (lower, upper) in enumerate(pairwise(values), start=1)
             for _ in range(lower, upper)
         ]
         words += [words[-1]] * (CELLS - len(words))
         return cls(
-            table.granularity,
-            table.granularity / (2 * table.bound) <= FLOAT_LIMIT,
-            torch.tensor(table.values, dtype=torch.uint8, device=device),
-            torch.tensor(table.values, dtype=torch.float32, device=device) * 2,
+            granularity,
+            granularity / (2 * bound) <= FLOAT_LIMIT,
+            torch.tensor(padded, dtype=torch.uint8, device=device),
+            torch.tensor(padded, dtype=torch.float32, device=device) * 2,
             torch.tensor(words, dtype=torch.int32, device=device),
         )
 
@@ -78,9 +86,20 @@ class TorchKernels(Protocol):
         """Fill pending with x + residual, float32[blocks, 1024] all; return its root mean squares."""
 
     def thc_encode(
-        self, x: torch.Tensor, scales: torch.Tensor, table: DeviceTable, keys: BlockKeys, out: torch.Tensor
+        self,
+        x: torch.Tensor,
+        scales: torch.Tensor,
+        shifts: torch.Tensor,
+        table: DeviceTable,
+        keys: BlockKeys,
+        out: torch.Tensor,
     ) -> None:
-        """Fill packed codes uint8[blocks, 512] from float32[blocks, 1024], scales float32[blocks]."""
+        """Fill packed codes uint8[blocks, 512] from float32[blocks, 1024].
+
+        Args:
+            scales: float32[blocks], what elements are multiplied with before they are rotated.
+            shifts: int32[blocks], k in 0..23: rotated values are multiplied with 2^k.
+        """
 
     def thc_decode(
         self,
@@ -106,12 +125,11 @@ class TorchKernels(Protocol):
         self,
         payloads: torch.Tensor,
         factors: torch.Tensor,
-        included: torch.Tensor,
         table: DeviceTable,
         keys: BlockKeys,
         pending: torch.Tensor,
     ) -> None:
-        """Subtract the contribution from pending float32[blocks, 1024], where included (bool[blocks])."""
+        """Subtract the contribution from pending, float32[blocks, 1024]."""
 
 
 def load_torch_kernels(backend: str, device: torch.device) -> TorchKernels:

@@ -49,12 +49,18 @@ class TritonKernels:
         return _root_mean_square(x, residual, pending, compensate=True)
 
     def thc_encode(
-        self, x: torch.Tensor, scales: torch.Tensor, table: DeviceTable, keys: BlockKeys, out: torch.Tensor
+        self,
+        x: torch.Tensor,
+        scales: torch.Tensor,
+        shifts: torch.Tensor,
+        table: DeviceTable,
+        keys: BlockKeys,
+        out: torch.Tensor,
     ) -> None:
         """See `TorchKernels`."""
+        tensors = (x, scales, shifts, table.cells, _words(out))
         numbers = (len(x), *_numbers(keys), table.granularity)
-        arguments = (x, scales, table.cells, _words(out), *numbers, WARPS, table.exact_float)
-        _launch(_kernels().thc_encode, x, *arguments)
+        _launch(_kernels().thc_encode, x, *tensors, *numbers, WARPS, table.exact_float)
 
     def thc_decode(
         self,
@@ -75,7 +81,7 @@ class TritonKernels:
         self, payloads: torch.Tensor, factors: torch.Tensor, table: DeviceTable, keys: BlockKeys, out: torch.Tensor
     ) -> None:
         """See `TorchKernels`."""
-        tensors = (_words(payloads), table.doubled, factors, factors, out)
+        tensors = (_words(payloads), table.doubled, factors, out)
         numbers = (len(payloads), _numbers(keys)[0], table.granularity)
         _launch(_kernels().thc_contribution, payloads, *tensors, *numbers, WARPS, False)
 
@@ -83,13 +89,12 @@ class TritonKernels:
         self,
         payloads: torch.Tensor,
         factors: torch.Tensor,
-        included: torch.Tensor,
         table: DeviceTable,
         keys: BlockKeys,
         pending: torch.Tensor,
     ) -> None:
         """See `TorchKernels`."""
-        tensors = (_words(payloads), table.doubled, factors, included.view(torch.uint8), pending)
+        tensors = (_words(payloads), table.doubled, factors, pending)
         numbers = (len(payloads), _numbers(keys)[0], table.granularity)
         _launch(_kernels().thc_contribution, payloads, *tensors, *numbers, WARPS, True)
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: RUF005, SIM108  kernels are Triton, which has no unpacking
 """Triton kernels of codec thc: the definition in hopsum/codec/backends/kernels.py, one warp per block of 1024.
 
 A block lies in a warp's registers as 32 tensors ("registers") of 32 lanes. Element e is first register e div 32,
@@ -75,12 +76,12 @@ def _flip(value: tl.tensor, bits: tl.tensor, row: tl.constexpr) -> tl.tensor:
 def _hadamard(v: tl.tensor) -> tl.tensor:
     """Transform along 32 registers."""
     for stage in tl.static_range(5):
-        out = ()
+        out: tl.tuple = ()
         for i in tl.static_range(32):
             if (i >> stage) & 1:
-                out = out + (v[i - (1 << stage)] - v[i],)  # noqa: RUF005  triton has no unpacking
+                out = out + (v[i - (1 << stage)] - v[i],)
             else:
-                out = out + (v[i] + v[i + (1 << stage)],)  # noqa: RUF005
+                out = out + (v[i] + v[i + (1 << stage)],)
         v = out
     return v
 
@@ -89,18 +90,19 @@ def _hadamard(v: tl.tensor) -> tl.tensor:
 def _exchange(v: tl.tensor, BLOCKS: tl.constexpr) -> tl.tensor:
     """Swap registers and lanes: register i, lane j of the result is register j, lane i of v."""
     for stage in tl.static_range(5):
-        joined = ()
+        joined: tl.tuple = ()
         for i in tl.static_range(16 >> stage):
-            joined = joined + (tl.join(v[i], v[i + (16 >> stage)]),)  # noqa: RUF005
+            joined = joined + (tl.join(v[i], v[i + (16 >> stage)]),)
         v = joined
     square = tl.permute(tl.reshape(v[0], (BLOCKS, 32, 32)), (0, 2, 1))
     v = (tl.reshape(square, (BLOCKS, 32, 2, 2, 2, 2, 2)),)
     for stage in tl.static_range(5):
-        even, odd = (), ()
+        even: tl.tuple = ()
+        odd: tl.tuple = ()
         for i in tl.static_range(1 << stage):
             a, b = tl.split(v[i])
-            even = even + (a,)  # noqa: RUF005
-            odd = odd + (b,)  # noqa: RUF005
+            even = even + (a,)
+            odd = odd + (b,)
         v = even + odd
     return v
 
@@ -118,58 +120,69 @@ def _round(scaled: tl.tensor, EXACT_FLOAT: tl.constexpr) -> tl.tensor:
 
 
 @_jit
-def _position(y: tl.tensor, granularity: tl.tensor, EXACT_FLOAT: tl.constexpr) -> tl.tensor:
+def _position(y: tl.tensor, shift: tl.tensor, granularity: tl.tensor, EXACT_FLOAT: tl.constexpr) -> tl.tensor:
     """Return 0x4B000000 + q, the bits of the float32 2^23 + q, as int32."""
     if EXACT_FLOAT:
-        q = y + (8388608.0 + (granularity << 15).to(tl.float32))
+        power = ((shift + 127) << 23).to(tl.float32, bitcast=True)
+        q = tl.fma(y, power, 8388608.0 + (granularity << 15).to(tl.float32))  # exact where it is not clamped
         q = tl.minimum(tl.maximum(q, 8388608.0), 8388608.0 + (granularity << 16).to(tl.float32))
         bits = q.to(tl.int32, bitcast=True)
     else:
-        q = y + (granularity << 15)
+        most = ((granularity << 15) >> shift) + 1
+        q = (tl.minimum(tl.maximum(y, -most), most) << shift) + (granularity << 15)
         bits = tl.minimum(tl.maximum(q, 0), granularity << 16) + 0x4B000000
     return bits
 
 
 @_jit
 def _code(bits: tl.tensor, u: tl.tensor, cells_ptr: tl.tensor) -> tl.tensor:
-    """Round to the table: see `cell_words`."""
+    """Round to the table: cells are those of a DeviceTable."""
     cell = tl.load(cells_ptr + ((bits >> 16).to(tl.uint32) - 0x4B00))
     missing = (bits + u * (cell & 0xFF) - (cell & 0x7FFF0000)) >> 31
     return ((cell >> 8) & 0xFF) + missing
 
 
 @_jit
-def _byte(v: tl.tensor, byte: tl.constexpr, keys: tl.tensor, lane: tl.tensor, granularity: tl.tensor, cells_ptr: tl.tensor, FLOAT: tl.constexpr) -> tl.tensor:
+def _byte(
+    v: tl.tensor, keys: tl.tensor, shift: tl.tensor, granularity: tl.tensor, cells_ptr: tl.tensor,
+    byte: tl.constexpr, EXACT_FLOAT: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
     """Return the payload's bytes of lanes of m: `byte` is 256 h + 64 k + m0."""
     first: tl.constexpr = 16 * (byte & 1) + 8 * (byte >> 8) + ((byte >> 6) & 3)
-    bits = _lane_bits(lane.to(tl.uint32) * 2 + byte, keys[0], keys[1])
-    high = _code(_position(v[first], granularity, FLOAT), (bits & 0xFFFF).to(tl.int32), cells_ptr)
-    low = _code(_position(v[first + 4], granularity, FLOAT), (bits >> 16).to(tl.int32), cells_ptr)
-    return high * 16 + low
+    lane = tl.arange(0, 32)[None, :].to(tl.uint32) * 2 + byte
+    bits = _lane_bits(lane, keys[0], keys[1])
+    high = _position(v[first], shift, granularity, EXACT_FLOAT)
+    low = _position(v[first + 4], shift, granularity, EXACT_FLOAT)
+    high = _code(high, (bits & 0xFFFF).to(tl.int32), cells_ptr)
+    return high * 16 + _code(low, (bits >> 16).to(tl.int32), cells_ptr)
 
 
 @_kernel
 def thc_encode(
-    x_ptr: tl.tensor, scales_ptr: tl.tensor, cells_ptr: tl.tensor, out_ptr: tl.tensor,
+    x_ptr: tl.tensor, scales_ptr: tl.tensor, shifts_ptr: tl.tensor, cells_ptr: tl.tensor, out_ptr: tl.tensor,
     blocks: tl.tensor, rotation: tl.tensor, rounding: tl.tensor, granularity: tl.tensor,
     BLOCKS: tl.constexpr, EXACT_FLOAT: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Fill words uint16[blocks, 256] with packed codes from float32[blocks, 1024], scales, and `cell_words`."""
+    """Fill words uint16[blocks, 256] with packed codes from float32[blocks, 1024].
+
+    scales float32 and shifts int32 are per block; cells are those of a DeviceTable.
+    """
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     block = tl.minimum(block, blocks - 1)[:, None]
     lane = tl.arange(0, 32)[None, :]
     signs = _sign_lanes(rotation, block, lane)
     scale = tl.load(scales_ptr + block)
     x_ptrs = x_ptr + (block * 1024 + lane)
-    v = ()
+    v: tl.tuple = ()
     for row in tl.static_range(32):
-        v = v + (_round(_flip(tl.load(x_ptrs + 32 * row) * scale, signs, row), EXACT_FLOAT),)  # noqa: RUF005
+        v = v + (_round(_flip(tl.load(x_ptrs + 32 * row) * scale, signs, row), EXACT_FLOAT),)
     v = _hadamard(_exchange(_hadamard(v), BLOCKS))
     keys = _block_keys(rounding, block)
+    shift = tl.load(shifts_ptr + block)
     out_ptrs = out_ptr + (block * 256 + lane)
     for group in tl.static_range(8):
-        even = _byte(v, 64 * group, keys, lane, granularity, cells_ptr, EXACT_FLOAT)
-        odd = _byte(v, 64 * group + 1, keys, lane, granularity, cells_ptr, EXACT_FLOAT)
+        even = _byte(v, keys, shift, granularity, cells_ptr, 64 * group, EXACT_FLOAT)
+        odd = _byte(v, keys, shift, granularity, cells_ptr, 64 * group + 1, EXACT_FLOAT)
         tl.store(out_ptrs + 32 * group, (odd * 256 + even).to(tl.uint16))
 
 
@@ -184,9 +197,9 @@ def _rotate_back(v: tl.tensor, centre: tl.tensor, factor: tl.tensor, rotation: t
     signs = _sign_lanes(rotation, block, lane)
     v = _hadamard(_exchange(_hadamard(v), BLOCKS))
     offset = tl.where(lane == 0, centre * 1024.0, 0.0)
-    rows = ((_flip(v[0] - offset, signs, 0) + 0.0) * factor,)
+    rows: tl.tuple = ((_flip(v[0] - offset, signs, 0) + 0.0) * factor,)
     for row in tl.static_range(1, 32):
-        rows = rows + ((_flip(v[row], signs, row) + 0.0) * factor,)  # noqa: RUF005
+        rows = rows + ((_flip(v[row], signs, row) + 0.0) * factor,)
     return rows
 
 
@@ -211,12 +224,13 @@ def thc_decode(
     sum_ptrs = sums_ptr + (block * 512 + lane)
     count = tl.load(counts_ptr + block)
     centre = (count * granularity).to(tl.float32)
-    even, odd = (), ()
+    even: tl.tuple = ()
+    odd: tl.tuple = ()
     largest = tl.zeros((BLOCKS, 32), tl.float32)
     for group in tl.static_range(16):
         words = tl.load(sum_ptrs + 32 * group).to(tl.uint32)
-        even = even + (_doubled(words & 0xFF),)  # noqa: RUF005
-        odd = odd + (_doubled(words >> 8),)  # noqa: RUF005
+        even = even + (_doubled(words & 0xFF),)
+        odd = odd + (_doubled(words >> 8),)
         largest = tl.maximum(largest, tl.maximum(even[group], odd[group]))
     tl.store(beyond_ptr + tl.zeros((BLOCKS, 32), tl.int32), 1, mask=largest > 2 * centre)
     rows = _rotate_back(even + odd, centre, tl.load(factors_ptr + block), rotation, block, BLOCKS)
@@ -227,28 +241,28 @@ def thc_decode(
 
 @_kernel
 def thc_contribution(
-    payloads_ptr: tl.tensor, values_ptr: tl.tensor, factors_ptr: tl.tensor, included_ptr: tl.tensor, out_ptr: tl.tensor,
+    payloads_ptr: tl.tensor, values_ptr: tl.tensor, factors_ptr: tl.tensor, out_ptr: tl.tensor,
     blocks: tl.tensor, rotation: tl.tensor, granularity: tl.tensor, BLOCKS: tl.constexpr, SETTLE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Fill float32[blocks, 1024] with what packed codes add to a sum, or subtract it where included (SETTLE).
+    """Fill float32[blocks, 1024] with what packed codes add to a sum, or subtract it from what is there (SETTLE).
 
-    Payloads are words uint16[blocks, 256], values float32[16] twice the table, included uint8[blocks].
+    Payloads are words uint16[blocks, 256], values float32[16] twice the table.
     """
     number = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     block = tl.minimum(number, blocks - 1)[:, None]
     lane = tl.arange(0, 32)[None, :]
-    words = ()
+    words: tl.tuple = ()
     for group in tl.static_range(8):
-        words = words + (tl.load(payloads_ptr + (block * 256 + lane) + 32 * group).to(tl.int32),)  # noqa: RUF005
-    v = ()
+        words = words + (tl.load(payloads_ptr + (block * 256 + lane) + 32 * group).to(tl.int32),)
+    v: tl.tuple = ()
     for i in tl.static_range(32):
         word = words[4 * ((i >> 3) & 1) + (i & 3)] >> (8 * (i >> 4) + 4 - (i & 4))
-        v = v + (tl.load(values_ptr + (word & 15)),)  # noqa: RUF005
+        v = v + (tl.load(values_ptr + (word & 15)),)
     centre = granularity.to(tl.float32)
     rows = _rotate_back(v, centre, tl.load(factors_ptr + block), rotation, block, BLOCKS)
     out_ptrs = out_ptr + (block * 1024 + lane)
     if SETTLE:
-        live = (number < blocks)[:, None] & (tl.load(included_ptr + block) != 0) & (lane >= 0)
+        live = (number < blocks)[:, None] & (lane >= 0)  # only once, unlike elsewhere
         for row in tl.static_range(32):
             tl.store(out_ptrs + 32 * row, tl.load(out_ptrs + 32 * row) - rows[row], mask=live)
     else:

@@ -48,14 +48,22 @@ class Twin:
         return self.root_mean_square(pending)
 
     def thc_encode(
-        self, x: torch.Tensor, scales: torch.Tensor, table: DeviceTable, keys: BlockKeys, out: torch.Tensor
+        self,
+        x: torch.Tensor,
+        scales: torch.Tensor,
+        shifts: torch.Tensor,
+        table: DeviceTable,
+        keys: BlockKeys,
+        out: torch.Tensor,
     ) -> None:
         """Round by looking up the upper neighbour of every cell of the table's grid."""
         top = table.granularity << FRACTION_BITS
         for run in _runs(x):
             v = torch.round(x[run] * scales[run, None]).to(torch.int32) * _signs(keys, run, x.device)
-            q = _to_wire(_hadamard(v)).add_(top >> 1).clamp_(0, top)
-            del v
+            shift = shifts[run, None]
+            most = ((top >> 1) >> shift) + 1
+            q = torch.maximum(torch.minimum(_to_wire(_hadamard(v)), most), -most) << shift
+            q = q.add_(top >> 1).clamp_(0, top)
             cell = table.cells[(q >> FRACTION_BITS).long()]
             q += _fractions(keys, run, x.device) * (cell & 0xFF)
             upper = (cell & 0x7F0000) >> FRACTION_BITS
@@ -100,7 +108,6 @@ class Twin:
         self,
         payloads: torch.Tensor,
         factors: torch.Tensor,
-        included: torch.Tensor,
         table: DeviceTable,
         keys: BlockKeys,
         pending: torch.Tensor,
@@ -110,7 +117,7 @@ class Twin:
             delivered = torch.empty_like(pending[run])
             shifted = keys._replace(first=keys.first + run.start)
             self.thc_contribution(payloads[run], factors[run], table, shifted, delivered)
-            pending[run] -= torch.where(included[run, None], delivered, 0.0)
+            pending[run] -= delivered
 
 
 def _runs(rows: torch.Tensor) -> Iterator[slice]:

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codec `thc` on torch tensors: what hopsum.codec's `Thc` does with one range per block and lanes of 8 bits.
+
+Payloads, ranges and means are the same bytes, so ranks with and without a GPU can be in one job. Vectors stay on
+their device; what travels is payloads. A range is a float32 of a tensor here, and +inf says that a block must not
+be summed.
+
+    own      = codec.ranges(x)
+    shared   = read_ranges(results of MAX32 over pack_ranges(own), len(own))
+    payloads = codec.encode(x, own, shared, context)
+    mean     = codec.decode(results, contributors, shared, elements, context)
+
+With error feedback `TorchFeedback` (feedback.py) takes the place of `ranges`, and is settled at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+
+from hopsum.codec.backends.kernels import INPUT_BITS, THC_BLOCK, BlockKeys
+from hopsum.codec.base import CodecError, Context, blocks_of, require_workers
+from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
+from hopsum.codec.table import LookupTable, best_table
+from hopsum.codec.thc import HUGE, TINY
+from hopsum.torch.codec.checks import require_finite_ranges, require_tensor, require_vector
+from hopsum.torch.codec.kernels import DeviceTable, TorchKernels, load_torch_kernels
+from hopsum.torch.codec.twin import Twin
+from hopsum.wire import Op
+from hopsum.wire.payload import SHAPES
+
+MAX_SHIFT: Final = 23
+"""Of a block that exceeds its range: by then every coordinate that is not 0 is at the table's end."""
+MIN_BOUND: Final = 0.25
+"""Of the truncation, in standard deviations: 32 bits are enough for the rotation."""
+_SHAPE: Final = SHAPES[Op.LOOKUP_ADD8]
+_LANE_MAX: Final = 255
+
+
+class TorchThc:
+    """See the module. Holds parameters only: any thread may use it. The switch needs `lookup` in the job."""
+
+    name = "thc"
+    op = Op.LOOKUP_ADD8
+    block_elements = THC_BLOCK
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        table: LookupTable | None = None,
+        device: torch.device | str = "cpu",
+        backend: str = "auto",
+    ) -> None:
+        """Make the codec of a job; all ranks with the same table. Triton kernels are checked against the twin.
+
+        Args:
+            table: of up to 16 values; the best one for the workers if left out.
+            device: where all tensors are.
+            backend: "torch", "triton", or "auto": triton on CUDA devices where it is installed.
+
+        Raises:
+            CodecError: the sum of `workers` table values may overflow a lane, the table does not fit the kernels, or
+                there is no such backend or device here, or it failed its check.
+        """
+        require_workers(workers)
+        self.workers = workers
+        self.table = table or best_table(workers)
+        granularity = self.table.granularity
+        if workers * granularity > _LANE_MAX:
+            raise CodecError(
+                f"{workers} workers * granularity {granularity} = {workers * granularity} overflows a lane, whose "
+                f"maximum is {_LANE_MAX}; leave `table` out to get one that fits"
+            )
+        if self.table.bound < MIN_BOUND:
+            raise CodecError(f"truncation at {self.table.bound:.3g} standard deviations: at least {MIN_BOUND}")
+        self.device = _device(device)
+        self._table = DeviceTable.of(self.table.values, self.table.bound, self.device)
+        self.lookup = tuple(self._table.values.tolist())
+        self.kernels: TorchKernels = load_torch_kernels(backend, self.device)
+        self.backend = self.kernels.name
+        if self.device.type == "cuda" and self.backend != Twin.name:
+            _self_check(self, TorchThc(workers, table=self.table, device=self.device, backend=Twin.name))
+
+    def prepare(self, x: torch.Tensor, context: Context) -> torch.Tensor:
+        """Return the vector to encode: x, since blocks are rotated one by one."""
+        require_vector(x, self.device)
+        return x
+
+    def ranges(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the root mean square of each block, float32[blocks]; +inf where one is not finite or too large."""
+        require_vector(x, self.device)
+        parts: list[torch.Tensor] = []
+        self.by_rows(lambda _, rows: parts.append(self.kernels.root_mean_square(rows)), x)
+        return bounded(torch.cat(parts))
+
+    def encode(self, x: torch.Tensor, own: torch.Tensor, shared: torch.Tensor, context: Context) -> torch.Tensor:
+        """Return UPDATE payloads, uint8[blocks, 512], a new tensor. Waits for the device, to check the ranges.
+
+        Args:
+            x: float32[elements], contiguous and finite; only read.
+            own: what `ranges` returned for it. A block whose own range exceeds the shared one is clipped to it.
+            shared: float32[blocks], the maxima over the workers, finite.
+            context: as for numpy codecs.
+
+        Raises:
+            CodecError: tensors of another type, shape or device, or ranges of a bucket that must be skipped.
+        """
+        require_vector(x, self.device)
+        blocks = blocks_of(x.numel(), THC_BLOCK)
+        require_tensor(own, torch.float32, (blocks,), self.device, "own ranges")
+        self._require_shared(shared, blocks)
+        require_finite_ranges(own, "own ranges")
+        scales, shifts = self._scales(own, shared)
+        payloads = torch.empty((blocks, _SHAPE.up_bytes), dtype=torch.uint8, device=self.device)
+
+        def encode(rows: slice, part: torch.Tensor) -> None:
+            keys = _keys(context, rows.start)
+            self.kernels.thc_encode(part, scales[rows], shifts[rows], self._table, keys, payloads[rows])
+
+        self.by_rows(encode, x)
+        return payloads
+
+    def decode(
+        self,
+        results: torch.Tensor,
+        contributors: torch.Tensor,
+        shared: torch.Tensor,
+        elements: int,
+        context: Context,
+    ) -> torch.Tensor:
+        """Return the mean, float32[elements], a new tensor. Waits for the device, to check the sums.
+
+        Args:
+            results: RESULT payloads, uint8[blocks, 1024].
+            contributors: int64[blocks], bitmap of the workers in each sum.
+            shared: as in `encode`.
+            elements: of the vector.
+            context: its seed and step; ranks decode alike.
+
+        Raises:
+            CodecError: tensors of another type, shape or device, impossible contributors, or sums that the table
+                cannot make.
+        """
+        blocks = blocks_of(elements, THC_BLOCK)
+        require_tensor(results, torch.uint8, (blocks, _SHAPE.down_bytes), self.device, "results")
+        require_tensor(contributors, torch.int64, (blocks,), self.device, "contributors")
+        self._require_shared(shared, blocks)
+        counts = self._counts(contributors)
+        factors = self._factors(shared, counts)
+        out = torch.empty(elements, dtype=torch.float32, device=self.device)
+        beyond = []
+
+        def decode(rows: slice, part: torch.Tensor) -> None:
+            given = (results[rows], counts[rows], factors[rows], self.table.granularity, _keys(context, rows.start))
+            beyond.append(self.kernels.thc_decode(*given, part))
+
+        self.by_rows(decode, out, write=True)
+        if bool(torch.stack(beyond).any()):
+            self._refuse_sums(results, counts)
+        return out
+
+    def contribution(
+        self,
+        payloads: torch.Tensor,
+        shared: torch.Tensor,
+        elements: int,
+        context: Context,
+        included: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return what payloads add to the sum, float32[elements], a new tensor; `included`: bool[blocks], or all."""
+        factors = self.contribution_factors(payloads, shared, elements, included)
+        out = torch.empty(elements, dtype=torch.float32, device=self.device)
+
+        def restore(rows: slice, part: torch.Tensor) -> None:
+            self.kernels.thc_contribution(payloads[rows], factors[rows], self._table, _keys(context, rows.start), part)
+
+        self.by_rows(restore, out, write=True)
+        return out
+
+    def settle(
+        self,
+        payloads: torch.Tensor,
+        shared: torch.Tensor,
+        context: Context,
+        pending: torch.Tensor,
+        included: torch.Tensor | None = None,
+    ) -> None:
+        """Subtract from pending, float32[elements], what payloads add to the sum: in one pass."""
+        require_vector(pending, self.device)
+        factors = self.contribution_factors(payloads, shared, pending.numel(), included)
+
+        def settle(rows: slice, part: torch.Tensor) -> None:
+            self.kernels.thc_settle(payloads[rows], factors[rows], self._table, _keys(context, rows.start), part)
+
+        self.by_rows(settle, pending, write=True)
+
+    def contribution_factors(
+        self, payloads: torch.Tensor, shared: torch.Tensor, elements: int, included: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Check what a contribution is made from, and return its factors, float32[blocks]."""
+        blocks = blocks_of(elements, THC_BLOCK)
+        require_tensor(payloads, torch.uint8, (blocks, _SHAPE.up_bytes), self.device, "payloads")
+        self._require_shared(shared, blocks)
+        factors = self._factors(shared, torch.ones(blocks, dtype=torch.int32, device=self.device))
+        if included is not None:
+            require_tensor(included, torch.bool, (blocks,), self.device, "included blocks")
+            factors *= included
+        return factors
+
+    @staticmethod
+    def by_rows(work: Callable[[slice, torch.Tensor], None], x: torch.Tensor, *, write: bool = False) -> None:
+        """Hand the blocks of x to work: whole ones as rows [blocks, 1024] of x itself, a rest as a padded copy.
+
+        Args:
+            work: takes numbers of blocks, and their rows.
+            x: float32[elements].
+            write: whether the rest is copied back.
+        """
+        x = x.detach()
+        whole, rest = divmod(x.numel(), THC_BLOCK)
+        if whole:
+            work(slice(0, whole), x[: whole * THC_BLOCK].view(whole, THC_BLOCK))
+        if rest:
+            tail = _padded(x[whole * THC_BLOCK :])
+            work(slice(whole, whole + 1), tail)
+            if write:
+                x[whole * THC_BLOCK :] = tail[0, :rest]
+
+    def _require_shared(self, shared: torch.Tensor, blocks: int) -> None:
+        require_tensor(shared, torch.float32, (blocks,), self.device, "shared ranges")
+        require_finite_ranges(shared, "shared ranges")
+
+    def _counts(self, contributors: torch.Tensor) -> torch.Tensor:
+        """Return the number of workers in each sum, int32[blocks]."""
+        counts = torch.zeros(contributors.shape, dtype=torch.int32, device=self.device)
+        for worker in range(self.workers):
+            counts += ((contributors >> worker) & 1).int()
+        bad = (counts == 0) | ((contributors >> self.workers) != 0)
+        if bool(bad.any()):
+            chunk = int(bad.int().argmax())
+            bitmap = int(contributors[chunk]) & (1 << 64) - 1
+            raise CodecError(f"chunk {chunk}: contributors {bitmap:#x} of a job of {self.workers} workers")
+        return counts
+
+    def _refuse_sums(self, results: torch.Tensor, counts: torch.Tensor) -> None:
+        largest = results.amax(dim=1).int()
+        chunk = int((largest > counts * self.table.granularity).int().argmax())
+        raise CodecError(
+            f"chunk {chunk}: a lane of {int(largest[chunk])} from {int(counts[chunk])} workers, but the table "
+            f"ends at {self.table.granularity}: the switch has another table than this codec"
+        )
+
+    def _scales(self, own: torch.Tensor, shared: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what elements are multiplied with, 0 where the shared range is zero, and shifts of blocks beyond it.
+
+        The shift k is the least with own <= shared 2^k, in float64 as in numpy.
+        """
+        unit = self.table.granularity / (2 * self.table.bound) * 2.0**INPUT_BITS
+        used = torch.where(shared < TINY, torch.inf, shared.double())
+        part, exponent = torch.frexp(own.double() / used)
+        shifts = torch.where(part == 0.5, exponent - 1, exponent).clamp(0, MAX_SHIFT).int()
+        used = torch.maximum(used * ((shifts + 127) << 23).view(torch.float32), own.double())
+        return (unit / used).float(), shifts
+
+    def _factors(self, shared: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Return what rotated-back integers are multiplied with; 0 where the shared range is zero."""
+        unit = self.table.bound / (32 * self.table.granularity)
+        used = torch.where(shared < TINY, 0.0, shared.double())
+        return (used * unit / counts).float()
+
+
+def bounded(ranges: torch.Tensor) -> torch.Tensor:
+    """Return ranges with +inf for those that are not finite or too large to be summed."""
+    return torch.where(ranges <= HUGE, ranges, torch.inf)
+
+
+def _device(device: torch.device | str) -> torch.device:
+    """Return a device with its number, as tensors have it."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise CodecError(f"device {device}: torch cannot use it ({str(error).splitlines()[0]})") from error
+
+
+def _padded(rest: torch.Tensor) -> torch.Tensor:
+    row = torch.zeros((1, THC_BLOCK), dtype=torch.float32, device=rest.device)
+    row[0, : rest.numel()] = rest
+    return row
+
+
+def _keys(context: Context, first: int) -> BlockKeys:
+    rotation = derive_key(context.seed, context.step, ROTATION)
+    return BlockKeys(rotation, derive_key(context.seed, context.step, ROUNDING, context.rank), first)
+
+
+def _self_check(codec: TorchThc, twin: TorchThc) -> None:
+    """Compare a codec with the twin on five blocks and a bit: a wrong kernel would split the replicas of a job."""
+    elements = 5 * THC_BLOCK + 5
+    places = torch.arange(elements, dtype=torch.float32, device=codec.device)
+    x = torch.sin(places * places) * torch.exp(places * -1e-3)
+    context = Context(seed=11, step=3, rank=codec.workers - 1)
+    found, right = (_phases(each, x, context) for each in (codec, twin))
+    for what, expected in right.items():
+        if not torch.equal(found[what].view(torch.uint8), expected.view(torch.uint8)):
+            raise CodecError(
+                f"codec thc on {codec.device}: {what} of backend {codec.backend} differ from those of torch's own "
+                "operations; use backend 'torch', and remove Triton's cache if it was made by another version"
+            )
+
+
+def _phases(codec: TorchThc, x: torch.Tensor, context: Context) -> dict[str, torch.Tensor]:
+    """Return what a codec makes of a vector that all ranks have, phase by phase."""
+    own = codec.ranges(x)
+    shared = own * 1.5
+    shared[0] /= 4
+    payloads = codec.encode(x, own, shared, context)
+    lanes = torch.empty((len(own), THC_BLOCK), dtype=torch.uint8, device=codec.device)
+    Twin().thc_lookup(payloads, codec._table, lanes)
+    everybody = torch.full((len(own),), (1 << codec.workers) - 1, dtype=torch.int64, device=codec.device)
+    settled = x.clone()
+    codec.settle(payloads, shared, context, settled)
+    return {
+        "ranges": own,
+        "payloads": payloads,
+        "contributions": codec.contribution(payloads, shared, x.numel(), context),
+        "residuals": settled,
+        "means": codec.decode(lanes * codec.workers, everybody, shared, x.numel(), context),
+    }

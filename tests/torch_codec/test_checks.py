@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does not fit together is refused, with the numbers, and changes nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from hopsum.codec import CodecError, Context, LookupTable
+from hopsum.torch.codec import TorchFeedback, TorchThc, read_ranges
+from hopsum.torch.codec.kernels import DeviceTable
+
+CONTEXT = Context(1, 2, 0)
+ELEMENTS = 2000
+
+
+@pytest.fixture
+def codec() -> TorchThc:
+    return TorchThc(4, backend="torch")
+
+
+def encoded(codec: TorchThc) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    x = torch.linspace(-1, 1, ELEMENTS)
+    own = codec.ranges(x)
+    return x, own, codec.encode(x, own, own, CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(8, dtype=torch.float64), r"not torch.float64\[8\]; flatten"),
+        (torch.zeros(2, 8), r"not torch.float32\[2, 8\]"),
+        (torch.zeros(0), r"at least one element"),
+        (torch.zeros(8)[::2], "not contiguous"),
+        (torch.zeros(8, device="meta"), "on meta, the codec on cpu"),
+    ],
+)
+def test_vectors(codec: TorchThc, x: torch.Tensor, message: str) -> None:
+    with pytest.raises(CodecError, match=message):
+        codec.ranges(x)
+    with pytest.raises(CodecError, match=message):
+        codec.encode(x, torch.ones(1), torch.ones(1), CONTEXT)
+
+
+def test_ranges_that_do_not_fit(codec: TorchThc) -> None:
+    x, own, _ = encoded(codec)
+    with pytest.raises(CodecError, match=r"own ranges: expected torch.float32\[2\], got torch.float32\[1\]"):
+        codec.encode(x, own[:1], own, CONTEXT)
+    with pytest.raises(CodecError, match=r"shared ranges: 1 of 2 blocks are not finite, the first is block 1: skip"):
+        codec.encode(x, own, torch.tensor([1.0, torch.inf]), CONTEXT)
+    with pytest.raises(CodecError, match=r"own ranges: 1 of 2 blocks"):
+        codec.encode(x, torch.tensor([torch.inf, 1.0]), own, CONTEXT)
+    with pytest.raises(CodecError, match=r"ranges of 2 blocks: expected uint8\[1, 1024\]"):
+        read_ranges(torch.zeros((2, 1024), dtype=torch.uint8), 2)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e38])
+def test_a_block_that_must_not_be_summed_has_an_infinite_range(codec: TorchThc, bad: float) -> None:
+    x = torch.ones(ELEMENTS)
+    x[1500] = bad
+    assert codec.ranges(x).isinf().tolist() == [False, True]
+
+
+def test_results_that_do_not_fit(codec: TorchThc) -> None:
+    _, own, _ = encoded(codec)
+    results = torch.zeros((2, 1024), dtype=torch.uint8)
+    everybody = torch.full((2,), 15)
+
+    def refused(message: str, *, sums: Any = results, contributors: Any = everybody) -> None:
+        with pytest.raises(CodecError, match=message):
+            codec.decode(sums, contributors, own, ELEMENTS, CONTEXT)
+
+    refused(r"results: expected torch.uint8\[2, 1024\], got torch.uint8\[1, 1024\]", sums=results[:1])
+    refused(r"results: strides", sums=torch.zeros((1024, 2), dtype=torch.uint8).T)
+    refused(r"chunk 1: contributors 0x0 of a job of 4 workers", contributors=torch.tensor([1, 0]))
+    refused(r"chunk 0: contributors 0x10 of a job of 4", contributors=torch.tensor([16, 1]))
+    refused(r"chunk 1: contributors 0x8000000000000001 of", contributors=torch.tensor([1, -(1 << 63) + 1]))
+
+
+def test_sums_that_the_table_cannot_make(backend: str) -> None:
+    codec = TorchThc(4, backend=backend)
+    _, own, _ = encoded(codec)
+    granularity = codec.table.granularity
+    for lane in (0, 1, 517, 900, 975):
+        results = torch.full((2, 1024), granularity, dtype=torch.uint8)
+        codec.decode(results, torch.tensor([3, 4]), own, ELEMENTS, CONTEXT)
+        results[1, lane] += 1
+        message = rf"chunk 1: a lane of {granularity + 1} from 1 workers, but the table ends at {granularity}"
+        with pytest.raises(CodecError, match=message):
+            codec.decode(results, torch.tensor([3, 4]), own, ELEMENTS, CONTEXT)
+
+
+def test_codecs_that_cannot_be_made() -> None:
+    with pytest.raises(CodecError, match="0 workers"):
+        TorchThc(0)
+    with pytest.raises(CodecError, match=r"8 workers \* granularity 127 = 1016 overflows a lane"):
+        TorchThc(8, table=LookupTable((*range(15), 127), 1e-3))
+    with pytest.raises(CodecError, match=r"truncation at 0.00125 standard deviations: at least 0.25"):
+        TorchThc(2, table=LookupTable((*range(15), 16), 0.999))
+    with pytest.raises(CodecError, match="torch backend 'cupy': one of auto, torch, triton"):
+        TorchThc(2, backend="cupy")
+    with pytest.raises(CodecError, match="device cuda:77: torch cannot use it"):
+        TorchThc(2, device="cuda:77")
+    for values in ((*range(16), 20), (*range(15), 128)):
+        with pytest.raises(CodecError, match=f"{len(values)} values up to {values[-1]}: .* at most 16 values up to 127"):
+            DeviceTable.of(values, 3.0, torch.device("cpu"))
+
+
+def test_a_short_table_is_padded_with_its_last_value() -> None:
+    assert DeviceTable.of((0, 1, 3, 7), 2.0, torch.device("cpu")).values.tolist() == [0, 1, 3, *[7] * 13]
+
+
+def test_feedback_that_is_busy_or_of_another_vector(codec: TorchThc) -> None:
+    feedback = TorchFeedback(ELEMENTS)
+    x, own, payloads = encoded(codec)
+    with pytest.raises(CodecError, match="no vector was compensated"):
+        feedback.settle(codec, payloads, own, CONTEXT)
+    with pytest.raises(CodecError, match="vector of 10 elements for an error feedback of 2000"):
+        feedback.compensate(codec, torch.zeros(10))
+    feedback.compensate(codec, x)
+    with pytest.raises(CodecError, match="neither settled nor withdrawn"):
+        feedback.compensate(codec, x)
+    with pytest.raises(CodecError, match="payloads: expected"):
+        feedback.settle(codec, payloads[:1], own, CONTEXT)
+    assert torch.equal(feedback.pending, x)
+    feedback.withdraw()
+    assert not feedback.residual.any()
+    feedback.compensate(codec, x)
+    feedback.settle(codec, None, own, CONTEXT)
+    assert torch.equal(feedback.residual, x)
+
+
+def test_triton_is_not_imported_without_need() -> None:
+    code = (
+        "import sys; from hopsum.torch.codec import TorchThc; TorchThc(4, device='cpu');"
+        "sys.exit('triton' in sys.modules and 'imported')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

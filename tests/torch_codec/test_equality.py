@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors give the bytes that numpy gives, in plain operations and in the Triton kernels."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from hopsum.codec import Context, ErrorFeedback, LookupTable
+from hopsum.codec.backends import load_kernels
+from hopsum.codec.backends.reference import NumpyKernels
+from hopsum.codec.ranges import SharedRanges
+from hopsum.codec.ranges import pack_ranges as pack_numpy
+from hopsum.codec.ranges import read_ranges as read_numpy
+from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.thc import Thc
+from hopsum.torch.codec import TorchFeedback, TorchThc, pack_ranges, read_ranges
+from hopsum.torch.codec.kernels import DeviceTable
+
+Floats = NDArray[np.float32]
+CPU = torch.device("cpu")
+ODD_TABLES = [(0, *range(1, 15), 127), (*range(15), 16), (*range(0, 120, 8), 127)]
+SHIFTS = "shifts" in inspect.signature(NumpyKernels.thc_encode).parameters
+"""Whether numpy clips blocks beyond their range coordinate by coordinate, as tensors do."""
+
+
+def vector(elements: int, seed: int = 1) -> Floats:
+    """Heavy tails over six orders of magnitude, a spike, zeros of both signs, and values half way between integers."""
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_t(3, elements) * np.logspace(-3, 3, elements)).astype(np.float32)
+    x[: elements // 8] = 0.0
+    x[elements // 16 : elements // 8] = -0.0
+    x[0] = 3.0
+    return x
+
+
+def pair(workers: int, backend: str, table: LookupTable | None = None) -> tuple[Thc, TorchThc]:
+    numpy = Thc(workers, table=table, kernels=load_kernels("numpy"))
+    return numpy, TorchThc(workers, table=table, backend=backend)
+
+
+def compare_phases(numpy: Thc, tensors: TorchThc, x: Floats, context: Context, stretch: float) -> None:
+    own, own_tensor = numpy.ranges(x), tensors.ranges(torch.from_numpy(x))
+    assert own_tensor.numpy().tobytes() == own.tobytes()
+    values = own.view(np.float32) * np.float32(stretch)
+    shared, shared_tensor = SharedRanges(values), torch.from_numpy(values)
+    payloads = numpy.encode(x, own, shared, context)
+    found = tensors.encode(torch.from_numpy(x), own_tensor, shared_tensor, context)
+    np.testing.assert_array_equal(found.numpy(), payloads)
+    results, contributors = simulate_switch(numpy.op, [payloads] * numpy.workers, numpy.lookup)
+    mean = numpy.decode(results, contributors, shared, x.size, context)
+    everybody = torch.from_numpy(contributors.astype(np.int64))
+    decoded = tensors.decode(torch.from_numpy(results), everybody, shared_tensor, x.size, context)
+    assert decoded.numpy().tobytes() == mean.tobytes()
+    contribution = numpy.contribution(payloads, shared, x.size, context)
+    assert tensors.contribution(found, shared_tensor, x.size, context).numpy().tobytes() == contribution.tobytes()
+
+
+@pytest.mark.parametrize("elements", [1, 1023, 1024, 5 * 1024 + 7])
+@pytest.mark.parametrize("workers", [1, 4, 8, 17])
+def test_equals_numpy(backend: str, workers: int, elements: int) -> None:
+    """Tables of all four have other granularities; 1 and 4 workers rotate in int32, 8 and 17 in float32."""
+    numpy, tensors = pair(workers, backend)
+    context = Context(seed=-(1 << 69) + elements, step=1 << 40, rank=workers - 1)
+    compare_phases(numpy, tensors, vector(elements), context, 1.7)
+
+
+@pytest.mark.parametrize("values", ODD_TABLES)
+def test_equals_numpy_for_odd_tables(backend: str, values: tuple[int, ...]) -> None:
+    numpy, tensors = pair(2, backend, LookupTable(values, 1e-3))
+    compare_phases(numpy, tensors, vector(3000), Context(1, 2, 0), 1.0)
+
+
+@pytest.mark.parametrize("scale", [1e-42, 1e-31, 1e-30, 1e30, 1e31])
+def test_equals_numpy_at_the_ends_of_float32(backend: str, scale: float) -> None:
+    numpy, tensors = pair(8, backend)
+    compare_phases(numpy, tensors, (vector(2500) * np.float32(scale)).astype(np.float32), Context(1, 2, 0), 1.0)
+
+
+@pytest.mark.skipif(not SHIFTS, reason="this numpy codec shrinks such blocks instead")
+@pytest.mark.parametrize("workers", [1, 8])
+@pytest.mark.parametrize("stretch", [0.5, 0.3, 1e-3, 1e-12])
+def test_equals_numpy_for_ranges_that_came_too_late(backend: str, workers: int, stretch: float) -> None:
+    numpy, tensors = pair(workers, backend)
+    compare_phases(numpy, tensors, vector(4096), Context(7, 8, 0), stretch)
+
+
+@pytest.mark.parametrize("workers", [4, 8])
+def test_a_block_that_one_coordinate_holds_is_exact(backend: str, workers: int) -> None:
+    """The largest sums there are: all of a block's energy in one coordinate after the rotation, or before it."""
+    numpy, tensors = pair(workers, backend)
+    context = Context(3, 4, 0)
+    delta = np.zeros(4 * 1024, np.float32)
+    delta[[0, 1029, 2048 + 999, 4095]] = (1.0, -1.0, 1e20, -1e-20)
+    compare_phases(numpy, tensors, delta, context, 1.0)
+    lanes = np.zeros((2, 1024), np.uint8)
+    lanes[0, 700] = numpy.table.granularity
+    counts, ones = np.array([1, 1], np.uint64), np.ones(2, np.float32)
+    pattern = numpy.decode(lanes, counts, SharedRanges(ones), 2048, context)
+    compare_phases(numpy, tensors, np.ascontiguousarray(pattern), context, 1.0)
+
+
+def test_error_feedback_equals_numpy(backend: str) -> None:
+    """Residuals of four steps, with blocks that miss their sum."""
+    numpy, tensors = pair(8, backend)
+    elements = 3 * 1024 + 100
+    right, found = ErrorFeedback(elements), TorchFeedback(elements)
+    for step in range(4):
+        x = vector(elements, seed=step)
+        context = Context(5, step, 2)
+        included = np.array([True, step == 0, step != 2, step != 3])
+        pending = right.compensate(x)
+        own_tensor = found.compensate(tensors, torch.from_numpy(x))
+        own = numpy.ranges(pending)
+        assert own_tensor.numpy().tobytes() == own.tobytes()
+        shared = torch.from_numpy(own.view(np.float32).copy())
+        payloads = tensors.encode(found.pending, own_tensor, shared, context)
+        sent = numpy.encode(pending, own, SharedRanges(shared.numpy()), context)
+        delivered = numpy.contribution(sent, SharedRanges(shared.numpy()), elements, context, included)
+        right.settle(delivered)
+        found.settle(tensors, payloads, shared, context, torch.from_numpy(included))
+        assert found.residual.numpy().tobytes() == right.residual.tobytes()
+
+
+def test_range_payloads_equal_numpy() -> None:
+    own = np.abs(vector(700)).astype(np.float32)
+    own[5] = np.inf
+    payloads = pack_numpy(own.view(np.uint32))
+    np.testing.assert_array_equal(pack_ranges(torch.from_numpy(own)).numpy(), payloads)
+    payloads[0, 40:44] = 0xFF
+    right = read_numpy(payloads, 700).values
+    assert read_ranges(torch.from_numpy(payloads), 700).numpy().tobytes() == right.tobytes()
+
+
+def test_cells_are_the_neighbours_of_the_table() -> None:
+    """Each cell's word against a search in the table, and 127 at most in its fields."""
+    for values in ODD_TABLES:
+        cells = DeviceTable.of(values, 3.0, CPU).cells.tolist()
+        for position in range(values[-1]):
+            code = max(z for z in range(16) if values[z] <= position)
+            word = (0x4B00 + values[code + 1]) << 16 | (code + 1) << 8 | values[code + 1] - values[code]
+            assert cells[position] == word
+        assert cells[values[-1]] == cells[values[-1] - 1]
