@@ -106,7 +106,9 @@ def test_codecs_that_cannot_be_made() -> None:
     with pytest.raises(CodecError, match="device cuda:77: torch cannot use it"):
         TorchThc(2, device="cuda:77")
     for values in ((*range(16), 20), (*range(15), 128)):
-        with pytest.raises(CodecError, match=f"{len(values)} values up to {values[-1]}: .* at most 16 values up to 127"):
+        with pytest.raises(
+            CodecError, match=f"{len(values)} values up to {values[-1]}: .* at most 16 values up to 127"
+        ):
             DeviceTable.of(values, 3.0, torch.device("cpu"))
 
 

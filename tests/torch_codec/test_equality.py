@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from hopsum.codec import Context, ErrorFeedback, LookupTable
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.reference import NumpyKernels
+from hopsum.codec.hashing import ROTATION, block_keys, derive_key, lane_bits
 from hopsum.codec.ranges import SharedRanges
 from hopsum.codec.ranges import pack_ranges as pack_numpy
 from hopsum.codec.ranges import read_ranges as read_numpy
 from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.table import best_table
 from hopsum.codec.thc import Thc
 from hopsum.torch.codec import TorchFeedback, TorchThc, pack_ranges, read_ranges
 from hopsum.torch.codec.kernels import DeviceTable
@@ -63,7 +65,7 @@ def compare_phases(numpy: Thc, tensors: TorchThc, x: Floats, context: Context, s
 @pytest.mark.parametrize("elements", [1, 1023, 1024, 5 * 1024 + 7])
 @pytest.mark.parametrize("workers", [1, 4, 8, 17])
 def test_equals_numpy(backend: str, workers: int, elements: int) -> None:
-    """Tables of all four have other granularities; 1 and 4 workers rotate in int32, 8 and 17 in float32."""
+    """Tables of all four have other granularities."""
     numpy, tensors = pair(workers, backend)
     context = Context(seed=-(1 << 69) + elements, step=1 << 40, rank=workers - 1)
     compare_phases(numpy, tensors, vector(elements), context, 1.7)
@@ -89,19 +91,35 @@ def test_equals_numpy_for_ranges_that_came_too_late(backend: str, workers: int, 
     compare_phases(numpy, tensors, vector(4096), Context(7, 8, 0), stretch)
 
 
-@pytest.mark.parametrize("workers", [4, 8])
-def test_a_block_that_one_coordinate_holds_is_exact(backend: str, workers: int) -> None:
-    """The largest sums there are: all of a block's energy in one coordinate after the rotation, or before it."""
-    numpy, tensors = pair(workers, backend)
-    context = Context(3, 4, 0)
-    delta = np.zeros(4 * 1024, np.float32)
-    delta[[0, 1029, 2048 + 999, 4095]] = (1.0, -1.0, 1e20, -1e-20)
-    compare_phases(numpy, tensors, delta, context, 1.0)
-    lanes = np.zeros((2, 1024), np.uint8)
-    lanes[0, 700] = numpy.table.granularity
-    counts, ones = np.array([1, 1], np.uint64), np.ones(2, np.float32)
-    pattern = numpy.decode(lanes, counts, SharedRanges(ones), 2048, context)
-    compare_phases(numpy, tensors, np.ascontiguousarray(pattern), context, 1.0)
+def rotated(coordinates: NDArray[np.float64], context: Context) -> Floats:
+    """Vectors whose rotation is these coordinates, in H's order, float64[blocks, 1024]; flat."""
+    matrix = np.ones((1, 1))
+    while len(matrix) < 1024:
+        matrix = np.kron(np.array([[1, 1], [1, -1]]), matrix)
+    keys = block_keys(derive_key(context.seed, context.step, ROTATION), 0, len(coordinates))
+    bits = lane_bits(keys, 32)[:, None, :] >> np.arange(32, dtype=np.uint32)[None, :, None] & np.uint32(1)
+    return (coordinates @ matrix * (1.0 - 2.0 * bits.reshape(-1, 1024))).astype(np.float32).reshape(-1)
+
+
+@pytest.mark.parametrize(
+    ("values", "float32"),
+    [((*range(15), 127), False), ((*range(0, 120, 8), 127), False), ((*range(15), 72), True), (tuple(range(16)), True)],
+)
+def test_sums_beyond_float32_give_the_same_codes(backend: str, values: tuple[int, ...], float32: bool) -> None:
+    """All of a block's energy in one element, or in one or two coordinates of the rotation: the largest sums."""
+    table = LookupTable(values, 2.0**-6.75)
+    assert DeviceTable.of(values, table.bound, CPU).exact_float is float32
+    numpy, tensors = pair(1, backend, table)
+    context, rng = Context(3, 4, 0), np.random.default_rng(5)
+    delta = np.zeros((2, 1024))
+    delta[[0, 1], [0, 999]] = (1.0, -1e20)
+    pairs = np.zeros((30, 1024))
+    for stage in range(10):
+        for row in range(3):
+            first = int(rng.integers(1024))
+            pairs[3 * stage + row, [first, first ^ 1 << stage]] = (1.0, (0.0, 1.0, rng.uniform(-1, 1))[row])
+    x = np.concatenate((delta.astype(np.float32).reshape(-1), rotated(np.concatenate((delta, pairs)), context)[2048:]))
+    compare_phases(numpy, tensors, np.ascontiguousarray(x), context, 1.0)
 
 
 def test_error_feedback_equals_numpy(backend: str) -> None:
@@ -145,3 +163,9 @@ def test_cells_are_the_neighbours_of_the_table() -> None:
             word = (0x4B00 + values[code + 1]) << 16 | (code + 1) << 8 | values[code + 1] - values[code]
             assert cells[position] == word
         assert cells[values[-1]] == cells[values[-1] - 1]
+
+
+def test_the_best_tables_of_all_jobs_rotate_in_float32() -> None:
+    for workers in range(1, 18):
+        table = best_table(workers)
+        assert DeviceTable.of(table.values, table.bound, CPU).exact_float

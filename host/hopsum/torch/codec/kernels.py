@@ -21,8 +21,14 @@ MAX_GRANULARITY: Final = 127
 """Of a table: widths, codes and values have fields of a 32-bit word."""
 CELLS: Final = MAX_GRANULARITY + 1
 """Cells of a table's grid: cell i is [i, i + 1), the last one is the end of the table."""
-FLOAT_LIMIT: Final = 7.99
-"""Largest g/(2t) whose sums, 2^21 g/(2t) + 2^9 at most, float32 holds exactly."""
+FLOAT_LIMIT: Final = 14.0
+"""Largest g/(2t) for which the rotation may add in float32, to the byte.
+
+Let n be the 2-norm of v, at most 2^16 g/(2t) + 16. After k stages it is 2^(k/2) n, which bounds every value: up to
+stage 8 all are below 2^24, and exact. Let P and Q be the two values of stage 9 that make a y = P + Q or P - Q. If both
+are within 2^24, y is exact or beyond 2^24. If |P| is not, Q^2 <= 2^9 n^2 - 2^48 < (2^24 - 2^22)^2, so |y| is above
+2^22. Either way y is right, or beyond the table's end (g 2^15 < 2^22) on the right side, where it is clamped.
+"""
 _POSITION: Final = 0x4B00
 """High half of the float32 2^23, to which a position on the table's scale is added."""
 

@@ -6,10 +6,10 @@ A block lies in a warp's registers as 32 tensors ("registers") of 32 lanes. Elem
 lane e mod 32: loads are whole lines, and five stages of the transform are additions of registers. One exchange
 through the warp's shared memory makes it register e mod 32, lane e div 32, and five more stages are the transform.
 
-Sums are float32, which adds at twice the rate of int32 and is exact below 2^24; encoding with tables whose
-g/(2t) passes `FLOAT_LIMIT` takes int32 instead (EXACT_FLOAT false). Rounding to integers is adding 2^23, whose
-neighbours are integers: round half to even, like rint. Launch with enable_fp_fusion off: a fused multiply-add
-rounds once where the definition rounds twice.
+Sums are float32, which adds at twice the rate of int32 and is exact below 2^24: always so in decoding, and in
+encoding as far as it matters where g/(2t) is within `FLOAT_LIMIT` (kernels.py); other tables take int32. Rounding to
+integers is adding 2^23, whose neighbours are integers: round half to even, like rint. Launch with enable_fp_fusion
+off: a fused multiply-add rounds once where the definition rounds twice.
 
 Coordinate of register i, lane m: bits of i are m0 h b k k. Byte 256 h + 64 k + 2 m + m0 of a payload holds
 b = 0 high and b = 1 low, and is the number of the lane of random bits that both share, low and high 16 bits.
@@ -187,7 +187,9 @@ def thc_encode(
 
 
 @_jit
-def _rotate_back(v: tl.tensor, centre: tl.tensor, factor: tl.tensor, rotation: tl.tensor, block: tl.tensor, BLOCKS: tl.constexpr) -> tl.tensor:
+def _rotate_back(
+    v: tl.tensor, centre: tl.tensor, factor: tl.tensor, rotation: tl.tensor, block: tl.tensor, BLOCKS: tl.constexpr
+) -> tl.tensor:
     """Return 32 rows of elements of coordinates that are too large by `centre`, all of them.
 
     The transform of a constant is 1024 times it at element 0 and 0 elsewhere: that is all there is to subtract.
