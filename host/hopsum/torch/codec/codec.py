@@ -77,8 +77,8 @@ class TorchThc:
         if self.table.bound < MIN_BOUND:
             raise CodecError(f"truncation at {self.table.bound:.3g} standard deviations: at least {MIN_BOUND}")
         self.device = _device(device)
-        self._table = DeviceTable.of(self.table.values, self.table.bound, self.device)
-        self.lookup = tuple(self._table.values.tolist())
+        self.device_table = DeviceTable.of(self.table.values, self.table.bound, self.device)
+        self.lookup = tuple(self.device_table.values.tolist())
         self.kernels: TorchKernels = load_torch_kernels(backend, self.device)
         self.backend = self.kernels.name
         if self.device.type == "cuda" and self.backend != Twin.name:
@@ -113,12 +113,12 @@ class TorchThc:
         require_tensor(own, torch.float32, (blocks,), self.device, "own ranges")
         self._require_shared(shared, blocks)
         require_finite_ranges(own, "own ranges")
-        scales, shifts = self._scales(own, shared)
+        scales, shifts = self.scales(own, shared)
         payloads = torch.empty((blocks, _SHAPE.up_bytes), dtype=torch.uint8, device=self.device)
 
         def encode(rows: slice, part: torch.Tensor) -> None:
-            keys = _keys(context, rows.start)
-            self.kernels.thc_encode(part, scales[rows], shifts[rows], self._table, keys, payloads[rows])
+            keys = self.keys(context, rows.start)
+            self.kernels.thc_encode(part, scales[rows], shifts[rows], self.device_table, keys, payloads[rows])
 
         self.by_rows(encode, x)
         return payloads
@@ -148,13 +148,12 @@ class TorchThc:
         require_tensor(results, torch.uint8, (blocks, _SHAPE.down_bytes), self.device, "results")
         require_tensor(contributors, torch.int64, (blocks,), self.device, "contributors")
         self._require_shared(shared, blocks)
-        counts = self._counts(contributors)
-        factors = self._factors(shared, counts)
+        counts, factors = self.counts_and_factors(contributors, shared)
         out = torch.empty(elements, dtype=torch.float32, device=self.device)
         beyond = []
 
         def decode(rows: slice, part: torch.Tensor) -> None:
-            given = (results[rows], counts[rows], factors[rows], self.table.granularity, _keys(context, rows.start))
+            given = (results[rows], counts[rows], factors[rows], self.table.granularity, self.keys(context, rows.start))
             beyond.append(self.kernels.thc_decode(*given, part))
 
         self.by_rows(decode, out, write=True)
@@ -175,7 +174,9 @@ class TorchThc:
         out = torch.empty(elements, dtype=torch.float32, device=self.device)
 
         def restore(rows: slice, part: torch.Tensor) -> None:
-            self.kernels.thc_contribution(payloads[rows], factors[rows], self._table, _keys(context, rows.start), part)
+            self.kernels.thc_contribution(
+                payloads[rows], factors[rows], self.device_table, self.keys(context, rows.start), part
+            )
 
         self.by_rows(restore, out, write=True)
         return out
@@ -193,7 +194,9 @@ class TorchThc:
         factors = self.contribution_factors(payloads, shared, pending.numel(), included)
 
         def settle(rows: slice, part: torch.Tensor) -> None:
-            self.kernels.thc_settle(payloads[rows], factors[rows], self._table, _keys(context, rows.start), part)
+            self.kernels.thc_settle(
+                payloads[rows], factors[rows], self.device_table, self.keys(context, rows.start), part
+            )
 
         self.by_rows(settle, pending, write=True)
 
@@ -253,7 +256,18 @@ class TorchThc:
             f"ends at {self.table.granularity}: the switch has another table than this codec"
         )
 
-    def _scales(self, own: torch.Tensor, shared: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    @staticmethod
+    def keys(context: Context, first: int) -> BlockKeys:
+        """Return the keys of a run of blocks."""
+        rotation = derive_key(context.seed, context.step, ROTATION)
+        return BlockKeys(rotation, derive_key(context.seed, context.step, ROUNDING, context.rank), first)
+
+    def counts_and_factors(self, contributors: torch.Tensor, shared: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the number of workers in each sum, int32[blocks], and what its integers are multiplied with."""
+        counts = self._counts(contributors)
+        return counts, self._factors(shared, counts)
+
+    def scales(self, own: torch.Tensor, shared: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what elements are multiplied with, 0 where the shared range is zero, and shifts of blocks beyond it.
 
         The shift k is the least with own <= shared 2^k, in float64 as in numpy.
@@ -291,11 +305,6 @@ def _padded(rest: torch.Tensor) -> torch.Tensor:
     return row
 
 
-def _keys(context: Context, first: int) -> BlockKeys:
-    rotation = derive_key(context.seed, context.step, ROTATION)
-    return BlockKeys(rotation, derive_key(context.seed, context.step, ROUNDING, context.rank), first)
-
-
 def _self_check(codec: TorchThc, twin: TorchThc) -> None:
     """Compare a codec with the twin on five blocks and a bit: a wrong kernel would split the replicas of a job."""
     elements = 5 * THC_BLOCK + 5
@@ -318,7 +327,7 @@ def _phases(codec: TorchThc, x: torch.Tensor, context: Context) -> dict[str, tor
     shared[0] /= 4
     payloads = codec.encode(x, own, shared, context)
     lanes = torch.empty((len(own), THC_BLOCK), dtype=torch.uint8, device=codec.device)
-    Twin().thc_lookup(payloads, codec._table, lanes)
+    Twin().thc_lookup(payloads, codec.device_table, lanes)
     everybody = torch.full((len(own),), (1 << codec.workers) - 1, dtype=torch.int64, device=codec.device)
     settled = x.clone()
     codec.settle(payloads, shared, context, settled)

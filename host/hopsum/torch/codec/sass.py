@@ -171,9 +171,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table, or one JSON object with --json."""
     parser = argparse.ArgumentParser(prog="python -m hopsum.torch.codec.sass", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    names = [variant.name for variant in VARIANTS]
+    parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
     options = parser.parse_args(arguments)
     try:
-        reports = [inspect(variant) for variant in VARIANTS]
+        reports = [inspect(variant) for variant in VARIANTS if variant.name in (options.only or names)]
     except CodecError as error:
         parser.error(str(error))
     if options.json:

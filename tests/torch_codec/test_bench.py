@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark runs on any machine, says what it measured on, and measures nothing that is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from hopsum.torch.codec import TorchThc, bench
+
+SMALL = ["--device", "cpu", "--elements", "4096", "--runs", "5"]
+
+
+def test_json_has_every_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main([*SMALL, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["elements"], report["backend"], report["runs"]) == (4096, "torch", 5)
+    assert set(report["phases"]) >= {"kernel encode", "kernel decode", "codec with error feedback"}
+    for phase in report["phases"].values():
+        assert 0 < phase["elements_per_s_min"] <= phase["elements_per_s"] <= phase["elements_per_s_max"]
+        assert phase["share_of_copy"] == pytest.approx(phase["bytes_per_s"] / phase["copy_bytes_per_s"])
+
+
+def test_a_codec_whose_sample_differs_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encode = TorchThc.encode
+
+    def wrong(*arguments: torch.Tensor) -> torch.Tensor:
+        payloads = encode(*arguments)  # type: ignore[arg-type]
+        payloads[0, 100] ^= 1
+        return payloads
+
+    monkeypatch.setattr(TorchThc, "encode", wrong)
+    assert bench.main(SMALL) == 1
+    assert "differs from numpy's" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--runs", "4"], ["--elements", "1000"], ["--workers", "18"], ["--backend", "no"]])
+def test_options_that_cannot_be(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench.main([*SMALL, *options])
+    assert capsys.readouterr().err.startswith("usage: python -m hopsum.torch.codec.bench")

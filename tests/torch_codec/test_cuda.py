@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels as they run on a GPU, far beyond its caches. All of it is skipped on machines without one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from hopsum.codec import Context, LookupTable
+from hopsum.codec.backends import load_kernels
+from hopsum.codec.ranges import SharedRanges
+from hopsum.codec.thc import Thc
+from hopsum.torch.codec import TorchFeedback, TorchThc
+from hopsum.torch.codec.bench import Inputs, compare_sample
+from hopsum.torch.codec.twin import Twin
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="triton interprets in this process"),
+]
+ELEMENTS = 1 << 28
+INT32_TABLE = LookupTable((*range(15), 127), 1e-3)
+
+
+@pytest.fixture
+def codec() -> Iterator[TorchThc]:
+    pytest.importorskip("triton", reason="triton is not installed")
+    yield TorchThc(8, device="cuda", backend="triton")
+    torch.cuda.empty_cache()
+
+
+def test_a_quarter_of_a_billion_elements_equal_the_twin(codec: TorchThc) -> None:
+    """First and last blocks of payloads and mean, and all ranges."""
+    inputs = Inputs.make(codec, ELEMENTS, seed=3)
+    assert compare_sample(inputs) == ""
+    assert torch.equal(Twin().root_mean_square(inputs.x.view(-1, 1024)), inputs.own)
+
+
+def test_all_codes_of_sixteen_million_elements_equal_the_twin(codec: TorchThc) -> None:
+    twin = TorchThc(8, device="cuda", backend="torch")
+    x = torch.randn(1 << 24, device="cuda")
+    own, context = codec.ranges(x), Context(1, 2, 3)
+    assert torch.equal(codec.encode(x, own, own, context), twin.encode(x, own, own, context))
+
+
+@pytest.mark.parametrize("table", [None, INT32_TABLE])
+@pytest.mark.parametrize("stretch", [0.3, 1.0, 1.7])
+def test_equals_numpy(table: LookupTable | None, stretch: float) -> None:
+    """A vector that ends within a block and within a program."""
+    codec = TorchThc(2, table=table, device="cuda", backend="triton")
+    twin = TorchThc(2, table=table, backend="torch")
+    rng = np.random.default_rng(1)
+    x = torch.from_numpy((rng.standard_t(3, 99_999) * np.logspace(-3, 3, 99_999)).astype(np.float32))
+    context, device = Context(1 << 63, 5, 1), codec.device
+    own = twin.ranges(x)
+    assert torch.equal(codec.ranges(x.to(device)).cpu(), own)
+    shared = own * stretch
+    payloads = twin.encode(x, own, shared, context)
+    assert torch.equal(codec.encode(x.to(device), own.to(device), shared.to(device), context).cpu(), payloads)
+    settled, right = x.to(device), x.clone()
+    codec.settle(payloads.to(device), shared.to(device), context, settled)
+    twin.settle(payloads, shared, context, right)
+    assert settled.cpu().numpy().tobytes() == right.numpy().tobytes()
+    if stretch >= 1:
+        numpy = Thc(2, table=table, kernels=load_kernels("numpy"))
+        bits = own.numpy().view(np.uint32)
+        np.testing.assert_array_equal(numpy.encode(x.numpy(), bits, SharedRanges(shared.numpy()), context), payloads)
+
+
+def test_error_feedback_keeps_what_is_not_delivered(codec: TorchThc) -> None:
+    x = torch.randn(1 << 20, device="cuda")
+    feedback = TorchFeedback(x.numel(), "cuda")
+    for step in range(3):
+        context, before = Context(1, step, 0), feedback.residual.clone()
+        own = feedback.compensate(codec, x)
+        payloads = codec.encode(feedback.pending, own, own, context)
+        feedback.settle(codec, payloads, own, context)
+        delivered = codec.contribution(payloads, own, x.numel(), context)
+        assert torch.equal(feedback.residual, (x + before) - delivered)
