@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -153,15 +154,17 @@ def test_range_payloads_equal_numpy() -> None:
     assert read_ranges(torch.from_numpy(payloads), 700).numpy().tobytes() == right.tobytes()
 
 
-def test_cells_are_the_neighbours_of_the_table() -> None:
-    """Each cell's word against a search in the table, and 127 at most in its fields."""
+def test_cells_give_the_code_of_every_position() -> None:
+    """At both ends of each cell, with random bits below, at and above what rounds up."""
     for values in ODD_TABLES:
         cells = DeviceTable.of(values, 3.0, CPU).cells.tolist()
-        for position in range(values[-1]):
-            code = max(z for z in range(16) if values[z] <= position)
-            word = (0x4B00 + values[code + 1]) << 16 | (code + 1) << 8 | values[code + 1] - values[code]
-            assert cells[position] == word
-        assert cells[values[-1]] == cells[values[-1] - 1]
+        for cell in range(128):
+            for q in (cell << 16, (cell << 16) + 12345, (cell + 1 << 16) - 1):
+                for u in (0, 1, 777, 65535):
+                    reached = [q + u * (high - low) >= high << 16 for low, high in pairwise(values)]
+                    width = cells[cell] & 0xFF
+                    found = (0x3F800000 + q + (u + 1) * width - cells[cell] & 0xFFFFFFFF) >> 28
+                    assert found == sum(reached), (values, q, u)
 
 
 def test_the_best_tables_of_all_jobs_rotate_in_float32() -> None:

@@ -19,8 +19,8 @@ from hopsum.codec.base import CodecError
 MAX_ENTRIES: Final = 16
 MAX_GRANULARITY: Final = 127
 """Of a table: widths, codes and values have fields of a 32-bit word."""
-CELLS: Final = MAX_GRANULARITY + 1
-"""Cells of a table's grid: cell i is [i, i + 1), the last one is the end of the table."""
+CELLS: Final = MAX_GRANULARITY + 2
+"""Cells of a table's grid: cell i is [i, i + 1); from the table's end on they stand for the end."""
 FLOAT_LIMIT: Final = 14.0
 """Largest g/(2t) for which the rotation may add in float32, to the byte.
 
@@ -29,8 +29,8 @@ stage 8 all are below 2^24, and exact. Let P and Q be the two values of stage 9 
 are within 2^24, y is exact or beyond 2^24. If |P| is not, Q^2 <= 2^9 n^2 - 2^48 < (2^24 - 2^22)^2, so |y| is above
 2^22. Either way y is right, or beyond the table's end (g 2^15 < 2^22) on the right side, where it is clamped.
 """
-_POSITION: Final = 0x4B00
-"""High half of the float32 2^23, to which a position on the table's scale is added."""
+POSITION: Final = 0x3F800000
+"""Bits of the float32 1: a position on the table's scale, 16 bits after the point, is added to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,12 @@ class DeviceTable:
     doubled: torch.Tensor
     """float32[16]: twice the values"""
     cells: torch.Tensor
-    """int32[128]: (0x4B00 + upper) << 16 | code of upper << 8 | upper - lower, of the neighbours of each cell"""
+    """int32[129], by cell, modulo 2^32: POSITION + upper 2^16 + width - (code of upper) 2^28
+
+    Upper is the table's value above the cell, width its distance to the one below. For a position q in the cell and
+    random bits u, POSITION + q + (u + 1) width - cell = (code of upper) 2^28 + (q + u width - upper 2^16), whose
+    highest 4 bits are the code: that of upper, less one if the bracket is negative.
+    """
 
     @classmethod
     def of(cls, values: tuple[int, ...], bound: float, device: torch.device) -> DeviceTable:
@@ -66,18 +71,25 @@ class DeviceTable:
             )
         padded = values + (granularity,) * (MAX_ENTRIES - len(values))
         words = [
-            (_POSITION + upper) << 16 | code << 8 | upper - lower
+            POSITION + (upper << 16) + upper - lower - (code << 28)
             for code, (lower, upper) in enumerate(pairwise(values), start=1)
             for _ in range(lower, upper)
         ]
-        words += [words[-1]] * (CELLS - len(words))
+        end = POSITION + (granularity << 16) - (len(values) - 1 << 28)
+        words += [end] * (CELLS - len(words))
         return cls(
             granularity,
             granularity / (2 * bound) <= FLOAT_LIMIT,
             torch.tensor(padded, dtype=torch.uint8, device=device),
             torch.tensor(padded, dtype=torch.float32, device=device) * 2,
-            torch.tensor(words, dtype=torch.int32, device=device),
+            torch.tensor([as_signed(word, 32) for word in words], dtype=torch.int32, device=device),
         )
+
+
+def as_signed(value: int, bits: int = 64) -> int:
+    """Return the integer of `bits` bits, two's complement, that is equal to value modulo 2^bits."""
+    value &= (1 << bits) - 1
+    return value - (value >> (bits - 1) << bits)
 
 
 class TorchKernels(Protocol):

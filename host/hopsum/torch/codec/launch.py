@@ -16,8 +16,7 @@ from typing import Any, Final
 import torch
 
 from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys
-from hopsum.torch.codec.kernels import DeviceTable
-from hopsum.torch.codec.twin import as_signed
+from hopsum.torch.codec.kernels import DeviceTable, as_signed
 
 WARPS: Final = 4
 """Of a program, each with a block of its own."""

@@ -121,40 +121,40 @@ def _round(scaled: tl.tensor, EXACT_FLOAT: tl.constexpr) -> tl.tensor:
 
 @_jit
 def _position(y: tl.tensor, shift: tl.tensor, granularity: tl.tensor, EXACT_FLOAT: tl.constexpr) -> tl.tensor:
-    """Return 0x4B000000 + q, the bits of the float32 2^23 + q, as int32."""
+    """Return 0x3F800000 + q, the bits of the float32 1 + q 2^-23, as int32; q past the table's end may be larger."""
     if EXACT_FLOAT:
-        power = ((shift + 127) << 23).to(tl.float32, bitcast=True)
-        q = tl.fma(y, power, 8388608.0 + (granularity << 15).to(tl.float32))  # exact where it is not clamped
-        q = tl.minimum(tl.maximum(q, 8388608.0), 8388608.0 + (granularity << 16).to(tl.float32))
-        bits = q.to(tl.int32, bitcast=True)
+        power = ((shift + 104) << 23).to(tl.float32, bitcast=True)
+        q = tl.fma(y, power, (granularity << 15).to(tl.float32) * (1.0 / 8388608.0))  # exact between 0 and 1
+        bits = (tl.clamp(q, 0.0, 1.0) + 1.0).to(tl.int32, bitcast=True)
     else:
         most = ((granularity << 15) >> shift) + 1
         q = (tl.minimum(tl.maximum(y, -most), most) << shift) + (granularity << 15)
-        bits = tl.minimum(tl.maximum(q, 0), granularity << 16) + 0x4B000000
+        bits = tl.minimum(tl.maximum(q, 0), granularity << 16) + 0x3F800000
     return bits
 
 
 @_jit
-def _code(bits: tl.tensor, u: tl.tensor, cells_ptr: tl.tensor) -> tl.tensor:
-    """Round to the table: cells are those of a DeviceTable."""
-    cell = tl.load(cells_ptr + ((bits >> 16).to(tl.uint32) - 0x4B00))
-    missing = (bits + u * (cell & 0xFF) - (cell & 0x7FFF0000)) >> 31
-    return ((cell >> 8) & 0xFF) + missing
+def _add_code(codes: tl.tensor, bits: tl.tensor, u: tl.tensor, cells_ptr: tl.tensor) -> tl.tensor:
+    """Append a code to codes, uint32: the highest 4 bits of q + u width - upper 2^16 + (code of upper) 2^28."""
+    cell = tl.load(cells_ptr + ((bits >> 16).to(tl.uint32) - 0x3F80))
+    width = cell & 0xFF
+    difference = bits + u * width + width - cell
+    return (codes << 4) | (difference.to(tl.uint32, bitcast=True) >> 28)
 
 
 @_jit
-def _byte(
-    v: tl.tensor, keys: tl.tensor, shift: tl.tensor, granularity: tl.tensor, cells_ptr: tl.tensor,
+def _add_byte(
+    codes: tl.tensor, v: tl.tensor, keys: tl.tensor, shift: tl.tensor, granularity: tl.tensor, cells_ptr: tl.tensor,
     byte: tl.constexpr, EXACT_FLOAT: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return the payload's bytes of lanes of m: `byte` is 256 h + 64 k + m0."""
+    """Append the payload's bytes of lanes of m: `byte` is 256 h + 64 k + m0."""
     first: tl.constexpr = 16 * (byte & 1) + 8 * (byte >> 8) + ((byte >> 6) & 3)
     lane = tl.arange(0, 32)[None, :].to(tl.uint32) * 2 + byte
     bits = _lane_bits(lane, keys[0], keys[1])
     high = _position(v[first], shift, granularity, EXACT_FLOAT)
     low = _position(v[first + 4], shift, granularity, EXACT_FLOAT)
-    high = _code(high, (bits & 0xFFFF).to(tl.int32), cells_ptr)
-    return high * 16 + _code(low, (bits >> 16).to(tl.int32), cells_ptr)
+    codes = _add_code(codes, high, (bits & 0xFFFF).to(tl.int32), cells_ptr)
+    return _add_code(codes, low, (bits >> 16).to(tl.int32), cells_ptr)
 
 
 @_kernel
@@ -181,9 +181,10 @@ def thc_encode(
     shift = tl.load(shifts_ptr + block)
     out_ptrs = out_ptr + (block * 256 + lane)
     for group in tl.static_range(8):
-        even = _byte(v, keys, shift, granularity, cells_ptr, 64 * group, EXACT_FLOAT)
-        odd = _byte(v, keys, shift, granularity, cells_ptr, 64 * group + 1, EXACT_FLOAT)
-        tl.store(out_ptrs + 32 * group, (odd * 256 + even).to(tl.uint16))
+        codes = tl.zeros((BLOCKS, 32), tl.uint32)
+        codes = _add_byte(codes, v, keys, shift, granularity, cells_ptr, 64 * group + 1, EXACT_FLOAT)
+        codes = _add_byte(codes, v, keys, shift, granularity, cells_ptr, 64 * group, EXACT_FLOAT)
+        tl.store(out_ptrs + 32 * group, codes.to(tl.uint16))
 
 
 @_jit

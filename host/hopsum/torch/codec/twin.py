@@ -15,7 +15,7 @@ import torch
 
 from hopsum.codec.backends.kernels import FRACTION_BITS, THC_BLOCK, BlockKeys
 from hopsum.codec.hashing import LANE_FIRST, LANE_SECOND, LANE_STRIDE
-from hopsum.torch.codec.kernels import DeviceTable
+from hopsum.torch.codec.kernels import POSITION, DeviceTable, as_signed
 
 _CPU_RUN_BLOCKS: Final = 256
 _DEVICE_RUN_BLOCKS: Final = 16384
@@ -65,9 +65,9 @@ class Twin:
             q = torch.maximum(torch.minimum(_to_wire(_hadamard(v)), most), -most) << shift
             q = q.add_(top >> 1).clamp_(0, top)
             cell = table.cells[(q >> FRACTION_BITS).long()]
-            q += _fractions(keys, run, x.device) * (cell & 0xFF)
-            upper = (cell & 0x7F0000) >> FRACTION_BITS
-            codes = ((cell >> 8) & 0xFF) - (q < upper << FRACTION_BITS).to(torch.int32)
+            width = cell & 0xFF
+            codes = q + _fractions(keys, run, x.device) * width + (width + POSITION - cell)
+            codes = _right(codes, 28)
             out[run] = _pack(codes.to(torch.uint8))
 
     def thc_lookup(self, payloads: torch.Tensor, table: DeviceTable, out: torch.Tensor) -> None:
@@ -125,12 +125,6 @@ def _runs(rows: torch.Tensor) -> Iterator[slice]:
     step = _CPU_RUN_BLOCKS if rows.device.type == "cpu" else _DEVICE_RUN_BLOCKS
     for start in range(0, blocks, step):
         yield slice(start, min(start + step, blocks))
-
-
-def as_signed(value: int, bits: int = 64) -> int:
-    """Return the integer of `bits` bits, two's complement, that is equal to value modulo 2^bits."""
-    value &= (1 << bits) - 1
-    return value - (value >> (bits - 1) << bits)
 
 
 def _block_keys(key: int, run: slice, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
