@@ -85,7 +85,7 @@ def test_sums_that_the_table_cannot_make(backend: str) -> None:
     codec = TorchThc(4, backend=backend)
     _, own, _ = encoded(codec)
     granularity = codec.table.granularity
-    for lane in (0, 1, 517, 900, 975):
+    for lane in (0, 517, 975):
         results = torch.full((2, 1024), granularity, dtype=torch.uint8)
         codec.decode(results, torch.tensor([3, 4]), own, ELEMENTS, CONTEXT)
         results[1, lane] += 1
@@ -99,8 +99,8 @@ def test_codecs_that_cannot_be_made() -> None:
         TorchThc(0)
     with pytest.raises(CodecError, match=r"8 workers \* granularity 127 = 1016 overflows a lane"):
         TorchThc(8, table=LookupTable((*range(15), 127), 1e-3))
-    with pytest.raises(CodecError, match=r"truncation at 0.00125 standard deviations: at least 0.25"):
-        TorchThc(2, table=LookupTable((*range(15), 16), 0.999))
+    with pytest.raises(CodecError, match=r"truncation at 0.126 standard deviations: at least 0.25"):
+        TorchThc(2, table=LookupTable((*range(15), 16), 0.9))
     with pytest.raises(CodecError, match="torch backend 'cupy': one of auto, torch, triton"):
         TorchThc(2, backend="cupy")
     with pytest.raises(CodecError, match="device cuda:77: torch cannot use it"):

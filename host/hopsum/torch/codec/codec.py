@@ -20,21 +20,17 @@ from typing import Final
 
 import torch
 
-from hopsum.codec.backends.kernels import INPUT_BITS, THC_BLOCK, BlockKeys
+from hopsum.codec.backends.kernels import INPUT_BITS, MAX_SHIFT, THC_BLOCK, BlockKeys
 from hopsum.codec.base import CodecError, Context, blocks_of, require_workers
+from hopsum.codec.coded import HUGE, MIN_BOUND, TINY
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
 from hopsum.codec.table import LookupTable, best_table
-from hopsum.codec.thc import HUGE, TINY
 from hopsum.torch.codec.checks import require_finite_ranges, require_tensor, require_vector
 from hopsum.torch.codec.kernels import DeviceTable, TorchKernels, load_torch_kernels
 from hopsum.torch.codec.twin import Twin
 from hopsum.wire import Op
 from hopsum.wire.payload import SHAPES
 
-MAX_SHIFT: Final = 23
-"""Of a block that exceeds its range: by then every coordinate that is not 0 is at the table's end."""
-MIN_BOUND: Final = 0.25
-"""Of the truncation, in standard deviations: 32 bits are enough for the rotation."""
 _SHAPE: Final = SHAPES[Op.LOOKUP_ADD8]
 _LANE_MAX: Final = 255
 
