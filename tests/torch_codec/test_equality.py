@@ -21,6 +21,7 @@ from hopsum.codec.table import best_table
 from hopsum.codec.thc import Thc
 from hopsum.torch.codec import TorchFeedback, TorchThc, pack_ranges, read_ranges
 from hopsum.torch.codec.kernels import FLOAT_LIMIT, DeviceTable
+from hopsum.torch.codec.launch import TritonKernels
 
 Floats = NDArray[np.float32]
 CPU = torch.device("cpu")
@@ -114,6 +115,15 @@ def test_sums_beyond_float32_give_the_same_codes(backend: str, values: tuple[int
         pairs[stage, [first, first ^ 1 << stage]] = (1.0, (0.0, 1.0, rng.uniform(-1, 1))[stage % 3])
     x = np.concatenate((delta.astype(np.float32).reshape(-1), rotated(np.concatenate((delta, pairs)), context)[2048:]))
     compare_phases(numpy, tensors, np.ascontiguousarray(x), context, 1.0)
+
+
+@pytest.mark.parametrize("warps", [1, 8])
+def test_warps_of_a_program_change_no_byte(backend: str, warps: int) -> None:
+    if backend != "triton":
+        pytest.skip("only Triton's kernels have warps")
+    numpy, tensors = pair(8, backend)
+    tensors.kernels = TritonKernels(warps)
+    compare_phases(numpy, tensors, vector(3 * 1024), Context(1, 2, 0), 1.0)
 
 
 def test_error_feedback_equals_numpy(backend: str) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -27,9 +28,11 @@ def kernels() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize(("name", "instructions", "fused"), [("encode, float32", 48, 32), ("settle", 32, 0)])
 def test_kernels_compile_for_sm90(kernels: dict[str, dict[str, Any]], name: str, instructions: int, fused: int) -> None:
-    """In registers, without waiting for other warps, and with no multiply-add but the 32 whose product is exact."""
+    """In registers, without waiting for other warps, with subnormal numbers, and no inexact multiply-add."""
     kernel = kernels[name]
-    assert (kernel["spilled_bytes"], kernel["barriers"], kernel["fused"]) == (0, 0, fused)
+    assert (kernel["spilled_bytes"], kernel["flushing"], kernel["fused"]) == (0, 0, fused)
+    if tuple(map(int, version("triton").split(".")[:2])) >= (3, 9):
+        assert kernel["barriers"] == 0
     assert kernel["registers"] <= 96
     assert 10 < kernel["instructions"] <= instructions
 

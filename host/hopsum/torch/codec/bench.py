@@ -33,6 +33,7 @@ from hopsum.codec.ranges import SharedRanges
 from hopsum.codec.thc import Thc
 from hopsum.torch.codec.codec import TorchThc
 from hopsum.torch.codec.feedback import TorchFeedback
+from hopsum.torch.codec.launch import WARPS, TritonKernels
 from hopsum.torch.codec.twin import Twin
 
 CUDA_ELEMENTS: Final = 1 << 28
@@ -92,12 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         codec = TorchThc(options.workers, device=options.device, backend=options.backend)
     except CodecError as error:
         parser.error(str(error))
+    if codec.backend == TritonKernels.name:
+        codec.kernels = TritonKernels(options.warps)
     inputs = Inputs.make(codec, elements, options.seed)
     difference = compare_sample(inputs)
     if difference:
         print(difference, file=sys.stderr)
         return 1
-    report = describe(inputs, options.runs) | {"phases": measure(inputs, options.runs)}
+    report = describe(inputs, options.runs) | {"phases": measure(inputs, options.runs)} | {"warps": options.warps}
     if options.json:
         print(json.dumps(report))
     else:
@@ -114,6 +117,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", default="auto", help="auto, torch or triton (default %(default)s)")
     parser.add_argument("--elements", type=int, help=f"default {CUDA_ELEMENTS} on cuda, {CPU_ELEMENTS} on the CPU")
     parser.add_argument("--workers", type=int, default=8, help="of the job (default %(default)s)")
+    parser.add_argument(
+        "--warps", type=int, default=WARPS, choices=(1, 2, 4, 8), help="of a Triton program (default %(default)s)"
+    )
     parser.add_argument("--runs", type=int, default=9, help=f"at least {MIN_RUNS} (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     return parser

@@ -19,9 +19,12 @@ from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys
 from hopsum.torch.codec.kernels import DeviceTable, as_signed
 
 WARPS: Final = 4
-"""Of a program, each with a block of its own."""
-OPTIONS: Final = {"num_warps": WARPS, "enable_fp_fusion": False}
-"""A fused multiply-add rounds once where the definition rounds twice."""
+"""Of a program, each with a block of its own. Triton before 3.9 makes them wait for each other in an exchange."""
+
+
+def options(warps: int) -> dict[str, Any]:
+    """Return compiler options: a fused multiply-add would round once where the definition rounds twice."""
+    return {"num_warps": warps, "enable_fp_fusion": False}
 
 
 def triton_is_usable(device: torch.device) -> bool:
@@ -35,17 +38,20 @@ def _kernels() -> Any:
 
 
 class TritonKernels:
-    """See `TorchKernels`."""
+    """See `TorchKernels`; `warps` of a program, a power of 2, change no result."""
 
     name = "triton"
 
+    def __init__(self, warps: int = WARPS) -> None:
+        self._warps = warps
+
     def root_mean_square(self, x: torch.Tensor) -> torch.Tensor:
         """See `TorchKernels`."""
-        return _root_mean_square(x, x, x, compensate=False)
+        return self._root_mean_square(x, x, x, compensate=False)
 
     def compensate(self, x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
         """See `TorchKernels`."""
-        return _root_mean_square(x, residual, pending, compensate=True)
+        return self._root_mean_square(x, residual, pending, compensate=True)
 
     def thc_encode(
         self,
@@ -59,7 +65,7 @@ class TritonKernels:
         """See `TorchKernels`."""
         tensors = (x, scales, shifts, table.cells, _words(out))
         numbers = (len(x), *_numbers(keys), table.granularity)
-        _launch(_kernels().thc_encode, x, *tensors, *numbers, WARPS, table.exact_float)
+        self._launch(_kernels().thc_encode, x, *tensors, *numbers, self._warps, table.exact_float)
 
     def thc_decode(
         self,
@@ -73,7 +79,7 @@ class TritonKernels:
         """See `TorchKernels`."""
         beyond = torch.zeros(1, dtype=torch.int32, device=lanes.device)
         tensors = (_words(lanes), counts, factors, out, beyond)
-        _launch(_kernels().thc_decode, lanes, *tensors, len(lanes), _numbers(keys)[0], granularity, WARPS)
+        self._launch(_kernels().thc_decode, lanes, *tensors, len(lanes), _numbers(keys)[0], granularity, self._warps)
         return beyond
 
     def thc_contribution(
@@ -82,7 +88,7 @@ class TritonKernels:
         """See `TorchKernels`."""
         tensors = (_words(payloads), table.doubled, factors, out)
         numbers = (len(payloads), _numbers(keys)[0], table.granularity)
-        _launch(_kernels().thc_contribution, payloads, *tensors, *numbers, WARPS, False)
+        self._launch(_kernels().thc_contribution, payloads, *tensors, *numbers, self._warps, False)
 
     def thc_settle(
         self,
@@ -95,27 +101,28 @@ class TritonKernels:
         """See `TorchKernels`."""
         tensors = (_words(payloads), table.doubled, factors, pending)
         numbers = (len(payloads), _numbers(keys)[0], table.granularity)
-        _launch(_kernels().thc_contribution, payloads, *tensors, *numbers, WARPS, True)
+        self._launch(_kernels().thc_contribution, payloads, *tensors, *numbers, self._warps, True)
 
+    def _root_mean_square(
+        self, x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor, *, compensate: bool
+    ) -> torch.Tensor:
+        """Launch with half a warp for a block: 16 lanes."""
+        blocks = 2 * self._warps
+        sums = torch.empty(len(x), dtype=torch.float64, device=x.device)
+        tensors = (x, residual, pending, sums)
+        self._launch(_kernels().square_sums, x, *tensors, len(x), blocks, compensate, blocks=blocks)
+        return (sums / THC_BLOCK).sqrt().float()
 
-def _root_mean_square(
-    x: torch.Tensor, residual: torch.Tensor, pending: torch.Tensor, *, compensate: bool
-) -> torch.Tensor:
-    sums = torch.empty(len(x), dtype=torch.float64, device=x.device)
-    _launch(_kernels().square_sums, x, x, residual, pending, sums, len(x), 2 * WARPS, compensate, blocks=2 * WARPS)
-    return (sums / THC_BLOCK).sqrt().float()
-
-
-def _launch(kernel: Any, rows: torch.Tensor, *arguments: Any, blocks: int = WARPS) -> None:
-    """Run one program per `blocks` rows on the rows' device."""
-    if not len(rows):
-        return
-    programs = -(-len(rows) // blocks)
-    if rows.device.type != "cuda":
-        kernel[(programs,)](*arguments)
-        return
-    with torch.cuda.device(rows.device):
-        kernel[(programs,)](*arguments, **OPTIONS)
+    def _launch(self, kernel: Any, rows: torch.Tensor, *arguments: Any, blocks: int | None = None) -> None:
+        """Run one program per `blocks` rows (as many as warps if left out) on the rows' device."""
+        if not len(rows):
+            return
+        programs = -(-len(rows) // (blocks or self._warps))
+        if rows.device.type != "cuda":
+            kernel[(programs,)](*arguments)
+            return
+        with torch.cuda.device(rows.device):
+            kernel[(programs,)](*arguments, **options(self._warps))
 
 
 def _numbers(keys: BlockKeys) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopsum.codec.base import CodecError
-from hopsum.torch.codec.launch import OPTIONS, WARPS
+from hopsum.torch.codec.launch import WARPS, options
 
 THREAD_ELEMENTS: Final = 32
 MULTIPROCESSORS: Final = 132
@@ -95,6 +95,8 @@ class Report:
     """Of the whole CTA, in a program."""
     fused: int
     """Multiply-adds of float32, in a program: they round once, so the product must be exact."""
+    flushing: int
+    """Instructions that make zeros of subnormal numbers, in a program."""
     instructions: float
     units: dict[str, float]
     bound: str
@@ -119,7 +121,7 @@ def inspect(variant: Variant) -> Report:
         path.write_bytes(cubin)
         sass, usage = (_run(tool, option, path) for option in ("-sass", "-res-usage"))
     names = [name for name in _INSTRUCTION.findall(sass) if name != "NOP"]
-    return _report(variant, Counter(names), usage)
+    return _report(variant, Counter(names), usage, sass.count(".FTZ"))
 
 
 def _compile(variant: Variant) -> bytes:
@@ -133,7 +135,7 @@ def _compile(variant: Variant) -> bytes:
     signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
     aligned = {(place,): [["tt.divisibility", 16]] for place, name in enumerate(signature) if name.endswith("_ptr")}
     source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=variant.constants, attrs=aligned)
-    made = compiler.compile(source, target=targets.GPUTarget("cuda", 90, 32), options=dict(OPTIONS))
+    made = compiler.compile(source, target=targets.GPUTarget("cuda", 90, 32), options=options(WARPS))
     cubin: bytes = made.asm["cubin"]
     return cubin
 
@@ -142,7 +144,7 @@ def _run(tool: Path, option: str, path: Path) -> str:
     return subprocess.run([str(tool), option, str(path)], capture_output=True, text=True, check=True).stdout
 
 
-def _report(variant: Variant, counts: Counter[str], usage: str) -> Report:
+def _report(variant: Variant, counts: Counter[str], usage: str, flushing: int) -> Report:
     units: Counter[str] = Counter()
     for name, count in counts.items():
         units[_UNIT_OF.get(name, "integer")] += count
@@ -159,6 +161,7 @@ def _report(variant: Variant, counts: Counter[str], usage: str) -> Report:
         found["STACK"] + found["LOCAL"],
         counts["BAR"],
         counts["FFMA"],
+        flushing,
         round(total, 2),
         per_element,
         bound,
@@ -173,12 +176,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     names = [variant.name for variant in VARIANTS]
     parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
-    options = parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
     try:
-        reports = [inspect(variant) for variant in VARIANTS if variant.name in (options.only or names)]
+        reports = [inspect(variant) for variant in VARIANTS if variant.name in (chosen.only or names)]
     except CodecError as error:
         parser.error(str(error))
-    if options.json:
+    if chosen.json:
         print(json.dumps({"target": "sm_90", "kernels": [asdict(report) for report in reports]}))
         return 0
     print(f"{'sm_90':22} registers  spilled  instructions  float32  multiply  integer  memory  bound    TB/s at most")
