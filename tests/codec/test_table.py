@@ -181,7 +181,7 @@ def test_codec_thc_takes_tables_of_fewer_bits() -> None:
 
 
 def test_codec_thc_refuses_what_the_switch_cannot_look_up() -> None:
-    with pytest.raises(CodecError, match="granularity 128 .* at most 127"):
+    with pytest.raises(CodecError, match=r"granularity 128 .* at most 127"):
         make_codec("thc", workers=1, backend="numpy", table=LookupTable((*range(15), 128), 0.01))
     with pytest.raises(CodecError, match="at most 4 bits"):
         make_codec("thc", workers=1, backend="numpy", table=LookupTable((*range(31), 40), 0.01))
