@@ -21,17 +21,16 @@ def test_normal_coordinates_give_the_general_formula() -> None:
     assert found == pytest.approx(expected_nmse(table, WORKERS), rel=0.02)
 
 
-@pytest.mark.parametrize(("nonzero", "lane_bits"), [(1, 8), (3, 8), (40, 8), (1024, 8), (3, 16), (512, 16)])
-def test_sparse_blocks_have_the_error_that_is_measured(nonzero: int, lane_bits: int) -> None:
+@pytest.mark.parametrize("nonzero", [1, 3, 40, 1024])
+def test_sparse_blocks_have_the_error_that_is_measured(nonzero: int) -> None:
     """Few elements rotate into few distinct coordinates, far from a normal distribution."""
-    rng, size = np.random.default_rng(nonzero), 8192 // lane_bits
-    blocks = np.zeros((300, size), np.float32)
+    rng = np.random.default_rng(nonzero)
+    blocks = np.zeros((300, 1024), np.float32)
     for block in blocks:
-        block[rng.choice(size, nonzero, replace=False)] = rng.standard_normal(nonzero)
-    x = blocks.reshape(-1)[: 300 * size - 400]  # the last block is not whole
-    codec = make_codec("thc", workers=WORKERS, backend="numpy", lane_bits=lane_bits)
-    table = best_table(WORKERS, lane_bits)
-    expected = expected_nmse_of(x, table, WORKERS, np.random.default_rng(5), block=size)
+        block[rng.choice(1024, nonzero, replace=False)] = rng.standard_normal(nonzero)
+    x = blocks.reshape(-1)[: 300 * 1024 - 500]  # the last block is not whole
+    codec = make_codec("thc", workers=WORKERS, backend="numpy")
+    expected = expected_nmse_of(x, best_table(WORKERS), WORKERS, np.random.default_rng(5))
     energy = float(np.square(x, dtype=np.float64).sum())
     errors = []
     for step in range(8):

@@ -13,33 +13,27 @@ from numpy.typing import NDArray
 from hopsum.codec.table import LookupTable
 
 BLOCK = 1024
-"""Elements that are rotated together, with lanes of 8 bits."""
+"""Elements that are rotated together."""
 
 
 def expected_nmse_of(
-    x: NDArray[np.float32],
-    table: LookupTable,
-    workers: int,
-    rng: np.random.Generator,
-    rotations: int = 8,
-    block: int = BLOCK,
+    x: NDArray[np.float32], table: LookupTable, workers: int, rng: np.random.Generator, rotations: int = 8
 ) -> float:
     """Return E||mean' - x||^2 / ||x||^2 when all workers have x, over roundings and a few random rotations.
 
     Args:
         x: float32[elements], finite and not zero.
-        block: elements that are rotated together and share a range, a power of two.
     """
-    blocks = np.zeros((-(-x.size // block), block))
+    blocks = np.zeros((-(-x.size // BLOCK), BLOCK))
     blocks.reshape(-1)[: x.size] = x
     energy = np.square(blocks).sum(axis=1)
     counted = np.full(len(blocks), 1.0)
-    counted[-1] = (x.size - 1) % block / block + 1 / block  # of an error that the rotation spreads over the block
+    counted[-1] = (x.size - 1) % BLOCK / BLOCK + 1 / BLOCK  # of an error that the rotation spreads over the block
     used = energy > 0
-    range_ = np.sqrt(energy[used] / block)[:, None]
+    range_ = np.sqrt(energy[used] / BLOCK)[:, None]
     error = np.zeros(int(used.sum()))
     for _ in range(rotations):
-        signs = rng.choice([-1.0, 1.0], (len(error), block))
+        signs = rng.choice([-1.0, 1.0], (len(error), BLOCK))
         error += _coordinate_errors(_rotate(blocks[used] * signs) / range_, table, workers).mean(axis=1)
     return float((error / rotations * energy[used] * counted[used]).sum() / energy.sum())
 
@@ -55,11 +49,10 @@ def _coordinate_errors(a: NDArray[np.float64], table: LookupTable, workers: int)
 
 
 def _rotate(v: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return H v / sqrt(elements) for each row."""
-    elements = v.shape[1]
+    """Return H v / sqrt(1024) for each row."""
     stride = 1
-    while stride < elements:
+    while stride < BLOCK:
         pair = v.reshape(len(v), -1, 2, stride)
-        v = np.stack((pair[:, :, 0] + pair[:, :, 1], pair[:, :, 0] - pair[:, :, 1]), axis=2).reshape(len(v), elements)
+        v = np.stack((pair[:, :, 0] + pair[:, :, 1], pair[:, :, 0] - pair[:, :, 1]), axis=2).reshape(len(v), BLOCK)
         stride *= 2
-    return np.asarray(v / np.sqrt(elements))
+    return np.asarray(v / np.sqrt(BLOCK))

@@ -25,21 +25,26 @@ _QUARTERS: Final = range(2, 161)
 """Truncated fractions that are tried, as exponents of 2^(-1/4): 0.7 to 1e-12."""
 
 
+def uniform_nmse(bits: int, truncated: float, workers: int) -> float:
+    """Return E||mean' - mean||^2 / ||mean||^2 for workers with the same N(0, 1) input, without error feedback."""
+    return expected_nmse(LookupTable(tuple(range(1 << bits)), truncated), workers)
+
+
 @cache
 def uniform_table(bits: int, workers: int) -> LookupTable:
-    """Return T[z] = z with the truncated fraction of least expected error for a job, a power of 2^(1/4)."""
+    """Return T[z] = z with the truncated fraction of least `uniform_nmse`, a power of 2^(1/4)."""
+
+    def error(quarters: int) -> float:
+        return uniform_nmse(bits, 2.0 ** (-quarters / 4), workers)
+
     low, high = _QUARTERS[0], _QUARTERS[-1]
     while high - low > 2:  # the error falls, then rises
         left, right = low + (high - low) // 3, high - (high - low) // 3
-        if expected_nmse(_uniform(bits, left), workers) <= expected_nmse(_uniform(bits, right), workers):
+        if error(left) <= error(right):
             high = right
         else:
             low = left
-    return min((_uniform(bits, each) for each in range(low, high + 1)), key=lambda table: expected_nmse(table, workers))
-
-
-def _uniform(bits: int, quarters: int) -> LookupTable:
-    return LookupTable(tuple(range(1 << bits)), 2.0 ** (-quarters / 4))
+    return LookupTable(tuple(range(1 << bits)), 2.0 ** (-min(range(low, high + 1), key=error) / 4))
 
 
 class Uhc(Coded):
@@ -82,3 +87,5 @@ class Uhc(Coded):
             scale=scale,
             kernels=kernels,
         )
+        self.bits = bits
+        self.truncated = self.table.truncated

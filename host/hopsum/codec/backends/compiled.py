@@ -2,7 +2,7 @@
 """The numba backend. Here: ranges and fixed; those of thc and uhc: compiled_thc, _back, _parts.
 
 Kernels hold no lock (nogil) and start no threads (threads.py does). They are compiled when this module is imported,
-several seconds once per machine, and come from numba's cache beside this file after that: make a codec before
+a quarter of a minute once per machine, and come from numba's cache beside this file after that: make a codec before
 spawning workers.
 """
 
