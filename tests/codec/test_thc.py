@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopsum.codec import CodecError, Context, LookupTable, make_codec
+from hopsum.codec import CodecError, Context, LookupTable, SharedRanges, make_codec
 from hopsum.codec.ranges import INFINITE
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.codec.table import best_table, expected_nmse, optimal_table
@@ -103,3 +103,14 @@ def test_tables_that_overflow_a_lane_are_refused() -> None:
     with pytest.raises(CodecError, match=r"9 workers \* granularity 30 = 270"):
         Thc(9, table=LookupTable(optimal_table(30, 1 / 32), 1 / 32))
     assert Thc(8, table=LookupTable(optimal_table(30, 1 / 32), 1 / 32)).lookup == optimal_table(30, 1 / 32)
+
+
+@pytest.mark.parametrize(("ratio", "left"), [(1.0, 0.0212), (1.5, 0.0222), (3.0, 0.134)])
+def test_a_block_beyond_its_range_is_clipped_and_not_shrunk(backend: str, ratio: float, left: float) -> None:
+    """Shrinking would leave (1 - 1/ratio)^2 of the energy: 11 % and 44 %."""
+    codec, x, context = make_codec("thc", workers=8, backend=backend), normal(1 << 17), Context(1, 2, 0)
+    assert isinstance(codec, Thc)
+    own = codec.ranges(x)
+    shared = SharedRanges(own.view(np.float32) / np.float32(ratio))
+    payloads = codec.encode(x, own, shared, context)
+    assert nmse(codec.contribution(payloads, shared, x.size, context), x) == pytest.approx(left, rel=0.03)
