@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, Context, ErrorFeedback, make_codec
+from hopsum.codec import Codec, Context, ErrorFeedback, job_tables, make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.protocol.aggregator import Aggregator, JobConfig, WorkerConfig
 from hopsum.protocol.worker import AllReduceDone, Membership, Worker
@@ -24,7 +26,7 @@ class Rack:
     """Workers and an aggregator that exchange datagrams without a network."""
 
     def __init__(self, codec: Codec) -> None:
-        job = JobConfig(7, workers=MEMBERS, quorum=WORKERS, job_index=0, slot_base=0, slots=4, table=codec.lookup)
+        job = JobConfig(7, workers=MEMBERS, quorum=WORKERS, job_index=0, slot_base=0, slots=4, **job_tables(codec))
         self.switch = Aggregator(jobs=[job])
         self.workers = [Worker(Membership(7, rank, WORKERS, 4)) for rank in range(WORKERS)]
 
@@ -47,9 +49,20 @@ class Rack:
         return [done[rank] for rank in range(WORKERS)]
 
 
-@pytest.mark.parametrize("name", ["thc", "fixed", "lossless"])
-def test_all_reduce_through_the_aggregator(name: str) -> None:
-    codec = make_codec(name, workers=WORKERS, backend="numpy")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("thc", {}),
+        ("thc", {"lane_bits": 16, "rotation": "full", "scale": "tensor"}),
+        ("uhc", {"bits": 2, "lane_bits": 16}),
+        ("uhc", {"bits": 6}),
+        ("uhc", {"bits": 8}),
+        ("fixed", {}),
+        ("lossless", {}),
+    ],
+)
+def test_all_reduce_through_the_aggregator(name: str, options: dict[str, Any]) -> None:
+    codec = make_codec(name, workers=WORKERS, backend="numpy", **options)
     vectors = [layered(9000, seed=rank) for rank in range(WORKERS)]
     rack, kept = Rack(codec), [ErrorFeedback(9000) for _ in range(WORKERS)]
     reductions = [codec.start(x, Context(1, 0, r), kept[r]) for r, x in enumerate(vectors)]
