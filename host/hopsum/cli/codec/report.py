@@ -85,7 +85,7 @@ def show(cells: Sequence[Cell], plan: Plan, console: Console) -> None:
 
 def _table(cells: Sequence[Cell], plan: Plan, kind: str, wide: bool) -> Table:
     whose = "all workers have the same vector" if plan.identical else "one vector per worker"
-    table = Table(title=f"{TITLES[kind]}; {whose}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=f"{TITLES[kind]}; {whose}", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     table.add_column("", no_wrap=True)
     down = wide or not plan.identical  # 80 columns have room for one of them
     for name in ("up", *(["down"] if down else []), *(f"n = {workers}" for workers in plan.workers)):
@@ -137,8 +137,8 @@ def _span(values: Sequence[float]) -> str:
     """Return the least and the greatest of some bits; one figure where they look the same."""
     if not values:
         return _EMPTY
-    low, high = min(values), max(values)
-    return f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2g}-{high:.2g}"
+    low, high = f"{min(values):.2g}", f"{max(values):.2g}"
+    return f"{values[0]:.2f}" if low == high else f"{low}-{high}"
 
 
 def _verdict(row: Sequence[Cell]) -> str:
