@@ -63,6 +63,13 @@ def show(report: dict[str, Any], console: Console) -> None:
     """Print the tables."""
     console.print(_rates(report))
     console.print(_bounds(report))
+    for row in report["threads"]:
+        console.print(
+            f"{row['codec']} on {row['threads']} threads: encode {_millions(row, 'encode_elements_per_s')}, "
+            f"x {row['encode_of_one_thread']:.2f} of one; decode {_millions(row, 'decode_elements_per_s')}, "
+            f"x {row['decode_of_one_thread']:.2f}",
+            highlight=False,
+        )
     where = report["machine"]
     console.print(
         f"{where['processor']}, core {report['core']} of {where['cores']}, load {where['load_1min']}; one thread"
