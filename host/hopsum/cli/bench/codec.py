@@ -4,7 +4,7 @@
 Encoding includes the ranges, decoding the counting of contributors. One thread on one core, no network: the switch
 is numpy. All ranks have the same N(0, 1) vector, which is what the expected error is for. Beside them, in turn with
 them and on the same core: memcpy of the vector, and the published worker in plain torch operations. Then two
-threads on all cores, beside one.
+threads on all cores, beside one; and codec lossless on a sparse vector.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from hopsum.cli.bench.codec_lossless import measure_lossless
 from hopsum.cli.bench.codec_report import describe, show
 from hopsum.cli.bench.codec_subjects import Subject
 from hopsum.cli.bench.codec_threads import measure_threads
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     subjects = [Subject(codec, x, options.seed) for codec in made if isinstance(codec, RangeCodec)]
     try:
         report = run(subjects, options.runs, options.seed)
+        report["lossless"] = measure_lossless(options.workers, options.runs, options.scale, options.seed)
     except PublishedFailed as error:
         print(f"hopsum bench codec: {error}", file=sys.stderr)
         return 1

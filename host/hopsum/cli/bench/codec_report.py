@@ -70,9 +70,18 @@ def show(report: dict[str, Any], console: Console) -> None:
             f"x {row['decode_of_one_thread']:.2f}",
             highlight=False,
         )
+    console.print(_lossless(report["lossless"]), highlight=False)
     where = report["machine"]
     console.print(
         f"{where['processor']}, core {report['core']} of {where['cores']}, load {where['load_1min']}; one thread"
+    )
+
+
+def _lossless(row: dict[str, Any]) -> str:
+    return (
+        f"lossless on {row['threads']} threads: {row['elements']:,} elements, {row['density']:.0%} not zero, vector to "
+        f"mean {_millions(row, 'elements_per_s')}; bytes up {row['wire_ratio']:.4f} of float32's, "
+        f"gamma d + 1/32 = {row['wire_ratio_formula']:.4f}"
     )
 
 

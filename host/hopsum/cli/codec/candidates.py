@@ -39,6 +39,8 @@ CANDIDATES: Final[tuple[Candidate, ...]] = (
     _switch("thc published", "thc", "published", "published", table=PUBLISHED, scale="tensor"),
     *(_switch(f"uhc {bits} bits", "uhc", "uhc", bits=bits) for bits in (3, 4, 6, 8)),
     _switch("fixed", "fixed", "fixed"),
+    _switch("lossless", "lossless", "lossless"),
+    _switch("lossless packed", "lossless", "lossless", gamma=0.0),
     _estimator("sb", "sb", "sk"),
     *(_estimator(f"sk {levels} levels", "sk", levels=levels) for levels in (4, 16, 256)),
     *(_estimator(f"srk {levels} levels", "srk", levels=levels) for levels in (4, 16, 256)),
