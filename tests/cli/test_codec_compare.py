@@ -20,7 +20,7 @@ from hopsum.cli.codec.candidates import CANDIDATES
 from hopsum.cli.codec.measure import Cell, Plan, measure
 from hopsum.cli.codec.methods import Bits, count_bits
 from hopsum.cli.codec.plot import FLOOR, draw_methods, draw_variants, spread
-from hopsum.cli.codec.report import show, with_error
+from hopsum.cli.codec.report import short, show, with_error
 from hopsum.cli.codec.vectors import DENSITY, VECTORS, make_vectors, recorded_origin
 from hopsum.codec import Exchange, best_table
 from hopsum.codec.table import expected_nmse
@@ -178,7 +178,8 @@ def test_line_joins_what_no_cheaper_method_beats() -> None:
 def test_labels_keep_their_distance_and_order(heights: list[float]) -> None:
     places = spread(heights, 0.1)
     assert all(high - low > 0.1 - 1e-9 for low, high in pairwise(places))
-    assert np.mean(places) == pytest.approx(np.mean(heights), abs=0.05)
+    assert places[0] >= 0
+    assert np.mean(places) == pytest.approx(np.mean(heights), abs=0.1)
     if all(high - low > 0.1 for low, high in pairwise(heights)):
         assert places == pytest.approx(heights)
 
@@ -246,3 +247,10 @@ def test_recorded_gradients_are_the_models(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_standard_errors_are_in_units_of_the_last_digit(value: float, se: float, text: str) -> None:
     assert with_error(value, se) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (2.84e-3, "2.8e-3"), (0.3, "0.30"), (1.0, "1.0"), (17.2, "17"), (1.4e3, "1.4e3")]
+)
+def test_narrow_tables_have_two_digits(value: float, text: str) -> None:
+    assert short(value) == text

@@ -28,7 +28,7 @@ from hopsum.cli.codec.vectors import VECTORS
 from hopsum.wire import MAX_WORKERS
 
 ELEMENTS = 1 << 14
-STEPS = 8
+STEPS = 6
 LEAST_ELEMENTS = 1024
 WORKERS = (1, 2, 4, 8, 16, 32)
 OUT = Path("codec-compare")

@@ -184,6 +184,7 @@ def spread(heights: Sequence[float], gap: float = _LABEL_GAP) -> list[float]:
     """Return places for labels that want these heights, ascending: at least a gap apart, and as near as that allows.
 
     Labels that would overlap form a group around the mean of what they want, as long as groups overlap.
+    None is below 0.
     """
     groups: list[list[float]] = []
     for height in heights:
@@ -194,4 +195,4 @@ def spread(heights: Sequence[float], gap: float = _LABEL_GAP) -> list[float]:
 
 
 def _bottom(group: Sequence[float], gap: float) -> float:
-    return float(np.mean(group)) - gap * (len(group) - 1) / 2
+    return max(0.0, float(np.mean(group)) - gap * (len(group) - 1) / 2)

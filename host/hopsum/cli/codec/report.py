@@ -118,7 +118,9 @@ def short(value: float) -> str:
     if value == 0.0:
         return "0"
     digits, _, exponent = f"{value:.1e}".partition("e")
-    return f"{digits}e{int(exponent)}" if int(exponent) not in (-1, 0, 1) else f"{value:.2g}"
+    if int(exponent) not in (-1, 0, 1):
+        return f"{digits}e{int(exponent)}"
+    return f"{value:.0f}" if value >= 10 else f"{value:#.2g}"
 
 
 def with_error(value: float, se: float) -> str:
