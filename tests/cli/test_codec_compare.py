@@ -124,7 +124,7 @@ def test_impossible_cell_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     arguments += ("--no-plots",)
     assert main(arguments) == 0
     shown = capsys.readouterr().out
-    assert "- thc; n = 32: 32 workers: a lane of 8 bits holds the sum of at most 17" in " ".join(shown.split())
+    assert "- thc published; n = 32: 32 workers * granularity 30 = 960 overflows a lane" in " ".join(shown.split())
 
 
 def test_plots_are_png_and_svg(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

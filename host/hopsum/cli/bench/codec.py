@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     subjects = [Subject(codec, x, options.seed) for codec in made if isinstance(codec, RangeCodec)]
     try:
         report = run(subjects, options.runs, options.seed)
-        report["lossless"] = measure_lossless(options.workers, options.runs, options.scale, options.seed)
+        report["lossless"] = measure_lossless(options.runs, options.scale, options.seed)
     except PublishedFailed as error:
         print(f"hopsum bench codec: {error}", file=sys.stderr)
         return 1

@@ -79,9 +79,9 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 def _lossless(row: dict[str, Any]) -> str:
     return (
-        f"lossless on {row['threads']} threads: {row['elements']:,} elements, {row['density']:.0%} not zero, vector to "
-        f"mean {_millions(row, 'elements_per_s')}; bytes up {row['wire_ratio']:.4f} of float32's, "
-        f"gamma d + 1/32 = {row['wire_ratio_formula']:.4f}"
+        f"lossless on {row['threads']} threads: {row['elements']:,} elements, {row['density']:.0%} not zero; encode "
+        f"{_millions(row, 'encode_elements_per_s')}, encode to mean {_millions(row, 'all_elements_per_s')}; "
+        f"bytes up {row['bytes_of_dense']:.4f} of float32's, gamma d + 1/32 = {row['bytes_formula']:.4f}"
     )
 
 

@@ -17,7 +17,6 @@ from hopsum.codec import Codec, Context, Exchange
 from hopsum.codec.coded import Coded
 from hopsum.codec.estimation import Estimator, Sk, Svk, estimate_mean
 from hopsum.codec.simulate import simulate_switch
-from hopsum.codec.thc import Thc
 from hopsum.codec.theory import expected_nmse_of_values
 from hopsum.wire.payload import SHAPES
 
@@ -100,8 +99,7 @@ class SwitchMethod:
             return None
         rng = np.random.default_rng([seed, workers])
         rotated, per_block = codec.rotation == "block", codec.scale == "block"
-        values = codec.table.values if isinstance(codec, Thc) else range(codec.granularity + 1)
-        block = codec.block_elements
+        values, block = codec.table.values, codec.block_elements
         found = [
             expected_nmse_of_values(
                 x, values, codec.bound, workers, rng, block=block, rotated=rotated, per_block=per_block, rotations=1
