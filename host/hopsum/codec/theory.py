@@ -19,20 +19,14 @@ BLOCK = 1024
 
 
 def expected_nmse_of(
-    x: NDArray[np.float32],
-    table: LookupTable,
-    workers: int,
-    rng: np.random.Generator,
-    rotations: int = 8,
-    block: int = BLOCK,
+    x: NDArray[np.float32], table: LookupTable, workers: int, rng: np.random.Generator, rotations: int = 8
 ) -> float:
     """Return E||mean' - x||^2 / ||x||^2 when all workers have x, over roundings and a few random rotations.
 
     Args:
         x: float32[elements], finite and not zero.
-        block: elements that are rotated together and share a range, a power of two.
     """
-    return expected_nmse_of_values(x, table.values, table.bound, workers, rng, block=block, rotations=rotations)
+    return expected_nmse_of_values(x, table.values, table.bound, workers, rng, rotations=rotations)
 
 
 def expected_nmse_of_values(
