@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+from itertools import pairwise
 from math import hypot
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ import pytest
 from rich.console import Console
 
 from hopsum.cli.codec import compare, main
+from hopsum.cli.codec.candidates import CANDIDATES
 from hopsum.cli.codec.measure import Cell, Plan, measure
-from hopsum.cli.codec.methods import CANDIDATES, Bits, count_bits
-from hopsum.cli.codec.plot import FLOOR, draw
-from hopsum.cli.codec.report import show, with_error
+from hopsum.cli.codec.methods import Bits, count_bits
+from hopsum.cli.codec.plot import FLOOR, draw_methods, draw_variants, spread
+from hopsum.cli.codec.report import short, show, with_error
 from hopsum.cli.codec.vectors import DENSITY, VECTORS, make_vectors, recorded_origin
 from hopsum.codec import Exchange, best_table
 from hopsum.codec.table import expected_nmse
@@ -53,11 +55,11 @@ def test_thc_on_one_gaussian_vector_errs_as_the_table_says(workers: int) -> None
 
 
 def test_an_error_that_theory_does_not_expect_is_told() -> None:
-    right = Cell("gaussian", "thc", "thc", 4, 0.0100, 0.0001, Bits(4, 8, 0), 0.0102, 0.0001)
-    wrong = Cell("gaussian", "thc", "thc", 4, 0.0100, 0.0001, Bits(4, 8, 0), 0.0110, 0.0001)
+    right = Cell("gaussian", "thc", "thc", "8-bit lanes", 4, 0.0100, 0.0001, Bits(4, 8, 0), 0.0102, 0.0001)
+    wrong = Cell("gaussian", "thc", "thc", "8-bit lanes", 4, 0.0100, 0.0001, Bits(4, 8, 0), 0.0110, 0.0001)
     assert right.agrees
     assert wrong.agrees is False
-    assert Cell("gaussian", "thc", "thc", 4, reason="none").agrees is None
+    assert Cell("gaussian", "thc", "thc", "8-bit lanes", 4, reason="none").agrees is None
     console = Console(width=120, record=True, file=io.StringIO())
     show([wrong], plan_of("thc", workers=(4,)), console)
     assert "NO: n = 4" in console.export_text()
@@ -72,6 +74,24 @@ def test_bits_are_those_of_payloads() -> None:
     assert count_bits([Exchange(Op.ADD32, np.zeros((2, 1024), np.uint8), 300)], 300) == Bits(
         32, 32, (512 - 300) * 32 / 300
     )
+
+
+@pytest.mark.parametrize(
+    ("label", "bits"), [("fp16", 16), ("sk 16 levels", 4 + 64 / (1 << 14)), ("uhc 3 bits", 4 + 1 / 32)]
+)
+def test_known_bits(label: str, bits: float) -> None:
+    cell = measure(plan_of(label, identical=False), BY_LABEL[label], "gaussian", 4)
+    assert cell.bits is not None
+    assert cell.bits.up == bits
+
+
+@pytest.mark.parametrize("kind", ["gradient", "gaussian", "heavy", "sparse"])
+def test_every_formula_holds_on_every_kind_of_vectors(kind: str) -> None:
+    plan = plan_of(*BY_LABEL, elements=4000, steps=5)
+    cells = {label: measure(plan, candidate, kind, 4) for label, candidate in BY_LABEL.items()}
+    told = {label for label, cell in cells.items() if cell.agrees is not None}
+    assert {"thc", "thc no rotation", "thc tensor scale", "thc published", "uhc 8 bits", "sb", "svk"} <= told
+    assert [label for label, cell in cells.items() if cell.agrees is False] == []
 
 
 def test_fixed_is_exact_but_for_float32() -> None:
@@ -100,42 +120,68 @@ def test_json_has_every_cell(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 
 def test_impossible_cell_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = (*TINY, "--workers", "4,32", "--codecs", "thc", "--vectors", "gaussian,sparse", "--no-plots")
+    arguments = (*TINY, "--workers", "4,32", "--codecs", "thc,published", "--vectors", "gaussian,sparse")
+    arguments += ("--no-plots",)
     assert main(arguments) == 0
     shown = capsys.readouterr().out
-    assert "- thc, n = 32: 32 workers: a lane of 8 bits holds the sum of at most 17" in " ".join(shown.split())
+    assert "- thc published; n = 32: 32 workers * granularity 30 = 960 overflows a lane" in " ".join(shown.split())
 
 
-def test_plots_show_every_panel(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_plots_are_png_and_svg(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     report = run_json(
-        capsys,
-        "--workers",
-        "1,2",
-        "--codecs",
-        "thc,fixed",
-        "--vectors",
-        "gradient,sparse",
-        "--out",
-        str(tmp_path),
+        capsys, "--workers", "1,2", "--codecs", "thc,fixed", "--vectors", "gradient,sparse", "--out", str(tmp_path)
     )
-    png, svg = (Path(path) for path in report["plots"])
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert png.stat().st_size > 20_000
-    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+    paths = [Path(path) for path in report["plots"]]
+    assert sorted(path.name for path in paths) == [
+        f"{name}.{kind}" for name in ("nmse-against-bits", "thc-variants") for kind in ("png", "svg")
+    ]
+    for path in paths:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+            assert path.stat().st_size > 10_000
+        else:
+            assert ElementTree.parse(path).getroot().tag.endswith("svg")
 
 
-def test_figure_holds_the_points_it_was_given() -> None:
+def points_of(panel: Any) -> list[list[float]]:
+    """Return the points that have a marker, in order."""
+    return sorted(point for line in panel.lines if line.get_marker() != "None" for point in line.get_xydata().tolist())
+
+
+def test_figures_hold_the_points_they_were_given() -> None:
     plan = plan_of("thc", "fixed", workers=(4,))
     cells = [
-        Cell("gaussian", "thc", "thc", 4, 0.003, 0.0001, Bits(4.03, 8, 0)),
-        Cell("gaussian", "fixed", "fixed", 4, 1e-16, 0.0, Bits(32.1, 32, 0)),
+        Cell("gaussian", "thc", "thc", "8-bit lanes", 4, 0.003, 0.0001, Bits(4.03, 8, 0)),
+        Cell("gaussian", "fixed", "fixed", "", 4, 1e-16, 0.0, Bits(32.1, 32, 0)),
     ]
-    (panel,) = draw(cells, plan).axes
-    points = {line.get_color(): line.get_xydata().tolist() for line in panel.lines if line.get_marker() != "None"}
-    assert sorted(point for line in points.values() for point in line) == [[4.03, 0.003], [32.1, FLOOR]]
-    assert len(points) == 2
-    assert {text.get_text() for text in panel.texts} == {"thc", "fixed"}
-    assert list(draw([Cell("gaussian", "thc", "thc", 4, reason="none")], plan).axes[0].texts) == []
+    (panel,) = draw_methods(cells, plan).axes
+    assert points_of(panel) == [[4.03, 0.003], [32.1, FLOOR]]
+    assert {text.get_text() for text in panel.texts} == {"thc", "fixed 1.0e-16"}
+    (variants,) = draw_variants(cells, plan).axes
+    assert points_of(variants) == [[4, 0.003]]
+    assert {text.get_text() for text in variants.texts} == {"8-bit lanes"}
+    empty = [Cell("gaussian", "thc", "thc", "8-bit lanes", 4, reason="none")]
+    assert points_of(draw_methods(empty, plan).axes[0]) == []
+
+
+def test_line_joins_what_no_cheaper_method_beats() -> None:
+    plan = plan_of("uhc 4 bits", workers=(8,))
+    bits_and_errors = [(4.0, 1e-2), (4.0, 5e-2), (8.0, 1e-3), (16.0, 1e-2), (16.0, 1e-4)]
+    cells = [Cell("gaussian", "", "uhc", "", 8, error, 0.0, Bits(bits, 8, 0)) for bits, error in bits_and_errors]
+    (panel,) = draw_methods(cells, plan).axes
+    (line,) = [each for each in panel.lines if each.get_marker() == "None" and len(each.get_xydata()) == 3]
+    assert line.get_xydata().tolist() == [[4.0, 1e-2], [8.0, 1e-3], [16.0, 1e-4]]
+    assert len(points_of(panel)) == 5
+
+
+@pytest.mark.parametrize("heights", [[0.5], [0.1, 0.5, 0.9], [0.5, 0.5, 0.5], [0.0, 0.01, 0.02, 0.3, 0.31, 0.33, 0.9]])
+def test_labels_keep_their_distance_and_order(heights: list[float]) -> None:
+    places = spread(heights, 0.1)
+    assert all(high - low > 0.1 - 1e-9 for low, high in pairwise(places))
+    assert places[0] >= 0
+    assert np.mean(places) == pytest.approx(np.mean(heights), abs=0.1)
+    if all(high - low > 0.1 for low, high in pairwise(heights)):
+        assert places == pytest.approx(heights)
 
 
 def test_without_matplotlib_the_extra_is_named(
@@ -201,3 +247,10 @@ def test_recorded_gradients_are_the_models(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_standard_errors_are_in_units_of_the_last_digit(value: float, se: float, text: str) -> None:
     assert with_error(value, se) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (2.84e-3, "2.8e-3"), (0.3, "0.30"), (1.0, "1.0"), (17.2, "17"), (1.4e3, "1.4e3")]
+)
+def test_narrow_tables_have_two_digits(value: float, text: str) -> None:
+    assert short(value) == text

@@ -34,7 +34,15 @@ def test_json_has_every_codec_and_backend(capsys: pytest.CaptureFixture[str]) ->
     assert rows["thc", "numpy"]["encode_bytes_per_element"] == 4 + 0.5
     assert rows["fixed", "numpy"]["decode_bytes_per_element"] == 8
     assert rows["thc", "numpy"]["nmse"] == pytest.approx(rows["thc", "numpy"]["nmse_expected"], rel=0.1)
+    assert rows["uhc", "numpy"]["nmse"] == pytest.approx(rows["uhc", "numpy"]["nmse_expected"], rel=0.1)
     assert rows["fixed", "numpy"]["nmse"] < 1e-14
+    for row in report["threads"]:
+        assert row["threads"] == 2
+        assert 0 < row["encode_of_one_thread"] < 4
+    lossless = report["lossless"]
+    assert lossless["bytes_formula"] == pytest.approx(1.25 * 0.05 + 1 / 32, rel=1e-3)
+    assert lossless["bytes_of_formula"] == pytest.approx(1, abs=0.15)
+    assert 0 < lossless["all_elements_per_s_min"] <= lossless["all_elements_per_s"]
     assert report["memcpy_elements_per_s_min"] <= report["memcpy_elements_per_s"]
     assert {"machine", "versions", "commit", "seed", "elements", "workers", "runs"} <= set(report)
 

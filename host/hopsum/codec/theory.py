@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What error theory expects of `thc` for a given vector: written from the formulas, sharing no code with the codec.
+"""What error theory expects of `thc` and its kin for a given vector: from the formulas, sharing no code with them.
 
 `table.expected_nmse` assumes coordinates with distribution N(0, 1). A block with few non-zero elements is rotated
 into coordinates with lighter tails, and its error is smaller; here the coordinates are those of the vector.
@@ -7,13 +7,15 @@ into coordinates with lighter tails, and its error is smaller; here the coordina
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.table import LookupTable
 
 BLOCK = 1024
-"""Elements that are rotated together."""
+"""Elements that are rotated together, with lanes of 8 bits."""
 
 
 def expected_nmse_of(
@@ -24,35 +26,79 @@ def expected_nmse_of(
     Args:
         x: float32[elements], finite and not zero.
     """
-    blocks = np.zeros((-(-x.size // BLOCK), BLOCK))
+    return expected_nmse_of_values(x, table.values, table.bound, workers, rng, rotations=rotations)
+
+
+def expected_nmse_of_values(
+    x: NDArray[np.float32],
+    values: Sequence[int],
+    bound: float,
+    workers: int,
+    rng: np.random.Generator,
+    *,
+    block: int = BLOCK,
+    rotated: bool = True,
+    per_block: bool = True,
+    rotations: int = 8,
+) -> float:
+    """Return the same for any table of integers from 0 up.
+
+    Args:
+        x: float32[elements], finite and not zero.
+        values: what codes stand for; the first means -bound, the last +bound.
+        bound: where coordinates are truncated, in units of the range.
+        block: elements that are rotated together, a power of two.
+        rotated: whether they are; else coordinates are elements.
+        per_block: whether the range is the root mean square of each block; else that of x.
+    """
+    blocks = np.zeros((-(-x.size // block), block))
     blocks.reshape(-1)[: x.size] = x
     energy = np.square(blocks).sum(axis=1)
-    counted = np.full(len(blocks), 1.0)
-    counted[-1] = (x.size - 1) % BLOCK / BLOCK + 1 / BLOCK  # of an error that the rotation spreads over the block
-    used = energy > 0
-    range_ = np.sqrt(energy[used] / BLOCK)[:, None]
-    error = np.zeros(int(used.sum()))
+    ranges = np.sqrt(energy / block if per_block else np.full(len(blocks), energy.sum() / x.size))[:, None]
+    ranges[ranges == 0] = np.inf  # such a block is zero, and sent as that
+    levels = -bound + 2 * bound * np.array(values) / values[-1]
+    error = 0.0
     for _ in range(rotations):
-        signs = rng.choice([-1.0, 1.0], (len(error), BLOCK))
-        error += _coordinate_errors(_rotate(blocks[used] * signs) / range_, table, workers).mean(axis=1)
-    return float((error / rotations * energy[used] * counted[used]).sum() / energy.sum())
+        coordinates = _rotate(blocks * rng.choice([-1.0, 1.0], blocks.shape)) if rotated else blocks
+        rounded, lost = _coordinate_errors(coordinates / ranges, levels)
+        scale = np.where(np.isinf(ranges), 0.0, ranges)
+        error += _within(rounded * np.square(scale), lost * scale, x.size, rotated, workers)
+    return error / rotations / float(energy.sum())
 
 
-def _coordinate_errors(a: NDArray[np.float64], table: LookupTable, workers: int) -> NDArray[np.float64]:
-    """Return the expected squared error of each coordinate: rounding falls as 1/n, truncation stays."""
-    bound = table.bound
-    values = -bound + 2 * bound * np.array(table.values) / table.granularity
-    inside = np.clip(a, -bound, bound)
-    upper = np.clip(np.searchsorted(values, inside, side="left"), 1, len(values) - 1)
-    high, low = values[upper], values[upper - 1]
-    return (high - inside) * (inside - low) / workers + np.square(a - inside)
+def _within(
+    rounded: NDArray[np.float64], lost: NDArray[np.float64], elements: int, rotated: bool, workers: int
+) -> float:
+    """Return the squared error of the vector's own elements, of which the last block may have few.
+
+    What rounding adds to coordinates the inverse rotation spreads evenly over a block, and falls as 1/n; what
+    truncation takes away it puts where it was, and stays.
+    """
+    filled = (elements - 1) % rounded.shape[1] + 1
+    total = float(rounded[:-1].sum() / workers + np.square(lost[:-1]).sum())
+    if not rotated:
+        return total + float(rounded[-1, :filled].sum() / workers + np.square(lost[-1, :filled]).sum())
+    spread = float(rounded[-1].sum()) * filled / rounded.shape[1] / workers
+    kept = _rotate(lost[-1:])[0, :filled]
+    return float(total + spread + np.square(kept).sum())
+
+
+def _coordinate_errors(
+    a: NDArray[np.float64], levels: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return of each coordinate the variance of its rounding, and what truncation takes away."""
+    inside = np.clip(a, levels[0], levels[-1])
+    upper = np.clip(np.searchsorted(levels, inside, side="left"), 1, len(levels) - 1)
+    high, low = levels[upper], levels[upper - 1]
+    return (high - inside) * (inside - low), a - inside
 
 
 def _rotate(v: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return H v / sqrt(1024) for each row."""
+    """Return H v / sqrt(columns) for each row; H is its own inverse."""
+    rows, columns = v.shape
     stride = 1
-    while stride < BLOCK:
-        pair = v.reshape(len(v), -1, 2, stride)
-        v = np.stack((pair[:, :, 0] + pair[:, :, 1], pair[:, :, 0] - pair[:, :, 1]), axis=2).reshape(len(v), BLOCK)
+    while stride < columns:
+        pair = v.reshape(rows, -1, 2, stride)
+        v = np.stack((pair[:, :, 0] + pair[:, :, 1], pair[:, :, 0] - pair[:, :, 1]), axis=2).reshape(rows, columns)
         stride *= 2
-    return np.asarray(v / np.sqrt(BLOCK))
+    return np.asarray(v / np.sqrt(columns))

@@ -3,7 +3,8 @@
 
 Encoding includes the ranges, decoding the counting of contributors. One thread on one core, no network: the switch
 is numpy. All ranks have the same N(0, 1) vector, which is what the expected error is for. Beside them, in turn with
-them and on the same core: memcpy of the vector, and the published worker in plain torch operations.
+them and on the same core: memcpy of the vector, and the published worker in plain torch operations. Then two
+threads on all cores, beside one; and codec lossless on a sparse vector.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from hopsum.cli.bench.codec_lossless import measure_lossless
 from hopsum.cli.bench.codec_report import describe, show
 from hopsum.cli.bench.codec_subjects import Subject
+from hopsum.cli.bench.codec_threads import measure_threads
 from hopsum.cli.bench.placement import one_core
 from hopsum.cli.bench.published import PublishedFailed, published_worker
 from hopsum.cli.bench.timing import measure
@@ -59,6 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     subjects = [Subject(codec, x, options.seed) for codec in made if isinstance(codec, RangeCodec)]
     try:
         report = run(subjects, options.runs, options.seed)
+        report["lossless"] = measure_lossless(options.runs, options.scale, options.seed)
     except PublishedFailed as error:
         print(f"hopsum bench codec: {error}", file=sys.stderr)
         return 1
@@ -80,4 +84,8 @@ def run(subjects: Sequence[Subject], runs: int, seed: int) -> dict[str, Any]:
     with one_core() as core, published_worker(x.size, workers, seed) as published:
         actions |= {f"published {name}": action for name, action in published.items()}
         rates = measure(actions, x.size, runs)
-    return describe(rates, subjects, seed) | {"runs": runs, "core": core}
+    return describe(rates, subjects, seed) | {
+        "threads": measure_threads(x, workers, runs, seed),
+        "runs": runs,
+        "core": core,
+    }

@@ -63,9 +63,25 @@ def show(report: dict[str, Any], console: Console) -> None:
     """Print the tables."""
     console.print(_rates(report))
     console.print(_bounds(report))
+    for row in report["threads"]:
+        console.print(
+            f"{row['codec']} on {row['threads']} threads: encode {_millions(row, 'encode_elements_per_s')}, "
+            f"x {row['encode_of_one_thread']:.2f} of one; decode {_millions(row, 'decode_elements_per_s')}, "
+            f"x {row['decode_of_one_thread']:.2f}",
+            highlight=False,
+        )
+    console.print(_lossless(report["lossless"]), highlight=False)
     where = report["machine"]
     console.print(
         f"{where['processor']}, core {report['core']} of {where['cores']}, load {where['load_1min']}; one thread"
+    )
+
+
+def _lossless(row: dict[str, Any]) -> str:
+    return (
+        f"lossless on {row['threads']} threads: {row['elements']:,} elements, {row['density']:.0%} not zero; encode "
+        f"{_millions(row, 'encode_elements_per_s')}, encode to mean {_millions(row, 'all_elements_per_s')}; "
+        f"bytes up {row['bytes_of_dense']:.4f} of float32's, gamma d + 1/32 = {row['bytes_formula']:.4f}"
     )
 
 
@@ -102,7 +118,7 @@ def _bounds(report: dict[str, Any]) -> Table:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     table.add_column("", no_wrap=True)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec import Context, ErrorFeedback, SharedRanges
+from hopsum.codec.coded import Coded
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.table import expected_nmse
-from hopsum.codec.thc import Thc
 from hopsum.wire.payload import SHAPES
 
 NMSE_ELEMENTS = 1 << 20
@@ -37,7 +37,7 @@ class Subject:
         self._results = np.ascontiguousarray(np.concatenate([part for part, _ in sums]))
         self._contributors = np.concatenate([part for _, part in sums])
         self._feedback = ErrorFeedback(x.size)
-        self._residual = np.empty_like(x)
+        self._sum = x.copy()
 
     def actions(self) -> dict[str, Callable[[], object]]:
         """Return what is timed, by name: ACTIONS."""
@@ -73,7 +73,7 @@ class Subject:
         means = simulate_allreduce(codec, [sample] * codec.workers, seed=seed, step=1)
         assert means is not None
         error = means[0].astype(np.float64) - sample
-        table = codec.table if isinstance(codec, Thc) else None
+        table = codec.table if isinstance(codec, Coded) else None
         return {
             "codec": codec.name,
             "backend": codec.backend,
@@ -93,12 +93,11 @@ class Subject:
         self._feedback.withdraw()
 
     def _write(self) -> None:
-        """Take from the sum what was delivered, and keep the rest, as error feedback does after the results.
+        """Take from the sum what was delivered, which leaves the residual, as error feedback does after the results.
 
-        The sum is the vector itself here: a residual of zeros lets the same payloads be settled again and again.
+        The sum is a copy of the vector here, from which the same is taken again and again.
         """
-        delivered = self.codec.contribution(self._payloads, self._shared, self.x.size, self._context)
-        np.subtract(self.x, delivered, out=self._residual)
+        self.codec.deduct(self._sum, self._payloads, self._shared, self._context)
 
     def _encode_feedback(self) -> None:
         """Do all that a worker does between a gradient and its next one, but for decoding the mean."""
@@ -108,4 +107,5 @@ class Subject:
         own = codec.ranges(sent)
         shared = SharedRanges(own.view(np.float32))
         payloads = codec.encode(sent, own, shared, context)
-        self._feedback.settle(codec.contribution(payloads, shared, whole.size, context))
+        codec.deduct(whole, payloads, shared, context)
+        self._feedback.settle(None)

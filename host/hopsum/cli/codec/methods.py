@@ -8,19 +8,21 @@ not. Lanes that only fill up the last chunk are counted apart, since they vanish
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, Context, Exchange, make_codec
+from hopsum.codec import Codec, Context, Exchange
+from hopsum.codec.coded import Coded
+from hopsum.codec.estimation import Estimator, Sk, Svk, estimate_mean
 from hopsum.codec.simulate import simulate_switch
-from hopsum.codec.thc import Thc
-from hopsum.codec.theory import expected_nmse_of
+from hopsum.codec.theory import expected_nmse_of_values
 from hopsum.wire.payload import SHAPES
 
 ROTATIONS = 8
 """Random rotations over which theory's figure and its standard error are taken."""
+FLOAT_BITS = 32
 
 Vectors = Sequence[NDArray[np.float32]]
 
@@ -62,10 +64,12 @@ class Candidate(NamedTuple):
     """A method by name, made for a number of workers."""
 
     label: str
-    family: str
-    """Methods of a family differ in a parameter, and are joined by a line in plots."""
     make: Callable[[int], Method]
     """Raises HopsumError or ModuleNotFoundError: the method cannot be had for so many workers, and why."""
+    family: str = ""
+    """Methods of a family differ in a parameter, and are joined by a line in plots; those without are not there."""
+    variant: str = ""
+    """Of thc: the name in the figure of its variants."""
 
 
 class SwitchMethod:
@@ -89,12 +93,50 @@ class SwitchMethod:
         return Outcome(mean, count_bits(used, mean.size))
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
-        """See `Method`."""
-        if not isinstance(self.codec, Thc):
+        """See `Method`: known of coded methods, unless the rotation goes across blocks."""
+        codec = self.codec
+        if not isinstance(codec, Coded) or codec.rotation == "full":
             return None
         rng = np.random.default_rng([seed, workers])
-        found = [expected_nmse_of(x, self.codec.table, workers, rng, rotations=1) for _ in range(ROTATIONS)]
-        return Theory(float(np.mean(found)), float(np.std(found, ddof=1) / ROTATIONS**0.5))
+        rotated, per_block = codec.rotation == "block", codec.scale == "block"
+        values, block = codec.table.values, codec.block_elements
+        found = [
+            expected_nmse_of_values(
+                x, values, codec.bound, workers, rng, block=block, rotated=rotated, per_block=per_block, rotations=1
+            )
+            for _ in range(ROTATIONS if rotated else 1)
+        ]
+        return Theory(float(np.mean(found)), float(np.std(found) / (ROTATIONS - 1) ** 0.5))
+
+
+class EstimatorMethod:
+    """An estimator, or a baseline: the receiver decodes every message by itself, and sends the mean in float32."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        self.estimator = estimator
+
+    def run(self, vectors: Vectors, seed: int, step: int) -> Outcome:
+        """See `Method`."""
+        found = estimate_mean(self.estimator, vectors, seed, step)
+        elements = vectors[0].size
+        return Outcome(found.mean, Bits(found.bits / len(vectors) / elements, FLOAT_BITS, 0.0))
+
+    def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
+        """See `Method`: known where elements are rounded to levels as they are."""
+        wide = x.astype(np.float64)
+        energy = float(wide @ wide)
+        if isinstance(self.estimator, Sk):
+            width = float(wide.max() - wide.min())
+            levels = self.estimator.levels
+        elif isinstance(self.estimator, Svk):
+            width = (2 * energy) ** 0.5
+            levels = self.estimator.levels_of(x.size)
+        else:
+            return None
+        place = (wide - wide.min()) / width * (levels - 1)
+        odds = place - np.floor(place)
+        error = float((odds * (1 - odds)).sum()) * (width / (levels - 1)) ** 2
+        return Theory(error / energy / workers, 0.0)
 
 
 def count_bits(exchanges: Sequence[Exchange], elements: int) -> Bits:
@@ -106,13 +148,3 @@ def count_bits(exchanges: Sequence[Exchange], elements: int) -> Bits:
         down += 8 * shape.down_bytes * exchange.lanes / shape.elements
         whole += 8 * exchange.payloads.size
     return Bits(up / elements, down / elements, (whole - up) / elements)
-
-
-def _switch(label: str, family: str, codec: str, **options: Any) -> Candidate:
-    return Candidate(label, family, lambda workers: SwitchMethod(make_codec(codec, workers=workers, **options)))
-
-
-CANDIDATES: tuple[Candidate, ...] = (
-    _switch("thc", "thc", "thc"),
-    _switch("fixed", "fixed", "fixed"),
-)

@@ -13,11 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum.cli.bench.timing import commit, machine, versions
-from hopsum.cli.codec.measure import AGREEMENT_SE, Cell, Plan
+from hopsum.cli.codec.measure import AGREEMENT_SE, AGREEMENT_SHARE, Cell, Plan
 from hopsum.cli.codec.vectors import TITLES, recorded_origin
 
-WIDE = 110
+WIDE = 120
 """Columns of a terminal that has room for standard errors."""
+TINY = 1e-9
+"""Where narrow tables stop to tell errors apart."""
 _EMPTY = "-"
 
 
@@ -47,6 +49,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "vectors": cell.vectors,
         "method": cell.method,
         "family": cell.family,
+        "variant": cell.variant,
         "workers": cell.workers,
         "nmse": cell.nmse,
         "nmse_se": cell.nmse_se,
@@ -74,16 +77,18 @@ def show(cells: Sequence[Cell], plan: Plan, console: Console) -> None:
     )
     if plan.identical:
         console.print(
-            f"theory: yes where measurement and formula differ by at most {AGREEMENT_SE:.0f} standard errors.",
+            f"theory: yes where measurement and formula differ by at most {AGREEMENT_SE:.0f} standard errors, or "
+            f"{AGREEMENT_SHARE:.0%}.",
             highlight=False,
         )
 
 
 def _table(cells: Sequence[Cell], plan: Plan, kind: str, wide: bool) -> Table:
     whose = "all workers have the same vector" if plan.identical else "one vector per worker"
-    table = Table(title=f"{TITLES[kind]}; {whose}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=f"{TITLES[kind]}; {whose}", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     table.add_column("", no_wrap=True)
-    for name in ("up", "down", *(f"n = {workers}" for workers in plan.workers)):
+    down = wide or not plan.identical  # 80 columns have room for one of them
+    for name in ("up", *(["down"] if down else []), *(f"n = {workers}" for workers in plan.workers)):
         table.add_column(name, justify="right", no_wrap=True)
     if plan.identical:
         table.add_column("theory", no_wrap=True)
@@ -93,7 +98,8 @@ def _table(cells: Sequence[Cell], plan: Plan, kind: str, wide: bool) -> Table:
         downs = [cell.bits.down for cell in row if cell.bits is not None]
         figures = [_nmse(cell, wide) for cell in row]
         verdict = [_verdict(row)] if plan.identical else []
-        table.add_row(candidate.label, _span(ups), _span(downs), *figures, *verdict)
+        bits = [_span(ups), *([_span(downs)] if down else [])]
+        table.add_row(candidate.label, *bits, *figures, *verdict)
     return table
 
 
@@ -102,7 +108,19 @@ def _nmse(cell: Cell, wide: bool) -> str:
         return _EMPTY
     if cell.nmse == 0.0:
         return "0"
-    return with_error(cell.nmse, cell.nmse_se) if wide else f"{cell.nmse:.1e}".replace("e-0", "e-").replace("e+0", "e+")
+    if wide:
+        return with_error(cell.nmse, cell.nmse_se)
+    return f"<{TINY:.0e}".replace("e-0", "e-") if cell.nmse < TINY else short(cell.nmse)
+
+
+def short(value: float) -> str:
+    """Return two digits of a value that is not negative: 2.8e-3; 0 is 0."""
+    if value == 0.0:
+        return "0"
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    if int(exponent) not in (-1, 0, 1):
+        return f"{digits}e{int(exponent)}"
+    return f"{value:.0f}" if value >= 10 else f"{value:#.2g}"
 
 
 def with_error(value: float, se: float) -> str:
@@ -112,7 +130,7 @@ def with_error(value: float, se: float) -> str:
     if error < 1e-3:
         text = f"{scaled:.2f}"
     else:
-        digits = max(0, -floor(log10(error)))
+        digits = max(0, -floor(log10(float(f"{error:.0e}"))))
         text = f"{scaled:.{digits}f}({max(1, round(error * 10**digits))})"
     return text if exponent == 0 else f"{text}e{exponent}"
 
@@ -121,8 +139,8 @@ def _span(values: Sequence[float]) -> str:
     """Return the least and the greatest of some bits; one figure where they look the same."""
     if not values:
         return _EMPTY
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
-    return low if low == high else f"{low}-{high}"
+    low, high = f"{min(values):.2g}", f"{max(values):.2g}"
+    return f"{values[0]:.2f}" if low == high else f"{low}-{high}"
 
 
 def _verdict(row: Sequence[Cell]) -> str:
@@ -134,15 +152,16 @@ def _verdict(row: Sequence[Cell]) -> str:
 
 
 def _reasons(cells: Sequence[Cell]) -> list[str]:
-    """Return a line per method and reason, with the numbers of workers and vectors that it holds for."""
-    found: dict[tuple[str, str], dict[str, list[int]]] = {}
+    """Return a line per reason, with the methods, workers and vectors that it holds for."""
+    found: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.reason is not None:
-            found.setdefault((cell.method, cell.reason), {}).setdefault(cell.vectors, []).append(cell.workers)
-    everywhere = {cell.vectors for cell in cells}
+            found.setdefault(cell.reason, []).append(cell)
     lines = []
-    for (method, reason), kinds in found.items():
-        workers = sorted({n for each in kinds.values() for n in each})
-        where = "" if set(kinds) == everywhere else f" ({', '.join(TITLES[kind] for kind in kinds)})"
-        lines.append(f"{_EMPTY} {method}, n = {', '.join(map(str, workers))}{where}: {reason}")
+    for reason, empty in found.items():
+        methods = ", ".join(dict.fromkeys(cell.method for cell in empty))
+        workers = ", ".join(str(n) for n in sorted({cell.workers for cell in empty}))
+        kinds = dict.fromkeys(cell.vectors for cell in empty)
+        where = "" if set(kinds) == {cell.vectors for cell in cells} else f" ({', '.join(TITLES[k] for k in kinds)})"
+        lines.append(f"{_EMPTY} {methods}; n = {workers}{where}: {reason}")
     return lines
