@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hopsum.cli.codec import compare, main
+from hopsum.cli.codec import WORDS, compare, main
 from hopsum.cli.codec.candidates import CANDIDATES
 from hopsum.cli.codec.measure import Cell, Plan, measure
 from hopsum.cli.codec.methods import Bits, count_bits
@@ -190,6 +190,14 @@ def test_without_matplotlib_the_extra_is_named(
     monkeypatch.setattr(compare, "find_spec", lambda _: None)
     assert main(TINY) == 1
     assert "pip install 'hopsum[plot]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", sorted(WORDS))
+def test_every_word_explains_itself(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([word, "--help"])
+    assert stop.value.code == 0
+    assert f"usage: hopsum codec {word}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

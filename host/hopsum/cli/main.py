@@ -27,7 +27,7 @@ COMMANDS = {
     "switch-ctl": Command("show ports, counts and registers of a running switch", "hopsum_switch.control", "switch"),
     "table": Command("solve lookup tables of codec thc, search the best one for a job", "hopsum.cli.table", "cli"),
     "bench": Command("measure a part of hopsum on this machine", "hopsum.cli.bench", "demo"),
-    "codec": Command("compare codecs on vectors: error against bits", "hopsum.cli.codec", "demo"),
+    "codec": Command("compare codecs on vectors: error against bits", "hopsum.cli.codec", "cli"),
     "shell": Command("open p4runtime-shell on a running switch", "hopsum.cli.shell", "controlplane"),
 }
 

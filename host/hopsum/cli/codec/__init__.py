@@ -12,18 +12,19 @@ capture    record the gradients that come with the package, again
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Sequence
+
+from hopsum.cli.main import Command, load
 
 WORDS = {
-    "compare": ("error of the mean against bits per element, every method", "hopsum.cli.codec.compare"),
-    "capture": ("record gradients of the demo's model for `compare` (for developers)", "hopsum.cli.codec.capture"),
+    "compare": Command("error of the mean against bits per element, every method", "hopsum.cli.codec.compare", "cli"),
+    "capture": Command("record gradients for `compare` again (for developers)", "hopsum.cli.codec.capture", "demo"),
 }
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the second word; the rest belongs to it."""
-    lines = "\n".join(f"  {name:10} {summary}" for name, (summary, _) in WORDS.items())
+    lines = "\n".join(f"  {name:10} {word.summary}" for name, word in WORDS.items())
     parser = argparse.ArgumentParser(
         prog="hopsum codec",
         description="See what codecs make of vectors, without a network.",
@@ -38,5 +39,4 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run one of them and return its exit status."""
     options = build_parser().parse_args(arguments)
-    word: Callable[[Sequence[str]], int] = import_module(WORDS[options.word][1]).main
-    return word(options.arguments)
+    return load(WORDS[options.word])(options.arguments)

@@ -38,7 +38,8 @@ _Item = TypeVar("_Item")
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    names = ", ".join(dict.fromkeys(name for each in CANDIDATES for name in (each.family, each.label) if name))
+    every = dict.fromkeys(name for each in CANDIDATES for name in (each.family, each.label) if name)
+    names = ", ".join(every).replace("%", "%%")  # argparse formats help
     parser = argparse.ArgumentParser(
         prog="hopsum codec compare",
         description=(__doc__ or "").partition(": ")[2],
