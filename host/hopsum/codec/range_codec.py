@@ -23,24 +23,20 @@ bucket leaves it untouched.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from enum import Enum, auto
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.base import (
-    CodecError,
     Context,
     Exchange,
     OnNonfinite,
     Tensors,
     includes,
-    nonfinite_error,
-    require_on_nonfinite,
-    require_vector,
 )
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.ranges import INFINITE, SharedRanges, pack_ranges, read_ranges
+from hopsum.codec.reduction import State, VectorReduction
 from hopsum.wire import Op
 
 _LARGE = np.float32(2.0**100)
@@ -134,17 +130,7 @@ class RangeCodec(ABC):
         x -= self.contribution(payloads, shared, x.size, context, included)
 
 
-class State(Enum):
-    """Where an all-reduce stands; see the module."""
-
-    RANGES = auto()
-    SUMS = auto()
-    DONE = auto()
-    SKIPPED = auto()
-    GONE = auto()
-
-
-class RangeReduction:
+class RangeReduction(VectorReduction):
     """One all-reduce of one vector by a codec with ranges; the contract is `hopsum.codec.base.Reduction`."""
 
     def __init__(
@@ -158,54 +144,27 @@ class RangeReduction:
         on_nonfinite: OnNonfinite = "error",
     ) -> None:
         """Take a vector; see `Codec.start`."""
-        require_vector(x)
-        require_on_nonfinite(on_nonfinite)
         self.codec = codec
-        self.context = context
-        self.state = State.RANGES
-        self.elements = x.size
-        self.mean: NDArray[np.float32] | None = None
-        self.contributors = np.zeros(0, np.uint64)
-        self._feedback = feedback
-        self._tensors = tensors
-        self._on_nonfinite = on_nonfinite
-        self._x = x if feedback is None else feedback.compensate(x)
-        try:
-            self._prepare()
-        except BaseException:  # nobody has this reduction, so nobody could give it up
-            self._withdraw()
-            raise
-        self.exchange: Exchange | None = Exchange(Op.MAX32, pack_ranges(self._own), self._own.size)
         self._shared: SharedRanges | None = None
         self._payloads: NDArray[np.uint8] | None = None
+        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite)
 
     def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
         """Take the results of the current exchange; see `Reduction`."""
+        self._require_exchange()
         if self.state is State.RANGES:
             self._take_ranges(results)
-        elif self.state is State.SUMS:
+        else:
             self._take_sums(results, contributors)
-        else:
-            raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
 
-    def abandon(self) -> None:
-        """Give up; see `Reduction`."""
-        if self.state not in (State.RANGES, State.SUMS):
-            raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to give up")
-        if self._feedback is not None and np.isfinite(self._x).all():
-            self._feedback.settle(None)
-        else:
-            self._withdraw()
-        self._end(State.GONE)
+    def _first_exchange(self) -> Exchange:
+        self._prepare()
+        return Exchange(Op.MAX32, pack_ranges(self._own), self._own.size)
 
     def _take_ranges(self, results: NDArray[np.uint8]) -> None:
         shared = read_ranges(results, self._own.size)
         if shared.skipped:
-            error = nonfinite_error(self._x, self._tensors, self.context.rank)
-            self._withdraw()
-            self._end(State.SKIPPED)
-            if self._on_nonfinite == "error":
-                raise error
+            self._skip()
             return
         self._drop_infinite()
         self._payloads = self.codec.encode(self._sent, self._own, shared, self.context)
@@ -220,9 +179,8 @@ class RangeReduction:
         mean = self.codec.decode(results, contributors, self._shared, self.elements, self.context)
         if self._feedback is not None:
             self._deduct_delivered(contributors)
-            self._feedback.settle(None)
-        self.mean, self.contributors = mean, contributors
-        self._end(State.DONE)
+            self._settle(None)
+        self._finish(mean, contributors)
 
     def _prepare(self) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -253,11 +211,3 @@ class RangeReduction:
         if included.any():
             only = None if included.all() else included
             self.codec.deduct(self._x, self._payloads, self._shared, self.context, only)
-
-    def _withdraw(self) -> None:
-        if self._feedback is not None:
-            self._feedback.withdraw()
-
-    def _end(self, state: State) -> None:
-        self.state, self.exchange = state, None
-

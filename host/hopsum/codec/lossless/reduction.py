@@ -26,7 +26,6 @@ and runs whose own magnitude is above the shared one (so did the ranges); these 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 from sys import byteorder
 
 import numpy as np
@@ -42,10 +41,7 @@ from hopsum.codec.base import (
     blocks_of,
     contributor_counts,
     includes,
-    nonfinite_error,
-    require_on_nonfinite,
     require_rows,
-    require_vector,
 )
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.fixed import fixed_exponents
@@ -55,6 +51,7 @@ from hopsum.codec.lossless.kernels import RANGE_BLOCK, Bloom
 from hopsum.codec.lossless.sizing import Plan, Sizing, make_plan
 from hopsum.codec.lossless.work import Work
 from hopsum.codec.ranges import INFINITE, pack_ranges, read_ranges, require_ranges
+from hopsum.codec.reduction import State, VectorReduction
 from hopsum.wire import Op
 from hopsum.wire.payload import SHAPES
 
@@ -72,18 +69,7 @@ class Options:
     repeats: int
 
 
-class State(Enum):
-    """Where an all-reduce stands; see the module."""
-
-    RANGES = auto()
-    INDEX = auto()
-    SUMS = auto()
-    DONE = auto()
-    SKIPPED = auto()
-    GONE = auto()
-
-
-class LosslessReduction:
+class LosslessReduction(VectorReduction):
     """One all-reduce of one vector; the contract is `hopsum.codec.base.Reduction`."""
 
     def __init__(
@@ -97,34 +83,19 @@ class LosslessReduction:
         on_nonfinite: OnNonfinite = "error",
     ) -> None:
         """Take a vector; see `Codec.start`."""
-        require_vector(x)
-        require_on_nonfinite(on_nonfinite)
-        self.context = context
-        self.state = State.RANGES
-        self.elements = x.size
-        self.mean: NDArray[np.float32] | None = None
-        self.contributors = np.zeros(0, np.uint64)
         self.plan: Plan | None = None
         """What the lanes of the sums hold; None before the index is known."""
         self.members = np.zeros(0, np.uint32)
         """Elements of the index, ascending; empty before it is known."""
         self._options = options
         self._work = options.work
-        self._feedback = feedback
-        self._tensors = tensors
-        self._on_nonfinite = on_nonfinite
         self._repeats_left = options.repeats
-        self._x = x if feedback is None else feedback.compensate(x)
-        peaks, nonzero = self._work.scan(self._x)
-        self._own = np.minimum(peaks, np.uint32(INFINITE))
-        lanes = np.append(self._own, np.uint32(min(nonzero, INFINITE - 1)))
-        self.exchange: Exchange | None = Exchange(Op.MAX32, pack_ranges(lanes), lanes.size)
+        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite)
 
     def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
         """Take the results of the current exchange; see `Reduction`."""
-        if self.exchange is None:
-            raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
-        require_rows(results, len(self.exchange.payloads), self.exchange.payloads.shape[1], self.state.name.lower())
+        payloads = self._require_exchange().payloads
+        require_rows(results, len(payloads), payloads.shape[1], self.state.name.lower())
         require_ranges(contributors, len(results), "contributors instead of")
         if self.state is State.RANGES:
             self._take_ranges(results, contributors)
@@ -133,25 +104,16 @@ class LosslessReduction:
         else:
             self._take_sums(results, contributors)
 
-    def abandon(self) -> None:
-        """Give up; see `Reduction`."""
-        if self.exchange is None:
-            raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to give up")
-        if self._feedback is not None and np.isfinite(self._x).all():
-            self._feedback.settle(None)
-        elif self._feedback is not None:
-            self._feedback.withdraw()
-        self._end(State.GONE)
+    def _first_exchange(self) -> Exchange:
+        peaks, nonzero = self._work.scan(self._x)
+        self._own = np.minimum(peaks, np.uint32(INFINITE))
+        lanes = np.append(self._own, np.uint32(min(nonzero, INFINITE - 1)))
+        return Exchange(Op.MAX32, pack_ranges(lanes), lanes.size)
 
     def _take_ranges(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
         shared = read_ranges(results, self._own.size + 1)
         if shared.skipped:
-            error = nonfinite_error(self._x, self._tensors, self.context.rank)
-            if self._feedback is not None:
-                self._feedback.withdraw()
-            self._end(State.SKIPPED)
-            if self._on_nonfinite == "error":
-                raise error
+            self._skip()
             return
         self._drop_infinite()
         ranges, nonzero = shared.values[:-1], int(shared.values.view(np.uint32)[-1])
@@ -217,16 +179,14 @@ class LosslessReduction:
             return
         if self._feedback is not None:
             self._feedback.settle(self._delivered(contributors))
-        self.mean, self.contributors = self._mean(sums, counts), contributors
-        self._end(State.DONE)
+        self._finish(self._mean(sums, counts), contributors)
 
     def _repeat(self, found: str) -> None:
         """Sum the same payloads again, or give up; nobody has used any of the sums."""
         self._repeats_left -= 1
         if self._repeats_left:
             return
-        if self._feedback is not None:
-            self._feedback.settle(None)
+        self._settle(None)
         self._end(State.GONE)
         raise AgreedError(
             f"no lossless sum in {self._options.repeats} tries, the last had {found}: no rank has a mean, and each "
@@ -262,10 +222,5 @@ class LosslessReduction:
 
     def _finish_empty(self, contributors: NDArray[np.uint64]) -> None:
         """Nobody in the results has anything to send."""
-        if self._feedback is not None:
-            self._feedback.settle(None)
-        self.mean, self.contributors = np.zeros(self.elements, np.float32), contributors
-        self._end(State.DONE)
-
-    def _end(self, state: State) -> None:
-        self.state, self.exchange = state, None
+        self._settle(None)
+        self._finish(np.zeros(self.elements, np.float32), contributors)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all-reduces of all codecs have in common: the vector, its error feedback, and how they end.
+
+    state     meaning                                          residual
+    RANGES    ranges are to be summed (MAX32)                  as before
+    INDEX     the index is to be summed (OR), if there is one  as before
+    SUMS      codes or lanes are to be summed                  as before
+    DONE      there is a mean                                  what was not delivered
+    SKIPPED   some rank's vector is not finite                 as before
+    GONE      given up, or not to be recovered                 residual + vector
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum, auto
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.base import (
+    CodecError,
+    Context,
+    Exchange,
+    OnNonfinite,
+    Tensors,
+    nonfinite_error,
+    require_on_nonfinite,
+    require_vector,
+)
+from hopsum.codec.feedback import ErrorFeedback
+
+
+class State(Enum):
+    """Where an all-reduce stands; see the module."""
+
+    RANGES = auto()
+    INDEX = auto()
+    SUMS = auto()
+    DONE = auto()
+    SKIPPED = auto()
+    GONE = auto()
+
+
+class VectorReduction(ABC):
+    """One all-reduce of one vector; the contract is `hopsum.codec.base.Reduction`."""
+
+    def __init__(
+        self,
+        x: NDArray[np.float32],
+        context: Context,
+        feedback: ErrorFeedback | None = None,
+        *,
+        tensors: Tensors = (),
+        on_nonfinite: OnNonfinite = "error",
+    ) -> None:
+        """Take a vector, see `Codec.start`, and make the first exchange; what that needs is set before."""
+        require_vector(x)
+        require_on_nonfinite(on_nonfinite)
+        self.context = context
+        self.state = State.RANGES
+        self.elements = x.size
+        self.mean: NDArray[np.float32] | None = None
+        self.contributors = np.zeros(0, np.uint64)
+        self._feedback = feedback
+        self._tensors = tensors
+        self._on_nonfinite = on_nonfinite
+        self._x = x if feedback is None else feedback.compensate(x)
+        try:
+            self.exchange: Exchange | None = self._first_exchange()
+        except BaseException:  # nobody has this reduction, so nobody could give it up
+            self._withdraw()
+            raise
+
+    @abstractmethod
+    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+        """Take the results of the current exchange; see `Reduction`."""
+
+    @abstractmethod
+    def _first_exchange(self) -> Exchange:
+        """Return the ranges to share of the vector, which may be infinite."""
+
+    def abandon(self) -> None:
+        """Give up; see `Reduction`."""
+        if self.exchange is None:
+            raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to give up")
+        if np.isfinite(self._x).all():
+            self._settle(None)
+        else:
+            self._withdraw()
+        self._end(State.GONE)
+
+    def _require_exchange(self) -> Exchange:
+        """Return what results are for. Raises CodecError when it is over."""
+        if self.exchange is None:
+            raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
+        return self.exchange
+
+    def _skip(self) -> None:
+        """End without a mean, since some rank's vector is not finite; an error if that was asked for."""
+        error = nonfinite_error(self._x, self._tensors, self.context.rank) if self._on_nonfinite == "error" else None
+        self._withdraw()
+        self._end(State.SKIPPED)
+        if error is not None:
+            raise error
+
+    def _finish(self, mean: NDArray[np.float32], contributors: NDArray[np.uint64]) -> None:
+        self.mean, self.contributors = mean, contributors
+        self._end(State.DONE)
+
+    def _settle(self, delivered: NDArray[np.float32] | None) -> None:
+        if self._feedback is not None:
+            self._feedback.settle(delivered)
+
+    def _withdraw(self) -> None:
+        if self._feedback is not None:
+            self._feedback.withdraw()
+
+    def _end(self, state: State) -> None:
+        self.state, self.exchange = state, None
