@@ -149,15 +149,16 @@ class Coded(RangeCodec):
         require_rows(results, blocks, SHAPES[self.op].down_bytes, f"results of {elements} elements")
         require_ranges(contributors, blocks, "contributors instead of")
         counts = contributor_counts(contributors, self.workers)
-        self._require_sums(results, counts)
+        peaks = np.empty(blocks, np.int32)
         factors = self._factors(self._shared_ranges(shared, blocks), counts)
 
         def decode(rows: slice, out: NDArray[np.float32]) -> None:
             given = (results[rows], counts[rows], factors[rows], self.granularity, self._form)
-            self._kernels.thc_decode(*given, _keys(context, rows.start), out)
+            peaks[rows] = self._kernels.thc_decode(*given, _keys(context, rows.start), out)
 
         out = self._result(elements)
         self._by_rows(decode, out)
+        self._require_sums(peaks, counts)
         return self._unprepared(out, elements, context)
 
     def contribution(
@@ -224,14 +225,13 @@ class Coded(RangeCodec):
         require_usable(shared)
         return np.broadcast_to(shared.values, blocks).astype(np.float64)
 
-    def _require_sums(self, results: NDArray[np.uint8], counts: NDArray[np.int32]) -> None:
+    def _require_sums(self, peaks: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
         """Refuse sums that this table cannot make: 16-bit arithmetic relies on it, and ranks would diverge."""
-        sums = results.view(SHAPES[self.op].lane_dtype)
-        beyond = np.flatnonzero(sums.max(axis=1) > counts * self.granularity)
+        beyond = np.flatnonzero(peaks > counts * self.granularity)
         if beyond.size:
             chunk = int(beyond[0])
             raise CodecError(
-                f"chunk {chunk}: a lane of {int(sums[chunk].max())} from {int(counts[chunk])} workers, but the table "
+                f"chunk {chunk}: a lane of {int(peaks[chunk])} from {int(counts[chunk])} workers, but the table "
                 f"ends at {self.granularity}: the switch has another table than this codec"
             )
 

@@ -141,10 +141,12 @@ class NumbaKernels:
         form: Form,
         keys: BlockKeys,
         out: NDArray[np.float32],
-    ) -> None:
+    ) -> NDArray[np.int32]:
         """See `Kernels`."""
+        peaks = np.empty(len(lanes), np.int32)
         decode = compiled_back.decode8 if form.lane_bits == 8 else compiled_back.decode16
-        decode(lanes, counts, factors, granularity, form.rotated, _key(keys.rotation, keys.first), out)
+        decode(lanes, counts, factors, granularity, form.rotated, _key(keys.rotation, keys.first), out, peaks)
+        return peaks
 
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]

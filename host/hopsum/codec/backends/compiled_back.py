@@ -98,6 +98,22 @@ def _centre(values: Any, middle: Any, a: Any) -> None:
 
 
 @inner
+def _peak(sums: Any) -> Any:
+    peak = u8(0)
+    for j in range(1024):
+        peak = max(peak, sums[j])
+    return i32(peak)
+
+
+@inner
+def _peak16(sums: Any) -> Any:
+    peak = i32(0)
+    for j in range(512):
+        peak = max(peak, i32(i32(i32(sums[2 * j]) << i32(8)) | i32(sums[2 * j + 1])))
+    return peak
+
+
+@inner
 def _centre16(sums: Any, middle: Any, a: Any) -> None:
     for j in range(512):
         value = i32(i32(i32(sums[2 * j]) << i32(8)) | i32(sums[2 * j + 1]))
@@ -150,15 +166,18 @@ def restore16(
     _restore(payloads, factors, *table, packed, rotated, rotation, subtract, out, 512)
 
 
-_DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _BOOL, _U64, filled(_F32))
+_DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _BOOL, _U64, filled(_F32), filled(_I32, 1))
 
 
 @kernel(*_DECODE)
-def decode8(sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, out: Any) -> None:
+def decode8(
+    sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, out: Any, peaks: Any
+) -> None:  # fmt: skip
     """Decode sums, blocks of 1024."""
     a, b, wide = np.empty(1024, i16), np.empty(1024, i16), np.empty(1024, i32)
     lanes = np.zeros(32, u32)
     for block in range(sums.shape[0]):
+        peaks[block] = _peak(sums[block])
         _centre(sums[block], i16(counts[block] * g), a)
         if rotated:
             _rotate_back(a, b, wide, lanes, block_key(rotation, block))
@@ -168,11 +187,14 @@ def decode8(sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation
 
 
 @kernel(*_DECODE)
-def decode16(sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, out: Any) -> None:
+def decode16(
+    sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, out: Any, peaks: Any
+) -> None:  # fmt: skip
     """Decode sums, blocks of 512."""
     a, b, wide = np.empty(512, i32), np.empty(512, i32), np.empty(512, i32)
     lanes = np.zeros(32, u32)
     for block in range(sums.shape[0]):
+        peaks[block] = _peak16(sums[block])
         _centre16(sums[block], i32(counts[block] * g), a)
         if rotated:
             _rotate_back(a, b, wide, lanes, block_key(rotation, block))

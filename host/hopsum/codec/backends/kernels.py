@@ -198,8 +198,11 @@ class Kernels(Protocol):
         form: Form,
         keys: BlockKeys,
         out: NDArray[np.float32],
-    ) -> None:
-        """Fill float32[blocks, B] from lane sums uint8[blocks, 1024] of counts[block] workers."""
+    ) -> NDArray[np.int32]:
+        """Fill float32[blocks, B] from lane sums uint8[blocks, 1024] of counts[block] workers.
+
+        Returns the largest lane of each block, int32[blocks]; where that exceeds counts * granularity, `out` is void.
+        """
 
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]

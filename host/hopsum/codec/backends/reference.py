@@ -92,11 +92,15 @@ class NumpyKernels:
         form: Form,
         keys: BlockKeys,
         out: NDArray[np.float32],
-    ) -> None:
+    ) -> NDArray[np.int32]:
         """Centre the sums and rotate back."""
+        peaks = np.empty(len(lanes), np.int32)
         for run in _runs(len(lanes)):
-            w = 2 * _lanes(lanes[run], form).astype(np.int32) - counts[run, None] * np.int32(granularity)
+            sums = _lanes(lanes[run], form).astype(np.int32)
+            peaks[run] = sums.max(axis=1, initial=0)
+            w = 2 * sums - counts[run, None] * np.int32(granularity)
             out[run] = _back(w, factors[run], form, keys.advanced(run.start))
+        return peaks
 
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]

@@ -139,14 +139,16 @@ class ThreadedKernels:
         form: Form,
         keys: BlockKeys,
         out: NDArray[np.float32],
-    ) -> None:
+    ) -> NDArray[np.int32]:
         """See `Kernels`."""
+        peaks = np.empty(len(lanes), np.int32)
 
         def work(rows: slice) -> None:
-            own = keys.advanced(rows.start)
-            self._kernels.thc_decode(lanes[rows], counts[rows], factors[rows], granularity, form, own, out[rows])
+            given = (lanes[rows], counts[rows], factors[rows], granularity, form, keys.advanced(rows.start))
+            peaks[rows] = self._kernels.thc_decode(*given, out[rows])
 
         self._split(work, out)
+        return peaks
 
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
