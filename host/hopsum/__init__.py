@@ -1,6 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sum compressed gradients in the network.
 
-Subpackages are imported by name; this module loads none of them, so that a training process pays only for
-what it uses.
+    with hopsum.connect("file:///run/job.json", rank=0) as job:
+        mean = hopsum.allreduce(gradient, job)
+
+Subpackages are imported by name; this module loads none of them, so that a training process pays only for what it
+uses. `connect`, `allreduce` and `disconnect` are loaded when they are first asked for.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from hopsum.api import allreduce, disconnect
+    from hopsum.connection import connect
+
+__all__ = ["allreduce", "connect", "disconnect"]
+
+_HOMES: Final = {"allreduce": "hopsum.api", "connect": "hopsum.connection", "disconnect": "hopsum.api"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

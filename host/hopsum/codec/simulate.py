@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,28 @@ from hopsum.codec.base import Codec, CodecError, Context, Exchange
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.wire import Op
 from hopsum.wire.payload import SHAPES, lanes, unpack_codes
+
+
+def lane_values(op: int, payloads: NDArray[np.uint8], table: Sequence[int] | None = None) -> NDArray[Any]:
+    """Return the lanes that a switch adds for UPDATE payloads, in element order, of the op's lane type.
+
+    Args:
+        op: any of the switch program's.
+        payloads: uint8[..., up_bytes(op)], contiguous.
+        table: what codes are looked up in, for LOOKUP_ADD8 and LOOKUP_ADD16.
+
+    Returns:
+        A view of the payloads for ops without codes, else a new array.
+
+    Raises:
+        CodecError: an op with codes, and no table.
+    """
+    if not SHAPES[op].has_codes:
+        return lanes(op, payloads)
+    if table is None:
+        raise CodecError(f"{Op(op).name} needs a table")
+    dtype = np.dtype(SHAPES[op].lane_dtype)
+    return np.asarray(table, dtype)[unpack_codes(payloads, 8 * dtype.itemsize)]
 
 
 def simulate_switch(
@@ -31,13 +54,7 @@ def simulate_switch(
     stacked = np.stack(payloads)
     if present is None:
         present = np.ones(stacked.shape[:2], np.bool_)
-    if SHAPES[op].has_codes:
-        if table is None:
-            raise CodecError(f"{Op(op).name} needs a table")
-        dtype = np.dtype(SHAPES[op].lane_dtype)
-        values = np.asarray(table, dtype)[unpack_codes(stacked, 8 * dtype.itemsize)]
-    else:
-        values = lanes(op, stacked)
+    values = lane_values(op, stacked, table)
     masked = np.where(present[:, :, None], values, values.dtype.type(0))
     if op == Op.MAX32:
         total = masked.max(axis=0)

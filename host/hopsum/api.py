@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum.allreduce`: the mean of an array or tensor over all workers, in one call.
+
+torch is imported only when a tensor of torch comes; bfloat16 arrays of numpy are those of ml_dtypes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from importlib import import_module
+from typing import Any, Final, Literal, NamedTuple, TypeVar, overload
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.agent import AllReduceResult
+from hopsum.aggregation import Aggregation
+from hopsum.codec import ErrorFeedback
+from hopsum.codec.base import OnNonfinite
+from hopsum.config import resolve
+from hopsum.connection import open_config, settings_of
+
+Tensor = TypeVar("Tensor")
+
+
+class _Vector(NamedTuple):
+    """An array or tensor as what is summed, and how the mean becomes one again."""
+
+    x: NDArray[np.float32]
+    restore: Callable[[NDArray[np.float32]], Any]
+
+
+class _Kept:
+    """What is kept of an aggregation between all-reduces: error feedback by tensor name."""
+
+    def __init__(self) -> None:
+        self.feedback: dict[str, ErrorFeedback] = {}
+        self.pending: dict[str, Future[AllReduceResult]] = {}
+
+
+_lock: Final = threading.RLock()
+_kept: Final[WeakKeyDictionary[Any, _Kept]] = WeakKeyDictionary()
+_thread: Final = threading.local()
+"""`finishing` while this thread, an aggregation's, resolves a future."""
+_opened: Final[dict[str, Aggregation]] = {}
+
+
+@overload
+def allreduce(
+    tensor: Tensor,
+    job: Aggregation | str | None = ...,
+    *,
+    async_op: Literal[False] = ...,
+    average: bool = ...,
+    out: Tensor | None = ...,
+    name: str | None = ...,
+    step: int | None = ...,
+    on_nonfinite: OnNonfinite | None = ...,
+) -> Tensor: ...
+
+
+@overload
+def allreduce(
+    tensor: Tensor,
+    job: Aggregation | str | None = ...,
+    *,
+    async_op: Literal[True],
+    average: bool = ...,
+    out: Tensor | None = ...,
+    name: str | None = ...,
+    step: int | None = ...,
+    on_nonfinite: OnNonfinite | None = ...,
+) -> Future[Tensor]: ...
+
+
+def allreduce(
+    tensor: Tensor,
+    job: Aggregation | str | None = None,
+    *,
+    async_op: bool = False,
+    average: bool = True,
+    out: Tensor | None = None,
+    name: str | None = None,
+    step: int | None = None,
+    on_nonfinite: OnNonfinite | None = None,
+) -> Tensor | Future[Tensor]:
+    """Return the mean of a tensor over all workers; all of them call this in the same order.
+
+    Args:
+        tensor: numpy array or torch tensor of float16, bfloat16, float32 or float64, of any shape. It is summed as
+            float32, whatever it is; float64 beyond float32 counts as infinite. It is only read, and not to be changed
+            before the future is done.
+        job: what `hopsum.connect` returned, or a URL for it; the setting `url` (HOPSUM_URL) if left out. A URL is
+            connected to at its first use in the process and stays so until `disconnect`.
+        async_op: return a future of the result at once.
+        average: if not, the mean times the number of workers.
+        out: where the result goes, of the same type, shape and element type; may be the tensor itself.
+        name: what the all-reduce does not deliver is added to the next one of this name on this rank, which has as many
+            elements. Without a name the error is lost.
+        step: what randomness follows from, the same on all ranks; counted if left out.
+        on_nonfinite: "error" or "skip" (the result is NaN); as the settings say if left out.
+
+    Returns:
+        A tensor of the same kind, shape, element type and device, the same on all ranks. An empty one is returned
+        without asking the other ranks.
+
+    Raises:
+        TypeError: no dense floating-point tensor, or an `out` that does not fit.
+        ValueError: an all-reduce of this name is still on its way.
+        ConfigError, MembershipError, JoinError: as for `connect`.
+        RuntimeError: in a callback of a future of this function, without async_op.
+        NonFiniteError: some rank has NaN or infinity, on all ranks; the next all-reduce can follow. Further errors
+            are those of `Agent.submit`. With async_op what comes from the network is in the future.
+    """
+    if not async_op and getattr(_thread, "finishing", False):
+        raise RuntimeError("allreduce in a callback of its own futures would wait for itself: use async_op=True")
+    vector = _read(tensor, out)
+    if not vector.x.size:
+        done: Future[Any] = Future()
+        done.set_result(vector.restore(vector.x))
+    else:
+        done = _submit(_aggregation(job), vector, average, name, step, on_nonfinite)
+    return done if async_op else done.result()
+
+
+def disconnect(url: str | None = None) -> None:
+    """Close what `allreduce` connected to by this URL, or by any if left out; error feedback is gone with it."""
+    with _lock:
+        closed = [_opened.pop(each) for each in list(_opened) if url is None or each == url]
+    for each in closed:
+        each.close()
+
+
+def _aggregation(job: Aggregation | str | None) -> Aggregation:
+    if job is not None and not isinstance(job, str):
+        return job
+    with _lock:
+        if job in _opened:
+            return _opened[job]
+        config = resolve({"url": job})
+        if config.url not in _opened:
+            _opened[config.url] = open_config(config)
+        return _opened[config.url]
+
+
+def _submit(
+    aggregation: Aggregation,
+    vector: _Vector,
+    average: bool,
+    name: str | None,
+    step: int | None,
+    on_nonfinite: OnNonfinite | None,
+) -> Future[Any]:
+    config = settings_of(aggregation)
+    kept = _feedback(aggregation, name, vector.x.size) if name is not None and config.error_feedback else None
+    submitted = aggregation.submit(
+        vector.x,
+        feedback=kept,
+        step=step,
+        tensors=() if name is None else ((name, vector.x.size),),
+        on_nonfinite=on_nonfinite or config.on_nonfinite,
+    )
+    if kept is not None and name is not None:
+        _kept[aggregation].pending[name] = submitted
+    promised: Future[Any] = Future()
+    promised.set_running_or_notify_cancel()
+
+    def finish(arrived: Future[AllReduceResult]) -> None:
+        _thread.finishing = True
+        try:
+            mean = arrived.result().mean
+            restored = vector.restore(mean if average else mean * np.float32(aggregation.workers))
+        except BaseException as error:
+            promised.set_exception(error)
+        else:
+            promised.set_result(restored)
+        finally:
+            _thread.finishing = False
+
+    submitted.add_done_callback(finish)
+    return promised
+
+
+def _feedback(aggregation: Aggregation, name: str, elements: int) -> ErrorFeedback:
+    with _lock:
+        kept = _kept.setdefault(aggregation, _Kept())
+        before = kept.pending.get(name)
+        if before is not None and not before.done():
+            raise ValueError(f"an all-reduce of {name!r} is still on its way: wait for its future, or use another name")
+        return kept.feedback.setdefault(name, ErrorFeedback(elements))
+
+
+def _read(tensor: Any, out: Any) -> _Vector:
+    if any(kind.__module__.partition(".")[0] == "torch" for kind in type(tensor).__mro__):
+        torch_side = import_module("hopsum.torch.tensors")
+        if out is not None:
+            torch_side.require_out(tensor, out)
+        return _Vector(torch_side.read_tensor(tensor), lambda mean: torch_side.write_tensor(mean, tensor, out))
+    if not isinstance(tensor, np.ndarray | np.floating):
+        raise TypeError(f"hopsum sums numpy arrays and torch tensors, not {type(tensor).__name__}")
+    array = np.asarray(tensor)
+    if array.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
+        raise TypeError(f"hopsum sums float16, bfloat16, float32 and float64, not {array.dtype}: convert it first")
+    if out is not None and (not isinstance(out, np.ndarray) or (out.shape, out.dtype) != (array.shape, array.dtype)):
+        shown = f"{out.dtype}{list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise TypeError(f"out is {shown}, but the array {array.dtype}{list(array.shape)}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        x = np.require(array.reshape(-1).astype(np.float32, copy=False), requirements=["C", "A"])
+    return _Vector(x, lambda mean: _write(mean, array, out))
+
+
+def _write(mean: NDArray[np.float32], like: NDArray[Any], out: NDArray[Any] | None) -> NDArray[Any]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = mean.reshape(like.shape).astype(like.dtype, copy=False)
+    if out is None:
+        return made
+    out[...] = made
+    return out

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of one worker, from keyword arguments, a TOML file, the environment and defaults, in that order.
+
+The file has one table [hopsum]; its path is an argument or HOPSUM_CONFIG. A setting's environment variable is
+HOPSUM_ and its name in capitals. torchrun's RANK is the rank where nothing else says it. Every setting is a field of
+`Config`, and whatever is refused is named with the place it came from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from hopsum.codec import CODECS
+from hopsum.codec.base import ON_NONFINITE, OnNonfinite
+from hopsum.errors import HopsumError
+
+FILE_VARIABLE: Final = "HOPSUM_CONFIG"
+_PREFIX: Final = "HOPSUM_"
+_TABLE: Final = "hopsum"
+_MAX_RANK: Final = 65535
+"""Of a world; the job says which ranks it has."""
+_BOOLEANS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+class ConfigError(HopsumError):
+    """A setting that is unknown or does not fit. The message says where it came from and what would fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a setting may be: how text becomes a value, and what is wrong with a value, if anything."""
+
+    name: str
+    parse: Callable[[str], Any]
+    fits: Callable[[Any], bool]
+
+
+def _text(*choices: str) -> _Kind:
+    name = " or ".join(f'"{choice}"' for choice in choices) or "text"
+    return _Kind(name, str, lambda value: isinstance(value, str) and (not choices or value in choices))
+
+
+def _integer(low: int, high: int) -> _Kind:
+    return _Kind(f"integer of {low} to {high}", int, lambda value: type(value) is int and low <= value <= high)
+
+
+def _seconds(low: float, high: float) -> _Kind:
+    fits = lambda value: type(value) in (int, float) and low <= value <= high  # noqa: E731
+    return _Kind(f"number of {low:g} to {high:g}", float, fits)
+
+
+_FLAG: Final = _Kind("true or false", lambda text: _BOOLEANS[text.lower()], lambda value: isinstance(value, bool))
+_OPTIONS: Final = _Kind(
+    "table", lambda text: tomllib.loads(f"it = {text}")["it"], lambda value: isinstance(value, dict)
+)
+
+
+def _about(kind: _Kind, meaning: str) -> dict[str, Any]:
+    return {"kind": kind, "meaning": meaning}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What `hopsum.connect` is told. Made by `resolve`, which checks; times are in seconds."""
+
+    url: str = field(default="", metadata=_about(_text(), "what sums; see below"))
+    rank: int | None = field(
+        default=None, metadata=_about(_integer(0, _MAX_RANK), "which worker this is; else torchrun's RANK")
+    )
+    codec: str = field(
+        default="thc", metadata=_about(_text(*CODECS), "how vectors are compressed, the same on all ranks")
+    )
+    codec_options: dict[str, Any] = field(
+        default_factory=dict, metadata=_about(_OPTIONS, "options of the codec, the same on all ranks")
+    )
+    backend: str = field(
+        default="auto", metadata=_about(_text("auto", "numpy", "numba"), "what encodes and decodes; ranks may differ")
+    )
+    threads: int = field(default=1, metadata=_about(_integer(1, 256), "that encode and decode"))
+    seed: int = field(
+        default=0, metadata=_about(_integer(0, (1 << 63) - 1), "of rotations and roundings, the same on all ranks")
+    )
+    on_nonfinite: OnNonfinite = field(
+        default="error", metadata=_about(_text(*ON_NONFINITE), "where some rank has NaN or infinity")
+    )
+    error_feedback: bool = field(
+        default=True, metadata=_about(_FLAG, "whether `allreduce(..., name=)` carries its error to the next one")
+    )
+    retransmit_s: float = field(
+        default=0.1, metadata=_about(_seconds(0.001, 3600), "before a datagram is first sent again (UDP)")
+    )
+    deadline_s: float = field(default=300.0, metadata=_about(_seconds(0.01, 86400), "before an exchange is given up"))
+    membership_wait_s: float = field(
+        default=60.0, metadata=_about(_seconds(0, 86400), "for the job's membership file to appear (UDP)")
+    )
+
+
+class Setting(NamedTuple):
+    """One setting, in words; see `describe`."""
+
+    name: str
+    environment: str
+    kind: str
+    default: str
+    meaning: str
+
+
+def describe() -> list[Setting]:
+    """Return all settings in the order of `Config`."""
+    told = []
+    for each in fields(Config):
+        kind: _Kind = each.metadata["kind"]
+        default = getattr(Config(), each.name)
+        shown = {"": "none", "None": "none", "{}": "empty"}.get(str(default), str(default).lower())
+        told.append(Setting(each.name, _PREFIX + each.name.upper(), kind.name, shown, each.metadata["meaning"]))
+    return told
+
+
+class _Found(NamedTuple):
+    name: str
+    value: Any
+    origin: str
+
+
+def resolve(
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    file: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Config:
+    """Return the settings: keyword arguments before the TOML file before the environment before defaults.
+
+    Args:
+        arguments: by name; None as a value says nothing.
+        file: a TOML file that must be there; HOPSUM_CONFIG names it if left out, and if that is not set there is none.
+        environment: instead of os.environ.
+
+    Raises:
+        ConfigError: an unknown name (the nearest one is said), a wrong type or range, or an unreadable file.
+    """
+    environment = os.environ if environment is None else environment
+    path = file or environment.get(FILE_VARIABLE)
+    settings: dict[str, Any] = {}
+    for found in (
+        *_from_arguments(arguments or {}),
+        *(_from_file(Path(path)) if path else ()),
+        *_from_environment(environment),
+    ):
+        _require_fit(found)
+        settings.setdefault(found.name, found.value)
+    if "rank" not in settings and "RANK" in environment:
+        settings["rank"] = _parsed("rank", "RANK", environment["RANK"]).value
+    return Config(**settings)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return what to say after a name that is none of `names`: the nearest of them, or all."""
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+
+
+def _kind(found: _Found) -> _Kind:
+    kinds = {each.name: each.metadata["kind"] for each in fields(Config)}
+    if found.name not in kinds:
+        raise ConfigError(f"{found.origin}: there is no setting {found.name!r}; {nearest(found.name, kinds)}")
+    kind: _Kind = kinds[found.name]
+    return kind
+
+
+def _from_arguments(arguments: Mapping[str, Any]) -> Iterator[_Found]:
+    for name, value in arguments.items():
+        if value is not None or name not in Config.__dataclass_fields__:
+            yield _Found(name, value, f"argument {name}")
+
+
+def _from_file(path: Path) -> Iterator[_Found]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"settings file {path} cannot be read: {error}") from error
+    table = document.get(_TABLE)
+    if not isinstance(table, dict):
+        raise ConfigError(f"settings file {path} has no table [{_TABLE}]; it has {', '.join(document) or 'nothing'}")
+    for name, value in table.items():
+        yield _Found(name, value, f"{path}: {_TABLE}.{name}")
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[_Found]:
+    for variable, text in environment.items():
+        if variable.startswith(_PREFIX) and variable != FILE_VARIABLE:
+            yield _parsed(variable.removeprefix(_PREFIX).lower(), variable, text)
+
+
+def _parsed(name: str, variable: str, text: str) -> _Found:
+    found = _Found(name, text, f"environment variable {variable}")
+    kind = _kind(found)
+    try:
+        found = found._replace(value=kind.parse(text))
+    except (ValueError, KeyError):
+        raise _unfit(found, kind) from None
+    _require_fit(found)
+    return found
+
+
+def _require_fit(found: _Found) -> None:
+    kind = _kind(found)
+    if not kind.fits(found.value):
+        raise _unfit(found, kind)
+
+
+def _unfit(found: _Found, kind: _Kind) -> ConfigError:
+    return ConfigError(f"{found.origin} is {found.value!r:.80}: {found.name} is {_article(kind.name)}")
+
+
+def _article(kind: str) -> str:
+    if kind[0] == '"' or kind.startswith("true"):
+        return kind
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

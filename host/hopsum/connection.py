@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`connect`: from a URL to what sums.
+
+    file:///PATH/membership.json                          a switch, by the file that the controller wrote
+    udp://HOST:PORT/JOB?membership=PATH                   the same, and the file must be that switch's and that job's
+    memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
+    collective://gloo, collective://nccl                  torch.distributed; needs no switch
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from weakref import WeakKeyDictionary
+
+from hopsum.agent import Agent
+from hopsum.aggregation import Aggregation
+from hopsum.codec import Codec, make_codec
+from hopsum.config import Config, ConfigError, nearest, resolve
+from hopsum.membership import JobMembership, MembershipError, read_membership
+from hopsum.memory import MemoryAggregation, RackOptions
+from hopsum.protocol.worker import Timing
+from hopsum.wire import MAX_WORKERS
+
+
+class UrlError(ConfigError):
+    """A URL that names nothing that sums. The message shows what one looks like."""
+
+
+_settings: Final[WeakKeyDictionary[Any, Config]] = WeakKeyDictionary()
+
+
+def connect(
+    url: str | None = None, *, config_file: str | Path | None = None, group: Any = None, **settings: Any
+) -> Aggregation:
+    """Take part as one worker; close what is returned, or use it in a `with` statement.
+
+    Args:
+        url: see the module; the setting `url` if left out.
+        config_file: TOML file with further settings; HOPSUM_CONFIG if left out.
+        group: for collective:// only, a torch process group that nothing else uses; one of all ranks is made if
+            left out, so all ranks call this at the same point.
+        settings: see `hopsum.config.Config`; they come before the file, the environment and defaults.
+
+    Raises:
+        ConfigError: an unknown or unfit setting; UrlError for the URL.
+        MembershipError: no membership file, a malformed one, of another job or switch, or no such rank.
+        JoinError: memory:// or collective:// and the other ranks have other settings.
+        CodecError: the codec's options do not fit it or the job.
+        OSError: no socket at this rank's address.
+    """
+    return open_config(resolve({"url": url, **settings}, file=config_file), group)
+
+
+def open_config(config: Config, group: Any = None) -> Aggregation:
+    """Take part as one worker, with settings that are resolved; see `connect`."""
+    parts = _split(config)
+    if group is not None and parts.scheme != "collective":
+        raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
+    opened = _OPENERS[parts.scheme](config, parts, group)
+    _settings[opened] = config
+    return opened
+
+
+def settings_of(aggregation: Aggregation) -> Config:
+    """Return the settings that `connect` was told; the defaults for an aggregation that was made otherwise."""
+    return _settings.get(aggregation) or Config()
+
+
+def _split(config: Config) -> SplitResult:
+    """Return the parts of the URL, its scheme one that there is. Raises UrlError."""
+    if not config.url:
+        raise UrlError(f"no URL: pass one, or set HOPSUM_URL or url in the settings file; {_examples()}")
+    try:
+        parts = urlsplit(config.url)
+        port = parts.port
+    except ValueError as error:
+        raise UrlError(f"URL {config.url!r}: {error}; {_examples()}") from None
+    if parts.scheme not in _OPENERS:
+        told = f"{parts.scheme}:// sums nowhere" if parts.scheme else "has no scheme"
+        raise UrlError(f"URL {config.url!r}: {told}; {nearest(parts.scheme, _OPENERS)}. {_examples()}")
+    if parts.scheme != "udp" and port is not None:
+        raise UrlError(f"URL {config.url!r}: {parts.scheme}:// takes no port")
+    return parts
+
+
+def codec_of(config: Config, workers: int) -> Codec:
+    """Make the codec of the settings. Raises ConfigError for options that it does not have, CodecError for others."""
+    try:
+        return make_codec(
+            config.codec, workers=workers, backend=config.backend, threads=config.threads, **config.codec_options
+        )
+    except TypeError as error:
+        raise ConfigError(f"codec_options {config.codec_options} of codec {config.codec}: {error}") from error
+
+
+def facts_of(config: Config) -> str:
+    """Say what has to be the same on all ranks."""
+    options = ", ".join(f"{name}={value!r}" for name, value in sorted(config.codec_options.items()))
+    return f"codec {config.codec}({options}), seed {config.seed}"
+
+
+def _open_file(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+    _query(config, parts, {})
+    if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
+        raise UrlError(f"URL {config.url!r}: a path on this machine has three slashes, file:///PATH/membership.json")
+    return _open_agent(config, _membership(config, unquote(parts.path)))
+
+
+def _open_udp(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+    query = _query(config, parts, {"membership": str})
+    if "membership" not in query:
+        raise UrlError(
+            f"URL {config.url!r}: who takes part stands in the file that the controller wrote for the job; "
+            "add ?membership=PATH to the URL"
+        )
+    membership = _membership(config, query["membership"])
+    _require_same(config, parts, membership)
+    return _open_agent(config, membership)
+
+
+def _membership(config: Config, path: str) -> JobMembership:
+    return read_membership(path, wait_s=config.membership_wait_s)
+
+
+def _require_same(config: Config, parts: SplitResult, membership: JobMembership) -> None:
+    """Raise MembershipError unless job, host and port of the URL, as far as it has them, are the membership's."""
+    job = unquote(parts.path.strip("/"))
+    if job and job != membership.job:
+        raise MembershipError(f"URL {config.url!r} is for job {job!r}, its membership file for {membership.job!r}")
+    places = {membership.switch, *(worker.send_to for worker in membership.workers)}
+    wrong_port = parts.port is not None and parts.port not in {place.udp_port for place in places}
+    if wrong_port or (parts.hostname and _address(config, parts.hostname) not in {place.ip for place in places}):
+        raise MembershipError(
+            f"URL {config.url!r} names another switch than its membership file, where job {membership.job!r} is at "
+            f"{' or '.join(sorted(map(str, places)))}: leave host and port out, or use the file of that switch"
+        )
+
+
+def _address(config: Config, host: str) -> str:
+    try:
+        return socket.gethostbyname(host)
+    except OSError as error:
+        raise UrlError(f"URL {config.url!r}: no IPv4 address of host {host!r}: {error}") from error
+
+
+def _open_agent(config: Config, membership: JobMembership) -> Aggregation:
+    codec = codec_of(config, len(membership.workers))
+    timing = Timing(retransmit_s=config.retransmit_s, deadline_s=config.deadline_s)
+    return Agent(membership, _rank(config, len(membership.workers)), codec=codec, timing=timing, seed=config.seed)
+
+
+def _open_memory(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+    query = _query(config, parts, {"workers": int, "quorum": int, "loss": float, "seed": int})
+    name, workers = parts.netloc + parts.path, query.get("workers")
+    if not name or workers is None:
+        raise UrlError(f"URL {config.url!r}: a rack has a name and workers, memory://NAME?workers=N")
+    _require_range(config, "workers", workers, 1, MAX_WORKERS)
+    options = RackOptions(workers, query.get("quorum", workers), query.get("loss", 0.0), query.get("seed", 0))
+    if options.loss and "quorum" not in query:
+        options = options._replace(quorum=1)
+    _require_range(config, "quorum", options.quorum, 1, workers)
+    _require_range(config, "loss", options.loss, 0, 1)
+    _require_range(config, "seed", options.seed, 0, (1 << 63) - 1)
+    return MemoryAggregation(
+        name,
+        _rank(config, workers),
+        options=options,
+        codec=codec_of(config, workers),
+        facts=facts_of(config),
+        seed=config.seed,
+        deadline_s=config.deadline_s,
+    )
+
+
+def _open_collective(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+    _query(config, parts, {})
+    kinds = ("gloo", "nccl")
+    if parts.netloc not in kinds or parts.path:
+        raise UrlError(f"URL {config.url!r}: {' or '.join(f'collective://{kind}' for kind in kinds)}")
+    try:
+        module = import_module("hopsum.torch.collective")
+    except ModuleNotFoundError as error:
+        raise UrlError(f"URL {config.url!r} needs torch: pip install 'hopsum[torch]' ({error})") from error
+    opened: Aggregation = module.open_collective(
+        parts.netloc, config, make=lambda workers: codec_of(config, workers), facts=facts_of(config), group=group
+    )
+    return opened
+
+
+_OPENERS: Final[dict[str, Callable[[Config, SplitResult, Any], Aggregation]]] = {
+    "udp": _open_udp,
+    "file": _open_file,
+    "memory": _open_memory,
+    "collective": _open_collective,
+}
+
+
+def _examples() -> str:
+    return (
+        "for example file:///PATH/membership.json, udp://HOST:PORT/JOB?membership=PATH, memory://NAME?workers=2, "
+        "collective://gloo"
+    )
+
+
+def _query(config: Config, parts: SplitResult, kinds: dict[str, Callable[[str], Any]]) -> dict[str, Any]:
+    """Return what stands behind the question mark, as values. Raises UrlError."""
+    if parts.fragment or parts.username is not None:
+        raise UrlError(f"URL {config.url!r}: no fragment and no user name is meant here")
+    found: dict[str, Any] = {}
+    for key, text in parse_qsl(parts.query, keep_blank_values=True):
+        if key not in kinds:
+            there = nearest(key, kinds) if kinds else f"{parts.scheme}:// takes none; settings are arguments of connect"
+            raise UrlError(f"URL {config.url!r}: there is no parameter {key!r}; {there}")
+        if key in found:
+            raise UrlError(f"URL {config.url!r}: {key} twice")
+        try:
+            found[key] = kinds[key](text)
+        except ValueError:
+            raise UrlError(f"URL {config.url!r}: {key} is {text!r}, no {kinds[key].__name__}") from None
+    return found
+
+
+def _require_range(config: Config, key: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise UrlError(f"URL {config.url!r}: {key} is {value}, not {low} to {high}")
+
+
+def _rank(config: Config, workers: int) -> int:
+    if config.rank is not None:
+        return config.rank
+    if workers == 1:
+        return 0
+    raise ConfigError(
+        f"which of the {workers} workers is this? Pass rank=, or set HOPSUM_RANK or rank in the settings file; "
+        "torchrun's RANK would do as well"
+    )

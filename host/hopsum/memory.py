@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`memory://NAME?workers=N`: ranks that are threads of one process meet in a rack, which sums as a switch does.
+
+For tests and notebooks. A rack lasts until the first rank leaves; who joins after that finds a new one. What one rank
+brings waits until all ranks are there; then the rank that came last does the sum, and all take it.
+
+With a loss, that share of contributions (per rank and chunk) comes too late for its sum, as with a quorum at a switch:
+a chunk always has `quorum` contributors at least. Equal seeds lose the same ones.
+
+    state      input                    next       also
+    GATHERING  a rank brings a value    GATHERING  it waits
+    GATHERING  the last rank does       GATHERING  the next meeting; all have the result of this one
+    GATHERING  a rank leaves, or fails  BROKEN     whoever waits has RankLeft
+    GATHERING  deadline of a rank       BROKEN     it has NoAnswer with the missing ranks, the others RankLeft
+    BROKEN     a rank brings a value    BROKEN     RankLeft
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.aggregation import Call, SerialAggregation, Summed, require_agreement
+from hopsum.codec import Codec, Exchange
+from hopsum.codec.simulate import simulate_switch
+from hopsum.errors import AllReduceFailed, HopsumError, NoAnswer
+
+
+class JoinError(HopsumError):
+    """A rank cannot take part: its place is taken, or its settings are not those of the others."""
+
+
+class RankLeft(AllReduceFailed):
+    """Another rank has left, so that there will be no sum any more."""
+
+
+class RackOptions(NamedTuple):
+    """What all ranks of a rack have to say alike."""
+
+    workers: int
+    quorum: int
+    """Contributors of each chunk, at least; 1 to workers."""
+    loss: float = 0.0
+    """Share of contributions that come too late, 0 to 1."""
+    seed: int = 0
+    """Of which ones."""
+
+
+class Rack:
+    """Where the ranks meet. See the module; a rank is in one meeting at a time."""
+
+    def __init__(self, name: str, options: RackOptions, facts: str) -> None:
+        self.name = name
+        self.options = options
+        self.facts = facts
+        """What ranks have to have in common beyond the options, in words."""
+        self.ranks: set[int] = set()
+        self._meeting = threading.Condition()
+        self._number = 0
+        self._brought: dict[int, Any] = {}
+        self._result: Any = None
+        self._broken: str | None = None
+
+    @property
+    def broken(self) -> bool:
+        """Whether nothing more will be summed."""
+        return self._broken is not None
+
+    def meet(self, rank: int, value: Any, combine: Callable[[list[Any], int], Any], deadline_s: float) -> Any:
+        """Bring a value, and return what `combine` made of all of them, by rank, and the meeting's number.
+
+        Raises:
+            RankLeft: not all ranks are there any more.
+            NoAnswer: not all ranks came within `deadline_s`.
+        """
+        deadline = time.monotonic() + deadline_s
+        with self._meeting:
+            self._require_whole()
+            number = self._number
+            self._brought[rank] = value
+            if len(self._brought) == self.options.workers:
+                self._combine(rank, combine)
+            while self._number == number:
+                if not self._meeting.wait(deadline - time.monotonic()) and self._number == number:
+                    self._give_up(rank, deadline_s)
+                if self._number == number:
+                    self._require_whole()
+            return self._result
+
+    def leave(self, rank: int, why: str) -> None:
+        """Break what the others wait for, now and later."""
+        with self._meeting:
+            self._broken = self._broken or f"rank {rank} {why}"
+            self._meeting.notify_all()
+
+    def _combine(self, rank: int, combine: Callable[[list[Any], int], Any]) -> None:
+        values = [self._brought[each] for each in range(self.options.workers)]
+        try:
+            self._result = combine(values, self._number)
+        except BaseException as error:
+            self.leave(rank, f"could not sum: {error}")
+            raise
+        self._number += 1
+        self._brought = {}
+        self._meeting.notify_all()
+
+    def _give_up(self, rank: int, deadline_s: float) -> None:
+        missing = tuple(each for each in range(self.options.workers) if each not in self._brought)
+        self.leave(rank, f"gave up after {deadline_s:g} s")
+        joined = [each for each in missing if each in self.ranks]
+        raise NoAnswer(
+            f"no sum in memory://{self.name} within {deadline_s:g} s: ranks {list(missing)} of {self.options.workers} "
+            f"brought nothing, {joined or 'none'} of them joined; check that all ranks run this all-reduce",
+            missing,
+        )
+
+    def _require_whole(self) -> None:
+        if self._broken is not None:
+            raise RankLeft(f"memory://{self.name}: {self._broken}, so nothing more is summed; connect all ranks again")
+
+
+_racks: Final[dict[str, Rack]] = {}
+_racks_lock: Final = threading.Lock()
+
+
+def _join(name: str, rank: int, options: RackOptions, facts: str) -> Rack:
+    """Return the rack with this rank in it. Raises JoinError."""
+    with _racks_lock:
+        rack = _racks.get(name)
+        if rack is None or rack.broken:
+            rack = Rack(name, options, facts)
+        if (rack.options, rack.facts) != (options, facts):
+            raise JoinError(
+                f"rank {rank} joins memory://{name} with {options}, {facts}; "
+                f"ranks {sorted(rack.ranks)} have {rack.options}, {rack.facts}: all ranks need the same"
+            )
+        if rank in rack.ranks:
+            raise JoinError(f"rank {rank} of memory://{name} is taken: give each thread its own rank")
+        if not 0 <= rank < options.workers:
+            raise JoinError(f"rank {rank} of memory://{name}, which has ranks 0 to {options.workers - 1}")
+        rack.ranks.add(rank)
+        _racks[name] = rack
+        return rack
+
+
+def _part(rack: Rack, rank: int) -> None:
+    """Take a rank out; a rack that nobody is in is forgotten."""
+    with _racks_lock:
+        rack.ranks.discard(rank)
+        if not rack.ranks and _racks.get(rack.name) is rack:
+            del _racks[rack.name]
+
+
+class MemoryAggregation(SerialAggregation):
+    """One rank of a rack. The contract is `hopsum.aggregation.Aggregation`.
+
+    Args:
+        name: of the rack, the same for all its ranks.
+        codec: for as many workers as the options say.
+        facts: what else ranks have to have in common, in words: codec, its options, seed.
+        deadline_s: how long to wait for the other ranks, in each exchange.
+
+    Raises:
+        JoinError: the place is taken, there is no such rank, or options or facts differ from those of the others.
+    """
+
+    def __init__(
+        self, name: str, rank: int, *, options: RackOptions, codec: Codec, facts: str, seed: int, deadline_s: float
+    ) -> None:
+        self._rack = _join(name, rank, options, facts)
+        self._deadline_s = deadline_s
+        super().__init__(f"memory://{name}", rank=rank, codec=codec, seed=seed)
+
+    def _agree(self, call: Call) -> None:
+        require_agreement(self._rack.meet(self.rank, call, lambda calls, _: calls, self._deadline_s))
+
+    def _sum(self, exchange: Exchange) -> Summed:
+        def add(payloads: list[NDArray[np.uint8]], number: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+            present = _arrivals(self._rack.options, number, len(exchange.payloads))
+            return simulate_switch(exchange.op, payloads, self.codec.lookup, present)
+
+        results, contributors = self._rack.meet(self.rank, exchange.payloads, add, self._deadline_s)
+        # copies, since the other ranks read the same arrays
+        return Summed(results.copy(), contributors.copy(), exchange.payloads.nbytes)
+
+    def _interrupt(self) -> None:
+        self._rack.leave(self.rank, "has left")
+
+    def _leave(self, why: BaseException | None) -> None:
+        self._rack.leave(self.rank, "has left" if why is None else f"failed: {why}")
+        _part(self._rack, self.rank)
+
+
+def _arrivals(options: RackOptions, number: int, chunks: int) -> NDArray[np.bool_] | None:
+    """Return whose contributions are in time, bool[workers, chunks]; None: all."""
+    if not options.loss:
+        return None
+    rng = np.random.default_rng((options.seed, number))
+    chance = rng.random((options.workers, chunks))
+    order = chance.argsort(axis=0).argsort(axis=0)  # the latest have the smallest numbers
+    in_time: NDArray[np.bool_] = (chance >= options.loss) | (order >= options.workers - options.quorum)
+    return in_time

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`collective://gloo` and `collective://nccl`: torch.distributed adds what a switch would.
+
+The route without a switch. Every exchange is one collective operation on 32-bit words:
+
+    LOOKUP_ADD*   this rank looks its codes up, then as ADD
+    ADD8, ADD16   lanes in the machine's byte order, 4 or 2 of them in one word, SUM: codecs never overflow a lane, so
+                  nothing carries from one into the next
+    ADD32         SUM, modulo 2^32 as in the switch
+    MAX32         MAX of signed words: values have 31 bits
+    OR            BOR of bytes with gloo; NCCL has no OR: MAX of bytes that hold one bit each
+
+All ranks contribute to every chunk. Before every all-reduce the ranks compare notes (32 bytes each), so that ranks
+which are not at the same all-reduce have an error and do not wait. Operations go through a process group of their own:
+collectives of one group must come in one order on all ranks, and the script's own go on in other threads meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from hopsum.aggregation import Call, SerialAggregation, Summed, require_agreement
+from hopsum.codec import Codec, Exchange
+from hopsum.codec.simulate import lane_values
+from hopsum.config import Config, ConfigError
+from hopsum.errors import AllReduceFailed
+from hopsum.memory import JoinError
+from hopsum.wire import MAX_WORKERS, Op
+
+
+def open_collective(
+    kind: str, config: Config, *, make: Callable[[int], Codec], facts: str, group: Any = None
+) -> CollectiveAggregation:
+    """Take part as this process's rank; all ranks call it at the same point.
+
+    Args:
+        kind: "gloo" or "nccl".
+        make: returns the codec for a number of workers.
+        facts: what ranks have to have in common, in words.
+        group: torch process group that nothing else uses; one of all ranks is made if left out, and then closed.
+
+    Raises:
+        ConfigError: torch.distributed is not initialised, the group is of another kind or the rank not this
+            process's.
+        JoinError: other ranks have other facts.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise ConfigError(
+            f"collective://{kind}: torch.distributed is not initialised; call "
+            f'torch.distributed.init_process_group("{kind}") first, under torchrun without further arguments'
+        )
+    _require_rank(kind, config, group)
+    workers = dist.get_world_size(group)
+    if workers > MAX_WORKERS:
+        raise ConfigError(f"collective://{kind}: {workers} ranks; a sum has at most {MAX_WORKERS} workers")
+    codec = make(workers)
+    timeout = timedelta(seconds=config.deadline_s)
+    own = dist.new_group(backend=kind, timeout=timeout) if group is None else group
+    told: list[Any] = [None] * workers
+    dist.all_gather_object(told, facts, group=own)
+    rank = dist.get_rank(own)
+    differing = [other for other in range(workers) if told[other] != facts]
+    if differing:
+        raise JoinError(
+            f"collective://{kind}: rank {rank} has {facts}; rank {differing[0]} has {told[differing[0]]}: "
+            "all ranks need the same"
+        )
+    return CollectiveAggregation(kind, own, rank, codec=codec, seed=config.seed, owned=group is None)
+
+
+def _require_rank(kind: str, config: Config, group: Any) -> None:
+    if group is None and config.rank is not None and config.rank != dist.get_rank():
+        raise ConfigError(
+            f"collective://{kind}: rank={config.rank}, but torch.distributed says {dist.get_rank()}; leave rank out"
+        )
+    if group is not None and dist.get_backend(group) != kind:
+        raise ConfigError(f"collective://{kind} with a process group of backend {dist.get_backend(group)}")
+
+
+class CollectiveAggregation(SerialAggregation):
+    """One rank of a process group. The contract is `hopsum.aggregation.Aggregation`.
+
+    An exchange in progress cannot be interrupted: `close` waits for it, up to the group's timeout.
+
+    Args:
+        kind: "gloo" or "nccl".
+        group: of the codec's workers; nothing else uses it.
+        rank: of this process in the group.
+        owned: the group is destroyed with this object, and when an all-reduce fails here, which the other ranks notice.
+    """
+
+    def __init__(
+        self, kind: str, group: dist.ProcessGroup, rank: int, *, codec: Codec, seed: int, owned: bool = True
+    ) -> None:
+        self._group: dist.ProcessGroup | None = group
+        self._owned = owned
+        self._has_or = kind == "gloo"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if kind == "nccl" else torch.device("cpu")
+        super().__init__(f"collective://{kind}", rank=rank, codec=codec, seed=seed)
+
+    def _agree(self, call: Call) -> None:
+        mine = torch.tensor(call, dtype=torch.int64, device=self._device)
+        rows = [torch.empty_like(mine) for _ in range(self.workers)]
+        self._run("agreement", lambda: dist.all_gather(rows, mine, group=self._group))
+        require_agreement([Call(*row.tolist()) for row in rows])
+
+    def _sum(self, exchange: Exchange) -> Summed:
+        lanes = lane_values(exchange.op, exchange.payloads, self.codec.lookup)
+        words = pack_words(exchange.op, lanes, self._has_or)
+        operation = _operation(exchange.op, self._has_or)
+        on_device = torch.from_numpy(words).to(self._device)
+        self._run(exchange.op.name, lambda: dist.all_reduce(on_device, op=operation, group=self._group))
+        results = unpack_words(exchange.op, on_device.cpu().numpy(), lanes, self._has_or)
+        everybody = np.full(len(results), (1 << self.workers) - 1, np.uint64)
+        return Summed(results, everybody, words.nbytes)
+
+    def _interrupt(self) -> None:
+        """Do nothing: torch has no way to end an operation early that leaves the process group usable."""
+
+    def _leave(self, why: BaseException | None) -> None:
+        group, self._group = self._group, None
+        if group is not None and self._owned and dist.is_initialized():
+            dist.destroy_process_group(group)
+
+    def _run(self, what: str, operation: Callable[[], object]) -> None:
+        """Run a collective. Raises AllReduceFailed where torch fails."""
+        try:
+            operation()
+        except (RuntimeError, ValueError) as error:
+            raise AllReduceFailed(
+                f"{self.name}: {what} failed on rank {self.rank} of {self.workers}: {error}. Another rank has failed "
+                "or left, or did not come to this all-reduce in time; see what it says"
+            ) from error
+
+
+def _operation(op: int, has_or: bool) -> dist.ReduceOp.RedOpType:
+    if op == Op.OR and has_or:
+        return dist.ReduceOp.BOR
+    return dist.ReduceOp.MAX if op in (Op.OR, Op.MAX32) else dist.ReduceOp.SUM
+
+
+def pack_words(op: int, lanes: NDArray[Any], has_or: bool) -> NDArray[Any]:
+    """Return lanes as what a collective adds: int32[words], or uint8 for OR; a new array.
+
+    Args:
+        op: of the switch program.
+        lanes: [chunks, lanes], of the op's lane type.
+        has_or: whether OR works on bytes as they are; if not, bits are spread, one to a byte.
+    """
+    native = np.array(lanes, lanes.dtype.newbyteorder("="), order="C")
+    if op == Op.OR:
+        return native.reshape(-1) if has_or else np.unpackbits(native.reshape(-1))
+    return native.reshape(-1).view(np.int32)
+
+
+def unpack_words(op: int, words: NDArray[Any], lanes: NDArray[Any], has_or: bool) -> NDArray[np.uint8]:
+    """Undo `pack_words`: RESULT payloads, uint8[chunks, bytes].
+
+    Args:
+        lanes: what was packed, for its shape and type.
+    """
+    if op == Op.OR and not has_or:
+        words = np.packbits(words)
+    summed = words.view(lanes.dtype.newbyteorder("=")).astype(lanes.dtype).reshape(lanes.shape)
+    return summed.view(np.uint8)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as the vectors that are summed, and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+def read_tensor(tensor: torch.Tensor) -> NDArray[np.float32]:
+    """Return a tensor's elements, float32[elements], contiguous; a view where it is that already, on the CPU.
+
+    Raises:
+        TypeError: no dense floating-point tensor.
+    """
+    if tensor.layout is not torch.strided or not tensor.is_floating_point():
+        raise TypeError(
+            f"hopsum sums dense floating-point tensors, not {tensor.dtype} {tensor.layout}: convert it first"
+        )
+    flat: NDArray[np.float32] = tensor.detach().to("cpu", torch.float32).contiguous().view(-1).numpy()
+    return flat
+
+
+def write_tensor(mean: NDArray[np.float32], like: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """Return a vector in the shape, type and place of `like`, in `out` if there is one.
+
+    Raises:
+        TypeError: out is no tensor of this shape and type.
+    """
+    made = torch.from_numpy(mean).view(like.shape)
+    if out is None:
+        return made.to(like.device, like.dtype)
+    with torch.no_grad():
+        out.copy_(made)
+    return out
+
+
+def require_out(like: torch.Tensor, out: object) -> None:
+    """Raise TypeError unless out is a tensor of the shape and type of `like`."""
+    if not isinstance(out, torch.Tensor) or out.shape != like.shape or out.dtype != like.dtype:
+        shown = f"{out.dtype}{list(out.shape)}" if isinstance(out, torch.Tensor) else type(out).__name__
+        raise TypeError(f"out is {shown}, but the tensor {like.dtype}{list(like.shape)}")
