@@ -69,7 +69,7 @@ def _about(kind: _Kind, meaning: str) -> dict[str, Any]:
 class Config:
     """What `hopsum.connect` is told. Made by `resolve`, which checks; times are in seconds."""
 
-    url: str = field(default="", metadata=_about(_text(), "what sums; see below"))
+    url: str = field(default="", metadata=_about(_text(), "what sums"))
     rank: int | None = field(
         default=None, metadata=_about(_integer(0, _MAX_RANK), "which worker this is; else torchrun's RANK")
     )

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of a rack as threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+import hopsum
+from hopsum.aggregation import Aggregation
+
+Result = TypeVar("Result")
+
+CODECS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "thc": ("thc", {}),
+    "thc16": ("thc", {"lane_bits": 16}),
+    "uhc4": ("uhc", {"bits": 4}),
+    "uhc8": ("uhc", {"bits": 8}),
+    "fixed": ("fixed", {}),
+    "lossless": ("lossless", {}),
+}
+
+
+def run_ranks(url: str, work: Callable[[Aggregation], Result], workers: int, **settings: Any) -> list[Result]:
+    """Return what `work` returns for each rank of a rack; the first error of a rank is raised."""
+
+    def run(rank: int) -> Result:
+        with hopsum.connect(url, rank=rank, backend="numpy", **{"deadline_s": 20.0, **settings}) as job:
+            return work(job)
+
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(run, rank) for rank in range(workers)]
+        return [future.result(60) for future in futures]
+
+
+def vectors(workers: int, elements: int, codec: str = "thc", seed: int = 0) -> list[NDArray[np.float32]]:
+    """Return float32[elements] for each rank; sparse ones for lossless."""
+    rng = np.random.default_rng((seed, elements))
+    drawn = [rng.standard_t(3, elements).astype(np.float32) for _ in range(workers)]
+    if codec == "lossless":
+        drawn = [x * (rng.random(elements) < 0.02).astype(np.float32) for x in drawn]
+    return drawn

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""URLs: what they open, and what is said of those that open nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+
+import hopsum
+from hopsum.agent import Agent
+from hopsum.aggregation import Aggregation
+from hopsum.config import ConfigError
+from hopsum.connection import UrlError, settings_of
+from hopsum.errors import NoAnswer
+from hopsum.membership import MembershipError
+
+from ..torch.job import serve_job
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("RANK", "HOPSUM_RANK", "HOPSUM_URL", "HOPSUM_CONFIG"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def _sum_over(urls: list[str]) -> None:
+    jobs: list[Aggregation] = [
+        hopsum.connect(url, rank=rank, codec="fixed", backend="numpy") for rank, url in enumerate(urls)
+    ]
+    assert all(isinstance(job, Agent) for job in jobs)
+    futures = [hopsum.allreduce(np.float32([rank, 2]), job, async_op=True) for rank, job in enumerate(jobs)]
+    means = [future.result(60) for future in futures]
+    for job in jobs:
+        job.close()
+    assert [mean.tolist() for mean in means] == [[0.5, 2], [0.5, 2]]
+
+
+def test_a_switch_by_its_membership_file(tmp_path: Path) -> None:
+    path = tmp_path / "membership with space.json"
+    with serve_job(path, 2):
+        quoted = path.as_uri()
+        assert "%20" in quoted
+        _sum_over([quoted, f"udp:///?membership={path}"])
+
+
+def test_a_switch_by_its_address(tmp_path: Path) -> None:
+    path = tmp_path / "membership.json"
+    with serve_job(path, 2) as switch:
+        host, port = switch.address
+        _sum_over([f"udp://{host}:{port}/ddp?membership={path}", f"udp://localhost/ddp?membership={path}"])
+        for url, message in (
+            (f"udp://{host}:{port}/other?membership={path}", "is for job 'other', its membership file for 'ddp'"),
+            (f"udp://{host}:1/ddp?membership={path}", "names another switch than its membership file"),
+            (f"udp://127.9.9.9:{port}/ddp?membership={path}", "names another switch than its membership file"),
+        ):
+            with pytest.raises(MembershipError, match=message):
+                hopsum.connect(url, rank=0)
+        with pytest.raises(MembershipError, match="rank 2 is not in job 'ddp'"):
+            hopsum.connect(path.as_uri(), rank=2)
+        with pytest.raises(ConfigError, match=r"which of the 2 workers is this\? Pass rank="):
+            hopsum.connect(path.as_uri())
+
+
+def test_deadlines_reach_the_agent(tmp_path: Path) -> None:
+    path = tmp_path / "membership.json"
+    with (
+        serve_job(path, 2),
+        hopsum.connect(path.as_uri(), rank=0, backend="numpy", deadline_s=0.3, retransmit_s=0.05) as job,
+    ):
+        with pytest.raises(NoAnswer):
+            hopsum.allreduce(np.ones(3, np.float32), job)
+        assert settings_of(job).deadline_s == 0.3
+
+
+def test_a_missing_membership_file(tmp_path: Path) -> None:
+    with pytest.raises(MembershipError, match="within 0 s"):
+        hopsum.connect((tmp_path / "none.json").as_uri(), rank=0, membership_wait_s=0)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "no URL: pass one, or set HOPSUM_URL"),
+        ("job.json", "has no scheme; there are udp, file, memory, collective. for example file:///PATH"),
+        ("udq://h:1/j", "udq:// sums nowhere; did you mean udp?"),
+        ("udp://h:99999/j", "Port out of range"),
+        ("udp://h:1/j", r"add \?membership=PATH"),
+        ("udp://h:1/j?member=x", "there is no parameter 'member'; did you mean membership?"),
+        ("file://host/x.json", "a path on this machine has three slashes"),
+        ("file:///x.json?rank=1", "there is no parameter 'rank'; file:// takes none; settings are arguments"),
+        ("memory://a", r"a rack has a name and workers, memory://NAME\?workers=N"),
+        ("memory://?workers=2", "a rack has a name"),
+        ("memory://a?workers=2&workers=3", "workers twice"),
+        ("memory://a?workers=two", "workers is 'two', no int"),
+        ("memory://a?workers=65", "workers is 65, not 1 to 64"),
+        ("memory://a?workers=2&quorum=3", "quorum is 3, not 1 to 2"),
+        ("memory://a?workers=2&loss=2", "loss is 2.0, not 0 to 1"),
+        ("memory://a?workers=2#x", "no fragment and no user name"),
+        ("memory://a:80?workers=2", "memory:// takes no port"),
+        ("collective://mpi", "collective://gloo or collective://nccl"),
+    ],
+)
+def test_urls_that_open_nothing(url: str, message: str) -> None:
+    with pytest.raises(UrlError, match=message):
+        hopsum.connect(url, rank=0)
+
+
+def test_settings_that_do_not_fit() -> None:
+    with pytest.raises(ConfigError, match=r"codec_options \{'bit': 8\} of codec uhc: .*'bit'"):
+        hopsum.connect("memory://a?workers=1", codec="uhc", codec_options={"bit": 8})
+    with pytest.raises(ConfigError, match="did you mean rank"):
+        hopsum.connect("memory://a?workers=1", ranks=0)
+    with pytest.raises(ConfigError, match="only collective:// takes a process group"):
+        hopsum.connect("memory://a?workers=1", group=object())
+    with pytest.raises(AttributeError, match="no attribute 'conect'"):
+        hopsum.conect  # noqa: B018
+
+
+def test_the_front_door_needs_numpy_only() -> None:
+    code = (
+        "import hopsum, sys, numpy as np;"
+        "light = 'hopsum.agent' not in sys.modules;"
+        "job = hopsum.connect('memory://a?workers=1', backend='numpy', codec='fixed');"
+        "assert hopsum.allreduce(np.ones(3), job).tolist() == [1, 1, 1];"
+        "job.close();"
+        "bad = [m for m in ('torch', 'numba', 'scapy', 'grpc') if m in sys.modules];"
+        "sys.exit(', '.join(bad) or (None if light else 'import hopsum loads the agent'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_settings_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text('[hopsum]\nurl = "memory://everywhere?workers=2"\ncodec = "fixed"\n')
+    monkeypatch.setenv("HOPSUM_SEED", "3")
+    codecs = []
+
+    def run(rank: int) -> None:
+        with hopsum.connect(config_file=path, rank=rank, backend="numpy") as job:
+            hopsum.allreduce(np.ones(3), job)
+            codecs.append((job.codec.name, job.workers, settings_of(job).seed))
+
+    threads = [Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codecs == [("fixed", 2, 3)] * 2

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that are threads: the sums of a switch, and what becomes of ranks that fail, leave or differ."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, wait
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopsum
+from hopsum.agent import AgentClosed, AllReduceResult
+from hopsum.aggregation import Aggregation, MismatchError
+from hopsum.codec import CodecError, ErrorFeedback, Exchange, NonFiniteError, make_codec
+from hopsum.codec.simulate import simulate_allreduce
+from hopsum.errors import EpochOver, NoAnswer
+from hopsum.memory import JoinError, RackOptions, RankLeft, _arrivals
+
+from .ranks import CODECS, run_ranks, vectors
+
+
+def join(name: str, rank: int, workers: int = 2, query: str = "", **settings: Any) -> Aggregation:
+    settings = {"codec": "fixed", "backend": "numpy", "deadline_s": 20.0, **settings}
+    return hopsum.connect(f"memory://{name}?workers={workers}{query}", rank=rank, **settings)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_sums_are_those_of_a_switch(codec: str, workers: int) -> None:
+    name, options = CODECS[codec]
+    xs = [vectors(workers, elements, codec, seed) for seed, elements in enumerate((1, 3000, 2048))]
+
+    def work(job: Aggregation) -> list[AllReduceResult]:
+        return [future.result(60) for future in [job.submit(x[job.rank]) for x in xs]]
+
+    found = run_ranks(f"memory://sums?workers={workers}", work, workers, codec=name, codec_options=options, seed=77)
+    reference = make_codec(name, workers=workers, backend="numpy", **options)
+    for step, x in enumerate(xs):
+        expected = simulate_allreduce(reference, x, seed=77, step=step)
+        assert expected is not None
+        for results in found:
+            assert results[step].mean.tobytes() == expected[0].tobytes()
+            assert set(results[step].contributors.tolist()) == {(1 << workers) - 1}
+            assert results[step].traffic.bytes_sent > 0
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_late_contributions_stay_in_the_error_feedback(codec: str) -> None:
+    """Without a quorum of all, ranks still agree, and what was not delivered is not lost."""
+    workers, steps, elements = 4, 6, 5000
+    name, options = CODECS[codec]
+    xs = [vectors(workers, elements, codec, seed) for seed in range(steps)]
+
+    def work(job: Aggregation) -> tuple[list[bytes], int, np.ndarray]:
+        feedback, means, applied, missed = ErrorFeedback(elements), [], np.zeros(elements), 0
+        for x in xs:
+            try:
+                result = job.allreduce(x[job.rank], feedback=feedback)
+            except CodecError as error:  # lossless gives up where contributors differ; all ranks alike
+                means.append(str(error).encode())
+                continue
+            means.append(result.mean.tobytes())
+            bitmaps = result.contributors
+            missed += int((bitmaps != (1 << workers) - 1).sum())
+            counts = np.array([int(bitmap).bit_count() for bitmap in bitmaps])
+            if name == "lossless" and bitmaps.size:
+                assert (counts == counts[0]).all()
+                counts = np.full(1, counts[0])
+            spread = np.repeat(counts, -(-elements // counts.size) if counts.size == 1 else _block(job))[:elements]
+            applied += result.mean.astype(np.float64) * spread
+        return means, missed, np.stack([applied, feedback.residual.astype(np.float64)])
+
+    found = run_ranks(
+        f"memory://late?workers={workers}&loss=0.3&quorum=2&seed=4", work, workers, codec=name, codec_options=options
+    )
+    assert all(means == found[0][0] for means, _, _ in found)
+    if name == "lossless":
+        return
+    assert found[0][1] > 0
+    given = np.sum([x.astype(np.float64) for step in xs for x in step], axis=0)
+    kept = found[0][2][0] + np.sum([each[1] for _, _, each in found], axis=0)
+    assert np.abs(kept - given).max() < 1e-4 * np.abs(given).max()
+
+
+def _block(job: Aggregation) -> int:
+    return int(job.codec.block_elements)  # type: ignore[attr-defined]
+
+
+def test_equal_seeds_lose_the_same() -> None:
+    options = RackOptions(workers=5, quorum=2, loss=0.5, seed=3)
+    first, again = _arrivals(options, 7, 4000), _arrivals(options, 7, 4000)
+    other = _arrivals(options._replace(seed=4), 7, 4000)
+    assert first is not None
+    assert again is not None
+    assert other is not None
+    assert (first == again).all()
+    assert (first != other).any()
+    assert (first != _arrivals(options, 8, 4000)).any()
+    counts = first.sum(axis=0)
+    assert counts.min() == 2
+    assert counts.max() == 5
+    assert (counts > 2).mean() == pytest.approx(1 / 2, abs=0.05)
+    everyone_late = _arrivals(options._replace(loss=1.0), 0, 100)
+    assert everyone_late is not None
+    assert (everyone_late.sum(axis=0) == 2).all()
+    assert _arrivals(options._replace(loss=0.0), 7, 4000) is None
+
+
+def test_other_lengths_are_an_error_on_all_ranks_and_the_next_can_follow() -> None:
+    def work(job: Aggregation) -> tuple[str, list[float]]:
+        feedback = ErrorFeedback(3 + job.rank)
+        with pytest.raises(MismatchError) as refused:
+            job.allreduce(np.ones(3 + job.rank, np.float32), feedback=feedback)
+        assert not feedback.residual.any()
+        return str(refused.value), job.allreduce(np.full(2, job.rank, np.float32)).mean.tolist()
+
+    found = run_ranks("memory://lengths?workers=2", work, 2, codec="fixed")
+    assert found[0] == found[1]
+    message, mean = found[0]
+    assert "rank 0 has all-reduce 0 of 3 elements" in message
+    assert "rank 1 has all-reduce 0 of 4 elements" in message
+    assert mean == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("on_nonfinite", ["error", "skip"])
+def test_nan_on_one_rank_is_known_to_all(on_nonfinite: Any) -> None:
+    def work(job: Aggregation) -> tuple[str, list[float], int]:
+        x = np.array([1, np.nan if job.rank else 2], np.float32)
+        try:
+            result = job.allreduce(x, on_nonfinite=on_nonfinite)
+            assert result.skipped
+            told = str(result.mean.tolist())
+        except NonFiniteError as error:
+            told = f"{error.count} {error}"
+        return told, job.allreduce(np.ones(2, np.float32)).mean.tolist(), job.statistics.skipped
+
+    found = run_ranks("memory://nan?workers=2", work, 2, codec="fixed")
+    assert [each[1:] for each in found] == [([1, 1], 1)] * 2
+    if on_nonfinite == "skip":
+        assert [each[0] for each in found] == ["[nan, nan]"] * 2
+    else:
+        assert found[0][0].startswith("0 another rank's vector is not finite")
+        assert found[1][0].startswith("1 rank 1: 1 of 2 elements are NaN")
+
+
+def test_a_rank_that_fails_alone_fails_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    with join("alone", 0) as first, join("alone", 1) as second:
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise MemoryError("no room")
+
+        monkeypatch.setattr(second.codec, "start", fail)
+        feedback = ErrorFeedback(2)
+        waits = first.submit(np.ones(2, np.float32), feedback=feedback)
+        fails = second.submit(np.ones(2, np.float32))
+        assert isinstance(fails.exception(20), MemoryError)
+        assert isinstance(waits.exception(20), RankLeft)
+        assert "rank 1 failed: no room" in str(waits.exception())
+        assert feedback.residual.tolist() == [1, 1], "what was not delivered is back"
+        for job in (first, second):
+            with pytest.raises(EpochOver, match="Connect all ranks again"):
+                job.submit(np.ones(2, np.float32))
+
+
+def test_what_is_queued_behind_a_failure_is_over_too() -> None:
+    with join("behind", 0, deadline_s=0.2) as job, join("behind", 1):
+        futures = [job.submit(np.ones(2, np.float32)) for _ in range(2)]
+        assert isinstance(futures[0].exception(20), NoAnswer)
+        assert isinstance(futures[1].exception(20), EpochOver)
+
+
+def test_missing_ranks_are_named() -> None:
+    with join("missing", 2, workers=3, deadline_s=0.05), join("missing", 0, workers=3, deadline_s=0.05) as job:
+        with pytest.raises(NoAnswer) as refused:
+            job.allreduce(np.ones(2, np.float32))
+        assert refused.value.missing_ranks == (1, 2)
+        assert "ranks [1, 2] of 3 brought nothing, [2] of them joined" in str(refused.value)
+
+
+def test_close_ends_what_is_in_progress_and_who_joins_then_starts_afresh() -> None:
+    first, second = join("close", 0), join("close", 1)
+    waits, queued = (first.submit(np.ones(2, np.float32)) for _ in range(2))
+    first.close()
+    first.close()
+    assert isinstance(waits.exception(20), AgentClosed)
+    assert isinstance(queued.exception(20), AgentClosed)
+    with pytest.raises(AgentClosed):
+        first.submit(np.ones(2, np.float32))
+    with pytest.raises(RankLeft, match="rank 0 has left"):
+        second.allreduce(np.ones(2, np.float32))
+    with join("close", 0) as again, join("close", 1) as too:
+        futures = [job.submit(np.ones(2, np.float32)) for job in (again, too)]
+        assert [future.result(20).mean.tolist() for future in futures] == [[1, 1]] * 2
+    second.close()
+
+
+def test_places_and_settings_have_to_fit() -> None:
+    with join("fit", 0):
+        with pytest.raises(JoinError, match="rank 0 of memory://fit is taken"):
+            join("fit", 0)
+        with pytest.raises(JoinError, match=r"codec thc\(\), seed 0.*codec fixed\(\), seed 0: all ranks need the same"):
+            join("fit", 1, codec="thc")
+        with pytest.raises(JoinError, match="seed 9"):
+            join("fit", 1, seed=9)
+        with pytest.raises(JoinError, match=r"loss=0\.5"):
+            join("fit", 1, query="&loss=0.5")
+        with pytest.raises(JoinError, match="has ranks 0 to 1"):
+            join("fit", 2)
+        join("fit", 1).close()
+
+
+def test_futures_cannot_be_cancelled_and_callbacks_cannot_block() -> None:
+    with join("callbacks", 0, workers=1) as job:
+        gate: Future[None] = Future()
+        blocked: Future[Any] = Future()
+
+        def block(_: Future[AllReduceResult]) -> None:
+            gate.result(20)
+            try:
+                job.allreduce(np.ones(2, np.float32))
+            except RuntimeError as error:
+                blocked.set_result(str(error))
+
+        first = job.submit(np.ones(2, np.float32))
+        first.add_done_callback(block)
+        queued = job.submit(np.ones(2, np.float32))
+        assert not queued.cancel()
+        gate.set_result(None)
+        assert "would wait for itself: use submit" in blocked.result(20)
+        wait([queued], 20)
+        assert queued.result().mean.tolist() == [1, 1]
+
+
+def test_submit_refuses_what_is_no_vector() -> None:
+    with join("refuses", 0, workers=1) as job:
+        for x in (np.ones(2), np.ones((1, 2), np.float32), np.ones(0, np.float32)):
+            with pytest.raises(CodecError):
+                job.submit(x)
+        with pytest.raises(CodecError, match="vector of 2 elements with an error feedback of 3"):
+            job.submit(np.ones(2, np.float32), feedback=ErrorFeedback(3))
+        with pytest.raises(CodecError, match="on_nonfinite"):
+            job.submit(np.ones(2, np.float32), on_nonfinite="zero")  # type: ignore[arg-type]
+        assert job.statistics.allreduces == 0
+
+
+def test_a_sum_that_fails_breaks_the_rack(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise CodecError("no such op")
+
+    monkeypatch.setattr("hopsum.memory.simulate_switch", refuse)
+    with join("broken", 0) as first, join("broken", 1) as second:
+        futures = [job.submit(np.ones(2, np.float32)) for job in (first, second)]
+        kinds = sorted(type(future.exception(20)).__name__ for future in futures)
+    assert kinds == ["CodecError", "RankLeft"]
+
+
+def test_threads_end() -> None:
+    join("ends", 0, workers=1).close()
+    assert not [each.name for each in threading.enumerate() if "memory://ends" in each.name]
+
+
+def test_exchanges_are_copied() -> None:
+    """A codec may work in the arrays it is handed: each rank has its own."""
+    seen: list[Any] = []
+
+    def work(job: Aggregation) -> None:
+        summed = job._sum(Exchange(make_codec("fixed", workers=2).op, np.zeros((1, 1024), np.uint8), 256))  # type: ignore[attr-defined]
+        seen.append(summed)
+
+    run_ranks("memory://copies?workers=2", work, 2, codec="fixed")
+    assert not np.shares_memory(seen[0].results, seen[1].results)
+    assert not np.shares_memory(seen[0].contributors, seen[1].contributors)
