@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hopsum.allreduce: arrays in, arrays out; futures; error feedback by name; the job that nobody names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopsum
+from hopsum.aggregation import Aggregation
+from hopsum.codec import NonFiniteError, make_codec
+from hopsum.codec.simulate import simulate_allreduce
+from hopsum.config import ConfigError
+from hopsum.connection import UrlError
+from hopsum.errors import EpochOver, HopsumError
+
+from .ranks import run_ranks, vectors
+
+
+@pytest.fixture
+def job() -> Iterator[Aggregation]:
+    """One worker, exact sums."""
+    with hopsum.connect("memory://one?workers=1", codec="fixed", backend="numpy", rank=0) as job:
+        yield job
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4", ">f8"])
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 3, 4), (0,), (3, 0)])
+def test_arrays_keep_shape_and_type(job: Aggregation, dtype: str, shape: tuple[int, ...]) -> None:
+    array = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape) - 3, np.dtype(dtype))
+    before = array.copy()
+    mean = hopsum.allreduce(array, job)
+    assert type(mean) is np.ndarray
+    assert (mean.shape, mean.dtype) == (array.shape, array.dtype)
+    assert mean.tobytes() == before.tobytes() == array.tobytes()
+    assert not np.shares_memory(mean, array)
+
+
+def test_bfloat16_of_ml_dtypes(job: Aggregation) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16)
+    mean = hopsum.allreduce(array, job)
+    assert mean.dtype == array.dtype
+    assert mean.astype(np.float32).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_arrays_of_any_layout(job: Aggregation) -> None:
+    whole = np.arange(48, dtype=np.float32).reshape(6, 8)
+    for array in (whole.T, whole[::2, 1:], whole[:, ::-1], np.asfortranarray(whole)):
+        assert hopsum.allreduce(array, job).tolist() == array.tolist()
+    readonly = whole.copy()
+    readonly.flags.writeable = False
+    assert hopsum.allreduce(readonly, job).tolist() == whole.tolist()
+
+
+def test_out_takes_the_result_also_in_place(job: Aggregation) -> None:
+    array, out = np.arange(6.0).reshape(2, 3), np.zeros((3, 2)).T
+    assert hopsum.allreduce(array, job, out=out) is out
+    assert out.tolist() == array.tolist()
+    future = hopsum.allreduce(array, job, out=array, average=False, async_op=True)
+    assert future.result(20) is array
+    for wrong in (np.zeros(6), np.zeros((2, 3), np.float32), [0.0] * 6):
+        with pytest.raises(TypeError, match=r"out is .*, but the array float64\[2, 3\]"):
+            hopsum.allreduce(array, job, out=wrong)
+
+
+@pytest.mark.parametrize("wrong", [np.arange(3), np.zeros(3, np.complex64), np.zeros(3, bool), [1.0, 2.0], 1.5, None])
+def test_what_is_no_floating_point_array(job: Aggregation, wrong: Any) -> None:
+    with pytest.raises(TypeError, match="hopsum sums"):
+        hopsum.allreduce(wrong, job)
+    assert job.statistics.allreduces == 0
+
+
+def test_float64_beyond_float32_is_infinite(job: Aggregation) -> None:
+    with pytest.raises(NonFiniteError):
+        hopsum.allreduce(np.array([1.0, 1e300]), job)
+    assert np.isnan(hopsum.allreduce(np.array([1.0, 1e300]), job, on_nonfinite="skip")).all()
+
+
+def test_settings_say_what_becomes_of_nan() -> None:
+    with hopsum.connect("memory://skip?workers=1", codec="fixed", backend="numpy", on_nonfinite="skip", rank=0) as job:
+        assert np.isnan(hopsum.allreduce(np.array([np.nan, 1]), job)).all()
+        with pytest.raises(NonFiniteError, match=r"bias: 1 of 2"):
+            hopsum.allreduce(np.array([np.nan, 1]), job, name="bias", on_nonfinite="error")
+
+
+def test_mean_and_sum_over_ranks() -> None:
+    def work(job: Aggregation) -> tuple[list[float], list[float]]:
+        x = np.float32([job.rank, 3])
+        return hopsum.allreduce(x, job).tolist(), hopsum.allreduce(x, job, average=False).tolist()
+
+    assert run_ranks("memory://mean?workers=3", work, 3, codec="fixed") == [([1, 3], [3, 9])] * 3
+
+
+def test_many_tensors_in_flight() -> None:
+    xs = [vectors(2, 700 + 100 * number, seed=number) for number in range(5)]
+
+    def work(job: Aggregation) -> list[np.ndarray]:
+        futures = [hopsum.allreduce(x[job.rank], job, async_op=True) for x in xs]
+        assert all(isinstance(future, Future) for future in futures)
+        assert not any(future.cancel() for future in futures)
+        return [future.result(60) for future in futures]
+
+    found = run_ranks("memory://flight?workers=2", work, 2, codec="uhc", seed=5)
+    codec = make_codec("uhc", workers=2, backend="numpy")
+    for step, x in enumerate(xs):
+        expected = simulate_allreduce(codec, x, seed=5, step=step)
+        assert expected is not None
+        assert found[0][step].tobytes() == found[1][step].tobytes() == expected[0].tobytes()
+
+
+@pytest.mark.parametrize("error_feedback", [True, False])
+def test_a_name_carries_the_error_to_the_next(error_feedback: bool) -> None:
+    """One vector, many times: with error feedback the sum of means nears the sum of vectors."""
+    x, steps = vectors(1, 1024)[0], 24
+    url = "memory://names?workers=1"
+    with hopsum.connect(
+        url, codec="uhc", codec_options={"bits": 2}, backend="numpy", rank=0, error_feedback=error_feedback
+    ) as job:
+        named = sum(hopsum.allreduce(x, job, name="a").astype(np.float64) for _ in range(steps)) / steps
+        nameless = sum(hopsum.allreduce(x, job).astype(np.float64) for _ in range(steps)) / steps
+    errors = [float(((found - x) ** 2).sum() / (x**2).sum()) for found in (named, nameless)]
+    assert (errors[0] < errors[1] / 3) is error_feedback
+
+
+def test_a_name_is_on_its_way_once_and_keeps_its_length() -> None:
+    def meet(job: Aggregation) -> None:
+        x = np.ones(4, np.float32)
+        if job.rank == 1:
+            start.result(20)
+        first = hopsum.allreduce(x, job, async_op=True, name="a")
+        if job.rank == 0:
+            with pytest.raises(ValueError, match="an all-reduce of 'a' is still on its way"):
+                hopsum.allreduce(x, job, name="a")
+            start.set_result(None)
+        first.result(20)
+        hopsum.allreduce(x.reshape(2, 2), job, name="a")
+        with pytest.raises(HopsumError, match="vector of 3 elements with an error feedback of 4"):
+            hopsum.allreduce(x[:3], job, name="a")
+
+    start: Future[None] = Future()
+    run_ranks("memory://once?workers=2", meet, 2, codec="fixed")
+
+
+def test_a_callback_cannot_wait_for_its_own_thread(job: Aggregation) -> None:
+    told: Future[str] = Future()
+
+    def callback(_: Future[Any]) -> None:
+        try:
+            hopsum.allreduce(np.ones(2), job)
+        except RuntimeError as error:
+            told.set_result(str(error))
+
+    gate: Future[None] = Future()
+    job.submit(np.ones(2, np.float32)).add_done_callback(lambda _: gate.result(20))
+    hopsum.allreduce(np.ones(2), job, async_op=True).add_done_callback(callback)
+    gate.set_result(None)
+    assert "would wait for itself" in told.result(20)
+    assert hopsum.allreduce(np.ones(2), job).tolist() == [1, 1]
+
+
+def test_an_error_reaches_the_future(job: Aggregation) -> None:
+    future = hopsum.allreduce(np.array([np.nan]), job, async_op=True)
+    assert isinstance(future.exception(20), NonFiniteError)
+    job.close()
+    with pytest.raises(HopsumError, match="is closed"):
+        hopsum.allreduce(np.ones(2), job, async_op=True)
+
+
+class TestNoJob:
+    @pytest.fixture(autouse=True)
+    def _environment(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        for variable in ("RANK", "HOPSUM_RANK", "HOPSUM_URL", "HOPSUM_CONFIG"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("HOPSUM_BACKEND", "numpy")
+        monkeypatch.setenv("HOPSUM_CODEC", "fixed")
+        yield
+        hopsum.disconnect()
+
+    def test_settings_say_which(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(UrlError, match="no URL"):
+            hopsum.allreduce(np.ones(2))
+        monkeypatch.setenv("HOPSUM_URL", "memory://default?workers=1")
+        assert hopsum.allreduce(np.ones(2)).tolist() == [1, 1]
+        assert hopsum.allreduce(np.ones(2)).tolist() == [1, 1]
+
+    def test_a_url_stays_connected_until_disconnect(self) -> None:
+        url = "memory://implicit?workers=1"
+        for _ in range(2):
+            hopsum.allreduce(np.ones(2), url, name="a")
+        with pytest.raises(HopsumError, match="rank 0 of memory://implicit is taken"):
+            hopsum.connect(url)
+        hopsum.disconnect("memory://other?workers=1")
+        with pytest.raises(HopsumError, match="is taken"):
+            hopsum.connect(url)
+        hopsum.disconnect(url)
+        hopsum.connect(url).close()
+
+    def test_after_a_failure_disconnect_starts_afresh(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOPSUM_DEADLINE_S", "0.05")
+        monkeypatch.setenv("HOPSUM_RANK", "0")
+        url = "memory://afresh?workers=2"
+        with pytest.raises(HopsumError, match=r"ranks \[1\] of 2 brought nothing"):
+            hopsum.allreduce(np.ones(2), url)
+        with pytest.raises(EpochOver):
+            hopsum.allreduce(np.ones(2), url)
+        hopsum.disconnect()
+        with pytest.raises(HopsumError, match=r"ranks \[1\] of 2 brought nothing"):
+            hopsum.allreduce(np.ones(2), url)
+
+    def test_urls_are_checked(self) -> None:
+        with pytest.raises(ConfigError, match="sums nowhere"):
+            hopsum.allreduce(np.ones(2), "memry://x?workers=1")

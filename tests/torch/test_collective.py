@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""collective://gloo in processes: the bytes of memory://, and of a switch; errors that all ranks have."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ..api.ranks import run_ranks
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from hopsum.aggregation import Aggregation  # noqa: E402
+from hopsum.codec import ErrorFeedback  # noqa: E402
+from hopsum.codec.simulate import lane_values, simulate_switch  # noqa: E402
+from hopsum.config import Config, ConfigError  # noqa: E402
+from hopsum.torch.collective import open_collective, pack_words, unpack_words  # noqa: E402
+from hopsum.wire import Op, down_bytes, up_bytes  # noqa: E402
+
+from .collective_worker import CODECS, SEED, SIZES, digest, vectors  # noqa: E402
+
+WORKER = Path(__file__).with_name("collective_worker.py")
+
+
+def run(scenario: str, folder: Path, workers: int) -> list[dict[str, Any]]:
+    """Run a scenario of collective_worker.py on all ranks and return what they print."""
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with ExitStack() as stack:
+        processes = []
+        for rank in range(workers):
+            process = subprocess.Popen(
+                [sys.executable, str(WORKER), scenario, str(rank), str(workers), str(folder / "store")],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**environment, "RANK": str(rank)},
+            )
+            stack.callback(process.kill)
+            processes.append(process)
+        outputs = [process.communicate(timeout=120) for process in processes]
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors
+    return [json.loads(printed) for printed, _ in outputs]
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_sums_have_the_bytes_of_memory(tmp_path: Path, workers: int) -> None:
+    found = run("sums", tmp_path, workers)
+    for name, (codec, options) in CODECS.items():
+
+        def work(job: Aggregation, codec: str = codec) -> list[str]:
+            feedback = [ErrorFeedback(elements) for elements in SIZES]
+            means = [
+                job.allreduce(x, feedback=kept).mean for x, kept in zip(vectors(job.rank, codec), feedback, strict=True)
+            ]
+            return [digest(means), digest([each.residual for each in feedback])]
+
+        url = f"memory://collective?workers={workers}"
+        expected = run_ranks(url, work, workers, codec=codec, codec_options=options, seed=SEED)
+        assert [rank[name] for rank in found] == expected, name
+
+
+def test_tensors_of_all_types(tmp_path: Path) -> None:
+    first, second = run("tensors", tmp_path, 2)
+    assert first == second
+    assert first.pop("sum") == [2.0] * 4
+    assert first.pop("numpy") == [1.5] * 2
+    assert first == {f"torch.{name}": [1.5] * 6 for name in ("float16", "bfloat16", "float32", "float64")}
+
+
+def test_what_all_ranks_learn_alike(tmp_path: Path) -> None:
+    first, second = run("agreed", tmp_path, 2)
+    assert first["lengths"] == second["lengths"]
+    assert "rank 0 has all-reduce 0 of 3 elements" in first["lengths"]
+    assert "rank 1 has all-reduce 0 of 4 elements" in first["lengths"]
+    assert "another rank's vector is not finite" in first["nan"]
+    assert "rank 1: 1 of 2 elements are NaN" in second["nan"]
+    assert first["mean"] == second["mean"] == [0.5, 0.5]
+    assert "rank 0 has codec uhc(), seed 77; rank 1 has codec thc(), seed 77" in first["settings"]
+    assert "rank=2, but torch.distributed says 1; leave rank out" in second["place"]
+
+
+def test_a_group_of_some_ranks(tmp_path: Path) -> None:
+    assert run("group", tmp_path, 3) == [{}, *[{"mean": [1.5], "after": 2.0}] * 2]
+
+
+def test_a_rank_that_fails_alone_is_noticed(tmp_path: Path) -> None:
+    first, second = run("fail", tmp_path, 2)
+    assert second["error"] == "TypeError"
+    assert first["error"] == "AllReduceFailed"
+    assert "collective://gloo: MAX32 failed on rank 0 of 2" in first["text"]
+    assert first["soon"]
+    assert first["residual"] == second["residual"] == [1, 1]
+    for rank in (first, second):
+        assert "Connect all ranks again" in rank["after"]
+        assert not rank["left"]
+
+
+@pytest.mark.parametrize("has_or", [True, False])
+@pytest.mark.parametrize("op", list(Op), ids=lambda op: op.name)
+def test_words_add_up_to_what_a_switch_makes(op: Op, has_or: bool) -> None:
+    """Words are added as torch would, and compared with the switch's lanes, at the edge of what lanes hold."""
+    rng, workers, chunks = np.random.default_rng(op), 5, 3
+    payloads = [rng.integers(0, 256, (chunks, up_bytes(op)), dtype=np.uint8) for _ in range(workers)]
+    table = [int(each) for each in np.linspace(0, 51, 16)] if op != Op.LOOKUP_ADD16 else list(range(0, 13105, 819))[:16]
+    limit = {Op.ADD8: (">u1", 51), Op.ADD16: (">u2", 13107), Op.MAX32: (">u4", 0x7FFFFFFF)}.get(op)
+    if limit is not None:
+        dtype, most = limit
+        payloads = [(each.view(dtype) % (most + 1)).astype(dtype).view(np.uint8) for each in payloads]
+        payloads[0].view(dtype)[0, :4] = most
+    expected, _ = simulate_switch(op, payloads, table)
+    lanes = [lane_values(op, each, table) for each in payloads]
+    before = [each.tobytes() for each in payloads]
+    words = [torch.from_numpy(pack_words(op, each, has_or)) for each in lanes]
+    total = words[0].clone()
+    for each in words[1:]:
+        if op == Op.OR and has_or:
+            total |= each
+        elif op in (Op.OR, Op.MAX32):
+            total = torch.maximum(total, each)
+        else:
+            total += each
+    results = unpack_words(op, total.numpy(), lanes[0], has_or)
+    assert results.shape == (chunks, down_bytes(op))
+    assert results.tobytes() == expected.tobytes()
+    assert [each.tobytes() for each in payloads] == before
+    assert words[0].dtype == (torch.uint8 if op == Op.OR else torch.int32)
+
+
+def test_torch_has_to_be_initialised() -> None:
+    with pytest.raises(ConfigError, match=r'call torch.distributed.init_process_group\("gloo"\) first'):
+        open_collective("gloo", Config(), make=lambda _: pytest.fail("made"), facts="")
