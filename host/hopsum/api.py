@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum.allreduce`: the mean of an array or tensor over all workers, in one call.
 
-torch is imported only when a tensor of torch comes; bfloat16 arrays of numpy are those of ml_dtypes.
+hopsum's part for torch, and with it torch, is imported only when a tensor of torch comes.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def allreduce(
     """Return the mean of a tensor over all workers; all of them call this in the same order.
 
     Args:
-        tensor: numpy array or torch tensor of float16, bfloat16, float32 or float64, of any shape. It is summed as
-            float32, whatever it is; float64 beyond float32 counts as infinite. It is only read, and not to be changed
+        tensor: numpy array or torch tensor of float16, float32, float64 or torch's bfloat16, of any shape. It is
+            summed as float32; float64 beyond float32 counts as infinite. It is only read, and not to be changed
             before the future is done.
         job: what `hopsum.connect` returned, or a URL for it; the setting `url` (HOPSUM_URL) if left out. A URL is
             connected to at its first use in the process and stays so until `disconnect`.
@@ -202,8 +202,8 @@ def _read(tensor: Any, out: Any) -> _Vector:
     if not isinstance(tensor, np.ndarray | np.floating):
         raise TypeError(f"hopsum sums numpy arrays and torch tensors, not {type(tensor).__name__}")
     array = np.asarray(tensor)
-    if array.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
-        raise TypeError(f"hopsum sums float16, bfloat16, float32 and float64, not {array.dtype}: convert it first")
+    if array.dtype.name not in ("float16", "float32", "float64"):
+        raise TypeError(f"hopsum sums arrays of float16, float32 and float64, not {array.dtype}: convert it first")
     if out is not None and (not isinstance(out, np.ndarray) or (out.shape, out.dtype) != (array.shape, array.dtype)):
         shown = f"{out.dtype}{list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
         raise TypeError(f"out is {shown}, but the array {array.dtype}{list(array.shape)}")

@@ -40,14 +40,6 @@ def test_arrays_keep_shape_and_type(job: Aggregation, dtype: str, shape: tuple[i
     assert not np.shares_memory(mean, array)
 
 
-def test_bfloat16_of_ml_dtypes(job: Aggregation) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    array = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16)
-    mean = hopsum.allreduce(array, job)
-    assert mean.dtype == array.dtype
-    assert mean.astype(np.float32).tolist() == [[0, 1, 2], [3, 4, 5]]
-
-
 def test_arrays_of_any_layout(job: Aggregation) -> None:
     whole = np.arange(48, dtype=np.float32).reshape(6, 8)
     for array in (whole.T, whole[::2, 1:], whole[:, ::-1], np.asfortranarray(whole)):

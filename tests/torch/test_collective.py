@@ -51,8 +51,8 @@ def run(scenario: str, folder: Path, workers: int) -> list[dict[str, Any]]:
     return [json.loads(printed) for printed, _ in outputs]
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_sums_have_the_bytes_of_memory(tmp_path: Path, workers: int) -> None:
+def test_sums_have_the_bytes_of_memory(tmp_path: Path) -> None:
+    workers = 3
     found = run("sums", tmp_path, workers)
     for name, (codec, options) in CODECS.items():
 
