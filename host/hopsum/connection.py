@@ -42,8 +42,8 @@ def connect(
     Args:
         url: see the module; the setting `url` if left out.
         config_file: TOML file with further settings; HOPSUM_CONFIG if left out.
-        group: for collective:// only, a torch process group that nothing else uses; one of all ranks is made if
-            left out, so all ranks call this at the same point.
+        group: for collective:// only, a torch process group that nothing else uses, with its own timeout in place of
+            `deadline_s`; one of all ranks is made if left out, so all ranks call this at the same point.
         settings: see `hopsum.config.Config`; they come before the file, the environment and defaults.
 
     Raises:

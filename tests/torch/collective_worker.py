@@ -14,12 +14,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 
 import hopsum
 from hopsum.aggregation import Aggregation, MismatchError
 from hopsum.codec import ErrorFeedback, NonFiniteError
 from hopsum.config import ConfigError
 from hopsum.errors import EpochOver, HopsumError
+from hopsum.torch import State, hook
 
 SEED = 77
 SIZES = (1, 3000, 2048)
@@ -145,11 +149,50 @@ def fail(rank: int) -> dict[str, Any]:
     }
 
 
+def late(rank: int) -> dict[str, Any]:
+    """Rank 1 never comes; rank 0 has an error at its deadline."""
+    with connect(deadline_s=1.0) as job:
+        if rank == 1:
+            return {}
+        error = job.submit(np.ones(2, np.float32)).exception(60)
+        return {"error": type(error).__name__, "text": str(error)}
+
+
+def ddp(rank: int) -> dict[str, Any]:
+    """Train a few steps under DDP with the hook, over gloo."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 40), nn.Tanh(), nn.Linear(40, 4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    generator = torch.Generator().manual_seed(rank)
+    with connect(codec="uhc") as job:
+        state = State(job, model)  # type: ignore[arg-type]
+        model.register_comm_hook(state, hook)
+        losses = []
+        for _ in range(30):
+            x = torch.randn(32, 20, generator=generator)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), x[:, :4].argmax(1))
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses.append(loss.item())
+        statistics = state.compression_stats()
+    parameters = [parameter.detach().numpy() for parameter in model.parameters()]
+    return {"losses": losses, "digest": digest(parameters), "statistics": statistics}
+
+
 def main() -> None:
     scenario, rank, workers, store = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(workers))
-    scenarios = {"sums": sums, "tensors": tensors, "agreed": agreed, "group": group, "fail": fail}
+    scenarios = {
+        "sums": sums,
+        "tensors": tensors,
+        "agreed": agreed,
+        "group": group,
+        "fail": fail,
+        "late": late,
+        "ddp": ddp,
+    }
     print(json.dumps(scenarios[scenario](int(rank))))
     dist.barrier()
     dist.destroy_process_group()

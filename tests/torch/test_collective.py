@@ -104,6 +104,21 @@ def test_a_rank_that_fails_alone_is_noticed(tmp_path: Path) -> None:
         assert not rank["left"]
 
 
+def test_a_rank_that_does_not_come_is_an_error_at_the_deadline(tmp_path: Path) -> None:
+    first, _ = run("late", tmp_path, 2)
+    assert first["error"] == "AllReduceFailed"
+    assert "collective://gloo: agreement failed on rank 0 of 2" in first["text"]
+
+
+def test_ddp_trains_over_gloo(tmp_path: Path) -> None:
+    first, second = run("ddp", tmp_path, 2)
+    assert first["digest"] == second["digest"]
+    for rank in (first, second):
+        assert sum(rank["losses"][-5:]) / 5 < 0.7 * rank["losses"][0]
+        assert rank["statistics"]["allreduces"] == 30
+        assert rank["statistics"]["bytes_up"] > 0
+
+
 @pytest.mark.parametrize("has_or", [True, False])
 @pytest.mark.parametrize("op", list(Op), ids=lambda op: op.name)
 def test_words_add_up_to_what_a_switch_makes(op: Op, has_or: bool) -> None:
