@@ -149,9 +149,10 @@ def _address(config: Config, host: str) -> str:
 
 
 def _open_agent(config: Config, membership: JobMembership) -> Aggregation:
+    rank = membership.worker(_rank(config, len(membership.workers))).rank  # before a table is solved
     codec = codec_of(config, len(membership.workers))
     timing = Timing(retransmit_s=config.retransmit_s, deadline_s=config.deadline_s)
-    return Agent(membership, _rank(config, len(membership.workers)), codec=codec, timing=timing, seed=config.seed)
+    return Agent(membership, rank, codec=codec, timing=timing, seed=config.seed)
 
 
 def _open_memory(config: Config, parts: SplitResult, group: Any) -> Aggregation:
@@ -166,9 +167,10 @@ def _open_memory(config: Config, parts: SplitResult, group: Any) -> Aggregation:
     _require_range(config, "quorum", options.quorum, 1, workers)
     _require_range(config, "loss", options.loss, 0, 1)
     _require_range(config, "seed", options.seed, 0, (1 << 63) - 1)
+    rank = _rank(config, workers)  # before a table is solved
     return MemoryAggregation(
         name,
-        _rank(config, workers),
+        rank,
         options=options,
         codec=codec_of(config, workers),
         facts=facts_of(config),

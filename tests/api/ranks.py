@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import hopsum
 from hopsum.aggregation import Aggregation
+from hopsum.codec import make_codec
 
 Result = TypeVar("Result")
 
@@ -32,6 +33,8 @@ def run_ranks(url: str, work: Callable[[Aggregation], Result], workers: int, **s
         with hopsum.connect(url, rank=rank, backend="numpy", **{"deadline_s": 20.0, **settings}) as job:
             return work(job)
 
+    name, options = settings.get("codec", "thc"), settings.get("codec_options", {})
+    make_codec(name, workers=workers, backend="numpy", **options)  # solves the table once, and not in every thread
     with ThreadPoolExecutor(workers) as pool:
         futures = [pool.submit(run, rank) for rank in range(workers)]
         return [future.result(60) for future in futures]
