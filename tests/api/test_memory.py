@@ -166,9 +166,13 @@ def test_a_rank_that_fails_alone_fails_the_others(monkeypatch: pytest.MonkeyPatc
 
 def test_what_is_queued_behind_a_failure_is_over_too() -> None:
     with join("behind", 0, deadline_s=0.2) as job, join("behind", 1):
-        futures = [job.submit(np.ones(2, np.float32)) for _ in range(2)]
+        feedback = [ErrorFeedback(2) for _ in range(3)]
+        xs = np.array([[1, 2], [3, 4], [5, np.nan]], np.float32)
+        futures = [job.submit(x, feedback=kept) for x, kept in zip(xs, feedback, strict=True)]
         assert isinstance(futures[0].exception(20), NoAnswer)
         assert isinstance(futures[1].exception(20), EpochOver)
+        assert isinstance(futures[2].exception(20), EpochOver)
+        assert [kept.residual.tolist() for kept in feedback] == [[1, 2], [3, 4], [0, 0]], "NaN is dropped"
 
 
 def test_missing_ranks_are_named() -> None:
