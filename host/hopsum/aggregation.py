@@ -34,6 +34,10 @@ from hopsum.codec.base import OnNonfinite, Reduction, Tensors, require_on_nonfin
 from hopsum.errors import AllReduceFailed, EpochOver, HopsumError
 
 
+class JoinError(HopsumError):
+    """A rank cannot take part: its place is taken, or its settings are not those of the others."""
+
+
 class MismatchError(AgreedError):
     """The ranks are not at the same all-reduce. None of them has a mean; residuals are as they were before."""
 

@@ -25,14 +25,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.aggregation import Call, SerialAggregation, Summed, require_agreement
+from hopsum.aggregation import Call, JoinError, SerialAggregation, Summed, require_agreement
 from hopsum.codec import Codec, Exchange
 from hopsum.codec.simulate import simulate_switch
-from hopsum.errors import AllReduceFailed, HopsumError, NoAnswer
-
-
-class JoinError(HopsumError):
-    """A rank cannot take part: its place is taken, or its settings are not those of the others."""
+from hopsum.errors import AllReduceFailed, NoAnswer
 
 
 class RankLeft(AllReduceFailed):

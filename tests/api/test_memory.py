@@ -12,11 +12,11 @@ import pytest
 
 import hopsum
 from hopsum.agent import AgentClosed, AllReduceResult
-from hopsum.aggregation import Aggregation, MismatchError
+from hopsum.aggregation import Aggregation, JoinError, MismatchError
 from hopsum.codec import CodecError, ErrorFeedback, Exchange, NonFiniteError, make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.errors import EpochOver, NoAnswer
-from hopsum.memory import JoinError, RackOptions, RankLeft, _arrivals
+from hopsum.memory import RackOptions, RankLeft, _arrivals
 
 from .ranks import CODECS, run_ranks, vectors
 

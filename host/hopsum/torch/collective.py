@@ -26,12 +26,11 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from hopsum.aggregation import Call, SerialAggregation, Summed, require_agreement
+from hopsum.aggregation import Call, JoinError, SerialAggregation, Summed, require_agreement
 from hopsum.codec import Codec, Exchange
 from hopsum.codec.simulate import lane_values
 from hopsum.config import Config, ConfigError
 from hopsum.errors import AllReduceFailed
-from hopsum.memory import JoinError
 from hopsum.wire import MAX_WORKERS, Op
 
 
