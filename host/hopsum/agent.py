@@ -22,6 +22,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +38,7 @@ from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, requir
 from hopsum.errors import EpochOver, HopsumError
 from hopsum.membership import JobMembership, read_membership
 from hopsum.protocol.worker import Timing
-from hopsum.transport.link import Link, UdpLink
+from hopsum.transport.link import Link, UdpLink, send_all
 from hopsum.transport.udp import UdpTransport
 from hopsum.wire._layout import ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES
 
@@ -367,7 +368,10 @@ class _ClosableLink:
     def send(self, datagram: bytes | memoryview) -> None:
         self._link.send(datagram)
 
-    def receive(self, timeout_s: float) -> list[bytes]:
+    def send_many(self, datagrams: Sequence[bytes | memoryview]) -> None:
+        send_all(self._link, datagrams)
+
+    def receive(self, timeout_s: float) -> Sequence[bytes | memoryview]:
         if self._closing.is_set():
             raise AgentClosed("the agent was closed in the middle of this all-reduce")
         return self._link.receive(min(timeout_s, _WAKE_S))

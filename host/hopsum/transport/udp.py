@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.protocol.worker import AllReduceDone, Membership, Timing, Worker, WorkerStatistics
-from hopsum.transport.link import Link, LinkStatistics, UdpLink
+from hopsum.transport.link import Link, LinkStatistics, UdpLink, send_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,7 @@ class UdpTransport:
     def _step(self) -> None:
         """Send, wait for one thing to happen, and hand it to the worker."""
         worker, unreachable = self.worker, self._link.statistics.unreachable
-        for datagram in worker.datagrams_to_send(time.monotonic()):
-            self._link.send(datagram)
+        send_all(self._link, worker.datagrams_to_send(time.monotonic()))
         timer = worker.get_timer()
         wait_s = 0.0 if timer is None else timer - time.monotonic()
         for received in self._link.receive(wait_s):
