@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -38,7 +39,7 @@ class RecordingLink:
         self.headers.append(Header.unpack(datagram))
         self._link.send(datagram)
 
-    def receive(self, timeout_s: float) -> list[bytes]:
+    def receive(self, timeout_s: float) -> Sequence[bytes | memoryview]:
         return self._link.receive(timeout_s)
 
     def close(self) -> None:

@@ -131,7 +131,7 @@ def test_no_such_rank_and_no_such_codec(stack: ExitStack) -> None:
 
 
 def test_a_path_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hopsum.agent.MEMBERSHIP_WAIT_S", 0.1)
+    monkeypatch.setattr("hopsum.agent.agent.MEMBERSHIP_WAIT_S", 0.1)
     with pytest.raises(MembershipError, match=r"within 0\.1 s"):
         Agent(tmp_path / "membership.json", 0)
 

@@ -76,6 +76,8 @@ class Exchange(NamedTuple):
     """uint8[chunks, up_bytes(op)]"""
     lanes: int
     """Lanes in use, over all chunks (bits for OR); only the last chunk may be partly filled."""
+    last: bool = False
+    """Whatever its results, no exchange follows: those of the next vector may. The same on all ranks."""
 
     def counts(self) -> NDArray[np.int64]:
         """Return the lanes in use of each chunk, int64[chunks]."""

@@ -171,7 +171,7 @@ class RangeReduction(VectorReduction):
         self._shared = shared
         lanes = min(self._sent.size, len(self._payloads) * self.codec.block_elements)
         self._drop_prepared()
-        self.exchange = Exchange(self.codec.op, self._payloads, lanes)
+        self.exchange = Exchange(self.codec.op, self._payloads, lanes, last=True)
         self.state = State.SUMS
 
     def _take_sums(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:

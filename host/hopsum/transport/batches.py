@@ -8,38 +8,47 @@ whole frames from a veth (bmv2) ask for `PLAIN`: a train of datagrams would reac
 
 from __future__ import annotations
 
-import errno
 import socket
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.transport.link import DATAGRAM_BYTES_MAX, RECEIVE_BUFFER_BYTES, LinkStatistics
+from hopsum.transport.offload import (
+    ANCILLARY_BYTES,
+    PLAIN,
+    REFUSES_SEGMENTS,
+    SEGMENTS_MAX,
+    SOL_UDP,
+    TRAIN_BYTES_MAX,
+    UDP_GRO,
+    UDP_SEGMENT,
+    Offload,
+    datagram_bytes,
+    probe_offload,
+    set_option,
+    train_segments,
+    udp_socket,
+)
 
-SOL_UDP: Final = 17
-UDP_SEGMENT: Final = 103
-UDP_GRO: Final = 104
-SEGMENTS_MAX: Final = 64
-"""Datagrams of one send: what every kernel with UDP_SEGMENT takes."""
-TRAIN_BYTES_MAX: Final = 65507
-"""Payload of one send: 65535 less the headers of IPv4 and UDP."""
-_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(4)
-_REFUSES_SEGMENTS: Final = {errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP}
-"""No checksum offload on the way, an MTU below the datagram, or a kernel with other limits."""
-
-
-class Offload(NamedTuple):
-    """Which help of the kernel's a socket uses."""
-
-    segment: bool
-    gro: bool
-
-
-PLAIN: Final = Offload(segment=False, gro=False)
+__all__ = [
+    "PLAIN",
+    "SEGMENTS_MAX",
+    "SOL_UDP",
+    "TRAIN_BYTES_MAX",
+    "UDP_GRO",
+    "UDP_SEGMENT",
+    "BatchLink",
+    "BatchStatistics",
+    "Offload",
+    "Run",
+    "datagrams_of",
+    "probe_offload",
+    "rows_of",
+]
 
 
 class Run(NamedTuple):
@@ -60,23 +69,6 @@ class BatchStatistics(LinkStatistics):
     """Sends with UDP_SEGMENT that the kernel refused: plain ones from then on."""
 
 
-def probe_offload() -> Offload:
-    """Return what this kernel does on loopback, found by sending two datagrams at once."""
-    with _socket() as receiver, _socket() as sender:
-        receiver.bind(("127.0.0.1", 0))
-        receiver.settimeout(1.0)
-        gro = _set(receiver, UDP_GRO, 1)
-        sender.connect(receiver.getsockname())
-        if not _set(sender, UDP_SEGMENT, 8):
-            return Offload(False, gro)
-        try:
-            sender.send(bytes(16))
-            first = receiver.recvmsg(64, _ANCILLARY_BYTES)
-        except OSError:  # refused, or nothing came
-            return Offload(False, gro)
-        return Offload(True, gro and (len(first[0]) != 16 or _datagram_bytes(first[1], 16) == 8))
-
-
 class BatchLink:
     """An ordinary UDP socket, connected, that moves datagrams by the batch. Not thread-safe.
 
@@ -93,12 +85,12 @@ class BatchLink:
         self.statistics = BatchStatistics()
         wanted = probe_offload() if offload is None else offload
         self._segment_bytes = 0
-        self._socket = _socket()
+        self._socket = udp_socket()
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             self._socket.bind(local)
             self._socket.connect(switch)
-            gro = wanted.gro and _set(self._socket, UDP_GRO, 1)
+            gro = wanted.gro and set_option(self._socket, UDP_GRO, 1)
         except OSError:
             self._socket.close()
             raise
@@ -117,7 +109,7 @@ class BatchLink:
     def send(self, datagrams: NDArray[np.uint8]) -> None:
         """Send rows of uint8[n, bytes], C-contiguous, one datagram each in this order, or lose some of them."""
         count, size = datagrams.shape
-        most = max(1, min(SEGMENTS_MAX, TRAIN_BYTES_MAX // size)) if self.offload.segment else 1
+        most = train_segments(size) if self.offload.segment else 1
         for first in range(0, count, most):
             self._send_train(datagrams[first : first + most])
 
@@ -132,7 +124,7 @@ class BatchLink:
         datagrams = 0
         while at <= last:
             try:
-                size, ancillary, _, _ = self._socket.recvmsg_into([view[at:]], _ANCILLARY_BYTES, socket.MSG_DONTWAIT)
+                size, ancillary, _, _ = self._socket.recvmsg_into([view[at:]], ANCILLARY_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 break
             except ConnectionRefusedError:  # the ICMP answer to an earlier datagram
@@ -140,7 +132,7 @@ class BatchLink:
                 continue
             self.statistics.receives += 1
             if size:
-                each = _datagram_bytes(ancillary, size)
+                each = datagram_bytes(ancillary, size)
                 runs.append(Run(at, at + size, each))
                 datagrams += -(-size // each)
                 at += size
@@ -165,7 +157,7 @@ class BatchLink:
             self.statistics.unreachable += 1
             return
         except OSError as error:
-            if count == 1 or error.errno not in _REFUSES_SEGMENTS:
+            if count == 1 or error.errno not in REFUSES_SEGMENTS:
                 raise
             self._send_singly(train)
             return
@@ -207,23 +199,3 @@ def datagrams_of(buffer: NDArray[np.uint8], runs: Sequence[Run]) -> list[bytes]:
         for run in runs
         for at in range(run.start, run.stop, run.datagram_bytes)
     ]
-
-
-def _socket() -> socket.socket:
-    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-
-
-def _set(sock: socket.socket, option: int, value: int) -> bool:
-    try:
-        sock.setsockopt(SOL_UDP, option, value)
-    except OSError:
-        return False
-    return True
-
-
-def _datagram_bytes(ancillary: Sequence[tuple[int, int, bytes]], received: int) -> int:
-    """Return where to cut what was received: nothing is said of a datagram that came alone."""
-    for level, kind, data in ancillary:
-        if level == SOL_UDP and kind == UDP_GRO and len(data) >= 4:
-            return int(struct.unpack("=i", data[:4])[0]) or received
-    return received

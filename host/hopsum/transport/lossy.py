@@ -37,9 +37,9 @@ class LossyLink:
             self._link.send(survivor)
 
     def receive(self, timeout_s: float) -> list[bytes]:
-        """Return what mishaps leave of what has arrived."""
+        """Return what mishaps leave of what has arrived; copies, since some are held back."""
         arrived = self._link.receive(timeout_s)
-        return [survivor for datagram in arrived for survivor in self._befall(datagram, self._held_in)]
+        return [survivor for datagram in arrived for survivor in self._befall(bytes(datagram), self._held_in)]
 
     def close(self) -> None:
         """Close the link below."""

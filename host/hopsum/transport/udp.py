@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocking all-reduce over an ordinary UDP socket: no root, no threads.
+"""All-reduces over an ordinary UDP socket, blocking or several at a time: no root, no threads.
 
 One loop: send what the worker wants sent, wait for a datagram or the worker's timer, hand it over.
 """
@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hopsum.protocol.worker import AllReduceDone, Membership, Timing, Worker, WorkerStatistics
-from hopsum.transport.link import Link, LinkStatistics, UdpLink
+from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, Timing, Worker, WorkerStatistics
+from hopsum.transport.link import Link, LinkStatistics, UdpLink, WakingLink, send_all
+
+_STEP_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class TransportStatistics:
 
 
 class UdpTransport:
-    """One worker on one socket. Not for several threads at once.
+    """One worker on one socket. Not for several threads at once, but for `wake`.
 
     Args:
         local: (IPv4 address, port) that the switch admits this rank from.
@@ -77,28 +80,47 @@ class UdpTransport:
                 After these three, continue in a new epoch with a new transport.
             WireError: unknown op or payloads of another shape; nothing was sent.
         """
-        handle = self.worker.submit(op, payloads, now=time.monotonic(), counts=counts)
+        handle = self.submit(op, payloads, counts)
         while True:
-            self._step()
-            while (event := self.worker.next_event()) is not None:
+            for event in self.step(_STEP_S):
                 if event.handle != handle:
                     continue
                 if isinstance(event, AllReduceDone):
                     return event
                 raise event.error
 
-    def _step(self) -> None:
-        """Send, wait for one thing to happen, and hand it to the worker."""
+    def submit(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> int:
+        """Append an all-reduce to the stream and return its handle; `step` sends it and brings its event.
+
+        Several may be in progress. Arguments and errors as for `allreduce`; nothing is sent where it raises.
+        """
+        return self.worker.submit(op, payloads, now=time.monotonic(), counts=counts)
+
+    def step(self, wait_s: float) -> list[AllReduceDone | AllReduceGone]:
+        """Send what is to be sent, wait for datagrams, a timer or `wake`, for `wait_s` at most; return events."""
         worker, unreachable = self.worker, self._link.statistics.unreachable
-        for datagram in worker.datagrams_to_send(time.monotonic()):
-            self._link.send(datagram)
+        send_all(self._link, worker.datagrams_to_send(time.monotonic()))
         timer = worker.get_timer()
-        wait_s = 0.0 if timer is None else timer - time.monotonic()
-        for received in self._link.receive(wait_s):
+        due_s = 0.0 if timer is None else timer - time.monotonic()
+        for received in self._link.receive(min(wait_s, due_s)):
             worker.receive_datagram(received, time.monotonic())
         for _ in range(self._link.statistics.unreachable - unreachable):
             worker.note_unreachable()
         worker.handle_timer(time.monotonic())
+        events = []
+        while (event := worker.next_event()) is not None:
+            events.append(event)
+        return events
+
+    @property
+    def can_wake(self) -> bool:
+        """Say whether `wake` ends a wait: not every link can."""
+        return isinstance(self._link, WakingLink)
+
+    def wake(self) -> None:
+        """Let the `step` in progress go on at once, or else the next one. Any thread may call it until `close`."""
+        if isinstance(self._link, WakingLink):
+            self._link.wake()
 
     def close(self) -> None:
         """Close the socket."""

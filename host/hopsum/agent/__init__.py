@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums float32 vectors over all workers of a job, through its switch.
+
+agent     what a program touches: `Agent`
+engine    its thread: codecs, order, futures, failures
+order     which exchange is next in the stream, the same on all ranks
+network   the thread that has the socket
+values    results, counts, spans of time
+timeline  spans of time, drawn
+"""
+
+from __future__ import annotations
+
+from hopsum.agent.agent import MEMBERSHIP_WAIT_S, TIMING, Agent
+from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult, Span, Traffic
+
+__all__ = [
+    "MEMBERSHIP_WAIT_S",
+    "TIMING",
+    "Agent",
+    "AgentClosed",
+    "AgentStatistics",
+    "AllReduceResult",
+    "Span",
+    "Traffic",
+]

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's thread: codecs, the order of exchanges, futures, and what becomes of all of them when something fails.
+
+The network has a thread of its own (network.py), so that codes are made, and sums read, while others are on their way.
+
+    an all-reduce       input                            next       also
+    QUEUED              its turn in the stream (order)   SHARING    codec.start; first exchange to the network
+    SHARING             results, another exchange left   SHARING    encoded now, to the network in its turn
+    SHARING             results, none left               over       its future has the mean
+    SHARING             AgreedError                      over       its future has the error, on all ranks alike
+    QUEUED, SHARING     anything else that fails         FAILED     and the agent with it, see below
+    any                 close                            over       AgentClosed
+
+Failure of one all-reduce: nothing is put into the stream any more. Earlier ones that are in it with all their exchanges
+(sealed) go on to their own end. Then all others end in the order of submission, so that each gives its vector back to
+an error feedback that nobody else holds: the failed one with its error, the others with EpochOver.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.agent.network import Failed, Network
+from hopsum.agent.order import Arrived, Task, append, next_in_stream
+from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult, Span, Traffic
+from hopsum.codec import AgreedError, Codec, Context
+from hopsum.codec.base import Reduction
+from hopsum.errors import EpochOver, HopsumError
+from hopsum.transport.udp import UdpTransport
+
+CLOSE: Final = None
+"""What `close` puts into the inbox."""
+Message = Task | Arrived | Failed | None
+
+
+class Engine:
+    """Serves all-reduces until CLOSE comes; not thread-safe but for `inbox`.
+
+    Args:
+        context: its step is not used.
+        transport: the network's thread has it until `run` is over; its owner closes it then.
+        follow_s: how long an all-reduce with `more` waits for the one that was promised.
+        trace: called in this thread with every span of time.
+        on_failure: called once, before any future has the error.
+    """
+
+    def __init__(
+        self,
+        codec: Codec,
+        context: Context,
+        transport: UdpTransport,
+        *,
+        epoch: int,
+        overlap: bool,
+        follow_s: float,
+        trace: Callable[[Span], None] | None,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.inbox: SimpleQueue[Message] = SimpleQueue()
+        self.statistics = AgentStatistics()
+        self._codec, self._context = codec, context
+        self._network = Network(transport, self.inbox.put, f"hopsum-network-{context.rank}")
+        self._rank, self._epoch = context.rank, epoch
+        self._overlap = overlap
+        self._follow_s = follow_s
+        self._trace = trace
+        self._on_failure = on_failure
+        self._tasks: list[Task] = []
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._network_over = False
+        self._alone_since: float | None = None
+        """Since when an all-reduce waits for the one that was promised to follow."""
+        self._traffic = Traffic()
+        self._sent_at: dict[int, float] = {}
+
+    def run(self) -> None:
+        """Serve, then end what is left, and the network's thread."""
+        self._network.thread.start()
+        try:
+            while not self._closed:
+                busy = self._end_failed() if self._failure is not None else self._send_next() or self._take_next()
+                self._listen(block=not busy)
+        except BaseException as error:  # no codec's and not the network's: those end an all-reduce
+            self._failure = error
+            self._on_failure(error)
+            raise
+        finally:
+            self._network.stop()
+            self._end_closed()
+
+    def over(self) -> HopsumError:
+        """Return what an all-reduce ends with that comes after a failed one."""
+        over = EpochOver(
+            f"rank {self._rank} is no longer in epoch {self._epoch}, since an all-reduce failed: "
+            f"{self._failure}. Make a new agent with a membership of a new epoch"
+        )
+        over.__cause__ = self._failure
+        return over
+
+    # ---- messages -------------------------------------------------------------------------------------
+
+    def _listen(self, *, block: bool) -> None:
+        """Take all messages that are there; wait for one first if `block`."""
+        timeout_s = None
+        if self._alone_since is not None:
+            timeout_s = max(0.0, self._alone_since + self._follow_s - time.monotonic())
+        try:
+            self._note(self.inbox.get(block, timeout_s))
+            while not self._closed:
+                self._note(self.inbox.get_nowait())
+        except Empty:
+            alone = self._alone_since is not None and time.monotonic() >= self._alone_since + self._follow_s
+            if block and alone and self._failure is None:
+                self._fail(self._tasks[-1], self._nobody_followed())
+
+    def _note(self, message: Message) -> None:
+        if message is CLOSE:
+            self._closed = True
+        elif isinstance(message, Task):
+            append(self._tasks, message)
+        elif isinstance(message, Arrived):
+            self._arrive(message)
+        elif message.task is not None:
+            self._fail(message.task, message.error)
+        else:
+            self._network_over = True
+            if self._tasks:
+                self._fail(self._tasks[0], message.error)
+
+    def _arrive(self, arrived: Arrived) -> None:
+        task = arrived.task
+        task.arrived = arrived
+        op = task.reduction.exchange.op.name if task.reduction and task.reduction.exchange else ""
+        self._note_span(task, f"network {op}", self._sent_at.pop(task.number))
+
+    # ---- the stream -----------------------------------------------------------------------------------
+
+    def _send_next(self) -> bool:
+        """Put the next exchange into the stream if it is there; say whether anything was done."""
+        task, alone = next_in_stream(self._tasks, overlap=self._overlap)
+        if not alone:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = time.monotonic()
+        if task is None:
+            return False
+        try:
+            self._send(task)
+        except BaseException as error:
+            self._fail(task, error)
+        return True
+
+    def _send(self, task: Task) -> None:
+        if task.reduction is None:
+            task.started_s = time.perf_counter()
+            task.reduction = self._start(task)
+            self._note_span(task, "prepare", task.started_s)
+        exchange = task.reduction.exchange
+        task.begun = True
+        if exchange is None:  # nothing to share
+            task.sealed = True
+            self._finish(task, task.reduction)
+            return
+        task.waiting, task.sealed = True, exchange.last
+        self._sent_at[task.number] = time.perf_counter()
+        self._network.submit(task, exchange)
+
+    def _start(self, task: Task) -> Reduction:
+        context = Context(self._context.seed, task.step, self._context.rank)
+        return self._codec.start(task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite)
+
+    def _take_next(self) -> bool:
+        """Hand one task its results: first one that has more to send, the network may be waiting for it."""
+        arrived = [task for task in self._tasks if task.arrived is not None]
+        if not arrived:
+            return False
+        self._take(min(arrived, key=lambda task: task.sealed))
+        return True
+
+    def _take(self, task: Task) -> None:
+        reduction, arrived = task.reduction, task.arrived
+        if reduction is None or arrived is None:
+            raise RuntimeError("an all-reduce has results before it began")
+        task.arrived, task.waiting = None, False
+        start = time.perf_counter()
+        try:
+            reduction.take(arrived.done.results, arrived.done.contributors)
+        except AgreedError as error:
+            self._count(task, arrived.traffic, skipped=True)
+            self._end(task, error, give_back=False)
+        except BaseException as error:
+            self._fail(task, error)
+        else:
+            over = reduction.exchange is None
+            self._note_span(task, "decode" if over else "encode", start)
+            if over:
+                self._finish(task, reduction, arrived.traffic)
+
+    # ---- ends -----------------------------------------------------------------------------------------
+
+    def _finish(self, task: Task, reduction: Reduction, traffic: Traffic | None = None) -> None:
+        """Give a task's future its result."""
+        mean = reduction.mean
+        self._tasks.remove(task)
+        used = self._count(task, traffic or self._traffic, skipped=mean is None)
+        task.future.set_result(
+            AllReduceResult(
+                mean=_all_nan(task) if mean is None else mean,
+                contributors=reduction.contributors,
+                skipped=mean is None,
+                traffic=used,
+                seconds=time.perf_counter() - task.started_s,
+            )
+        )
+
+    def _count(self, task: Task, traffic: Traffic, *, skipped: bool) -> Traffic:
+        """Count an all-reduce that ended on all ranks alike; return the traffic since the one before."""
+        counted, before = self.statistics, self._traffic
+        self.statistics = AgentStatistics(
+            counted.allreduces + 1, counted.skipped + skipped, counted.elements + task.x.size
+        )
+        self._traffic = traffic
+        return traffic - before
+
+    def _end(self, task: Task, error: BaseException, *, give_back: bool = True) -> None:
+        """Give a task's future an error, and usually its error feedback the vector."""
+        self._tasks.remove(task)
+        if give_back:
+            task.give_back()
+        task.future.set_exception(error)
+
+    def _fail(self, task: Task, error: BaseException) -> None:
+        """Note that a task failed, and the agent with it."""
+        if error is self._failure:  # the worker tells all exchanges in progress
+            error = self.over()
+        task.error = task.error or error
+        if self._failure is None:
+            self._failure = error
+            self._on_failure(error)
+
+    def _end_failed(self) -> bool:
+        """After a failure: let the oldest task go on or end it; say whether anything was done."""
+        if not self._tasks:
+            self._network.stop()
+            return False
+        oldest = self._tasks[0]
+        if oldest.error is None and oldest.sealed:
+            if oldest.arrived is not None:
+                self._take(oldest)
+                return True
+            if not self._network_over:
+                return False
+        self._end(oldest, oldest.error or self.over())
+        return True
+
+    def _end_closed(self) -> None:
+        while not self.inbox.empty():
+            self._note(self.inbox.get())
+        while self._tasks:
+            task = self._tasks[0]
+            when = "in the middle of" if task.begun else "before"
+            closed = AgentClosed(f"agent of rank {self._rank} was closed {when} this all-reduce")
+            self._end(task, task.error or (closed if self._failure is None else self.over()))
+
+    def _nobody_followed(self) -> HopsumError:
+        return HopsumError(
+            f"the last all-reduce was submitted with more=True, but none followed within {self._follow_s:.3g} s: its "
+            f"chunks wait for the ranges of the next one. Submit the last of a series with more=False, on all ranks"
+        )
+
+    def _note_span(self, task: Task, phase: str, start_s: float) -> None:
+        if self._trace is not None:
+            self._trace(Span(task.number, phase, start_s, time.perf_counter()))
+
+
+def _all_nan(task: Task) -> NDArray[np.float32]:
+    return np.full(task.x.size, np.nan, np.float32)

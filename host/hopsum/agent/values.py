@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent hands out: results, counts, spans of time, and its own error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.errors import HopsumError
+from hopsum.transport.udp import TransportStatistics
+from hopsum.wire._layout import ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES
+
+
+class AgentClosed(HopsumError):
+    """The agent was closed before this all-reduce was over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Datagrams at this worker's socket, in both directions."""
+
+    datagrams_sent: int = 0
+    datagrams_received: int = 0
+    retransmits: int = 0
+    """Of those sent: repetitions."""
+    bytes_sent: int = 0
+    """UDP payload."""
+    bytes_received: int = 0
+
+    @property
+    def interface_bytes_sent(self) -> int:
+        """Return bytes sent with their Ethernet, IPv4 and UDP headers."""
+        return self.bytes_sent + self.datagrams_sent * (ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES)
+
+    @property
+    def interface_bytes_received(self) -> int:
+        """Return bytes received with their Ethernet, IPv4 and UDP headers."""
+        return self.bytes_received + self.datagrams_received * (ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES)
+
+    @classmethod
+    def of(cls, statistics: TransportStatistics) -> Traffic:
+        """Return what a transport has counted so far."""
+        link = statistics.link
+        return cls(
+            link.datagrams_sent,
+            link.datagrams_received,
+            statistics.worker.retransmits,
+            link.bytes_sent,
+            link.bytes_received,
+        )
+
+    def __sub__(self, earlier: Traffic) -> Traffic:
+        return Traffic(
+            self.datagrams_sent - earlier.datagrams_sent,
+            self.datagrams_received - earlier.datagrams_received,
+            self.retransmits - earlier.retransmits,
+            self.bytes_sent - earlier.bytes_sent,
+            self.bytes_received - earlier.bytes_received,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatistics:
+    """What an agent has done since it was made."""
+
+    allreduces: int = 0
+    """That came to an end on all ranks alike, skipped ones included."""
+    skipped: int = 0
+    """Of those: without a mean, since some rank's vector was not finite or the codec could not recover it."""
+    elements: int = 0
+    traffic: Traffic = Traffic()
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceResult:
+    """The mean of one vector over the workers that took part; the same bytes on all ranks."""
+
+    mean: NDArray[np.float32]
+    """float32[elements], the caller's; all NaN if skipped."""
+    contributors: NDArray[np.uint64]
+    """[chunks of the codec's last exchange], bitmap of the workers in each chunk's sum. Empty if skipped."""
+    skipped: bool
+    """Some rank's vector was not finite: no rank has a mean, error feedback is as it was before."""
+    traffic: Traffic
+    """At the socket since the all-reduce before it was over; where they overlap, exchanges of the next one too."""
+    seconds: float
+    """From the codec's first look at the vector to its mean, on this rank."""
+
+
+class Span(NamedTuple):
+    """What one all-reduce was busy with for a while; times as of `time.perf_counter`."""
+
+    number: int
+    """Of the all-reduce in its agent, from 0."""
+    phase: str
+    """"prepare", "encode" or "decode" in the codec; "network " and the op from submission to the last result."""
+    start_s: float
+    stop_s: float

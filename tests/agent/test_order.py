@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of exchanges is a function of what was submitted: whatever comes when, all ranks make the same stream."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from hopsum.agent.order import Task, append, next_in_stream
+from hopsum.codec import ErrorFeedback
+
+X = np.ones(1, np.float32)
+
+
+def task(number: int, more: bool, feedback: ErrorFeedback | None = None) -> Task:
+    return Task(X, feedback, (), "error", more, number=number)
+
+
+def stream_by_rule(exchanges: list[int], more: list[bool]) -> list[tuple[int, int]]:
+    """O1 and O2, said another way: (all-reduce, exchange) in the order of the stream."""
+    stream: list[tuple[int, int]] = []
+    for number, count in enumerate(exchanges):
+        if (number, 0) not in stream:
+            stream.append((number, 0))
+        if more[number]:
+            stream.append((number + 1, 0))
+        stream += [(number, exchange) for exchange in range(1, count)]
+    return stream
+
+
+@dataclass
+class Rank:
+    """Plays an engine with chance for a clock."""
+
+    exchanges: list[int]
+    more: list[bool]
+    known: list[bool]
+    """Per all-reduce, whether its last exchange says so when it is sent."""
+    rng: random.Random
+    overlap: bool = True
+    tasks: list[Task] = field(default_factory=list)
+    stream: list[tuple[int, int]] = field(default_factory=list)
+    sent: dict[int, int] = field(default_factory=dict)
+
+    def play(self) -> list[tuple[int, int]]:
+        submitted = 0
+        while submitted < len(self.exchanges) or self.tasks:
+            if submitted < len(self.exchanges) and self.rng.random() < 0.3:
+                append(self.tasks, task(submitted, self.more[submitted]))
+                submitted += 1
+            following, _ = next_in_stream(self.tasks, overlap=self.overlap)
+            if following is not None and self.rng.random() < 0.7:
+                self._send(following)
+            in_flight = [each for each in self.tasks if each.waiting]
+            if in_flight and self.rng.random() < 0.3:
+                self._results(in_flight[0] if self.rng.random() < 0.7 else self.rng.choice(in_flight))
+        return self.stream
+
+    def _send(self, each: Task) -> None:
+        count = self.sent.get(each.number, 0)
+        self.stream.append((each.number, count))
+        self.sent[each.number] = count + 1
+        each.begun = each.waiting = True
+        each.sealed = self.known[each.number] and count + 1 == self.exchanges[each.number]
+
+    def _results(self, each: Task) -> None:
+        each.waiting = False
+        if self.sent[each.number] == self.exchanges[each.number]:
+            each.sealed = True
+            self.tasks.remove(each)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_timing_makes_the_same_stream(seed: int) -> None:
+    rng = random.Random(seed)
+    count = rng.randint(1, 8)
+    exchanges = [rng.randint(1, 3) for _ in range(count)]
+    more = [rng.random() < 0.5 for _ in range(count - 1)] + [False]
+    known = [rng.random() < 0.7 for _ in range(count)]
+    expected = stream_by_rule(exchanges, more)
+    for _ in range(5):
+        assert Rank(exchanges, more, known, rng).play() == expected
+    apart = [(number, exchange) for number, each in enumerate(exchanges) for exchange in range(each)]
+    assert Rank(exchanges, more, known, rng, overlap=False).play() == apart
+
+
+def test_the_examples_of_the_module() -> None:
+    assert stream_by_rule([2, 2, 2], [False] * 3) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+    assert stream_by_rule([2, 2, 2], [True, True, False]) == [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (2, 1)]
+    assert stream_by_rule([2, 2, 2], [True, False, False]) == [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1)]
+
+
+def test_a_promise_that_is_not_kept_is_told() -> None:
+    alone = task(0, more=True)
+    assert next_in_stream([alone], overlap=True) == (alone, False)
+    alone.begun = True
+    assert next_in_stream([alone], overlap=True) == (None, True)
+    assert next_in_stream([alone], overlap=False) == (alone, False)
+
+
+def test_a_feedback_serves_one_at_a_time() -> None:
+    feedback = ErrorFeedback(1)
+    first, second, third = task(0, False, feedback), task(1, False, feedback), task(2, False)
+    first.begun = first.sealed = True
+    assert next_in_stream([first, second, third], overlap=True) == (None, False)  # and nothing overtakes it
+    assert next_in_stream([second, third], overlap=True) == (second, False)

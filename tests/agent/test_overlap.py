@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codec and network at the same time: shown by who waits for whom, not by clocks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsum.agent import Agent, Span
+from hopsum.agent.timeline import draw, overlap_s
+from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
+from hopsum.errors import EpochOver, HopsumError
+from hopsum.transport.link import Link
+from hopsum.wire import Header, Op
+
+from .cluster import HASTY, PATIENT, WINDOW, Cluster
+
+WAIT_S = 60
+X = np.arange(1, 1001, dtype=np.float32)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+class Gate:
+    """A link that holds back the sums of one op until it is opened."""
+
+    def __init__(self, link: Link, op: Op, opened: threading.Event) -> None:
+        self._link, self._op, self._opened = link, op, opened
+        self._held: list[bytes] = []
+        self.statistics = link.statistics
+
+    def send(self, datagram: bytes | memoryview) -> None:
+        self._link.send(datagram)
+
+    def receive(self, timeout_s: float) -> Sequence[bytes | memoryview]:
+        self._held += [bytes(datagram) for datagram in self._link.receive(min(timeout_s, 0.01))]
+        shut = not self._opened.is_set()
+        passing = [each for each in self._held if not (shut and Header.unpack(each).op == self._op)]
+        self._held = [each for each in self._held if each not in passing]
+        return passing
+
+    def close(self) -> None:
+        self._link.close()
+
+
+@pytest.mark.parametrize(("more", "phase"), [(True, "encode"), (False, "prepare")])
+def test_the_codec_works_while_the_network_has_the_vector_before(stack: ExitStack, more: bool, phase: str) -> None:
+    """The sums of vector 0 come only after vector 1 was encoded (with `more`), or after its ranges were found."""
+    cluster, opened = Cluster(stack, 2), threading.Event()
+    spans: list[Span] = []
+
+    def trace(span: Span) -> None:
+        spans.append(span)
+        if (span.number, span.phase) == (1, phase):
+            opened.set()
+
+    gate = Gate(cluster.links[0], Op.ADD32, opened)
+    agents = [
+        stack.enter_context(
+            Agent(cluster.membership, 0, codec="fixed", timing=PATIENT, link=gate, trace=trace)
+        ),
+        cluster.agent(1, "fixed", PATIENT),
+    ]  # fmt: skip
+    futures = [[agent.submit(X, more=more), agent.submit(2 * X)] for agent in agents]
+    for first, second in futures:
+        np.testing.assert_array_equal(first.result(WAIT_S).mean, X)
+        np.testing.assert_array_equal(second.result(WAIT_S).mean, 2 * X)
+    assert [span.phase for span in spans if span.number == 1] == [
+        "prepare", "network MAX32", "encode", "network ADD32", "decode",
+    ]  # fmt: skip
+    sums = next(span for span in spans if (span.number, span.phase) == (0, "network ADD32"))
+    early = next(span for span in spans if (span.number, span.phase) == (1, phase))
+    assert sums.start_s <= early.start_s
+    assert early.stop_s <= sums.stop_s
+    assert overlap_s(spans) > 0
+
+
+def test_without_overlap_one_is_over_before_the_next_begins(stack: ExitStack) -> None:
+    cluster, spans = Cluster(stack, 2), list[Span]()
+    agents = [
+        stack.enter_context(
+            Agent(cluster.membership, rank, codec="thc", link=cluster.links[rank], overlap=False,
+                  trace=spans.append if rank == 0 else None)
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    futures = [agent.submit(X, more=number < 2) for number in range(3) for agent in agents]
+    for future in futures:
+        future.result(WAIT_S)
+    assert [span.number for span in spans] == [0] * 5 + [1] * 5 + [2] * 5
+    assert overlap_s(spans) == 0.0
+
+
+def test_the_stream_with_more(stack: ExitStack) -> None:
+    """One rank submits all at once, the other one after the other, when the first has sent all that it can."""
+    cluster = Cluster(stack, 2)
+    eager, late = cluster.agents("thc", PATIENT)
+    sizes, more = [1500, 3000, 9000, 1024], [True, True, False, False]
+    vectors = [np.full(size, 0.5, np.float32) for size in sizes]
+    futures = [eager.submit(x, more=each) for x, each in zip(vectors, more, strict=True)]
+    futures += [late.submit(x, more=each) for x, each in zip(vectors, more, strict=True)]
+    means = [future.result(WAIT_S).mean.tobytes() for future in futures]
+    assert means[:4] == means[4:]
+    codes = [(Op.LOOKUP_ADD8, 2), (Op.LOOKUP_ADD8, 3), (Op.LOOKUP_ADD8, 9), (Op.LOOKUP_ADD8, 1)]
+    ranges = (Op.MAX32, 1)
+    order = [ranges, ranges, codes[0], ranges, codes[1], codes[2], ranges, codes[3]]
+    expected = [op for op, chunks in order for _ in range(chunks)]
+    for link in cluster.links:
+        sent = sorted(link.headers, key=lambda header: (header.round, header.slot))
+        assert [header.op for header in sent] == expected
+        assert [(header.round - 1) * WINDOW + header.slot for header in sent] == list(range(len(expected)))
+
+
+def test_error_feedback_through_a_series(stack: ExitStack) -> None:
+    """Every tensor has its own; what went in is what came out and what is left."""
+    agents = Cluster(stack, 2).agents("thc")
+    feedback = [[ErrorFeedback(2000) for _ in range(3)] for _ in agents]
+    into, out = np.zeros((3, 2000)), np.zeros((3, 2000))
+    rng = np.random.default_rng(4)
+    for _ in range(4):
+        vectors = rng.standard_normal((2, 3, 2000)).astype(np.float32)
+        into += vectors.mean(axis=0)
+        futures = [
+            [agent.submit(x, feedback=each, more=n < 2) for n, (x, each) in enumerate(zip(xs, own, strict=True))]
+            for agent, xs, own in zip(agents, vectors, feedback, strict=True)
+        ]
+        out += np.stack([future.result(WAIT_S).mean for future in futures[0]])
+        for future in futures[1]:
+            future.result(WAIT_S)
+    left = np.mean([[each.residual for each in own] for own in feedback], axis=0)
+    assert np.abs(left).max() > 0.01
+    np.testing.assert_allclose(out + left, into, atol=1e-4)
+
+
+def test_more_with_the_same_feedback_is_refused(stack: ExitStack) -> None:
+    agent, feedback = Cluster(stack, 1).agent(0, "fixed"), ErrorFeedback(X.size)
+    first = agent.submit(X, feedback=feedback, more=True)
+    with pytest.raises(CodecError, match="more=True and has the same error feedback"):
+        agent.submit(X, feedback=feedback)
+    agent.allreduce(X)
+    assert first.result(WAIT_S).mean.tolist() == X.tolist()
+
+
+def test_a_promise_that_is_not_kept_is_an_error(stack: ExitStack) -> None:
+    agent, feedback = Cluster(stack, 1).agent(0, "fixed", HASTY), ErrorFeedback(X.size)
+    future = agent.submit(X, feedback=feedback, more=True)
+    with pytest.raises(HopsumError, match=r"none followed within 0\.3 s"):
+        future.result(WAIT_S)
+    np.testing.assert_array_equal(feedback.residual, X)
+    with pytest.raises(EpochOver):
+        agent.submit(X)
+
+
+def failing_at(number: int) -> Codec:
+    """Make a codec that cannot find ranges the number-th time."""
+    codec, calls = make_codec("fixed", workers=2), iter(range(100))
+    ranges = codec.ranges  # type: ignore[attr-defined]
+
+    def fail(x: Any) -> Any:
+        if next(calls) == number:
+            raise ZeroDivisionError("no ranges today")
+        return ranges(x)
+
+    codec.ranges = fail  # type: ignore[attr-defined]
+    return codec
+
+
+def test_what_is_all_in_the_stream_outlives_the_failure_of_the_next(stack: ExitStack) -> None:
+    cluster, opened = Cluster(stack, 2), threading.Event()
+    gate = Gate(cluster.links[0], Op.ADD32, opened)
+    broken = stack.enter_context(
+        Agent(cluster.membership, 0, codec=failing_at(1), timing=PATIENT, link=gate)
+    )
+    sound = cluster.agent(1, "fixed", PATIENT)
+    feedback = [ErrorFeedback(X.size) for _ in range(3)]
+    futures = [broken.submit(X, feedback=each) for each in feedback]
+    other = sound.submit(X)
+    while True:
+        try:
+            broken.submit(X)
+        except EpochOver:  # the failure is known, while vector 0 is still on its way
+            break
+    assert not any(future.done() for future in futures)
+    opened.set()
+    np.testing.assert_array_equal(futures[0].result(WAIT_S).mean, X)
+    np.testing.assert_array_equal(other.result(WAIT_S).mean, X)
+    with pytest.raises(ZeroDivisionError, match="no ranges today"):
+        futures[1].result(WAIT_S)
+    with pytest.raises(EpochOver, match="no ranges today"):
+        futures[2].result(WAIT_S)
+    assert np.abs(feedback[0].residual).max() < 1e-3
+    for each in feedback[1:]:
+        np.testing.assert_array_equal(each.residual, X)
+
+
+def test_a_timeline_is_drawn() -> None:
+    spans = [
+        Span(0, "prepare", 1, 2), Span(0, "network ADD32", 2, 7), Span(1, "prepare", 3, 4),
+        Span(1, "network ADD32", 7, 17), Span(11, "decode", 16, 17),
+    ]  # fmt: skip
+    assert draw(spans, 16) == [
+        "               0     16000.0 ms",
+        "prepare        0.1.............",
+        "decode         ...............b",
+        "network ADD32  .000001111111111",
+    ]
+    assert overlap_s(spans) == 2
+    assert draw([]) == []

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's UDP socket: the same datagrams in the same order whatever the kernel helps with, and a wake-up."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hopsum.transport import link as link_module
+from hopsum.transport.link import TrainLink, UdpLink, WakingLink, send_all
+from hopsum.transport.offload import GSO, PLAIN, Gso, Offload, probe_once
+
+from .test_lossy import Wire
+
+LOCALHOST = "127.0.0.1"
+WAIT_S = 10.0
+SO_NO_CHECK = 11
+
+
+@pytest.fixture
+def peer() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        peer.bind((LOCALHOST, 0))
+        peer.settimeout(WAIT_S)
+        yield peer
+
+
+def some_datagrams(seed: int) -> list[bytes]:
+    """Return runs of equal sizes, longer than a train, and single ones between them."""
+    rng = random.Random(seed)
+    runs = [(150, 544), (1, 32), (3, 1056), (70, 1056), (1, 1), (2, 1472)]
+    return [rng.randbytes(size) for count, size in runs for _ in range(count)]
+
+
+@pytest.mark.parametrize("gso", GSO)
+def test_trains_are_the_same_datagrams_in_order(peer: socket.socket, gso: Gso) -> None:
+    if gso == "on" and not probe_once().segment:
+        with pytest.raises(OSError, match="gso='auto' does without"):
+            UdpLink((LOCALHOST, 0), peer.getsockname(), gso=gso)
+        return
+    link = UdpLink((LOCALHOST, 0), peer.getsockname(), gso=gso)
+    datagrams = some_datagrams(seed=1)
+    link.send_many([memoryview(datagram) for datagram in datagrams])
+    assert [peer.recv(65535) for _ in datagrams] == datagrams
+    assert link.statistics.datagrams_sent == len(datagrams)
+    assert link.statistics.bytes_sent == sum(map(len, datagrams))
+    peer.connect(link.local)
+    for datagram in datagrams:
+        peer.send(datagram)
+    received: list[bytes] = []
+    while len(received) < len(datagrams):
+        some = [bytes(view) for view in link.receive(WAIT_S)]
+        assert some
+        received += some
+    assert received == datagrams
+    assert link.statistics.datagrams_received == len(datagrams)
+    assert link.statistics.bytes_received == sum(map(len, datagrams))
+    link.close()
+    link.close()
+
+
+def test_trains_that_arrive_as_one_buffer_are_cut(peer: socket.socket) -> None:
+    """Two links as each other's switch: what one sends by the train the other receives by the train, where it can."""
+    there = UdpLink((LOCALHOST, 0), peer.getsockname())
+    here = UdpLink((LOCALHOST, 0), there.local)
+    there._socket.connect(here.local)
+    datagrams = some_datagrams(seed=2)
+    here.send_many(datagrams)
+    received: list[bytes] = []
+    while len(received) < len(datagrams):
+        received += [bytes(view) for view in there.receive(WAIT_S)]
+    assert received == datagrams
+    here.close()
+    there.close()
+
+
+@pytest.mark.skipif(not probe_once().segment, reason="this kernel has no UDP_SEGMENT")
+def test_a_way_that_refuses_trains_gets_single_datagrams(peer: socket.socket) -> None:
+    datagrams = some_datagrams(seed=3)
+    link = UdpLink((LOCALHOST, 0), peer.getsockname())
+    link._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)  # as good as a device without checksums
+    link.send_many(datagrams)
+    assert [peer.recv(65535) for _ in datagrams] == datagrams
+    assert not link.offload.segment
+    assert link.statistics.datagrams_sent == len(datagrams)
+    link.close()
+    strict = UdpLink((LOCALHOST, 0), peer.getsockname(), gso="on")
+    strict._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
+    with pytest.raises(OSError, match=rf"\[Errno ({errno.EINVAL}|{errno.EIO})\]"):
+        strict.send_many(datagrams)
+    strict.close()
+
+
+def test_words_for_gso(monkeypatch: pytest.MonkeyPatch, peer: socket.socket) -> None:
+    with pytest.raises(ValueError, match="gso='yes': one of auto, on, off"):
+        UdpLink((LOCALHOST, 0), peer.getsockname(), gso="yes")  # type: ignore[arg-type]
+    monkeypatch.setattr("hopsum.transport.offload.probe_once", lambda: Offload(False, False))
+    with pytest.raises(OSError, match="this kernel has no UDP_SEGMENT"):
+        UdpLink((LOCALHOST, 0), peer.getsockname(), gso="on")
+    link = UdpLink((LOCALHOST, 0), peer.getsockname())
+    assert link.offload == PLAIN
+    link.close()
+
+
+def test_another_thread_can_end_a_wait(peer: socket.socket) -> None:
+    link = UdpLink((LOCALHOST, 0), peer.getsockname())
+    assert isinstance(link, WakingLink)
+    start = time.monotonic()
+    waker = threading.Thread(target=link.wake)
+    waker.start()
+    assert link.receive(WAIT_S) == []
+    waker.join()
+    link.wake()
+    assert link.receive(WAIT_S) == []  # a wake-up between two waits is not lost
+    assert time.monotonic() - start < WAIT_S
+    assert link.receive(0.0) == []
+    link.close()
+
+
+def test_a_link_without_trains_gets_them_one_by_one() -> None:
+    wire = Wire()
+    assert not isinstance(wire, TrainLink)
+    send_all(wire, [b"a", memoryview(b"b")])
+    assert wire.sent == [b"a", b"b"]
+
+
+def test_a_receive_leaves_the_rest_for_the_next(monkeypatch: pytest.MonkeyPatch, peer: socket.socket) -> None:
+    monkeypatch.setattr(link_module, "BATCH_DATAGRAMS", 3)
+    link = UdpLink((LOCALHOST, 0), peer.getsockname(), gso="off")
+    peer.connect(link.local)
+    for number in range(5):
+        peer.send(bytes([number]))
+    assert [bytes(view) for view in link.receive(WAIT_S)] == [b"\0", b"\1", b"\2"]
+    assert [bytes(view) for view in link.receive(WAIT_S)] == [b"\3", b"\4"]
+    link.close()
