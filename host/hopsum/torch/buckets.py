@@ -61,6 +61,7 @@ class Sender:
         """
         buffer, names = bucket.buffer(), self._names_in(bucket)
         places = places_of([parameter.numel() for parameter in bucket.parameters()])
+        used = self._used(buffer, names, places)
         for plain in (False, True):
             chosen = [
                 each for each in zip(names, places, strict=True) if (not compress or each[0] in self.plain) is plain
@@ -69,7 +70,7 @@ class Sender:
                 portion = Portion(buffer, [name for name, _ in chosen], [place for _, place in chosen])
                 sums.append(self._to_group(portion, step) if plain else self._to_agent(portion, step, number))
         if self.drops_unused:
-            self._ask_for_use(buffer, step, sums)
+            self._ask_for_use(used, buffer.device, step, sums)
 
     def _names_in(self, bucket: Bucket) -> list[str]:
         buffer, parameters = bucket.buffer(), bucket.parameters()
@@ -130,11 +131,17 @@ class Sender:
         future.add_done_callback(lambda _: _end(step, take))
         return begun
 
-    def _ask_for_use(self, buffer: torch.Tensor, step: Step, sums: list[Sum]) -> None:
+    def _used(self, buffer: torch.Tensor, names: list[str], places: list[slice]) -> dict[str, bool]:
+        """Return which parameters have a gradient here. Before any sum begins: its mean may be here at once."""
+        if not self.drops_unused:
+            return {}
+        return {name: bool(buffer[place].any()) for name, place in zip(names, places, strict=True)}
+
+    def _ask_for_use(self, here: dict[str, bool], device: torch.device, step: Step, sums: list[Sum]) -> None:
         """Find out which parameters have a gradient on any rank."""
         assert self.group is not None
-        flags = [bool(buffer[place].any()) for each in sums for place in each.portion.places]
-        used = torch.tensor(flags, dtype=torch.uint8, device=buffer.device)
+        flags = [here[name] for each in sums for name in each.portion.names]
+        used = torch.tensor(flags, dtype=torch.uint8, device=device)
         step.watch(list(sums), used)
         future = self.group.any(used)
         step.begin()
