@@ -41,6 +41,12 @@ class Bucket:
     def parameters(self) -> list[torch.Tensor]:
         return self._parameters
 
+    def index(self) -> int:
+        return 0
+
+    def is_last(self) -> bool:
+        return True
+
 
 class Ranks:
     """Some ranks with a module, an agent and a state each."""

@@ -63,3 +63,33 @@ def test_loading_replaces_and_copies() -> None:
     residuals.load(loaded)
     loaded["b"][0] = 5
     assert {name: each.tolist() for name, each in residuals.as_dict().items()} == {"b": [1.0]}
+
+
+def test_the_last_allreduce_can_be_undone() -> None:
+    feedback = Residuals().feedback(["a", "b"], [3, 1])
+    feedback.residual[:] = [1, 2, 3, 4]
+    sent = feedback.compensate(np.full(4, 10, np.float32))
+    assert sent.tolist() == [11, 12, 13, 14]
+    feedback.settle(np.full(4, 9, np.float32))
+    feedback.undo(slice(1, 3))
+    assert feedback.residual.tolist() == [2, 2, 3, 5]
+    feedback.undo()
+    assert feedback.residual.tolist() == [1, 2, 3, 4]
+    feedback.compensate(np.full(4, 10, np.float32))
+    feedback.withdraw()
+    feedback.undo()
+    assert feedback.residual.tolist() == [1, 2, 3, 4]
+
+
+def test_reading_clearing_and_scaling() -> None:
+    residuals = Residuals()
+    residuals.feedback(["a", "c"], [3, 4]).residual[:] = 2
+    residuals.scale(0.5)
+    read = residuals.read("a")
+    assert read is not None
+    assert read.tolist() == [1, 1, 1]
+    residuals.clear("a")
+    assert read.tolist() == [1, 1, 1]
+    assert residuals.read("a") is None
+    assert residuals.read("b") is None
+    assert {name: each.tolist() for name, each in residuals.as_dict().items()} == {"a": [0] * 3, "c": [1] * 4}

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """hopsum in a torch training script: one line after `DistributedDataParallel`.
 
-    ddp.register_comm_hook(State(agent, ddp), hook)
+    state = wrap(ddp, agent)
 
-`State` holds the error feedback of each parameter and goes into the checkpoint; `hook` hands the gradient buckets
-to the agent. The agent's thread encodes and decodes: give each worker one core for it, and torch the rest
-(`torch.set_num_threads`), since both together on the same cores make each other wait.
+`wrap` registers `hook` with a `State`. The state holds the error feedback of each parameter and goes into the
+checkpoint; the hook hands the gradient buckets to the agent. The agent's thread encodes and decodes: give each worker
+one core for it, and torch the rest (`torch.set_num_threads`), since both together on the same cores make each other
+wait.
 """
 
 from __future__ import annotations
 
 from hopsum.torch.hook import hook
 from hopsum.torch.state import State
+from hopsum.torch.wrap import wrap
 
-__all__ = ["State", "hook"]
+__all__ = ["State", "hook", "wrap"]

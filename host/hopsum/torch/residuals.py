@@ -19,6 +19,28 @@ from hopsum.codec import ErrorFeedback
 Layout = tuple[str, ...]
 
 
+class StepFeedback(ErrorFeedback):
+    """Error feedback whose last all-reduce can be undone until the next one begins."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__(elements)
+        self._before = self.residual
+
+    def settle(self, delivered: NDArray[np.float32] | None) -> None:
+        """Settle, and keep the residual from before: it is the spare vector, so this costs nothing."""
+        self._before = self.residual
+        super().settle(delivered)
+
+    def withdraw(self) -> None:
+        """Withdraw: there is nothing to undo."""
+        super().withdraw()
+        self._before = self.residual
+
+    def undo(self, elements: slice = slice(None)) -> None:
+        """Put these elements of the residual back to what they were before the last all-reduce."""
+        self.residual[elements] = self._before[elements]
+
+
 class _Place(NamedTuple):
     """Where the residual of a parameter is."""
 
@@ -30,10 +52,10 @@ class Residuals:
     """What each parameter's all-reduces have not delivered yet. Between all-reduces only."""
 
     def __init__(self) -> None:
-        self._feedback: dict[Layout, ErrorFeedback] = {}
+        self._feedback: dict[Layout, StepFeedback] = {}
         self._places: dict[str, _Place] = {}
 
-    def feedback(self, names: Sequence[str], sizes: Sequence[int]) -> ErrorFeedback:
+    def feedback(self, names: Sequence[str], sizes: Sequence[int]) -> StepFeedback:
         """Return the error feedback of these parameters, one after the other; it is theirs until the next call."""
         layout = tuple(names)
         if not all(name in self._places and self._places[name].layout == layout for name in layout):
@@ -42,7 +64,22 @@ class Residuals:
 
     def as_dict(self) -> dict[str, NDArray[np.float32]]:
         """Return a copy of each parameter's residual, float32[elements]."""
-        return {name: self._read(name).copy() for name in self._places}
+        return {name: self._view(name).copy() for name in self._places}
+
+    def read(self, name: str) -> NDArray[np.float32] | None:
+        """Return a copy of a parameter's residual if there is anything in it; `clear` it once that is delivered."""
+        residual = self._view(name) if name in self._places else None
+        return residual.copy() if residual is not None and residual.any() else None
+
+    def clear(self, name: str) -> None:
+        """Set a parameter's residual to zero."""
+        if name in self._places:
+            self._view(name)[:] = 0
+
+    def scale(self, factor: float) -> None:
+        """Multiply all residuals: the unit of gradients has changed."""
+        for feedback in self._feedback.values():
+            feedback.residual *= np.float32(factor)
 
     def load(self, residuals: Mapping[str, NDArray[np.float32]]) -> None:
         """Replace everything by these residuals, float32[elements] each; they are copied."""
@@ -52,17 +89,17 @@ class Residuals:
             self._move((name,), (residual.size,))
             self._feedback[name,].residual[:] = residual
 
-    def _read(self, name: str) -> NDArray[np.float32]:
+    def _view(self, name: str) -> NDArray[np.float32]:
         place = self._places[name]
         return self._feedback[place.layout].residual[place.elements]
 
     def _move(self, layout: Layout, sizes: Sequence[int]) -> None:
-        made, places, first = ErrorFeedback(sum(sizes)), {}, 0
+        made, places, first = StepFeedback(sum(sizes)), {}, 0
         for name, size in zip(layout, sizes, strict=True):
             places[name] = _Place(layout, slice(first, first + size))
             first += size
             if name in self._places:
-                made.residual[places[name].elements] = self._read(name)
+                made.residual[places[name].elements] = self._view(name)
         self._places.update(places)
         self._feedback[layout] = made
         inhabited = {place.layout for place in self._places.values()}

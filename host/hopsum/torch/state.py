@@ -4,30 +4,33 @@
 Each rank has a state of its own: save and load it per rank. What it does not hold is the agent, which belongs to
 one epoch; a state that was pickled needs `attach` before it is used again.
 
-After a failed step the residuals hold what it did not deliver: go on from a checkpoint (which replaces them), or
-drop that step's gradients; doing the step again would count them twice. Under a GradScaler residuals are scaled as
-the gradients were when they arose. For a parameter that no rank used in a step (find_unused_parameters) DDP drops the
-mean, and with it the residual that was in it. DDP starts with one bucket and rebuilds after the first step, so the
-first steps after a restart round differently from those of a run that went on.
+A step is one backward pass that DDP synchronises; `hopsum.torch.step` says what becomes of its buckets. After a
+failed one the residuals hold what it did not deliver: go on from a checkpoint (which replaces them), or drop that
+step's gradients; doing the step again would count them twice. DDP starts with one bucket and rebuilds after the first
+step, so the first steps after a restart round differently from those of a run that went on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import Future
-from typing import Any, Final, Protocol, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.agent import Agent, AllReduceResult
+from hopsum.agent import Agent
 from hopsum.codec.base import OnNonfinite, require_on_nonfinite
+from hopsum.torch.buckets import Bucket, Sender
 from hopsum.torch.residuals import Residuals
+from hopsum.torch.step import Step, Sum
+from hopsum.torch.uncompressed import GroupSums, drops_unused, group_of, names_of
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+_OPTIONS: Final = ("error_feedback", "on_nonfinite", "small_tensor_bytes", "uncompressed", "start_iter")
 
 
 class StateDict(TypedDict):
@@ -35,32 +38,53 @@ class StateDict(TypedDict):
 
     version: int
     rank: int
+    steps: int
+    """Where the warm-up goes on."""
     allreduces: int
     """Where the randomness goes on."""
+    scale: float
+    """Of the residuals: the GradScaler's."""
     residuals: dict[str, torch.Tensor]
     """float32[elements] by parameter name, on the CPU."""
 
 
-class Bucket(Protocol):
-    """What is used of torch.distributed.GradBucket."""
+class Scaler(Protocol):
+    """What is used of torch.amp.GradScaler."""
 
-    def buffer(self) -> torch.Tensor:
-        """Return the gradients of the bucket, flat, one parameter after the other."""
+    def get_scale(self) -> float:
+        """Return what losses are multiplied by at present."""
 
-    def parameters(self) -> list[torch.Tensor]:
-        """Return the parameters, in the order of the buffer."""
+
+class Submitted(NamedTuple):
+    """A bucket in its sums."""
+
+    buffer: torch.Tensor
+    step: Step
+    sums: list[Sum]
 
 
 class State:
     """State of the hook: the agent, and the error feedback of each parameter of `module` by its name.
 
-    Args:
-        agent: sums; stays the caller's to close.
+    Args: all of them the same on all ranks, but for the agent's rank.
+        agent: sums; stays the caller's to close. Several states may share one, if all ranks run their backward passes
+            in the same order.
         module: the one that is trained, or the DistributedDataParallel around it.
         error_feedback: whether what a sum does not deliver is added to the next gradient.
-        on_nonfinite: the same on all ranks, when some rank's gradients have NaN or infinity. "error": `backward` raises
-            on all ranks, naming the parameters; "skip": the bucket is NaN on all ranks, which is what a GradScaler
-            takes as the reason to skip the step. Residuals stay as they were.
+        on_nonfinite: when some rank's gradients have NaN or infinity, the step is dropped on all ranks, and residuals
+            are what they were before it. "error": `backward` raises, naming the parameters; "skip": all gradients
+            are NaN, which is what a GradScaler takes as the reason to skip the step.
+        small_tensor_bytes: parameters of fewer bytes than this are not compressed.
+        uncompressed: names, or patterns of names ("*.bias"), of parameters that are not compressed.
+        start_iter: how many steps at the start are not compressed.
+        process_group: averages what is not compressed; the DistributedDataParallel's own if left out.
+        scaler: the GradScaler, if there is one: residuals follow its scale. Without it they keep the scale at which
+            they arose.
+
+    Raises:
+        ValueError: a number below zero, a pattern that fits no parameter, a process group that is missing or is not
+            the agent's workers.
+        CodecError: another word for `on_nonfinite`.
     """
 
     def __init__(
@@ -70,78 +94,141 @@ class State:
         *,
         error_feedback: bool = True,
         on_nonfinite: OnNonfinite = "error",
+        small_tensor_bytes: int = 0,
+        uncompressed: Sequence[str] = (),
+        start_iter: int = 0,
+        process_group: dist.ProcessGroup | None = None,
+        scaler: Scaler | None = None,
     ) -> None:
         require_on_nonfinite(on_nonfinite)
+        if min(small_tensor_bytes, start_iter) < 0:
+            raise ValueError(f"small_tensor_bytes={small_tensor_bytes}, start_iter={start_iter}: 0 is the least")
         self.error_feedback = error_feedback
         self.on_nonfinite = on_nonfinite
+        self.small_tensor_bytes = small_tensor_bytes
+        self.uncompressed = (uncompressed,) if isinstance(uncompressed, str) else tuple(uncompressed)
+        self.start_iter = start_iter
+        self.steps = 0
+        """Backward passes that DDP synchronised; the same on all ranks."""
         self.allreduces = 0
-        """Buckets handed to the agent; the same on all ranks."""
+        """Vectors handed to the agent; the same on all ranks."""
+        self.rank = agent.rank
+        self._scale = 1.0
+        self._start(Residuals())
+        self.attach(agent, module, process_group=process_group, scaler=scaler)
+
+    def _start(self, residuals: Residuals) -> None:
         self.failure: BaseException | None = None
         """Why an all-reduce failed; what `backward` raises has only its text."""
-        self.rank = agent.rank
-        self._residuals = Residuals()
-        self._pending: list[Future[AllReduceResult]] = []
-        self._agent: Agent | None = None
-        self._names: dict[torch.Tensor, str] = {}
-        self.attach(agent, module)
+        self._residuals = residuals
+        self._step: Step | None = None
+        self._sender: Sender | None = None
+        self._scaler: Scaler | None = None
 
-    def attach(self, agent: Agent, module: nn.Module) -> None:
+    def attach(
+        self,
+        agent: Agent,
+        module: nn.Module,
+        *,
+        process_group: dist.ProcessGroup | None = None,
+        scaler: Scaler | None = None,
+    ) -> None:
         """Go on with another agent (a new epoch, or after unpickling) and the same module.
 
         Raises:
-            ValueError: an agent of another rank, or a residual that fits no parameter. Nothing was changed.
+            ValueError: as the constructor does; an agent of another rank; a residual that fits no parameter. Nothing
+                was changed.
         """
         if agent.rank != self.rank:
             raise ValueError(f"agent of rank {agent.rank} for a state of rank {self.rank}")
         inner = module.module if isinstance(module, DistributedDataParallel) else module
         names = {parameter: name for name, parameter in inner.named_parameters()}
         _require_fit(self._residuals.as_dict(), names)
-        self._agent, self._names, self._pending, self.failure = agent, names, [], None
-
-    def submit(self, bucket: Bucket) -> Future[AllReduceResult]:
-        """Hand a bucket's gradients to the agent; for the hook. The buffer stays as it is until the future is done.
-
-        Raises:
-            RuntimeError: no agent; call `attach`.
-            ValueError: the bucket has a foreign parameter, or gradients that are not dense real numbers.
-            EpochOver, AgentClosed: the agent takes nothing more. After any of these nothing was submitted.
-        """
-        if self._agent is None:
-            raise RuntimeError("this State was unpickled: call attach(agent, module) before the first step")
-        buffer, parameters = bucket.buffer(), bucket.parameters()
-        if buffer.layout is not torch.strided or not buffer.is_floating_point():
-            raise ValueError(f"hopsum sums dense floating-point gradients, not {buffer.dtype} {buffer.layout}")
-        unknown = [tuple(parameter.shape) for parameter in parameters if parameter not in self._names]
-        if unknown:
-            raise ValueError(f"parameters of shapes {unknown} are not in the module that State was made with")
-        names, sizes = [self._names[each] for each in parameters], [each.numel() for each in parameters]
-        if sum(sizes) != buffer.numel():
-            raise ValueError(f"bucket of {buffer.numel()} elements for parameters of {sum(sizes)}")
-        feedback = self._residuals.feedback(names, sizes) if self.error_feedback else None
-        x = buffer.detach().to("cpu", torch.float32).contiguous().numpy()
-        future = self._agent.submit(
-            x,
-            feedback=feedback,
-            step=self.allreduces,
-            tensors=list(zip(names, sizes, strict=True)),
+        plain = names_of(names, self.small_tensor_bytes, self.uncompressed)
+        group = group_of(module, agent, process_group)
+        if (plain or self.start_iter) and group is None:
+            raise ValueError(
+                "small_tensor_bytes, uncompressed and start_iter average through torch's process group, and there is "
+                f"none of {agent.workers} ranks with this one as rank {agent.rank}: call init_process_group first, or "
+                "pass process_group"
+            )
+        self._start(self._residuals)
+        self._scaler = scaler
+        self._sender = Sender(
+            agent=agent,
+            names=names,
+            plain=plain,
+            group=None if group is None else GroupSums(group),
+            drops_unused=drops_unused(module),
+            residuals=self._residuals,
+            error_feedback=self.error_feedback,
             on_nonfinite=self.on_nonfinite,
         )
-        self.allreduces += 1
-        self._pending = [*(each for each in self._pending if not each.done()), future]
-        return future
+
+    def submit(self, bucket: Bucket) -> Submitted:
+        """Begin the sums of a bucket; for the hook. Nothing may touch its buffer until the step is over.
+
+        What cannot be submitted fails the step: RuntimeError without an agent; ValueError for a foreign parameter or
+        gradients that are not dense real numbers; EpochOver or AgentClosed if the agent takes nothing more.
+        """
+        if self._step is None or self._step.over.done() or bucket.index() == 0:
+            self._step = Step(self._residuals.clear)  # one still open was given up: its backward pass was
+            self._follow_scale()
+        step, sums = self._step, list[Sum]()
+        try:
+            compress = self.steps >= self.start_iter
+            self._require_sender().send(bucket, step, sums, number=self.allreduces, compress=compress)
+        except Exception as error:
+            step.fail(error)
+        self.allreduces += sum(each.compressed for each in sums)
+        if bucket.is_last():
+            self.steps += 1
+            step.complete()
+        return Submitted(bucket.buffer(), step, sums)
+
+    def write(self, submitted: Submitted) -> torch.Tensor:
+        """Put the mean, or NaN, into the bucket's buffer and return it, once the step is over; for the hook.
+
+        Raises:
+            HopsumError, ValueError, RuntimeError: why the step failed; `failure` has the first of them.
+        """
+        try:
+            dropped = submitted.step.over.result()
+        except BaseException as error:
+            self.failure = self.failure or error
+            raise
+        if dropped:
+            return submitted.buffer.fill_(torch.nan)
+        for each in submitted.sums:
+            each.portion.scatter(each.x)
+        return submitted.buffer
+
+    def _require_sender(self) -> Sender:
+        if self._sender is None:
+            raise RuntimeError("this State was unpickled: call attach(agent, module) first")
+        return self._sender
+
+    def _follow_scale(self) -> None:
+        """Bring residuals to the scale of the gradients that come."""
+        if self._scaler is not None and self._scaler.get_scale() != self._scale:
+            scale = self._scaler.get_scale()
+            self._residuals.scale(scale / self._scale)
+            self._scale = scale
 
     def compression_stats(self) -> dict[str, float]:
-        """Return what the agent has summed so far and what it cost, in numbers, for a log.
+        """Return what was summed so far and what it cost, in numbers, for a log.
 
-        `fp32_bytes` is the size of the gradients; `bytes_up` and `bytes_down` are what passed this worker's interface,
-        headers included; the ratios are fp32_bytes by them. Raises RuntimeError without an agent.
+        Of the agent, so of all states that share it: `fp32_bytes` is the size of the gradients it summed; `bytes_up`
+        and `bytes_down` are what passed this worker's interface, headers included; the ratios are fp32_bytes by them.
+        Of this state: its steps, and the elements and bytes that torch's process group averaged, which are in none
+        of the others. Raises RuntimeError without an agent.
         """
-        if self._agent is None:
-            raise RuntimeError("this State was unpickled: call attach(agent, module) first")
-        statistics = self._agent.statistics
+        sender = self._require_sender()
+        statistics, plain = sender.agent.statistics, sender.group
         traffic, fp32_bytes = statistics.traffic, 4 * statistics.elements
         up, down = traffic.interface_bytes_sent, traffic.interface_bytes_received
         return {
+            "steps": self.steps,
             "allreduces": statistics.allreduces,
             "skipped": statistics.skipped,
             "elements": statistics.elements,
@@ -153,17 +240,28 @@ class State:
             "packets_up": traffic.datagrams_sent,
             "packets_down": traffic.datagrams_received,
             "retransmits": traffic.retransmits,
+            "uncompressed_elements": plain.elements if plain else 0,
+            "uncompressed_bytes": plain.bytes if plain else 0,
         }
 
     def state_dict(self) -> StateDict:
         """Return what a checkpoint needs, copied. Raises RuntimeError in the middle of a backward pass."""
-        if not all(future.done() for future in self._pending):
+        if self._step is not None and self._step.under_way:
             raise RuntimeError("gradients are on their way: take the state between backward passes")
         residuals = {name: torch.from_numpy(each) for name, each in self._residuals.as_dict().items()}
-        return StateDict(version=_VERSION, rank=self.rank, allreduces=self.allreduces, residuals=residuals)
+        return StateDict(
+            version=_VERSION,
+            rank=self.rank,
+            steps=self.steps,
+            allreduces=self.allreduces,
+            scale=self._scale,
+            residuals=residuals,
+        )
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over what `state_dict` returned on this rank.
+
+        Residuals of parameters that are not compressed here are added to their next gradients.
 
         Raises:
             ValueError: of another version of hopsum, of another rank, or for other parameters. Nothing was changed.
@@ -173,25 +271,20 @@ class State:
         if state["rank"] != self.rank:
             raise ValueError(f"state of rank {state['rank']} on rank {self.rank}: each rank saves and loads its own")
         arrays = {name: tensor.detach().to("cpu", torch.float32).numpy() for name, tensor in state["residuals"].items()}
-        _require_fit(arrays, self._names)
+        if self._sender is not None:
+            _require_fit(arrays, self._sender.names)
         self._residuals.load(arrays)
-        self.allreduces = state["allreduces"]
+        self.steps, self.allreduces, self._scale = state["steps"], state["allreduces"], state["scale"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            "error_feedback": self.error_feedback,
-            "on_nonfinite": self.on_nonfinite,
-            "state": self.state_dict(),
-        }
+        return {**{name: getattr(self, name) for name in _OPTIONS}, "state": self.state_dict()}
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
-        state: StateDict = pickled["state"]
-        self.error_feedback, self.on_nonfinite = pickled["error_feedback"], pickled["on_nonfinite"]
-        self.failure = None
-        self.rank, self.allreduces = state["rank"], state["allreduces"]
-        self._agent, self._names, self._pending = None, {}, []
-        self._residuals = Residuals()
-        self._residuals.load({name: tensor.numpy() for name, tensor in state["residuals"].items()})
+        for name in _OPTIONS:
+            setattr(self, name, pickled[name])
+        self.rank = pickled["state"]["rank"]
+        self._start(Residuals())
+        self.load_state_dict(pickled["state"])
 
 
 def _require_fit(residuals: Mapping[str, NDArray[np.float32]], names: Mapping[torch.Tensor, str]) -> None:

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bucket's way into its sums: what is compressed goes to the agent, the rest to torch's process group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from hopsum.agent import Agent
+from hopsum.codec.base import OnNonfinite, nonfinite_error
+from hopsum.torch.residuals import Residuals
+from hopsum.torch.step import Portion, Step, Sum, places_of
+from hopsum.torch.uncompressed import GroupSums
+
+
+class Bucket(Protocol):
+    """What is used of torch.distributed.GradBucket."""
+
+    def buffer(self) -> torch.Tensor:
+        """Return the gradients of the bucket, flat, one parameter after the other."""
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return the parameters, in the order of the buffer."""
+
+    def index(self) -> int:
+        """Return which bucket of the backward pass it is."""
+
+    def is_last(self) -> bool:
+        """Return whether no other bucket follows in this backward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Begins the sums of buckets. What it begins is noted in the step, and ends there."""
+
+    agent: Agent
+    names: dict[torch.Tensor, str]
+    plain: frozenset[str]
+    """Parameters that are never compressed."""
+    group: GroupSums | None
+    """There is one if anything is not compressed, or drops_unused."""
+    drops_unused: bool
+    """DDP drops the mean of a parameter that no rank used."""
+    residuals: Residuals
+    error_feedback: bool
+    on_nonfinite: OnNonfinite
+
+    def send(self, bucket: Bucket, step: Step, sums: list[Sum], *, number: int, compress: bool) -> None:
+        """Begin the sums of a bucket, and append them to `sums`.
+
+        Args:
+            number: of the all-reduce that the agent is handed, if any.
+            compress: False: nothing of this bucket is.
+
+        Raises:
+            ValueError: the bucket has a foreign parameter, or gradients that are not dense real numbers.
+            EpochOver, AgentClosed: the agent takes nothing more.
+        """
+        buffer, names = bucket.buffer(), self._names_in(bucket)
+        places = places_of([parameter.numel() for parameter in bucket.parameters()])
+        used = self._used(buffer, names, places)
+        for plain in (False, True):
+            chosen = [
+                each for each in zip(names, places, strict=True) if (not compress or each[0] in self.plain) is plain
+            ]
+            if chosen:
+                portion = Portion(buffer, [name for name, _ in chosen], [place for _, place in chosen])
+                sums.append(self._to_group(portion, step) if plain else self._to_agent(portion, step, number))
+        if self.drops_unused:
+            self._ask_for_use(used, buffer.device, step, sums)
+
+    def _names_in(self, bucket: Bucket) -> list[str]:
+        buffer, parameters = bucket.buffer(), bucket.parameters()
+        if buffer.layout is not torch.strided or not buffer.is_floating_point():
+            raise ValueError(f"hopsum sums dense floating-point gradients, not {buffer.dtype} {buffer.layout}")
+        unknown = [tuple(parameter.shape) for parameter in parameters if parameter not in self.names]
+        if unknown:
+            raise ValueError(f"parameters of shapes {unknown} are not in the module that State was made with")
+        elements = sum(parameter.numel() for parameter in parameters)
+        if elements != buffer.numel():
+            raise ValueError(f"bucket of {buffer.numel()} elements for parameters of {elements}")
+        return [self.names[each] for each in parameters]
+
+    def _to_agent(self, portion: Portion, step: Step, number: int) -> Sum:
+        names, sizes = portion.names, portion.sizes
+        feedback = self.residuals.feedback(names, sizes) if self.error_feedback else None
+        begun = Sum(portion, portion.gather().to("cpu", torch.float32).contiguous(), feedback, compressed=True)
+        future = self.agent.submit(
+            begun.x.numpy(),
+            feedback=feedback,
+            step=number,
+            tensors=list(zip(names, sizes, strict=True)),
+            on_nonfinite=self.on_nonfinite,
+        )
+        step.begin(begun)
+
+        def take() -> bool:
+            result = future.result()
+            if result.skipped:
+                return False
+            begun.x.numpy()[:] = result.mean
+            begun.settled = True
+            return True
+
+        future.add_done_callback(lambda _: _end(step, take))
+        return begun
+
+    def _to_group(self, portion: Portion, step: Step) -> Sum:
+        assert self.group is not None
+        begun = Sum(portion, portion.gather().clone())
+        for name, place in zip(portion.names, portion.own_places(), strict=True):
+            residual = self.residuals.read(name)
+            if residual is not None:
+                begun.x[place] += torch.from_numpy(residual).to(begun.x.device, begun.x.dtype)
+                begun.carried.append(name)
+        future = self.group.mean(begun.x)
+        step.begin(begun)
+
+        def take() -> bool:
+            future.wait()
+            if bool(begun.x.isfinite().all()):
+                return True
+            if self.on_nonfinite == "skip":
+                return False
+            gradients = portion.gather().to("cpu", torch.float32).numpy()
+            raise nonfinite_error(gradients, list(zip(portion.names, portion.sizes, strict=True)), self.agent.rank)
+
+        future.add_done_callback(lambda _: _end(step, take))
+        return begun
+
+    def _used(self, buffer: torch.Tensor, names: list[str], places: list[slice]) -> dict[str, bool]:
+        """Return which parameters have a gradient here. Before any sum begins: its mean may be here at once."""
+        if not self.drops_unused:
+            return {}
+        return {name: bool(buffer[place].any()) for name, place in zip(names, places, strict=True)}
+
+    def _ask_for_use(self, here: dict[str, bool], device: torch.device, step: Step, sums: list[Sum]) -> None:
+        """Find out which parameters have a gradient on any rank."""
+        assert self.group is not None
+        flags = [here[name] for each in sums for name in each.portion.names]
+        used = torch.tensor(flags, dtype=torch.uint8, device=device)
+        step.watch(list(sums), used)
+        future = self.group.any(used)
+        step.begin()
+
+        def take() -> bool:
+            future.wait()
+            return True
+
+        future.add_done_callback(lambda _: _end(step, take))
+
+
+def _end(step: Step, take: Callable[[], bool]) -> None:
+    """End an exchange as its result says, True for a mean. All errors go into the step: nobody hears them here."""
+    try:
+        has_mean = take()
+    except BaseException as failure:
+        step.end(failure=failure)
+    else:
+        step.end(dropped=not has_mean)

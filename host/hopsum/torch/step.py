@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One backward pass: its buckets succeed, are dropped, or fail together.
+
+    state      event                                              then
+    OPEN       a bucket is added; a sum of it begins or ends      OPEN
+    OPEN       the last bucket is added and no sum is under way   OVER
+    OVER       nothing follows
+
+Rules at the end, the same on all ranks since all see the same results:
+
+1. A sum that failed fails every bucket, with the first failure. Residuals stay as the sums left them.
+2. Where some rank's gradients were not finite the step is dropped: every bucket is NaN, or fails if that is an error,
+   and every residual is what it was before the step, also of the buckets that had a mean.
+3. A parameter whose gradient is zero on all ranks gets zero, and keeps its residual. DDP ignores the mean of one that
+   no rank used (find_unused_parameters), so a residual that is delivered then would be lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from itertools import accumulate
+
+import torch
+
+from hopsum.codec.base import AgreedError
+from hopsum.torch.residuals import StepFeedback
+
+
+class Portion:
+    """Some parameters of a bucket, one after the other in a vector of their own, on their way through one sum."""
+
+    def __init__(self, buffer: torch.Tensor, names: Sequence[str], places: Sequence[slice]) -> None:
+        self.buffer = buffer
+        self.names = tuple(names)
+        self.places = tuple(places)
+        """Where in the buffer each parameter is."""
+        self.sizes = tuple(place.stop - place.start for place in places)
+
+    def gather(self) -> torch.Tensor:
+        """Return the gradients; the buffer itself if they are all of it."""
+        whole = sum(self.sizes) == self.buffer.numel()
+        return self.buffer.detach() if whole else torch.cat([self.buffer[place] for place in self.places])
+
+    def scatter(self, mean: torch.Tensor) -> None:
+        """Write the mean into the buffer, in its type."""
+        if mean.data_ptr() != self.buffer.data_ptr():
+            for place, own in zip(self.places, self.own_places(), strict=True):
+                self.buffer[place].copy_(mean[own])
+
+    def own_places(self) -> list[slice]:
+        """Return where each parameter is in the portion's own vector."""
+        return places_of(self.sizes)
+
+
+class Sum:
+    """One portion of a bucket in one sum."""
+
+    def __init__(
+        self, portion: Portion, x: torch.Tensor, feedback: StepFeedback | None = None, *, compressed: bool = False
+    ) -> None:
+        self.portion = portion
+        self.x = x
+        """What is summed; then the mean."""
+        self.feedback = feedback
+        """What the sum settles."""
+        self.compressed = compressed
+        self.settled = False
+        """There is a mean, and the feedback is settled."""
+        self.carried: list[str] = []
+        """Parameters whose residual is in x, and is to be cleared when the mean is applied."""
+
+
+class Step:
+    """The buckets of one backward pass. Sums may end in any thread.
+
+    Args:
+        clear: forgets a parameter's residual.
+    """
+
+    def __init__(self, clear: Callable[[str], None]) -> None:
+        self.over: Future[bool] = Future()
+        """True: the step is dropped and buckets are NaN."""
+        self._clear = clear
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._complete = False
+        self._sums: list[Sum] = []
+        """In the order in which they began."""
+        self._used: list[tuple[list[Sum], torch.Tensor]] = []
+        self._failures: list[BaseException] = []
+        self._dropped = False
+
+    @property
+    def under_way(self) -> bool:
+        """Return whether a sum has begun and not ended."""
+        return self._under_way > 0
+
+    def begin(self, added: Sum | None = None) -> None:
+        """Wait for one more exchange, of this sum if one is given. Each is followed by one `end`."""
+        with self._lock:
+            self._under_way += 1
+            if added is not None:
+                self._sums.append(added)
+
+    def watch(self, sums: list[Sum], used: torch.Tensor) -> None:
+        """Apply rule 3 to sums; uint8[parameters of all of them], which is complete when the step is over."""
+        self._used.append((sums, used))
+
+    def end(self, *, failure: BaseException | None = None, dropped: bool = False) -> None:
+        """Note that one exchange is over."""
+        with self._lock:
+            if failure is not None:
+                self._failures.append(failure)
+            self._dropped |= dropped
+            self._under_way -= 1
+            over = self._complete and self._under_way == 0
+        if over:
+            self._finish()
+
+    def complete(self) -> None:
+        """Note that the last bucket was added."""
+        with self._lock:
+            self._complete = True
+            over = self._under_way == 0
+        if over:
+            self._finish()
+
+    def fail(self, failure: BaseException) -> None:
+        """Note that something could not begin."""
+        self.begin()
+        self.end(failure=failure)
+
+    def _finish(self) -> None:
+        try:
+            serious = [each for each in self._failures if not isinstance(each, AgreedError)]
+            if serious:
+                raise serious[0]
+            if self._failures or self._dropped:
+                for each in self._sums:
+                    if each.feedback is not None and each.settled:
+                        each.feedback.undo()
+            if self._failures:
+                raise self._failures[0]
+            if not self._dropped:
+                self._apply()
+        except BaseException as failure:
+            self.over.set_exception(failure)
+        else:
+            self.over.set_result(self._dropped)
+
+    def _apply(self) -> None:
+        """Keep the residuals of parameters without gradients (rule 3), and forget those that were carried."""
+        unused = {name for sums, used in self._used for name in _keep_residuals(sums, used)}
+        for each in self._sums:
+            for name in each.carried:
+                if name not in unused:
+                    self._clear(name)
+
+
+def _keep_residuals(sums: list[Sum], used: torch.Tensor) -> list[str]:
+    """Undo the sums of parameters that have no gradient on any rank, and return their names."""
+    flags, found = iter(used.tolist()), []
+    for each in sums:
+        for name, place in zip(each.portion.names, each.portion.own_places(), strict=True):
+            if not next(flags):
+                found.append(name)
+                each.x[place] = 0
+                if each.feedback is not None:
+                    each.feedback.undo(place)
+    return found
+
+
+def places_of(sizes: Sequence[int]) -> list[slice]:
+    """Return where vectors of these sizes are, one after the other."""
+    return [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]

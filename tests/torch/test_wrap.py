@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What training scripts do with DDP, in two processes with gloo on loopback; wrap_worker.py has the scripts.
+
+"Books" balance: gradients that were applied + mean of the ranks' residuals = mean of the ranks' gradients.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn
+
+from hopsum.torch import State, wrap
+
+from ..agent.cluster import Cluster
+from .job import serve_job
+
+WORKER = Path(__file__).with_name("wrap_worker.py")
+ROUNDING = 2e-6
+Rank = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Rank]:
+    """What the two ranks printed."""
+    folder = tmp_path_factory.mktemp("wrap")
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with ExitStack() as stack:
+        stack.enter_context(serve_job(folder / "job.json", 2))
+        processes = []
+        for rank in range(2):
+            command = [sys.executable, str(WORKER), str(rank), "2", str(folder / "job.json"), str(folder / "store")]
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            )
+            stack.callback(process.kill)
+            processes.append(process)
+        outputs = [process.communicate(timeout=150) for process in processes]
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors
+    return [json.loads(printed) for printed, _ in outputs]
+
+
+def assert_balanced(book: Rank, rounding: float = ROUNDING) -> None:
+    assert book["largest"] > 0.01, "there is no residual: the test proves nothing"
+    assert book["out"] < rounding
+
+
+@pytest.mark.parametrize(("scenario", "steps"), [("no_sync", 6), ("accumulated", 12)])
+def test_gradient_accumulation(ranks: list[Rank], scenario: str, steps: int) -> None:
+    for rank in ranks:
+        assert_balanced(rank[scenario])
+        assert rank[scenario]["steps"] == steps
+        assert rank[scenario]["allreduces"] == 1 + 3 * (steps - 1), "one bucket, then three: DDP did not rebuild"
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [("float32", ROUNDING), ("bfloat16", 0.02), ("float16", 0.002)])
+def test_parameters_of_each_type(ranks: list[Rank], dtype: str, rounding: float) -> None:
+    """The mean is rounded to the type once per step, which no residual knows of."""
+    first, second = (rank[f"torch.{dtype}"] for rank in ranks)
+    assert first["digest"] == second["digest"]
+    for rank in (first, second):
+        assert rank["types"] == [f"torch.{dtype}"]
+        assert_balanced(rank, rounding)
+        assert sum(rank["losses"][-5:]) < 0.6 * sum(rank["losses"][:5])
+
+
+def test_a_grad_scaler_skips_the_whole_step_on_all_ranks(ranks: list[Rank]) -> None:
+    """One parameter of one rank is not finite; residuals of all buckets stay, and follow the scale later."""
+    first, second = (rank["scale"] for rank in ranks)
+    assert first["digest"] == second["digest"]
+    for rank in (first, second):
+        assert rank["scales"] == [1024] * 3 + [2048] * 2 + [1024] * 3 + [2048]
+        assert rank["moved"] == [step != 4 for step in range(9)]
+        assert rank["nan"] == [8 if step == 4 else 0 for step in range(9)]
+        assert rank["kept"] == [step == 4 for step in range(9)]
+        assert rank["saved"] == 2048
+        assert_balanced(rank)
+
+
+def test_autocast(ranks: list[Rank]) -> None:
+    first, second = (rank["autocast"] for rank in ranks)
+    assert first["digest"] == second["digest"]
+    assert all(sum(rank["losses"][-5:]) < 0.6 * sum(rank["losses"][:5]) for rank in (first, second))
+
+
+def test_parameters_that_no_rank_uses_keep_their_residuals(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        assert_balanced(rank["unused"])
+        idle = [[], ["right"], [], ["left"], [], ["right"], []]
+        assert rank["unused"]["nothing"] == idle, "which gradients DDP left alone"
+        assert rank["unused"]["kept"] == idle
+
+
+def test_a_static_graph_with_an_unused_branch(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        assert_balanced(rank["static"])
+        assert rank["static"]["none"] == ["right.weight", "right.bias"]
+
+
+def test_two_models_take_turns_on_one_agent(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        assert rank["two"]["steps"] == [4, 4]
+        for book in rank["two"]["books"]:
+            assert_balanced(book)
+
+
+def test_warm_up_is_plain_ddp_bit_by_bit(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        warm_up = rank["warm_up"]
+        assert_balanced(warm_up)
+        assert warm_up["alike"] == [True, True, True, False, False, False]
+        assert warm_up["exchanges"] == [0, 0, 0, 3, 6, 9]
+        assert warm_up["restored"] == [0, 3], "saved after two steps of three: one more, then buckets"
+        assert warm_up["statistics"]["uncompressed_bytes"] == 3 * 4 * 3104
+        assert warm_up["statistics"]["steps"] == 6
+
+
+def test_small_and_named_parameters_are_not_compressed(ranks: list[Rank]) -> None:
+    biases = ["left.bias", "right.bias", "trunk.0.bias", "trunk.2.bias"]
+    for rank in ranks:
+        small = rank["small"]
+        assert_balanced(small)
+        assert small["alike"][0] == [], "residuals that were loaded are in the first step"
+        assert small["alike"][1:] == [sorted([*biases, "left.weight", "right.weight"])] * 2
+        assert small["left"] == ["trunk.0.weight", "trunk.2.weight"]
+        assert small["statistics"]["uncompressed_bytes"] == 3 * 4 * (2 * (8 + 256) + 48 + 32)
+
+
+@pytest.mark.parametrize("run", [0, 1], ids=["compressed", "uncompressed"])
+def test_a_nan_is_an_error_on_all_ranks_and_the_next_step_follows(ranks: list[Rank], run: int) -> None:
+    for number, rank in enumerate(ranks):
+        book = rank["error"]["runs"][run]
+        assert_balanced(book)
+        (text,) = book["texts"]
+        assert ("256 of 256" in text and "right.weight" in text) if number else "another rank's vector" in text
+        assert book["kept"] == [False, True, False, False]
+        assert book["failure"] == "NonFiniteError"
+
+
+def test_torchs_own_wrapper_around_the_hook(ranks: list[Rank]) -> None:
+    first, second = (rank["wrapped"] for rank in ranks)
+    assert first["digest"] == second["digest"]
+    assert first["finite"]
+
+
+def test_what_wrap_refuses(ranks: list[Rank]) -> None:
+    for number, rank in enumerate(ranks):
+        plain, foreign, again = rank["refuse"]["texts"]
+        assert "not Linear: ddp = DistributedDataParallel(model); wrap(ddp, agent)" in plain
+        assert f"rank 0 of 1 in torch's process group, but the agent is rank {number} of 2" in foreign
+        assert again.startswith("RuntimeError: register_comm_hook")
+
+
+def test_without_a_process_group() -> None:
+    with ExitStack() as stack:
+        agent, module = Cluster(stack, 2).agent(0, "thc"), nn.Linear(3, 2)
+        with pytest.raises(
+            TypeError, match=r"not Linear: torch\.distributed\.init_process_group\('gloo'\) under torch"
+        ):
+            wrap(module, agent)
+        for options in ({"start_iter": 1}, {"small_tensor_bytes": 9}, {"uncompressed": "bias"}):
+            with pytest.raises(ValueError, match="call init_process_group first"):
+                State(agent, module, **options)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"uncompressed='\*\.norm' fits no parameter; the module has bias, weight"):
+            State(agent, module, uncompressed=["*.norm"])
+        with pytest.raises(ValueError, match="start_iter=-1: 0 is the least"):
+            State(agent, module, start_iter=-1)

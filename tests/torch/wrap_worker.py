@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of test_wrap.py, as a process: `wrap_worker.py RANK WORKERS MEMBERSHIP STORE`; prints JSON.
+
+All scenarios run one after the other in the same processes, each with a state of its own on the one agent.
+
+No `from __future__ import annotations`: DDP compares a hook's annotations with the types themselves.
+"""
+
+import copy
+import hashlib
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_wrapper
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).parent))
+from ledger import Ledger, Model, draw, loss_of
+
+from hopsum.agent import Agent
+from hopsum.codec import make_codec
+from hopsum.protocol.worker import Timing
+from hopsum.torch import State, hook, wrap
+
+CAP_MB = 0.002  # several buckets once DDP has rebuilt them
+
+
+def make(agent: Agent, *, seed: int = 0, ddp: Any = None, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+    """Return a wrapped model, its state and its ledger."""
+    module = DistributedDataParallel(Model(seed).to(dtype), bucket_cap_mb=CAP_MB, **(ddp or {}))
+    state = wrap(module, agent, **options)
+    return module, state, Ledger(module, state)
+
+
+def backward(module: nn.Module, *batches: Any) -> None:
+    for batch in batches:
+        loss_of(module, batch).backward()  # type: ignore[no-untyped-call]
+
+
+def digest(tensors: Any) -> str:
+    data = b"".join(each.detach().contiguous().view(torch.uint8).numpy().tobytes() for each in tensors)
+    return hashlib.sha256(data).hexdigest()
+
+
+class Spoiler:
+    """While it is on, a parameter's gradient is multiplied by this factor."""
+
+    def __init__(self, parameter: nn.Parameter, factor: float) -> None:
+        self.on, self.factor = False, factor
+        parameter.register_hook(self)
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * self.factor if self.on else gradient
+
+
+def residuals(state: State) -> dict[str, torch.Tensor]:
+    return dict(state.state_dict()["residuals"])
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def accumulate(agent: Agent, no_sync: bool) -> dict[str, Any]:
+    """Two batches a step; the first one synchronised or not."""
+    module, state, ledger = make(agent)
+    for step in range(6):
+        batches = [draw(agent.rank, 2 * step + half) for half in range(2)]
+        ledger.owe(batches)
+        module.zero_grad()
+        if no_sync:
+            with module.no_sync():
+                backward(module, batches[0])
+            backward(module, batches[1])
+        else:
+            backward(module, *batches)
+        ledger.pay()
+    return {**ledger.close(), "steps": state.steps, "allreduces": state.allreduces}
+
+
+def train(agent: Agent, dtype: torch.dtype) -> dict[str, Any]:
+    """Train parameters of this type."""
+    module, _, ledger = make(agent, dtype=dtype)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
+    losses = []
+    for step in range(20):
+        batch = draw(agent.rank, step, dtype=dtype)
+        ledger.owe([batch])
+        optimizer.zero_grad()
+        losses.append(loss_of(module, batch).item())
+        backward(module, batch)
+        ledger.pay()
+        optimizer.step()
+    types = {str(each.grad.dtype) for each in module.parameters()}
+    return {**ledger.close(), "losses": losses, "digest": digest(module.parameters()), "types": sorted(types)}
+
+
+def scale(agent: Agent) -> dict[str, Any]:
+    """Under a GradScaler whose scale goes up and down; in step 4 one parameter of rank 1 has an infinite gradient."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    module, state, ledger = make(agent, on_nonfinite="skip", scaler=scaler)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
+    spoiler = Spoiler(module.module.right.weight, torch.inf)
+    result: dict[str, list[Any]] = {"scales": [], "moved": [], "kept": [], "nan": []}
+    for step in range(9):
+        batch = draw(agent.rank, step)
+        spoiler.on = step == 4 and agent.rank == 1
+        if step != 4:
+            ledger.owe([batch])
+        optimizer.zero_grad()
+        before, parameters = residuals(state), digest(module.parameters())
+        now = scaler.get_scale()
+        scaler.scale(loss_of(module, batch)).backward()  # type: ignore[no-untyped-call]
+        result["nan"].append(sum(bool(each.grad.isnan().all()) for each in module.parameters()))
+        if step != 4:
+            ledger.pay(now)
+        result["kept"].append(same(residuals(state), before))
+        scaler.step(optimizer)
+        scaler.update()
+        result["scales"].append(now)
+        result["moved"].append(digest(module.parameters()) != parameters)
+    return {**result, **ledger.close(now), "digest": digest(module.parameters()), "saved": state.state_dict()["scale"]}
+
+
+def autocast(agent: Agent) -> dict[str, Any]:
+    """Train under autocast to bfloat16: parameters and gradients stay float32."""
+    module = make(agent)[0]
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
+    losses = []
+    for step in range(20):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = loss_of(module, draw(agent.rank, step))
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.item())
+        optimizer.step()
+    return {"losses": losses, "digest": digest(module.parameters())}
+
+
+def unused(agent: Agent) -> dict[str, Any]:
+    """Heads of each step and rank: 0 both, 1 left only, 2 right only."""
+    module, state, ledger = make(agent, ddp={"find_unused_parameters": True})
+    kept, nothing = [], []
+    for step, heads in enumerate([(0, 0), (1, 1), (1, 2), (2, 2), (0, 1), (1, 1), (0, 0)]):
+        batch = draw(agent.rank, step, heads[agent.rank])
+        ledger.owe([batch])
+        module.zero_grad()
+        before = residuals(state)
+        backward(module, batch)
+        ledger.pay()
+        after = residuals(state)
+        idle = [name for name in after if before and torch.equal(after[name], before[name])]
+        kept.append(sorted({name.partition(".")[0] for name in idle}))
+        none = [name for name, each in module.module.named_parameters() if each.grad is None]
+        nothing.append(sorted({name.partition(".")[0] for name in none}))
+    return {**ledger.close(), "kept": kept, "nothing": nothing}
+
+
+def static(agent: Agent) -> dict[str, Any]:
+    """A static graph in which the right head is never used."""
+    module, _, ledger = make(agent, ddp={"static_graph": True})
+    for step in range(4):
+        batch = draw(agent.rank, step, 1)
+        ledger.owe([batch])
+        module.zero_grad()
+        backward(module, batch)
+        ledger.pay()
+    return {**ledger.close(), "none": [name for name, each in module.module.named_parameters() if each.grad is None]}
+
+
+def two(agent: Agent) -> dict[str, Any]:
+    """Two models take turns on one agent."""
+    pairs = [make(agent, seed=seed) for seed in (0, 1)]
+    for step in range(4):
+        for module, _, ledger in pairs:
+            batch = draw(agent.rank, step)
+            ledger.owe([batch])
+            module.zero_grad()
+            backward(module, batch)
+            ledger.pay()
+    return {"books": [ledger.close() for _, _, ledger in pairs], "steps": [state.steps for _, state, _ in pairs]}
+
+
+def warm_up(agent: Agent) -> dict[str, Any]:
+    """Three steps beside a DDP without a hook; then a state that was saved after two of them goes on."""
+    before = agent.statistics.allreduces
+    module, state, ledger = make(agent, start_iter=3)
+    plain = DistributedDataParallel(copy.deepcopy(module.module), bucket_cap_mb=CAP_MB)
+    alike, exchanges, saved = [], [], io.BytesIO()
+    for step in range(6):
+        batch = draw(agent.rank, step)
+        ledger.owe([batch])
+        for each in (module, plain):
+            each.zero_grad()
+            backward(each, batch)
+        ledger.pay()
+        pairs = zip(module.parameters(), plain.parameters(), strict=True)
+        alike.append(all(torch.equal(ours.grad, theirs.grad) for ours, theirs in pairs))  # type: ignore[arg-type]
+        exchanges.append(agent.statistics.allreduces - before)
+        if step == 1:
+            torch.save(state.state_dict(), saved)
+    statistics = state.compression_stats()
+    saved.seek(0)
+    again, restored, _ = make(agent, start_iter=3)
+    restored.load_state_dict(torch.load(saved, weights_only=True))
+    before, counts = agent.statistics.allreduces, []
+    for step in range(2):
+        backward(again, draw(agent.rank, step))
+        counts.append(agent.statistics.allreduces - before)
+    return {**ledger.close(), "alike": alike, "exchanges": exchanges, "restored": counts, "statistics": statistics}
+
+
+def small(agent: Agent) -> dict[str, Any]:
+    """Biases by name and small weights by size stay as they are; residuals that were loaded for them are paid out."""
+    module, state, ledger = make(agent, uncompressed=["*.bias"], small_tensor_bytes=1025)
+    loaded = {name: torch.full((each.numel(),), 0.25) for name, each in module.module.named_parameters()}
+    state.load_state_dict({**state.state_dict(), "residuals": loaded})
+    plain = DistributedDataParallel(copy.deepcopy(module.module), bucket_cap_mb=CAP_MB)
+    alike = []
+    for name, owed in ledger.owed.items():
+        owed += loaded[name].reshape(owed.shape)
+    for step in range(3):
+        batch = draw(agent.rank, step)
+        ledger.owe([batch])
+        for each in (module, plain):
+            each.zero_grad()
+            backward(each, batch)
+        ledger.pay()
+        theirs = dict(plain.module.named_parameters())
+        ours = module.module.named_parameters()
+        alike.append(sorted(name for name, each in ours if torch.equal(each.grad, theirs[name].grad)))
+    left = sorted(name for name, each in residuals(state).items() if each.any())
+    return {**ledger.close(), "alike": alike, "left": left, "statistics": state.compression_stats()}
+
+
+def error(agent: Agent) -> dict[str, Any]:
+    """A gradient of rank 1 is NaN in the second step, in a compressed parameter or in one that is not."""
+    result = []
+    for uncompressed in ((), ("right.*",)):
+        module, state, ledger = make(agent, uncompressed=uncompressed)
+        spoiler, texts, kept = Spoiler(module.module.right.weight, torch.nan), list[str](), []
+        for step in range(4):
+            batch, before = draw(agent.rank, step), residuals(state)
+            spoiler.on = step == 1 and agent.rank == 1
+            module.zero_grad()
+            try:
+                backward(module, batch)
+            except RuntimeError as failure:
+                texts.append(str(failure))
+            else:
+                ledger.owe([batch])
+                ledger.pay()
+            kept.append(same(residuals(state), before))
+        result.append({**ledger.close(), "texts": texts, "kept": kept, "failure": type(state.failure).__name__})
+    return {"runs": result}
+
+
+def wrapped(agent: Agent) -> dict[str, Any]:
+    """torch's wrapper around our hook hands it buckets of float16."""
+    module = DistributedDataParallel(Model(), bucket_cap_mb=CAP_MB)
+    module.register_comm_hook(State(agent, module), fp16_compress_wrapper(hook))
+    backward(module, draw(agent.rank, 0))
+    gradients = [each.grad for each in module.parameters()]
+    return {"digest": digest(gradients), "finite": all(bool(each.isfinite().all()) for each in gradients)}
+
+
+def refuse(agent: Agent) -> dict[str, Any]:
+    """What wrap says to a model without DDP, to ranks that do not fit, and to a second hook."""
+    texts, alone = [], [dist.new_group([rank]) for rank in range(2)]
+    module = DistributedDataParallel(Model(), process_group=alone[agent.rank])
+    again = make(agent)[0]
+    for each in (nn.Linear(2, 2), module, again):
+        try:
+            wrap(each, agent)
+        except (TypeError, ValueError, RuntimeError) as failure:
+            texts.append(f"{type(failure).__name__}: {failure}")
+    return {"texts": texts}
+
+
+def scenarios(agent: Agent) -> dict[str, Any]:
+    return {
+        "no_sync": accumulate(agent, no_sync=True),
+        "accumulated": accumulate(agent, no_sync=False),
+        **{str(dtype): train(agent, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)},
+        "scale": scale(agent),
+        "autocast": autocast(agent),
+        "unused": unused(agent),
+        "static": static(agent),
+        "two": two(agent),
+        "warm_up": warm_up(agent),
+        "small": small(agent),
+        "error": error(agent),
+        "wrapped": wrapped(agent),
+        "refuse": refuse(agent),
+    }
+
+
+def main() -> None:
+    rank, workers, membership, store = sys.argv[1:]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(workers))
+    codec = make_codec("thc", workers=int(workers), backend="numpy")
+    with Agent(membership, int(rank), codec=codec, timing=Timing(retransmit_s=0.2, deadline_s=60.0)) as agent:
+        print(json.dumps(scenarios(agent)))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
