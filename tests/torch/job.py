@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from hopsum.codec import best_table
 from hopsum.protocol.aggregator import Aggregator
@@ -39,3 +44,26 @@ def _free_ports(count: int) -> list[tuple[str, int]]:
         for each in sockets:
             each.bind((LOCALHOST, 0))
         return [each.getsockname() for each in sockets]
+
+
+def run_ranks(script: Path, folder: Path, *arguments: str, workers: int = 2) -> list[dict[str, Any]]:
+    """Run `script ARGUMENTS RANK WORKERS MEMBERSHIP STORE` as every rank of a job; return what they print as JSON."""
+    path, environment = folder / "job.json", {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with ExitStack() as stack:
+        stack.enter_context(serve_job(path, workers))
+        processes = []
+        for rank in range(workers):
+            command = [sys.executable, str(script), *arguments, str(rank), str(workers), str(path)]
+            process = subprocess.Popen(
+                [*command, str(folder / "store")],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            stack.callback(process.kill)
+            processes.append(process)
+        outputs = [process.communicate(timeout=150) for process in processes]
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors
+    return [json.loads(printed) for printed, _ in outputs]

@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .job import serve_job
+from .job import run_ranks
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -21,27 +16,9 @@ WORKER = Path(__file__).with_name("ddp_worker.py")
 PARAMETERS = {f"{layer}.{what}" for layer in (0, 2, 4) for what in ("weight", "bias")}
 
 
-def run(scenario: str, folder: Path, workers: int = 2) -> list[dict[str, Any]]:
-    """Run a scenario of ddp_worker.py on all ranks and return what they print."""
-    path, environment = folder / "membership.json", {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    with ExitStack() as stack:
-        stack.enter_context(serve_job(path, workers))
-        processes = []
-        for rank in range(workers):
-            arguments = [scenario, str(rank), str(workers), str(path), str(folder / "store")]
-            process = subprocess.Popen(
-                [sys.executable, str(WORKER), *arguments],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=environment,
-            )
-            stack.callback(process.kill)
-            processes.append(process)
-        outputs = [process.communicate(timeout=120) for process in processes]
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, errors
-    return [json.loads(printed) for printed, _ in outputs]
+def run(scenario: str, folder: Path) -> list[dict[str, Any]]:
+    """Run a scenario of ddp_worker.py on both ranks and return what they print."""
+    return run_ranks(WORKER, folder, scenario)
 
 
 def test_training_over_a_rebuild(tmp_path: Path) -> None:

@@ -6,10 +6,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +19,7 @@ from torch import nn
 from hopsum.torch import State, wrap
 
 from ..agent.cluster import Cluster
-from .job import serve_job
+from .job import run_ranks
 
 WORKER = Path(__file__).with_name("wrap_worker.py")
 ROUNDING = 2e-6
@@ -33,22 +29,7 @@ Rank = dict[str, Any]
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Rank]:
     """What the two ranks printed."""
-    folder = tmp_path_factory.mktemp("wrap")
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    with ExitStack() as stack:
-        stack.enter_context(serve_job(folder / "job.json", 2))
-        processes = []
-        for rank in range(2):
-            command = [sys.executable, str(WORKER), str(rank), "2", str(folder / "job.json"), str(folder / "store")]
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-            )
-            stack.callback(process.kill)
-            processes.append(process)
-        outputs = [process.communicate(timeout=150) for process in processes]
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, errors
-    return [json.loads(printed) for printed, _ in outputs]
+    return run_ranks(WORKER, tmp_path_factory.mktemp("wrap"))
 
 
 def assert_balanced(book: Rank, rounding: float = ROUNDING) -> None:

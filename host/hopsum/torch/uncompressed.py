@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Agent
+from hopsum.torch.group import HopsumGroup
 
 
 class GroupSums:
@@ -56,6 +57,11 @@ def group_of(module: nn.Module, agent: Agent, given: dist.ProcessGroup | None = 
     own: dist.ProcessGroup | None = module.process_group if isinstance(module, DistributedDataParallel) else None
     group = given or own or dist.group.WORLD
     rank, workers = dist.get_rank(group), dist.get_world_size(group)
+    if isinstance(group, HopsumGroup):
+        raise ValueError(
+            "this process group is hopsum's own, which compresses what it averages: make it with backend 'gloo' for "
+            "the hook, or leave the hook out"
+        )
     if (rank, workers) == (agent.rank, agent.workers):
         return group
     if not given and not own:

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process-group backend "hopsum": all_reduce of large float tensors by an agent, everything else by Gloo.
+
+    dist.init_process_group("hopsum", pg_options=GroupOptions(agent))
+
+It serves code that calls `all_reduce` itself, and DDP without a hook. The hook is the better way where there is one:
+a tensor of a process group has no name, so there is no error feedback, and what a sum does not deliver is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from hopsum.agent import Agent
+from hopsum.codec.base import OnNonfinite, require_on_nonfinite
+
+BACKEND: Final = "hopsum"
+_LOSSY: Final = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """What `init_process_group` and `new_group` take as `pg_options`.
+
+    Args: the same on all ranks, but for the agent's rank.
+        agent: sums; stays the caller's to close, after the process group. Of as many workers as the group has ranks.
+        min_elements: tensors of fewer elements than this are summed exactly, by Gloo: counts, losses and flags.
+        on_nonfinite: what becomes of a tensor with NaN or infinity on some rank: NaN on all ranks ("skip"), or an
+            error on all ranks ("error").
+    """
+
+    agent: Agent
+    min_elements: int = 1024
+    on_nonfinite: OnNonfinite = "skip"
+
+    def __post_init__(self) -> None:
+        require_on_nonfinite(self.on_nonfinite)
+        if self.min_elements < 0:
+            raise ValueError(f"min_elements={self.min_elements}: 0 is the least")
+
+
+class _AgentWork(dist.Work):
+    """An all-reduce of the agent. torch's own work around a future does not raise when that failed."""
+
+    def __init__(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the result, as long as the agent's deadline lets it; raises what the all-reduce failed with."""
+        self._future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether it is over."""
+        return self._future.done()
+
+    def get_future(self) -> Any:
+        """Return the future of a list of the one tensor."""
+        return self._future
+
+
+class HopsumGroup(dist.ProcessGroup):
+    """A Gloo process group whose all_reduce of float32, float16 and bfloat16 by SUM and AVG goes through an agent.
+
+    float64 stays exact. A sum is the mean of the workers that are in it, times all workers.
+    """
+
+    def __init__(self, gloo: Any, options: GroupOptions | None) -> None:
+        super().__init__(gloo.rank(), gloo.size())  # type: ignore[call-arg]
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self._options = options
+
+    def getBackendName(self) -> str:
+        """Return the name that torch shows."""
+        return BACKEND
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]  # all of torch's overloads
+        """Begin to replace tensors, a list of one, by their sum or mean; called by torch."""
+        opts = dist.AllreduceOptions() if opts is None else opts
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        average = opts.reduceOp == dist.ReduceOp.AVG
+        if len(tensors) == 1 and self._options is not None and self._fits(tensors[0], opts.reduceOp):
+            return self._submit(self._options, tensors[0], average)
+        if average:  # which Gloo has not
+            for each in tensors:
+                each.div_(self.size())
+            opts.reduceOp = dist.ReduceOp.SUM
+        return super().allreduce(tensors, opts)
+
+    def _fits(self, tensor: torch.Tensor, op: Any) -> bool:
+        assert self._options is not None
+        dense = tensor.layout is torch.strided and tensor.dtype in _LOSSY
+        large = tensor.numel() >= max(1, self._options.min_elements)
+        adds = op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG
+        return dense and large and adds
+
+    def _submit(self, options: GroupOptions, tensor: torch.Tensor, average: bool) -> Any:
+        x = tensor.detach().to(torch.float32).contiguous().flatten()
+        arrived: torch.futures.Future[None] = torch.futures.Future()
+        submitted = options.agent.submit(x.numpy(), on_nonfinite=options.on_nonfinite)
+
+        def write(_: torch.futures.Future[None]) -> list[torch.Tensor]:
+            """Write the result. What this raises, and nothing else, fails the work: `set_exception` would not."""
+            mean = torch.from_numpy(submitted.result().mean)
+            tensor.detach().copy_((mean if average else mean.mul_(self.size())).view(tensor.shape))
+            return [tensor]
+
+        written = arrived.then(write)
+        submitted.add_done_callback(lambda _: arrived.set_result(None))
+        return _AgentWork(written)
+
+
+def _create(base: Any, options: GroupOptions | None) -> HopsumGroup:
+    """Make a process group; called by torch. Without options it is Gloo by another name, as for `new_group`."""
+    rank, workers = base.group_rank, base.group_size
+    if options is not None and not isinstance(options, GroupOptions):
+        raise TypeError(
+            f"pg_options of backend {BACKEND!r} is a hopsum.torch.GroupOptions, not {type(options).__name__}"
+        )
+    if options is not None and (options.agent.rank, options.agent.workers) != (rank, workers):
+        agent = options.agent
+        raise ValueError(
+            f"rank {rank} of {workers} in the process group, but the agent is rank {agent.rank} of {agent.workers}: "
+            "make the agent with the rank of the process group, and the job for as many workers"
+        )
+    gloo = dist.ProcessGroupGloo(base.store, rank, workers, base.timeout)
+    return HopsumGroup(gloo, options)
+
+
+def register() -> None:
+    """Make the backend known to torch; importing `hopsum.torch` does. Harmless when it is."""
+    if BACKEND not in dist.Backend.backend_list:
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])
