@@ -3,7 +3,7 @@
 
     torchrun --nproc-per-node 2 examples/ddp_digits.py --membership job.json
 
-`job.json` is what the controller wrote for a job of as many workers, on the address of each. Everything but the two
+`job.json` is what the controller wrote for a job of as many workers, on the address of each. Everything but the
 lines marked HOPSUM is ordinary torch. The data are drawn: ten digits of 5 x 7 pixels, shifted, scaled and noisy.
 """
 
@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Agent
-from hopsum.torch import State, hook
+from hopsum.torch import wrap
 
 # Rows of 5 pixels, from the top; one line per digit.
 FONT = """
@@ -57,12 +57,25 @@ def make_model() -> nn.Module:
     return nn.Sequential(nn.Linear(SIDE * SIDE, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
+def figures(ddp: nn.Module, losses: list[float]) -> dict[str, object]:
+    """Return how well a model does, and a digest of its parameters, which is the same on all ranks."""
+    images, digits = draw_digits(2000, torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        accuracy = (ddp(images).argmax(1) == digits).float().mean().item()
+    parameters = b"".join(parameter.detach().numpy().tobytes() for parameter in ddp.parameters())
+    return {
+        "loss_first": losses[0],
+        "loss_last": sum(losses[-5:]) / len(losses[-5:]),
+        "accuracy": accuracy,
+        "parameters_sha256": hashlib.sha256(parameters).hexdigest(),
+    }
+
+
 def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, object]:
     """Train for `options.steps` steps and return the figures of this rank."""
     generator = torch.Generator().manual_seed(1000 + rank)  # every rank draws its own images
     ddp = DistributedDataParallel(make_model())
-    state = State(agent, ddp)  # HOPSUM
-    ddp.register_comm_hook(state, hook)  # HOPSUM
+    state = wrap(ddp, agent, uncompressed=["*.bias"])  # HOPSUM
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for _ in range(options.steps):
@@ -72,36 +85,30 @@ def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, obj
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    images, digits = draw_digits(2000, torch.Generator().manual_seed(7))
-    with torch.no_grad():
-        accuracy = (ddp(images).argmax(1) == digits).float().mean().item()
-    parameters = b"".join(parameter.detach().numpy().tobytes() for parameter in ddp.parameters())
-    digest = hashlib.sha256(parameters).hexdigest()
-    return {
-        "loss_first": losses[0],
-        "loss_last": sum(losses[-5:]) / len(losses[-5:]),
-        "accuracy": accuracy,
-        "parameters_sha256": digest,
-        **state.compression_stats(),
-    }
+    return {**figures(ddp, losses), **state.compression_stats()}
+
+
+def parse(description: str | None) -> argparse.Namespace:
+    """Return the options of an example."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--membership", required=True, help="path of the job's membership file")
+    parser.add_argument("--codec", default="thc", help="thc, uhc or fixed (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=64, help="images per rank and step (default %(default)s)")
+    return parser.parse_args()
 
 
 def main() -> None:
     """Join the process group and the job, train, and print the figures of all ranks as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--membership", required=True, help="path of the job's membership file")
-    parser.add_argument("--codec", default="thc", help="thc or fixed (default %(default)s)")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--batch", type=int, default=64, help="images per rank and step (default %(default)s)")
-    options = parser.parse_args()
+    options = parse(__doc__)
     torch.set_num_threads(1)  # the agent's thread needs a core of its own
     dist.init_process_group("gloo")
     rank = int(os.environ["RANK"])
-    with Agent(options.membership, rank, codec=options.codec) as agent:
-        figures: list[dict[str, object]] = [{}] * dist.get_world_size()
-        dist.all_gather_object(figures, train(options, agent, rank))
+    with Agent(options.membership, rank, codec=options.codec) as agent:  # HOPSUM
+        every: list[dict[str, object]] = [{}] * dist.get_world_size()
+        dist.all_gather_object(every, train(options, agent, rank))
     if rank == 0:
-        print(json.dumps(figures, indent=2))
+        print(json.dumps(every, indent=2))
     dist.destroy_process_group()
 
 
