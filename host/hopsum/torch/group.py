@@ -25,9 +25,9 @@ _LOSSY: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """What `init_process_group` and `new_group` take as `pg_options`.
+    """What `init_process_group` and `new_group` take as `pg_options`: the same on all ranks, but for the agent's rank.
 
-    Args: the same on all ranks, but for the agent's rank.
+    Args:
         agent: sums; stays the caller's to close, after the process group. Of as many workers as the group has ranks.
         min_elements: tensors of fewer elements than this are summed exactly, by Gloo: counts, losses and flags.
         on_nonfinite: what becomes of a tensor with NaN or infinity on some rank: NaN on all ranks ("skip"), or an

@@ -66,7 +66,9 @@ class Submitted(NamedTuple):
 class State:
     """State of the hook: the agent, and the error feedback of each parameter of `module` by its name.
 
-    Args: all of them the same on all ranks, but for the agent's rank.
+    All arguments are the same on all ranks, but for the agent's rank.
+
+    Args:
         agent: sums; stays the caller's to close. Several states may share one, if all ranks run their backward passes
             in the same order.
         module: the one that is trained, or the DistributedDataParallel around it.
@@ -75,7 +77,7 @@ class State:
             are what they were before it. "error": `backward` raises, naming the parameters; "skip": all gradients
             are NaN, which is what a GradScaler takes as the reason to skip the step.
         small_tensor_bytes: parameters of fewer bytes than this are not compressed.
-        uncompressed: names, or patterns of names ("*.bias"), of parameters that are not compressed.
+        uncompressed: names, or patterns of names (`"*.bias"`), of parameters that are not compressed.
         start_iter: how many steps at the start are not compressed.
         process_group: averages what is not compressed; the DistributedDataParallel's own if left out.
         scaler: the GradScaler, if there is one: residuals follow its scale. Without it they keep the scale at which
