@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hopsum.protocol import admission, aggregator, decision, worker
+from hopsum.protocol import admission, aggregator, decision
 from hopsum.protocol.admission import Admitted, Packet
 from hopsum.protocol.decision import Lanes, Situation
 from hopsum.protocol.switch_config import JobConfig
@@ -110,9 +110,7 @@ def in_order(patch: Patch) -> None:
     def open_everything(self: Worker, reduce: AllReduce) -> None:
         open_new(self, reduce)
         for position in range(reduce.first, self.stream.end):
-            if position not in self._awaited:
-                self._awaited[position] = worker.Awaited()
-                self._to_send.append(position)
+            self._outbox.open(position)
 
     patch.setattr(Worker, "_open_new", open_everything)
 

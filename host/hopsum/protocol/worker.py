@@ -8,7 +8,8 @@ Rules
     N1-N4  One stream of positions; see stream.py.
     W1     Round r of a slot is sent only when all earlier rounds of that slot are held: one position per slot
            is outstanding, S in all, across all-reduces.
-    W2     The bytes of a position never change: they are stamped once and sent from there.
+    W2     The bytes of a position never change: they are stamped once and sent from there. Only the FLUSH flag
+           comes on top (S8). When and how often each is sent: see outbox.py.
     W3     A RESULT is accepted iff it names this epoch, the worker runs, and it lacks that (slot, round),
            sent or not. The first accepted stays.
     W4     A STALE counts only if it names exactly a round that the worker waits for; then only a peer can
@@ -23,8 +24,9 @@ Positions                                                   Worker
     HELD      result accepted
 
     state     input                                 next        also
-    QUEUED    the round before it in its slot held  AWAITED     to be sent
+    QUEUED    the round before it in its slot held  AWAITED     to be sent when the window has room
     AWAITED   timer                                 AWAITED     to be sent again, same bytes, longer wait
+    AWAITED   flush_after_s over                    AWAITED     to be sent again, same bytes, with FLUSH
     AWAITED   deadline near, it is the oldest       AWAITED     PROBE to be sent
     any       STATE                                 -           kept for the words of NoAnswer
     any       RESULT that W3 accepts                HELD        next round of the slot opens; perhaps delivery
@@ -37,30 +39,33 @@ two windows ahead, and counts when the all-reduce comes. What is further ahead i
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from enum import Enum, auto
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import AllReduceFailed, EpochOver, NoAnswer, RoundLost
 from hopsum.protocol.inquiry import Inquiry
+from hopsum.protocol.outbox import Outbox
 from hopsum.protocol.stream import Place, Stream
 from hopsum.protocol.worker_state import (
     AllReduce,
     AllReduceDone,
     AllReduceGone,
-    Awaited,
     Membership,
     Timing,
     Unhelpful,
     WorkerStatistics,
 )
-from hopsum.wire import Drop, Header, Kind, WireError, down_bytes, split_datagram
+from hopsum.wire import Drop, Flag, Header, Kind, WireError, down_bytes, split_datagram
+from hopsum.wire._layout import HOPSUM_FIELDS
 from hopsum.wire.datagrams import stamp_datagrams, update_template
 
 __all__ = ["AllReduceDone", "AllReduceGone", "Membership", "Timing", "Worker", "WorkerStatistics"]
+
+_FLAGS_AT: Final = next(field.offset_bits // 8 for field in HOPSUM_FIELDS if field.name == "flags")
 
 
 class Phase(Enum):
@@ -83,12 +88,9 @@ class Worker:
         """Per slot, the lowest position that is not held: the only one of its slot that may be sent (W1)."""
         self._active: list[AllReduce] = []
         self._early: dict[int, tuple[Header, bytes]] = {}
-        self._awaited: dict[int, Awaited] = {}
-        self._to_send: deque[int] = deque()
+        self._outbox = Outbox(membership.slots, self.timing, self.statistics)
         self._inquiry = Inquiry(membership, self.timing)
         self._probes: list[bytes] = []
-        self._timers: list[tuple[float, int, int]] = []
-        """Heap of (due, position, transmissions when it was set); an entry that no longer fits is void."""
         self._events: deque[AllReduceDone | AllReduceGone] = deque()
         self._unhelpful = Unhelpful()
         self._failure: AllReduceFailed | None = None
@@ -140,7 +142,7 @@ class Worker:
             self._unhelpful.note(f"a datagram refused as {refused.reason.name} ({refused})")
             return
         if header.kind == Kind.RESULT:
-            self._on_result(header, values, position)
+            self._on_result(header, values, position, now)
         elif header.kind == Kind.STATE:
             self._inquiry.take(header)
         else:
@@ -156,10 +158,7 @@ class Worker:
         if expired:
             self._fail(self._no_answer(expired[0], now))
             return
-        while self._timers and self._timers[0][0] <= now:
-            _, position, sent = heapq.heappop(self._timers)
-            if self._is_waiting(position, sent):
-                self._to_send.append(position)
+        self._outbox.handle_timer(now)
         due = self._probe_due()
         if due is not None and due <= now:
             self._probes.append(self._inquiry.ask(self._active[0], self._oldest()))
@@ -171,29 +170,19 @@ class Worker:
         datagrams = [memoryview(probe) for probe in self._probes]
         self.statistics.probes += len(self._probes)
         self._probes = []
-        while self._to_send:
-            position = self._to_send.popleft()
-            awaited = self._awaited.get(position)
+        for position, flush in self._outbox.take(now):
             reduce = self._find(position)
-            if awaited is None or reduce is None:  # the result came first (W3)
-                continue
-            awaited.sent += 1
-            if awaited.sent == 1:
-                self.statistics.updates += 1
-            else:
-                self.statistics.retransmits += 1
-            heapq.heappush(self._timers, (now + self.timing.wait_s(awaited.sent), position, awaited.sent))
-            datagrams.append(memoryview(reduce.datagrams[position - reduce.first]))
+            assert reduce is not None, "what is awaited belongs to an all-reduce in progress"
+            row = reduce.datagrams[position - reduce.first]
+            datagrams.append(_flushed(row) if flush else memoryview(row))
         return datagrams
 
     def get_timer(self) -> float | None:
         """Return when `handle_timer` is due, or None if nothing is in progress."""
-        while self._timers and not self._is_waiting(*self._timers[0][1:]):
-            heapq.heappop(self._timers)
         deadlines = [reduce.deadline_at for reduce in self._active]
         probe_due = self._probe_due()
-        asking = () if probe_due is None else (probe_due,)
-        return min([*deadlines, *asking, *(due for due, _, _ in self._timers[:1])], default=None)
+        due = (probe_due, self._outbox.timer())
+        return min([*deadlines, *(time for time in due if time is not None)], default=None)
 
     def next_event(self) -> AllReduceDone | AllReduceGone | None:
         """Return the next event, or None."""
@@ -222,13 +211,13 @@ class Worker:
         except ValueError as outside:
             raise WireError(Drop.BAD_ROUND, str(outside)) from outside
 
-    def _on_result(self, header: Header, values: memoryview, position: int) -> None:
+    def _on_result(self, header: Header, values: memoryview, position: int, now: float) -> None:
         reduce = self._find(position)
         if self._is_held(position, reduce):
             self.statistics.duplicates += 1
         elif reduce is not None:
             if header.op == reduce.op:
-                self._hold(reduce, header, values)
+                self._hold(reduce, header, values, now)
             else:
                 self._refuse_op(header, reduce)
         elif position < self.stream.end + 2 * self.stream.slots:
@@ -238,11 +227,11 @@ class Worker:
             self.statistics.ignored[Drop.BAD_ROUND] += 1
             self._unhelpful.note(f"RESULT far ahead (slot {header.slot}, round {header.round})")
 
-    def _hold(self, reduce: AllReduce, header: Header, values: memoryview) -> None:
+    def _hold(self, reduce: AllReduce, header: Header, values: memoryview, now: float | None) -> None:
         position = self.stream.position(header.slot, header.round)
         reduce.hold(position, header.contributors, values)
         self.statistics.results += 1
-        self._awaited.pop(position, None)
+        self._outbox.settle(position, now)
         self._open_slot(header.slot)
         if not reduce.missing:
             self._active.remove(reduce)
@@ -250,7 +239,7 @@ class Worker:
 
     def _on_stale(self, header: Header, position: int) -> None:
         self._unhelpful.note(f"STALE(slot {header.slot}, asked {header.round}, held {header.held})")
-        awaited = self._awaited.get(position)
+        awaited = self._outbox.awaited.get(position)
         if awaited is None or not awaited.sent:
             self.statistics.stale_ignored += 1
         else:
@@ -273,7 +262,7 @@ class Worker:
         for position in sorted(p for p in self._early if p < end):
             header, values = self._early.pop(position)
             if header.op == reduce.op:
-                self._hold(reduce, header, memoryview(values))
+                self._hold(reduce, header, memoryview(values), None)
             else:
                 self._refuse_op(header, reduce)
                 self._open_position[header.slot] = min(self._open_position[header.slot], position)
@@ -286,9 +275,8 @@ class Worker:
         while self._is_held(position, self._find(position)):
             position += self.stream.slots
         self._open_position[slot] = position
-        if position < self.stream.end and position not in self._awaited:
-            self._awaited[position] = Awaited()
-            self._to_send.append(position)
+        if position < self.stream.end:
+            self._outbox.open(position)
 
     def _refuse_op(self, header: Header, reduce: AllReduce) -> None:
         self.statistics.ignored[Drop.OP_MISMATCH] += 1
@@ -299,7 +287,8 @@ class Worker:
         self.phase = Phase.OVER
         self._failure = error
         self._events.extend(AllReduceGone(reduce.handle, error) for reduce in self._active)
-        for pending in (self._active, self._timers, self._to_send, self._probes, self._awaited, self._early):
+        self._outbox.clear()
+        for pending in (self._active, self._probes, self._early):
             pending.clear()
 
     def _no_answer(self, reduce: AllReduce, now: float) -> NoAnswer:
@@ -307,7 +296,7 @@ class Worker:
         return NoAnswer(
             f"no result from {own.switch} within {now - reduce.submitted_at:.3g} s: epoch {own.epoch}, "
             f"rank {own.rank}, slot {oldest.slot}, round {oldest.round}, UPDATE sent "
-            f"{self._awaited[min(self._awaited)].sent} times; {self._unhelpful}. "
+            f"{self._outbox.awaited[self._outbox.oldest()].sent} times; {self._unhelpful}. "
             f"{reduce.missing} of {len(reduce.held)} chunks lack their result. {self._inquiry.finding(oldest)}. "
             f"The switch is silent until its quorum is in: check that all {own.workers} workers run this "
             f"all-reduce, that the switch admits this epoch, and its drop counters. Then continue in a new "
@@ -319,7 +308,7 @@ class Worker:
 
     def _oldest(self) -> Place:
         """Return where the oldest position stands that was opened and has no result."""
-        return self.stream.place(min(self._awaited))
+        return self.stream.place(self._outbox.oldest())
 
     def _probe_due(self) -> float | None:
         return self._inquiry.due(self._active[0], self._oldest()) if self._active else None
@@ -333,6 +322,9 @@ class Worker:
             return bool(reduce.held[position - reduce.first])
         return position < self.stream.end or position in self._early
 
-    def _is_waiting(self, position: int, sent: int) -> bool:
-        awaited = self._awaited.get(position)
-        return awaited is not None and awaited.sent == sent
+
+def _flushed(datagram: NDArray[np.uint8]) -> memoryview:
+    """Return the same UPDATE with the FLUSH flag."""
+    copy = bytearray(datagram)
+    copy[_FLAGS_AT] |= Flag.FLUSH
+    return memoryview(copy).toreadonly()

@@ -46,22 +46,33 @@ class Timing:
     """
 
     retransmit_s: float = 0.05
-    """Wait before the first retransmission."""
+    """Wait before a retransmission until a round trip was measured; rtt.py says how long afterwards."""
     backoff: float = 2.0
-    """Factor of the wait after every retransmission."""
+    """Factor of the wait after every retransmission of the same chunk."""
     retransmit_max_s: float = 1.0
     deadline_s: float = 30.0
     """Life of an all-reduce from its submission."""
+    retransmit_min_s: float | None = None
+    """Least wait once round trips are measured; None: not below `retransmit_s`."""
+    flush_after_s: float | None = None
+    """A chunk that waits so long goes with FLUSH: its sum closes at min_quorum. None: never."""
 
     def __post_init__(self) -> None:
-        times = (self.retransmit_s, self.retransmit_max_s, self.deadline_s)
+        given = (self.retransmit_s, self.retransmit_max_s, self.deadline_s, self.retransmit_min_s, self.flush_after_s)
+        times = [time for time in given if time is not None]
         if min(times) <= 0 or self.backoff < 1:
             raise ValueError(f"times must be positive and the backoff at least 1: {self}")
 
-    def wait_s(self, sent: int) -> float:
-        """Return the wait after the `sent`-th transmission, from 1."""
+    @property
+    def retransmit_least_s(self) -> float:
+        """Return the least wait once round trips are measured."""
+        return self.retransmit_s if self.retransmit_min_s is None else self.retransmit_min_s
+
+    def wait_s(self, sent: int, timeout_s: float | None = None) -> float:
+        """Return the wait after the `sent`-th transmission, from 1. `timeout_s`: after the first; None: initial."""
         exponent = min(sent - 1, 64)  # far beyond any maximum, and no float overflows
-        return float(min(self.retransmit_s * self.backoff**exponent, self.retransmit_max_s))
+        first_s = self.retransmit_s if timeout_s is None else timeout_s
+        return float(min(first_s * self.backoff**exponent, self.retransmit_max_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +103,8 @@ class WorkerStatistics:
     updates: int = 0
     """First transmissions."""
     retransmits: int = 0
+    flushes: int = 0
+    """UPDATEs with FLUSH, among those."""
     probes: int = 0
     results: int = 0
     """RESULTs accepted."""
@@ -101,6 +114,10 @@ class WorkerStatistics:
     """STALEs about rounds that the worker does not wait for: answers to late duplicates (W4)."""
     ignored: Counter[Drop] = field(default_factory=Counter)
     """Malformed and foreign datagrams, by reason."""
+    srtt_s: float | None = None
+    """Smoothed round trip, None before the first."""
+    window: int = 0
+    """Chunks that may be on the way now."""
 
 
 @dataclass(slots=True)
@@ -142,14 +159,6 @@ class AllReduce:
         """Return the event of a complete all-reduce."""
         included = (self.contributors >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
         return AllReduceDone(self.handle, self.results, self.contributors, included)
-
-
-@dataclass(slots=True)
-class Awaited:
-    """A position that was opened for sending and has no result yet."""
-
-    sent: int = 0
-    """Transmissions so far."""
 
 
 @dataclass(slots=True)
