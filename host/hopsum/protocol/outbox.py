@@ -23,11 +23,18 @@ import heapq
 from collections import deque
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hopsum.protocol.rtt import RoundTrips
 from hopsum.protocol.window import Window
 from hopsum.protocol.worker_state import Timing, WorkerStatistics
+from hopsum.wire import Flag
+from hopsum.wire._layout import HOPSUM_FIELDS
+
+_FLAGS_AT: Final = next(field.offset_bits // 8 for field in HOPSUM_FIELDS if field.name == "flags")
 
 
 @dataclass(slots=True)
@@ -156,3 +163,10 @@ class Outbox:
     def _is_set(self, position: int, sent: int) -> bool:
         awaited = self.awaited.get(position)
         return awaited is not None and awaited.sent == sent
+
+
+def with_flush(datagram: NDArray[np.uint8]) -> memoryview:
+    """Return an UPDATE, uint8[bytes], with the FLUSH flag: a read-only copy."""
+    copy = bytearray(datagram)
+    copy[_FLAGS_AT] |= Flag.FLUSH
+    return memoryview(copy).toreadonly()

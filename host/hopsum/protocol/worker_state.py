@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import AllReduceFailed
 from hopsum.wire import MAX_WORKERS, Drop, down_bytes
+
+HELD: Final = 1
+ZEROED: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class AllReduceDone:
     """[chunks]: bitmap of the workers in each sum. Divide by their number, not by the job's."""
     included: NDArray[np.bool_]
     """[chunks]: whether this worker's own contribution is in. Where it is not, all of it goes back (W5)."""
+    lost: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """[chunks]: with on_lost="zero" only, no result was to be had: zeros, contributors 0, no mean. Else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,18 @@ class WorkerStatistics:
     """RESULTs of chunks that were held already."""
     stale_ignored: int = 0
     """STALEs about rounds that the worker does not wait for: answers to late duplicates (W4)."""
+    fetches: int = 0
+    """FETCHes sent to peers."""
+    repaired: int = 0
+    """Results accepted from peers, among `results`."""
+    served: int = 0
+    """FOUNDs sent to peers."""
+    lost: int = 0
+    """Chunks taken as zeros (on_lost="zero")."""
+    given_up: int = 0
+    """Bitmap of the workers that results were not kept for any longer."""
+    peers_ignored: Counter[str] = field(default_factory=Counter)
+    """Messages of peers that were of no use, by reason."""
     ignored: Counter[Drop] = field(default_factory=Counter)
     """Malformed and foreign datagrams, by reason."""
     srtt_s: float | None = None
@@ -134,6 +152,7 @@ class AllReduce:
     results: NDArray[np.uint8] = field(init=False)
     contributors: NDArray[np.uint64] = field(init=False)
     held: bytearray = field(init=False)
+    """Per chunk: 0, HELD or ZEROED."""
     missing: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -147,18 +166,30 @@ class AllReduce:
         """Say whether a stream position belongs to this all-reduce."""
         return self.first <= position < self.first + len(self.held)
 
-    def hold(self, position: int, contributors: int, values: memoryview) -> None:
-        """Take the result of a position that is not held yet."""
+    @property
+    def end(self) -> int:
+        """Return the first position behind it."""
+        return self.first + len(self.held)
+
+    def hold(self, position: int, contributors: int, values: bytes | memoryview) -> None:
+        """Take the result of a position that is not held yet, or only as zeros."""
         index = position - self.first
+        self.missing -= not self.held[index]
         self.results[index] = np.frombuffer(values, np.uint8)
         self.contributors[index] = contributors
-        self.held[index] = 1
+        self.held[index] = HELD
+
+    def zero(self, position: int) -> None:
+        """Take zeros in place of a result that is lost."""
+        self.held[position - self.first] = ZEROED
         self.missing -= 1
 
     def done(self, rank: int) -> AllReduceDone:
         """Return the event of a complete all-reduce."""
         included = (self.contributors >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
-        return AllReduceDone(self.handle, self.results, self.contributors, included)
+        states = np.frombuffer(self.held, np.uint8)
+        lost = states == ZEROED if ZEROED in self.held else np.zeros(0, np.bool_)
+        return AllReduceDone(self.handle, self.results, self.contributors, included, lost)
 
 
 @dataclass(slots=True)
