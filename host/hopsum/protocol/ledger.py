@@ -36,7 +36,10 @@ class Ledger:
 
     def find(self, position: int) -> AllReduce | None:
         """Return the all-reduce in progress that a position belongs to, or None."""
-        return next((reduce for reduce in self.active if reduce.covers(position)), None)
+        for reduce in self.active:
+            if reduce.first <= position < reduce.end:
+                return reduce
+        return None
 
     def is_held(self, position: int, reduce: AllReduce | None) -> bool:
         """Say whether a result is here; `reduce` is its all-reduce, None if delivered or not submitted."""

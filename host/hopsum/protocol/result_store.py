@@ -72,11 +72,10 @@ class ResultStore:
 
     def keep(self, reduce: AllReduce, now: float) -> None:
         """Take a complete all-reduce; its results are copied, since the caller has them from now on."""
-        end = reduce.first + len(reduce.held)
-        kept = _Kept(reduce.first, end, reduce.op, reduce.results.copy(), reduce.contributors.copy(), now)
+        kept = _Kept(reduce.first, reduce.end, reduce.op, reduce.results.copy(), reduce.contributors.copy(), now)
         self._kept.append(kept)
         self._kept.sort(key=lambda each: each.first)
-        slots, rounds = self._stream.places(kept.first, end - kept.first)
+        slots, rounds = self._stream.places(kept.first, kept.end - kept.first)
         for rank in range(self._own.workers):
             inside = (kept.contributors >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
             np.maximum.at(self._latest[:, rank], slots[inside], rounds[inside])

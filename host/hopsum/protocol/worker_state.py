@@ -154,22 +154,16 @@ class AllReduce:
     held: bytearray = field(init=False)
     """Per chunk: 0, HELD or ZEROED."""
     missing: int = field(init=False)
+    end: int = field(init=False)
+    """The first position behind it."""
 
     def __post_init__(self) -> None:
         self.missing = len(self.datagrams)
+        self.end = self.first + self.missing
         self.datagrams.flags.writeable = False
         self.results = np.zeros((self.missing, down_bytes(self.op)), np.uint8)
         self.contributors = np.zeros(self.missing, np.uint64)
         self.held = bytearray(self.missing)
-
-    def covers(self, position: int) -> bool:
-        """Say whether a stream position belongs to this all-reduce."""
-        return self.first <= position < self.first + len(self.held)
-
-    @property
-    def end(self) -> int:
-        """Return the first position behind it."""
-        return self.first + len(self.held)
 
     def hold(self, position: int, contributors: int, values: bytes | memoryview) -> None:
         """Take the result of a position that is not held yet, or only as zeros."""
