@@ -61,6 +61,7 @@ class RepairingTransport:
             raise ValueError(f"no side channel address for ranks {missing} of {membership.workers} workers")
         self.worker = Worker(membership, timing, repair=policy or RepairPolicy())
         self._link, self._channel, self._farewell_s = link, channel, farewell_s
+        self._closed = False
         self._changed = threading.Condition()
         channel.start({rank: peers[rank] for rank in others}, self._hear)
 
@@ -106,6 +107,9 @@ class RepairingTransport:
 
     def close(self) -> None:
         """Serve peers until they need nothing more, `farewell_s` at most; then close link and channel."""
+        if self._closed:
+            return
+        self._closed = True
         repair, until = self.worker.repair, time.monotonic() + self._farewell_s
         with self._changed:
             while repair is not None and self._channel.failure is None:
