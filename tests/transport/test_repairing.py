@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hopsum.errors import Expelled, HopsumError
 from hopsum.protocol.aggregator import Aggregator
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.worker import AllReduceDone, Membership, RepairPolicy, Timing
+from hopsum.protocol.worker import AllReduceDone, RepairPolicy, Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
 from hopsum.transport.repairing import RepairingTransport
@@ -55,9 +55,19 @@ class Job:
         self.transports = []
         for rank, (link, channel) in enumerate(zip(self.links, channels, strict=True)):
             wrapped: Link = link if mishaps is None else LossyLink(link, mishaps, random.Random(f"repair {rank}"))
-            membership = Membership(EPOCH, rank, RANKS, SLOTS)
             transport = RepairingTransport(
-                membership, wrapped, channel, peers, timing=timing, policy=policy, farewell_s=farewell_s
+                link.local,
+                self.switch.address,
+                channel,
+                peers,
+                epoch=EPOCH,
+                rank=rank,
+                workers=RANKS,
+                slots=SLOTS,
+                timing=timing,
+                link=wrapped,
+                policy=policy,
+                farewell_s=farewell_s,
             )
             self.transports.append(transport)
         self.given = [
@@ -199,9 +209,9 @@ def test_a_side_channel_that_broke_is_said(stack: ExitStack) -> None:
 
 
 def test_peers_without_an_address(stack: ExitStack) -> None:
-    link = UdpLink((LOCALHOST, 0), (LOCALHOST, 1))
     channel = SideChannel(0, EPOCH, (LOCALHOST, 0))
-    stack.callback(link.close)
     stack.callback(channel.close)
     with pytest.raises(ValueError, match=r"no side channel address for ranks \[2\] of 3 workers"):
-        RepairingTransport(Membership(EPOCH, 0, 3, SLOTS), link, channel, {1: (LOCALHOST, 1)})
+        RepairingTransport(
+            (LOCALHOST, 0), (LOCALHOST, 1), channel, {1: (LOCALHOST, 1)}, epoch=7, rank=0, workers=3, slots=4
+        )
