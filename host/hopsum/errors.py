@@ -24,5 +24,9 @@ class RoundLost(AllReduceFailed):
     """The switch has given up a round whose result this worker lacks."""
 
 
+class Expelled(RoundLost):
+    """This worker is further behind than its peers keep results: it must resynchronise before it takes part again."""
+
+
 class EpochOver(HopsumError):
     """The epoch takes no more chunks: an all-reduce failed in it, or its rounds are used up."""

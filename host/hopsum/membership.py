@@ -20,7 +20,12 @@ from hopsum.wire import MAX_SLOTS, MAX_WORKERS, WIRE_VERSION
 from hopsum.wire._layout import TABLE_ENTRIES
 
 _POLL_S: Final = 0.05
-_LIMITS: Final = {"udp_port": (1, 65535), "epoch": (1, (1 << 32) - 1), "slots": (1, MAX_SLOTS)}
+_LIMITS: Final = {
+    "udp_port": (1, 65535),
+    "side_port": (1, 65535),
+    "epoch": (1, (1 << 32) - 1),
+    "slots": (1, MAX_SLOTS),
+}
 
 
 class MembershipError(HopsumError):
@@ -50,6 +55,8 @@ class WorkerEndpoint:
     rank: int
     endpoint: Endpoint
     send_to: Endpoint
+    side_port: int | None = None
+    """TCP port, at the same IPv4 address, where its peers reach it; None: it has no side channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,12 @@ class JobMembership:
     """By rank, from 0."""
     table16: tuple[int, ...] | None = None
     """The same for LOOKUP_ADD16, values of 0..65535."""
+
+    @property
+    def side_channels(self) -> dict[int, tuple[str, int]] | None:
+        """Return (IPv4 address, TCP port) by rank, or None unless all workers have a side channel."""
+        found = {each.rank: (each.endpoint.ip, each.side_port) for each in self.workers if each.side_port is not None}
+        return found if len(found) == len(self.workers) else None
 
     def worker(self, rank: int) -> WorkerEndpoint:
         """Return the worker of a rank. Raises MembershipError if the job has no such rank."""
@@ -143,7 +156,8 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
 
 def _worker(entry: _Object) -> WorkerEndpoint:
     rank = entry.integer("rank", 0, MAX_WORKERS - 1)
-    return WorkerEndpoint(rank, _endpoint(entry), _endpoint(entry.object("send_to")))
+    side_port = entry.integer("side_port", *_LIMITS["side_port"]) if "side_port" in entry.value else None
+    return WorkerEndpoint(rank, _endpoint(entry), _endpoint(entry.object("send_to")), side_port)
 
 
 def _endpoint(entry: _Object) -> Endpoint:

@@ -54,6 +54,15 @@ def test_a_table_of_16_bit_lanes_travels_too(path: Path) -> None:
     assert parse_membership(json.dumps(document)).table16 is None, "a controller before it"
 
 
+def test_side_channels_where_all_have_one(path: Path) -> None:
+    write_membership(make_job(), path)
+    assert read_membership(path).side_channels is None
+    write_membership(make_job(), path, side_ports={1: 5001})
+    assert read_membership(path).side_channels is None
+    write_membership(make_job(), path, side_ports={1: 5001, 0: 5000})
+    assert read_membership(path).side_channels == {0: ("10.0.0.1", 5000), 1: ("10.0.0.2", 5001)}
+
+
 def test_a_job_without_table(path: Path) -> None:
     write_membership(make_job(table=None), path)
     assert read_membership(path).table is None
@@ -123,6 +132,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("workers.1.rank", 2, r"workers has ranks \[0, 2\]"),
     ("workers.1.send_to", KeyError, r"workers\[1\]\.send_to is missing"),
     ("workers.1.send_to.udp_port", 70000, r"workers\[1\]\.send_to\.udp_port is 70000"),
+    ("workers.1.side_port", 0, r"workers\[1\]\.side_port is 0, not an integer of 1 \.\. 65535"),
 ]
 
 

@@ -57,8 +57,12 @@ class Network:
             return
         for _ in range(2 if rng.random() < weather.duplicate else 1):
             delay = rng.uniform(0, 1.0 if rng.random() < weather.straggle else weather.delay_s)
-            heapq.heappush(self._in_flight, (self.now + delay, self._sent, deliver))
-            self._sent += 1
+            self.later(self.now + delay, deliver)
+
+    def later(self, time: float, deliver: Callable[[], None]) -> None:
+        """Let `deliver` happen at a time, for certain."""
+        heapq.heappush(self._in_flight, (time, self._sent, deliver))
+        self._sent += 1
 
     def step(self, until: float | None) -> None:
         """Move to the next arrival, or to `until` if that comes first, and deliver what is due."""

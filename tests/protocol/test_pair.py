@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hopsum.protocol import admission, aggregator, decision, worker
+from hopsum.protocol import admission, aggregator, decision
 from hopsum.protocol.admission import Admitted, Packet
 from hopsum.protocol.decision import Lanes, Situation
+from hopsum.protocol.ledger import Ledger
 from hopsum.protocol.switch_config import JobConfig
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce
@@ -107,12 +108,10 @@ def in_order(patch: Patch) -> None:
     """Send every position as soon as it is submitted: no window."""
     open_new = Worker._open_new
 
-    def open_everything(self: Worker, reduce: AllReduce) -> None:
-        open_new(self, reduce)
+    def open_everything(self: Worker, reduce: AllReduce, now: float) -> None:
+        open_new(self, reduce, now)
         for position in range(reduce.first, self.stream.end):
-            if position not in self._awaited:
-                self._awaited[position] = worker.Awaited()
-                self._to_send.append(position)
+            self._outbox.open(position)
 
     patch.setattr(Worker, "_open_new", open_everything)
 
@@ -135,15 +134,15 @@ def frozen_payload(patch: Patch) -> None:
 
 def first_stays(patch: Patch) -> None:
     """A second RESULT for the same position is counted as progress."""
-    patch.setattr(Worker, "_is_held", lambda self, position, reduce: reduce is None and position < self.stream.end)
+    patch.setattr(Ledger, "is_held", lambda self, position, reduce: reduce is None and position < self.stream.end)
 
 
 def stale_match(patch: Patch) -> None:
     """Any STALE is taken for the round that its slot waits for."""
     on_stale = Worker._on_stale
 
-    def current(self: Worker, header: Header, position: int) -> None:
-        on_stale(self, header, self._open_position[header.slot])
+    def current(self: Worker, header: Header, position: int, now: float) -> None:
+        on_stale(self, header, self._ledger.open_position[header.slot], now)
 
     patch.setattr(Worker, "_on_stale", current)
 

@@ -66,18 +66,19 @@ class Inquiry:
         arrived = [rank for rank in range(self._membership.workers) if answer.contributors >> rank & 1]
         if missing := self.missing_ranks(oldest):
             are = "is" if len(missing) == 1 else "are"
-            return f"{_ranks(missing)} {are} missing in {where} (arrived: {_ranks(arrived)})"
+            return f"{name_ranks(missing)} {are} missing in {where} (arrived: {name_ranks(arrived)})"
         if answer.count == State.EMPTY or answer.held < oldest.round:
             return f"nobody's UPDATE of {where} has reached the switch, this rank's neither"
         if answer.held == oldest.round:
-            return f"{where} is complete on the switch with {_ranks(arrived)}: its RESULT does not reach this rank"
-        return f"the switch has moved on to round {answer.held} of slot {oldest.slot} with {_ranks(arrived)}"
+            return f"{where} is complete on the switch with {name_ranks(arrived)}: its RESULT does not reach this rank"
+        return f"the switch has moved on to round {answer.held} of slot {oldest.slot} with {name_ranks(arrived)}"
 
     def _answer_about(self, place: Place) -> Header | None:
         answer = self._answer
         return answer if answer is not None and (answer.slot, answer.round) == place else None
 
 
-def _ranks(ranks: list[int] | tuple[int, ...]) -> str:
+def name_ranks(ranks: list[int] | tuple[int, ...]) -> str:
+    """Return ranks in words."""
     listed = ", ".join(map(str, ranks))
     return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}"

@@ -1,34 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker of one job in one epoch, without I/O.
 
-The caller owns socket and clock. After every input (`submit`, `receive_datagram`, `handle_timer`) it sends
-all of `datagrams_to_send`, drains `next_event`, and waits for a datagram or until `get_timer`.
+The caller owns sockets and clock. After every input (`submit`, `receive_datagram`, `receive_peer`, `handle_timer`)
+it sends all of `datagrams_to_send` and `messages_to_peers`, drains `next_event`, and waits for more or until
+`get_timer`.
 
 Rules
     N1-N4  One stream of positions; see stream.py.
     W1     Round r of a slot is sent only when all earlier rounds of that slot are held: one position per slot
            is outstanding, S in all, across all-reduces.
-    W2     The bytes of a position never change: they are stamped once and sent from there.
+    W2     The bytes of a position never change: they are stamped once and sent from there. Only the FLUSH flag
+           comes on top (S8). When and how often each is sent: see outbox.py.
     W3     A RESULT is accepted iff it names this epoch, the worker runs, and it lacks that (slot, round),
            sent or not. The first accepted stays.
     W4     A STALE counts only if it names exactly a round that the worker waits for; then only a peer can
-           still have that result. `_lost` is where peers would be asked; without them the epoch is over.
+           still have that result. Peers are asked if the worker has a RepairPolicy; without one the epoch is over.
     W5     Delivery and settlement come only from accepted (contributors, values).
+    W6, R  After some unanswered retransmissions peers are asked as well; peers are served; see repair.py.
     P1, P2 Before a deadline the switch is asked whom it waits for; see inquiry.py.
 
 Positions                                                   Worker
     state     meaning                                           RUN    sends, accepts, delivers
-    QUEUED    an earlier round of its slot is not held          OVER   an all-reduce failed: sends nothing,
-    AWAITED   open: sent, sent again, no result yet                    accepts nothing; needs a new epoch
+    QUEUED    an earlier round of its slot is not held, or      OVER   an all-reduce failed: sends nothing, accepts
+              its all-reduce is held back (R2)                         nothing, serves peers; needs a new epoch
+    AWAITED   open: sent, sent again, no result yet
     HELD      result accepted
 
     state     input                                 next        also
-    QUEUED    the round before it in its slot held  AWAITED     to be sent
+    QUEUED    the round before it in its slot held  AWAITED     to be sent when the window has room
     AWAITED   timer                                 AWAITED     to be sent again, same bytes, longer wait
+    AWAITED   flush_after_s over                    AWAITED     to be sent again, same bytes, with FLUSH
     AWAITED   deadline near, it is the oldest       AWAITED     PROBE to be sent
     any       STATE                                 -           kept for the words of NoAnswer
-    any       RESULT that W3 accepts                HELD        next round of the slot opens; perhaps delivery
-    AWAITED   STALE that names it                   -           OVER: RoundLost
+    any       RESULT or FOUND that W3 accepts       HELD        next round of the slot opens; perhaps delivery
+    AWAITED   STALE that names it, with peers       AWAITED     FETCH to a contributor named
+    AWAITED   STALE that names it, without          -           OVER: RoundLost
+    AWAITED   the same, on_lost="zero"              HELD        zeros, until a RESULT comes; next round opens
+    AWAITED   GONE from all peers                   -           OVER: Expelled
+    QUEUED    all-reduce before the last proved     AWAITED     all-reduce is no longer held back
     AWAITED   deadline of its all-reduce            -           OVER: NoAnswer
 
 A RESULT may come before its all-reduce is submitted (the others were faster, quorum < n): it is kept, up to
@@ -37,30 +46,35 @@ two windows ahead, and counts when the all-reduce comes. What is further ahead i
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from enum import Enum, auto
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hopsum.errors import AllReduceFailed, EpochOver, NoAnswer, RoundLost
+from hopsum.errors import AllReduceFailed, EpochOver
+from hopsum.protocol.failures import expelled, held_back, no_answer, round_lost
 from hopsum.protocol.inquiry import Inquiry
+from hopsum.protocol.ledger import Ledger
+from hopsum.protocol.outbox import Outbox, with_flush
+from hopsum.protocol.peer_messages import PeerKind, PeerMessage
+from hopsum.protocol.repair import AHEAD, Repair, RepairPolicy, as_result, peer_fault
+from hopsum.protocol.replies import position_of
 from hopsum.protocol.stream import Place, Stream
 from hopsum.protocol.worker_state import (
     AllReduce,
     AllReduceDone,
     AllReduceGone,
-    Awaited,
     Membership,
     Timing,
     Unhelpful,
     WorkerStatistics,
 )
-from hopsum.wire import Drop, Header, Kind, WireError, down_bytes, split_datagram
+from hopsum.wire import Drop, Header, Kind, WireError, split_datagram
 from hopsum.wire.datagrams import stamp_datagrams, update_template
 
-__all__ = ["AllReduceDone", "AllReduceGone", "Membership", "Timing", "Worker", "WorkerStatistics"]
+__all__ = ["AllReduceDone", "AllReduceGone", "Membership", "RepairPolicy", "Timing", "Worker", "WorkerStatistics"]
 
 
 class Phase(Enum):
@@ -71,24 +85,40 @@ class Phase(Enum):
 
 
 class Worker:
-    """One rank's side of the slot protocol."""
+    """One rank's side of the slot protocol.
 
-    def __init__(self, membership: Membership, timing: Timing | None = None) -> None:
+    Args:
+        repair: asks and serves peers; the caller carries their messages. None: there are no peers to ask.
+        on_lost: what becomes of a chunk whose result the switch no longer has, where there are no peers. "fail" ends
+            the epoch. "zero" takes zeros with contributors 0 and says so (`AllReduceDone.lost`): it exists to compare
+            with published systems that do so, and leaves the ranks with different sums.
+
+    Raises:
+        ValueError: on_lost="zero" with peers: they would be served zeros.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        timing: Timing | None = None,
+        *,
+        repair: RepairPolicy | None = None,
+        on_lost: Literal["fail", "zero"] = "fail",
+    ) -> None:
+        if repair is not None and on_lost == "zero":
+            raise ValueError('on_lost="zero" is for workers without peers: leave out one of repair and on_lost')
         self.membership = membership
         self.timing = timing or Timing()
         self.statistics = WorkerStatistics()
         self.phase = Phase.RUN
         self.stream = Stream(membership.slots)
-        self._open_position = list(range(membership.slots))
-        """Per slot, the lowest position that is not held: the only one of its slot that may be sent (W1)."""
-        self._active: list[AllReduce] = []
-        self._early: dict[int, tuple[Header, bytes]] = {}
-        self._awaited: dict[int, Awaited] = {}
-        self._to_send: deque[int] = deque()
+        self.repair = None if repair is None else Repair(membership, self.stream, repair, self.statistics)
+        """What it has to do with peers, if it has any; its LEAVE is the caller's to say."""
+        self._zeroes = on_lost == "zero"
+        self._ledger = Ledger(self.stream)
+        self._outbox = Outbox(membership.slots, self.timing, self.statistics)
         self._inquiry = Inquiry(membership, self.timing)
         self._probes: list[bytes] = []
-        self._timers: list[tuple[float, int, int]] = []
-        """Heap of (due, position, transmissions when it was set); an entry that no longer fits is void."""
         self._events: deque[AllReduceDone | AllReduceGone] = deque()
         self._unhelpful = Unhelpful()
         self._failure: AllReduceFailed | None = None
@@ -120,12 +150,12 @@ class Worker:
             template, slots=slots, rounds=rounds, counts=0 if counts is None else counts, payloads=payloads
         )
         first = self.stream.take(len(payloads))
-        if not self._active:
+        if not self._ledger.active:
             self._unhelpful = Unhelpful()
         self._handles += 1
         reduce = AllReduce(self._handles, op, first, datagrams, now, now + self.timing.deadline_s)
-        self._active.append(reduce)
-        self._open_new(reduce)
+        self._ledger.active.append(reduce)
+        self._open_new(reduce, now)
         return reduce.handle
 
     def receive_datagram(self, data: bytes | memoryview, now: float) -> None:
@@ -140,11 +170,27 @@ class Worker:
             self._unhelpful.note(f"a datagram refused as {refused.reason.name} ({refused})")
             return
         if header.kind == Kind.RESULT:
-            self._on_result(header, values, position)
+            self._on_result(header, values, position, now)
         elif header.kind == Kind.STATE:
             self._inquiry.take(header)
         else:
-            self._on_stale(header, position)
+            self._on_stale(header, position, now)
+
+    def receive_peer(self, message: PeerMessage, now: float) -> None:
+        """Take one message of a peer. Anything that is no use is counted and ignored."""
+        reason = "no peers" if self.repair is None else peer_fault(message, self.membership)
+        if self.repair is None or reason:
+            self.statistics.peers_ignored[reason] += 1
+            return
+        if message.kind is PeerKind.FOUND:
+            self._on_found(message, now)
+        elif message.kind is PeerKind.FETCH:
+            self.repair.answer(message, self._ledger.in_progress(self.stream.position(message.slot, message.round)))
+        elif message.kind is PeerKind.GONE:
+            self._on_gone(message, now)
+        else:
+            self.repair.take(message)
+        self._release()
 
     def note_unreachable(self) -> None:
         """Take the network's word that nobody listens at the switch's address; treated as a loss."""
@@ -152,17 +198,18 @@ class Worker:
 
     def handle_timer(self, now: float) -> None:
         """Queue what is due again, ask before a deadline, and give up what is past it."""
-        expired = [reduce for reduce in self._active if reduce.deadline_at <= now]
+        expired = [reduce for reduce in self._ledger.active if reduce.deadline_at <= now]
         if expired:
             self._fail(self._no_answer(expired[0], now))
             return
-        while self._timers and self._timers[0][0] <= now:
-            _, position, sent = heapq.heappop(self._timers)
-            if self._is_waiting(position, sent):
-                self._to_send.append(position)
+        late = self._outbox.handle_timer(now)
+        if self.repair is not None:
+            self.repair.ask_about({position: self._outbox.awaited[position].sent for position in late}, now)
+            self.repair.handle_held_back(self._ledger.held_back(), now)
+            self._release()
         due = self._probe_due()
         if due is not None and due <= now:
-            self._probes.append(self._inquiry.ask(self._active[0], self._oldest()))
+            self._probes.append(self._inquiry.ask(self._ledger.active[0], self._oldest()))
 
     # ---- outputs ------------------------------------------------------------------------------------
 
@@ -171,29 +218,29 @@ class Worker:
         datagrams = [memoryview(probe) for probe in self._probes]
         self.statistics.probes += len(self._probes)
         self._probes = []
-        while self._to_send:
-            position = self._to_send.popleft()
-            awaited = self._awaited.get(position)
-            reduce = self._find(position)
-            if awaited is None or reduce is None:  # the result came first (W3)
-                continue
-            awaited.sent += 1
-            if awaited.sent == 1:
-                self.statistics.updates += 1
-            else:
-                self.statistics.retransmits += 1
-            heapq.heappush(self._timers, (now + self.timing.wait_s(awaited.sent), position, awaited.sent))
-            datagrams.append(memoryview(reduce.datagrams[position - reduce.first]))
+        for position, flush in self._outbox.take(now):
+            reduce = self._ledger.find(position)
+            assert reduce is not None, "what is awaited belongs to an all-reduce in progress"
+            row = reduce.datagrams[position - reduce.first]
+            datagrams.append(with_flush(row) if flush else memoryview(row))
         return datagrams
+
+    def messages_to_peers(self) -> list[tuple[int, PeerMessage]]:
+        """Return what is to be said to peers now, as (rank, message)."""
+        return [] if self.repair is None else self.repair.take_outgoing()
+
+    @property
+    def waits_for_peers(self) -> bool:
+        """Say whether a message of a peer would help now: the caller should look often."""
+        return self.repair is not None and (self.repair.waits or self._ledger.held_back() is not None)
 
     def get_timer(self) -> float | None:
         """Return when `handle_timer` is due, or None if nothing is in progress."""
-        while self._timers and not self._is_waiting(*self._timers[0][1:]):
-            heapq.heappop(self._timers)
-        deadlines = [reduce.deadline_at for reduce in self._active]
+        deadlines = [reduce.deadline_at for reduce in self._ledger.active]
         probe_due = self._probe_due()
-        asking = () if probe_due is None else (probe_due,)
-        return min([*deadlines, *asking, *(due for due, _, _ in self._timers[:1])], default=None)
+        held_back_due = None if self.repair is None else self.repair.held_back_timer(self._ledger.held_back())
+        due = (probe_due, self._outbox.timer(), held_back_due)
+        return min([*deadlines, *(time for time in due if time is not None)], default=None)
 
     def next_event(self) -> AllReduceDone | AllReduceGone | None:
         """Return the next event, or None."""
@@ -201,94 +248,117 @@ class Worker:
 
     # ---- rules --------------------------------------------------------------------------------------
 
-    def _own_position(self, header: Header, values: memoryview) -> int:
+    def _own_position(self, header: Header, values: bytes | memoryview) -> int:
         """Return the position that a reply to this worker names. Raises WireError if it is no such reply."""
-        own = self.membership
-        if header.kind not in (Kind.RESULT, Kind.STALE, Kind.STATE):
-            raise WireError(Drop.BAD_KIND, f"{Kind(header.kind).name} from the switch")
-        if header.epoch != own.epoch:
-            raise WireError(Drop.UNKNOWN_EPOCH, f"{Kind(header.kind).name} of epoch {header.epoch}")
-        if header.worker != own.rank:
-            raise WireError(Drop.UNKNOWN_WORKER, f"{Kind(header.kind).name} for rank {header.worker}")
-        if len(values) != (down_bytes(header.op) if header.kind == Kind.RESULT else 0):
-            raise WireError(Drop.BAD_LENGTH, f"{Kind(header.kind).name} with {len(values)} payload bytes")
-        least = 0 if header.kind == Kind.STATE else 1
-        if not least <= header.contributors < 1 << own.workers:
-            raise WireError(Drop.BAD_VALUE, f"contributors {header.contributors:#x} of {own.workers} workers")
-        if header.slot >= own.slots:
-            raise WireError(Drop.BAD_SLOT, f"slot {header.slot} of {own.slots}")
-        try:
-            return self.stream.position(header.slot, header.round)
-        except ValueError as outside:
-            raise WireError(Drop.BAD_ROUND, str(outside)) from outside
+        return position_of(header, values, self.membership, self.stream)
 
-    def _on_result(self, header: Header, values: memoryview, position: int) -> None:
-        reduce = self._find(position)
-        if self._is_held(position, reduce):
+    def _on_result(
+        self, header: Header, values: bytes | memoryview, position: int, now: float, *, from_peer: bool = False
+    ) -> None:
+        reduce = self._ledger.find(position)
+        if self._ledger.is_held(position, reduce) and not self._ledger.is_zeroed(position, reduce):
             self.statistics.duplicates += 1
         elif reduce is not None:
             if header.op == reduce.op:
-                self._hold(reduce, header, values)
+                self._hold(reduce, header, values, now, from_peer=from_peer)
             else:
                 self._refuse_op(header, reduce)
         elif position < self.stream.end + 2 * self.stream.slots:
-            self._early[position] = (header, bytes(values))
+            self._ledger.early[position] = (header, bytes(values))
             self._open_slot(header.slot)
         else:
             self.statistics.ignored[Drop.BAD_ROUND] += 1
             self._unhelpful.note(f"RESULT far ahead (slot {header.slot}, round {header.round})")
 
-    def _hold(self, reduce: AllReduce, header: Header, values: memoryview) -> None:
+    def _on_found(self, found: PeerMessage, now: float) -> None:
+        """Accept what a peer sends as if the switch had sent it (W3)."""
+        if self.phase is not Phase.RUN:
+            return
+        header = as_result(found, self.membership.rank)
+        try:
+            position = self._own_position(header, found.payload)
+        except WireError as refused:
+            self.statistics.peers_ignored[refused.reason.name.lower()] += 1
+            return
+        self._on_result(header, found.payload, position, now, from_peer=True)
+
+    def _on_gone(self, gone: PeerMessage, now: float) -> None:
+        assert self.repair is not None
+        position = self.stream.position(gone.slot, gone.round)
+        if self.repair.note_gone(position, gone.sender, now) and self.phase is Phase.RUN:
+            self._fail(expelled(self.membership, self.stream.place(position)))
+
+    def _hold(
+        self, reduce: AllReduce, header: Header, values: bytes | memoryview, now: float, *, from_peer: bool = False
+    ) -> None:
         position = self.stream.position(header.slot, header.round)
         reduce.hold(position, header.contributors, values)
         self.statistics.results += 1
-        self._awaited.pop(position, None)
-        self._open_slot(header.slot)
-        if not reduce.missing:
-            self._active.remove(reduce)
-            self._events.append(reduce.done(self.membership.rank))
+        self.statistics.repaired += from_peer
+        self._go_on(reduce, position, now, from_peer=from_peer)
 
-    def _on_stale(self, header: Header, position: int) -> None:
+    def _go_on(self, reduce: AllReduce, position: int, now: float, *, from_peer: bool) -> None:
+        """Open what a result, or zeros in its place, allows; deliver what is complete."""
+        self._outbox.settle(position, None if from_peer else now)
+        if self.repair is not None:
+            self.repair.settle(position)
+        self._open_slot(position % self.stream.slots)
+        if reduce.missing or reduce not in self._ledger.active:
+            return
+        self._ledger.active.remove(reduce)
+        self._events.append(reduce.done(self.membership.rank))
+        if self.repair is not None:
+            self.repair.store.keep(reduce, now)
+            self.repair.announce(self._ledger.delivered_to)
+            self._release()
+
+    def _on_stale(self, header: Header, position: int, now: float) -> None:
         self._unhelpful.note(f"STALE(slot {header.slot}, asked {header.round}, held {header.held})")
-        awaited = self._awaited.get(position)
+        awaited = self._outbox.awaited.get(position)
         if awaited is None or not awaited.sent:
             self.statistics.stale_ignored += 1
+        elif self.repair is not None:
+            lacking = self._ledger.lacking(position, header.held, AHEAD)
+            self.repair.ask_named(lacking, header.contributors, now, self._outbox.timeout_s)
+        elif self._zeroes:
+            self._take_zeros(position, now)
         else:
-            self._lost(header)
+            self._fail(round_lost(self.membership, header))
 
-    def _lost(self, header: Header) -> None:
-        own = self.membership
-        ranks = [rank for rank in range(own.workers) if header.contributors >> rank & 1]
-        self._fail(
-            RoundLost(
-                f"rank {own.rank} lacks the result of epoch {own.epoch}, slot {header.slot}, round "
-                f"{header.round}, and {own.switch} no longer has it: the slot has moved on to round "
-                f"{header.held} with workers {ranks}. Continue in a new epoch"
-            )
-        )
+    def _take_zeros(self, position: int, now: float) -> None:
+        reduce = self._ledger.find(position)
+        assert reduce is not None, "what is awaited belongs to an all-reduce in progress"
+        reduce.zero(position)
+        self.statistics.lost += 1
+        self._go_on(reduce, position, now, from_peer=True)
 
-    def _open_new(self, reduce: AllReduce) -> None:
+    def _release(self) -> None:
+        """Let all-reduces begin in order, as far as those before them are proved (R2)."""
+        for before, reduce in enumerate(self._ledger.active):
+            if reduce.first < self._ledger.open_end:
+                continue
+            if self.repair is not None and not self.repair.may_open(before):
+                return
+            self._ledger.open_end = reduce.end
+            for position in range(reduce.first, min(reduce.end, reduce.first + self.stream.slots)):
+                self._open_slot(position % self.stream.slots)
+
+    def _open_new(self, reduce: AllReduce, now: float) -> None:
         """Let the slots of a new all-reduce go on, after it took the results that came before it."""
-        end = self.stream.end
-        for position in sorted(p for p in self._early if p < end):
-            header, values = self._early.pop(position)
+        for position in sorted(p for p in self._ledger.early if p < self.stream.end):
+            header, values = self._ledger.early.pop(position)
             if header.op == reduce.op:
-                self._hold(reduce, header, memoryview(values))
+                self._hold(reduce, header, values, now)
             else:
                 self._refuse_op(header, reduce)
-                self._open_position[header.slot] = min(self._open_position[header.slot], position)
-        for position in range(reduce.first, min(end, reduce.first + self.stream.slots)):
-            self._open_slot(position % self.stream.slots)
+                self._ledger.open_position[header.slot] = min(self._ledger.open_position[header.slot], position)
+        self._release()
 
     def _open_slot(self, slot: int) -> None:
-        """Move a slot to its lowest position that is not held, and open that one (W1)."""
-        position = self._open_position[slot]
-        while self._is_held(position, self._find(position)):
-            position += self.stream.slots
-        self._open_position[slot] = position
-        if position < self.stream.end and position not in self._awaited:
-            self._awaited[position] = Awaited()
-            self._to_send.append(position)
+        """Open the lowest position of a slot that is not held (W1)."""
+        position = self._ledger.next_open(slot)
+        if position is not None:
+            self._outbox.open(position)
 
     def _refuse_op(self, header: Header, reduce: AllReduce) -> None:
         self.statistics.ignored[Drop.OP_MISMATCH] += 1
@@ -298,41 +368,23 @@ class Worker:
         """End the epoch for this worker: every all-reduce in progress has the same cause."""
         self.phase = Phase.OVER
         self._failure = error
-        self._events.extend(AllReduceGone(reduce.handle, error) for reduce in self._active)
-        for pending in (self._active, self._timers, self._to_send, self._probes, self._awaited, self._early):
+        self._events.extend(AllReduceGone(reduce.handle, error) for reduce in self._ledger.active)
+        self._outbox.clear()
+        for pending in (self._ledger.active, self._probes, self._ledger.early):
             pending.clear()
 
-    def _no_answer(self, reduce: AllReduce, now: float) -> NoAnswer:
-        own, oldest = self.membership, self._oldest()
-        return NoAnswer(
-            f"no result from {own.switch} within {now - reduce.submitted_at:.3g} s: epoch {own.epoch}, "
-            f"rank {own.rank}, slot {oldest.slot}, round {oldest.round}, UPDATE sent "
-            f"{self._awaited[min(self._awaited)].sent} times; {self._unhelpful}. "
-            f"{reduce.missing} of {len(reduce.held)} chunks lack their result. {self._inquiry.finding(oldest)}. "
-            f"The switch is silent until its quorum is in: check that all {own.workers} workers run this "
-            f"all-reduce, that the switch admits this epoch, and its drop counters. Then continue in a new "
-            f"epoch",
-            self._inquiry.missing_ranks(oldest),
-        )
+    def _no_answer(self, reduce: AllReduce, now: float) -> AllReduceFailed:
+        own, waited_s = self.membership, now - reduce.submitted_at
+        if not self._outbox.awaited:
+            return held_back(own, waited_s, [] if self.repair is None else self.repair.store.unproved())
+        sent = self._outbox.awaited[self._outbox.oldest()].sent
+        return no_answer(own, reduce, self._oldest(), sent, waited_s, (self._unhelpful, self._inquiry))
 
     # ---- lookups ------------------------------------------------------------------------------------
 
     def _oldest(self) -> Place:
         """Return where the oldest position stands that was opened and has no result."""
-        return self.stream.place(min(self._awaited))
+        return self.stream.place(self._outbox.oldest())
 
     def _probe_due(self) -> float | None:
-        return self._inquiry.due(self._active[0], self._oldest()) if self._active else None
-
-    def _find(self, position: int) -> AllReduce | None:
-        return next((reduce for reduce in self._active if reduce.covers(position)), None)
-
-    def _is_held(self, position: int, reduce: AllReduce | None) -> bool:
-        """Say whether a result is here; `reduce` is its all-reduce, None if delivered or not submitted."""
-        if reduce is not None:
-            return bool(reduce.held[position - reduce.first])
-        return position < self.stream.end or position in self._early
-
-    def _is_waiting(self, position: int, sent: int) -> bool:
-        awaited = self._awaited.get(position)
-        return awaited is not None and awaited.sent == sent
+        return self._inquiry.due(self._ledger.active[0], self._oldest()) if self._outbox.awaited else None

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import AllReduceFailed
 from hopsum.wire import MAX_WORKERS, Drop, down_bytes
+
+HELD: Final = 1
+ZEROED: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +50,33 @@ class Timing:
     """
 
     retransmit_s: float = 0.05
-    """Wait before the first retransmission."""
+    """Wait before a retransmission until a round trip was measured; rtt.py says how long afterwards."""
     backoff: float = 2.0
-    """Factor of the wait after every retransmission."""
+    """Factor of the wait after every retransmission of the same chunk."""
     retransmit_max_s: float = 1.0
     deadline_s: float = 30.0
     """Life of an all-reduce from its submission."""
+    retransmit_min_s: float | None = None
+    """Least wait once round trips are measured; None: not below `retransmit_s`."""
+    flush_after_s: float | None = None
+    """A chunk that waits so long goes with FLUSH: its sum closes at min_quorum. None: never."""
 
     def __post_init__(self) -> None:
-        times = (self.retransmit_s, self.retransmit_max_s, self.deadline_s)
+        given = (self.retransmit_s, self.retransmit_max_s, self.deadline_s, self.retransmit_min_s, self.flush_after_s)
+        times = [time for time in given if time is not None]
         if min(times) <= 0 or self.backoff < 1:
             raise ValueError(f"times must be positive and the backoff at least 1: {self}")
 
-    def wait_s(self, sent: int) -> float:
-        """Return the wait after the `sent`-th transmission, from 1."""
+    @property
+    def retransmit_least_s(self) -> float:
+        """Return the least wait once round trips are measured."""
+        return self.retransmit_s if self.retransmit_min_s is None else self.retransmit_min_s
+
+    def wait_s(self, sent: int, timeout_s: float | None = None) -> float:
+        """Return the wait after the `sent`-th transmission, from 1. `timeout_s`: after the first; None: initial."""
         exponent = min(sent - 1, 64)  # far beyond any maximum, and no float overflows
-        return float(min(self.retransmit_s * self.backoff**exponent, self.retransmit_max_s))
+        first_s = self.retransmit_s if timeout_s is None else timeout_s
+        return float(min(first_s * self.backoff**exponent, self.retransmit_max_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +90,8 @@ class AllReduceDone:
     """[chunks]: bitmap of the workers in each sum. Divide by their number, not by the job's."""
     included: NDArray[np.bool_]
     """[chunks]: whether this worker's own contribution is in. Where it is not, all of it goes back (W5)."""
+    lost: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """[chunks]: with on_lost="zero" only, no result was to be had: zeros, contributors 0, no mean. Else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +109,8 @@ class WorkerStatistics:
     updates: int = 0
     """First transmissions."""
     retransmits: int = 0
+    flushes: int = 0
+    """UPDATEs with FLUSH, among those."""
     probes: int = 0
     results: int = 0
     """RESULTs accepted."""
@@ -99,8 +118,24 @@ class WorkerStatistics:
     """RESULTs of chunks that were held already."""
     stale_ignored: int = 0
     """STALEs about rounds that the worker does not wait for: answers to late duplicates (W4)."""
+    fetches: int = 0
+    """FETCHes sent to peers."""
+    repaired: int = 0
+    """Results accepted from peers, among `results`."""
+    served: int = 0
+    """FOUNDs sent to peers."""
+    lost: int = 0
+    """Chunks taken as zeros (on_lost="zero")."""
+    given_up: int = 0
+    """Bitmap of the workers that results were not kept for any longer."""
+    peers_ignored: Counter[str] = field(default_factory=Counter)
+    """Messages of peers that were of no use, by reason."""
     ignored: Counter[Drop] = field(default_factory=Counter)
     """Malformed and foreign datagrams, by reason."""
+    srtt_s: float | None = None
+    """Smoothed round trip, None before the first."""
+    window: int = 0
+    """Chunks that may be on the way now."""
 
 
 @dataclass(slots=True)
@@ -117,39 +152,38 @@ class AllReduce:
     results: NDArray[np.uint8] = field(init=False)
     contributors: NDArray[np.uint64] = field(init=False)
     held: bytearray = field(init=False)
+    """Per chunk: 0, HELD or ZEROED."""
     missing: int = field(init=False)
+    end: int = field(init=False)
+    """The first position behind it."""
 
     def __post_init__(self) -> None:
         self.missing = len(self.datagrams)
+        self.end = self.first + self.missing
         self.datagrams.flags.writeable = False
         self.results = np.zeros((self.missing, down_bytes(self.op)), np.uint8)
         self.contributors = np.zeros(self.missing, np.uint64)
         self.held = bytearray(self.missing)
 
-    def covers(self, position: int) -> bool:
-        """Say whether a stream position belongs to this all-reduce."""
-        return self.first <= position < self.first + len(self.held)
-
-    def hold(self, position: int, contributors: int, values: memoryview) -> None:
-        """Take the result of a position that is not held yet."""
+    def hold(self, position: int, contributors: int, values: bytes | memoryview) -> None:
+        """Take the result of a position that is not held yet, or only as zeros."""
         index = position - self.first
+        self.missing -= not self.held[index]
         self.results[index] = np.frombuffer(values, np.uint8)
         self.contributors[index] = contributors
-        self.held[index] = 1
+        self.held[index] = HELD
+
+    def zero(self, position: int) -> None:
+        """Take zeros in place of a result that is lost."""
+        self.held[position - self.first] = ZEROED
         self.missing -= 1
 
     def done(self, rank: int) -> AllReduceDone:
         """Return the event of a complete all-reduce."""
         included = (self.contributors >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
-        return AllReduceDone(self.handle, self.results, self.contributors, included)
-
-
-@dataclass(slots=True)
-class Awaited:
-    """A position that was opened for sending and has no result yet."""
-
-    sent: int = 0
-    """Transmissions so far."""
+        states = np.frombuffer(self.held, np.uint8)
+        lost = states == ZEROED if ZEROED in self.held else np.zeros(0, np.bool_)
+        return AllReduceDone(self.handle, self.results, self.contributors, included, lost)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a worker words the end of its epoch: what it lacks, whom it asked, and what to do."""
+
+from __future__ import annotations
+
+from hopsum.errors import Expelled, NoAnswer, RoundLost
+from hopsum.protocol.inquiry import Inquiry, name_ranks
+from hopsum.protocol.stream import Place
+from hopsum.protocol.worker_state import AllReduce, Membership, Unhelpful
+from hopsum.wire import Header
+
+
+def round_lost(own: Membership, stale: Header) -> RoundLost:
+    """Return the error of a worker without peers that was told STALE about a round it waits for."""
+    ranks = [rank for rank in range(own.workers) if stale.contributors >> rank & 1]
+    return RoundLost(
+        f"rank {own.rank} lacks the result of epoch {own.epoch}, slot {stale.slot}, round {stale.round}, and "
+        f"{own.switch} no longer has it: the slot has moved on to round {stale.held} with workers {ranks}. "
+        "Continue in a new epoch"
+    )
+
+
+def expelled(own: Membership, place: Place) -> Expelled:
+    """Return the error of a worker that is further behind than anybody keeps results."""
+    return Expelled(
+        f"rank {own.rank} is expelled from epoch {own.epoch}: neither {own.switch} nor any of its peers still has the "
+        f"result of slot {place.slot}, round {place.round}; the others went on without this worker. Its model is not "
+        "theirs any more: load parameters and optimiser state of another rank, drop the error feedback, and take "
+        "part again in a new epoch"
+    )
+
+
+def no_answer(
+    own: Membership, reduce: AllReduce, oldest: Place, sent: int, waited_s: float, asked: tuple[Unhelpful, Inquiry]
+) -> NoAnswer:
+    """Return the error of an all-reduce past its deadline, whose oldest open chunk was sent `sent` times."""
+    unhelpful, inquiry = asked
+    return NoAnswer(
+        f"no result from {own.switch} within {waited_s:.3g} s: epoch {own.epoch}, rank {own.rank}, slot "
+        f"{oldest.slot}, round {oldest.round}, UPDATE sent {sent} times; {unhelpful}. {reduce.missing} of "
+        f"{len(reduce.held)} chunks lack their result. {inquiry.finding(oldest)}. The switch is silent until its "
+        f"quorum is in: check that all {own.workers} workers run this all-reduce, that the switch admits this epoch, "
+        "and its drop counters. Then continue in a new epoch",
+        inquiry.missing_ranks(oldest),
+    )
+
+
+def held_back(own: Membership, waited_s: float, ranks: list[int]) -> NoAnswer:
+    """Return the error of an all-reduce that never began, since other workers are too far behind."""
+    return NoAnswer(
+        f"rank {own.rank} did not begin an all-reduce of epoch {own.epoch} within {waited_s:.3g} s: "
+        f"{name_ranks(ranks)} did not say to hold an earlier one, whose results are kept for it. Check that it runs "
+        "and that its side channel can be reached, or let straggler_s be below deadline_s. Then continue in a new "
+        "epoch",
+        tuple(ranks),
+    )

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker has submitted and what it holds of it: every position of the stream, in one place.
+
+position        all-reduce   result                      held
+< stream.end    delivered    the caller's, or a store's  yes
+< stream.end    in progress  in its `AllReduce`          as that says
+>= stream.end   to come      early, if it came already   if it came
+"""
+
+from __future__ import annotations
+
+from hopsum.protocol.result_store import Found
+from hopsum.protocol.stream import Stream
+from hopsum.protocol.worker_state import ZEROED, AllReduce
+from hopsum.wire import Header
+
+
+class Ledger:
+    """The positions of one worker."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.active: list[AllReduce] = []
+        """All-reduces in progress, in the order of the stream."""
+        self.early: dict[int, tuple[Header, bytes]] = {}
+        """Results of all-reduces that are still to come."""
+        self.open_end = 0
+        """Positions before it may be opened; the all-reduces behind it are held back (R2)."""
+        self.open_position = list(range(stream.slots))
+        """Per slot, the lowest position that is not held: the only one of its slot that may be sent (W1)."""
+
+    @property
+    def delivered_to(self) -> int:
+        """Return the position before which everything is delivered."""
+        return self.active[0].first if self.active else self.stream.end
+
+    def find(self, position: int) -> AllReduce | None:
+        """Return the all-reduce in progress that a position belongs to, or None."""
+        for reduce in self.active:
+            if reduce.first <= position < reduce.end:
+                return reduce
+        return None
+
+    def is_held(self, position: int, reduce: AllReduce | None) -> bool:
+        """Say whether a result is here; `reduce` is its all-reduce, None if delivered or not submitted."""
+        if reduce is not None:
+            return bool(reduce.held[position - reduce.first])
+        return position < self.stream.end or position in self.early
+
+    def is_zeroed(self, position: int, reduce: AllReduce | None) -> bool:
+        """Say whether zeros stand for a result, and it can still come."""
+        return reduce is not None and reduce.held[position - reduce.first] == ZEROED
+
+    def next_open(self, slot: int) -> int | None:
+        """Move a slot to its lowest position that is not held; return it if it may be opened."""
+        position = self.open_position[slot]
+        while self.is_held(position, self.find(position)):
+            position += self.stream.slots
+        self.open_position[slot] = position
+        return position if position < self.open_end else None
+
+    def held_back(self) -> AllReduce | None:
+        """Return the first all-reduce that may not begin yet, or None."""
+        return next((reduce for reduce in self.active if reduce.first >= self.open_end), None)
+
+    def lacking(self, position: int, held: int, most: int) -> list[int]:
+        """Return an awaited position and those of its slot that are lacking before the round `held`: `most` in all."""
+        last = min(self.stream.end, (held - 1) * self.stream.slots)
+        later = range(position + self.stream.slots, last, self.stream.slots)[: most - 1]
+        return [position, *(p for p in later if not self.is_held(p, self.find(p)))]
+
+    def in_progress(self, position: int) -> Found | None:
+        """Return a result that is held of an all-reduce not yet delivered, or None."""
+        reduce, early = self.find(position), self.early.get(position)
+        if reduce is not None and reduce.held[position - reduce.first]:
+            index = position - reduce.first
+            return Found(reduce.op, int(reduce.contributors[index]), reduce.results[index].tobytes())
+        return None if early is None else Found(early[0].op, early[0].contributors, early[1])

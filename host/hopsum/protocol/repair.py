@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's peers, without I/O: whom it asks for a result that the switch no longer has, what it answers, and what
+it waits for before it goes on.
+
+Rules
+    W4  A STALE that names exactly an awaited round names workers that hold it: one of them is asked for all that is
+        lacking of that slot before the round held, `AHEAD` rounds at most, in one go.
+    W6  After `ask_after` unanswered retransmissions of a round its peers are asked as well, another one each time.
+    R1  Messages carry the epoch; those of another one are neither answered nor accepted (worker.py).
+    R2  Results are kept until everybody holds them (result_store.py). `unproved_max` all-reduces at most may be
+        unproved: the next one is held back until the oldest is proved, or its stragglers are out after `straggler_s`.
+    R3  A worker serves until all have said LEAVE.
+
+    position    input                                       next    also
+    -           STALE that names it, or silence             ASKED   FETCH to one peer
+    ASKED       NOTYET                                      ASKED   -
+    ASKED       STALE again after a timeout, or silence     ASKED   FETCH to the next peer
+    ASKED       GONE                                        ASKED   FETCH to a peer that has not said so
+    ASKED       GONE from all peers                         -       the worker is over: Expelled
+    ASKED       result accepted, from whomever              -
+
+Losses between peers need no timers of their own: the open round of a slot is sent again (outbox.py), answered STALE or
+not at all, and asked for again. Only who is held back asks WHERE from time to time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hopsum.protocol.peer_messages import PeerKind, PeerMessage
+from hopsum.protocol.result_store import Found, ResultStore
+from hopsum.protocol.stream import MAX_ROUND, Stream
+from hopsum.protocol.worker_state import AllReduce, Membership, WorkerStatistics
+from hopsum.wire import Header, Kind
+
+AHEAD: Final = 32
+"""Results asked for in one go."""
+WHERE_EVERY_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPolicy:
+    """When peers are asked, and how much is kept for them.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    ask_after: int = 3
+    """Unanswered retransmissions of a chunk before peers are asked for it."""
+    unproved_max: int = 2
+    """All-reduces (submissions) that may be kept or in progress while somebody is not proved to hold them."""
+    straggler_s: float = 10.0
+    """How long a submission is held back for workers that are further behind; then they are given up on."""
+
+    def __post_init__(self) -> None:
+        if self.ask_after < 1 or self.unproved_max < 1 or self.straggler_s <= 0:
+            raise ValueError(f"ask_after and unproved_max are at least 1, straggler_s is above 0: {self}")
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A position that peers were asked for."""
+
+    named: int
+    """Bitmap of the workers that a STALE named; 0 if none did."""
+    turn: int
+    """Where in the list of candidates to ask next."""
+    at: float = 0.0
+    gone: int = 0
+    """Bitmap of the workers that said GONE."""
+
+
+class Repair:
+    """The peer side of one worker."""
+
+    def __init__(
+        self, membership: Membership, stream: Stream, policy: RepairPolicy, statistics: WorkerStatistics
+    ) -> None:
+        self._own, self._stream, self.policy, self._statistics = membership, stream, policy, statistics
+        self.store = ResultStore(membership, stream)
+        self._outgoing: deque[tuple[int, PeerMessage]] = deque()
+        self._asked: dict[int, _Asked] = {}
+        self._left = 1 << membership.rank
+        self._done = 0
+        self._where_at = 0.0
+
+    @property
+    def peers(self) -> list[int]:
+        """Return the ranks of all other workers."""
+        return [rank for rank in range(self._own.workers) if rank != self._own.rank]
+
+    @property
+    def waits(self) -> bool:
+        """Say whether answers of peers are outstanding."""
+        return bool(self._asked)
+
+    @property
+    def everybody_left(self) -> bool:
+        """Say whether all others have said LEAVE (R3)."""
+        return self._left == (1 << self._own.workers) - 1
+
+    def take_outgoing(self) -> list[tuple[int, PeerMessage]]:
+        """Return what is to be sent, as (rank, message)."""
+        outgoing = list(self._outgoing)
+        self._outgoing.clear()
+        return outgoing
+
+    # ---- asking -------------------------------------------------------------------------------------
+
+    def ask_named(self, positions: Iterable[int], named: int, now: float, timeout_s: float) -> None:
+        """Ask a worker that a STALE named, but not again before a timeout."""
+        for position in positions:
+            asked = self._asked.setdefault(position, _Asked(named, self._own.rank, at=now - timeout_s))
+            asked.named = named
+            if now >= asked.at + timeout_s:
+                self._ask(position, asked, now)
+
+    def ask_about(self, late: Mapping[int, int], now: float) -> None:
+        """Ask the next peer about the oldest of the positions that were sent so often, `late`, without an answer."""
+        silent = sorted(position for position, sent in late.items() if sent > self.policy.ask_after)
+        for position in silent[:AHEAD]:
+            self._ask(position, self._asked.setdefault(position, _Asked(0, self._own.rank)), now)
+
+    def note_gone(self, position: int, rank: int, now: float) -> bool:
+        """Take a GONE; say whether no peer is left to ask."""
+        asked = self._asked.get(position)
+        if asked is None:
+            return False
+        asked.gone |= 1 << rank
+        if not self._candidates(asked):
+            return True
+        self._ask(position, asked, now)
+        return False
+
+    def settle(self, position: int) -> None:
+        """Forget a position that has its result."""
+        self._asked.pop(position, None)
+
+    def _ask(self, position: int, asked: _Asked, now: float) -> None:
+        candidates = self._candidates(asked)
+        if not candidates:
+            return
+        rank = candidates[asked.turn % len(candidates)]
+        asked.turn, asked.at = asked.turn + 1, now
+        slot, round_ = self._stream.place(position)
+        self._statistics.fetches += 1
+        self._say(rank, PeerKind.FETCH, slot=slot, round=round_)
+
+    def _candidates(self, asked: _Asked) -> list[int]:
+        able = [rank for rank in self.peers if not asked.gone >> rank & 1]
+        return [rank for rank in able if asked.named >> rank & 1] or able
+
+    # ---- answering ----------------------------------------------------------------------------------
+
+    def answer(self, fetch: PeerMessage, found: Found | None) -> None:
+        """Answer a FETCH of this epoch; `found` is what the worker holds of an all-reduce in progress."""
+        slot, round_ = fetch.slot, fetch.round
+        position = self._stream.position(slot, round_)
+        found = found or self.store.find(position)
+        if found is not None:
+            op, contributors, values = found
+            self._statistics.served += 1
+            self._say(fetch.sender, PeerKind.FOUND, slot=slot, round=round_, op=op, value=contributors, payload=values)
+        else:
+            kind = PeerKind.GONE if self.store.is_dropped(position) else PeerKind.NOTYET
+            self._say(fetch.sender, kind, slot=slot, round=round_)
+
+    # ---- who holds what -----------------------------------------------------------------------------
+
+    def take(self, message: PeerMessage) -> None:
+        """Take a WHERE, DONE or LEAVE of this epoch."""
+        if message.kind is PeerKind.WHERE:
+            self._say(message.sender, PeerKind.DONE, value=self._done)
+        elif message.kind is PeerKind.DONE:
+            self.store.note_done(message.sender, message.value)
+        elif message.kind is PeerKind.LEAVE:
+            self._left |= 1 << message.sender
+            self.store.note_left(message.sender)
+
+    def announce(self, position: int) -> None:
+        """Tell everybody that all results before a position are held here, if that is news."""
+        if position > self._done:
+            self._done = position
+            for rank in self.peers:
+                self._say(rank, PeerKind.DONE, value=position)
+
+    def leave(self) -> None:
+        """Tell everybody that no result of this epoch is needed any more; say it again as often as you like."""
+        for rank in self.peers:
+            self._say(rank, PeerKind.LEAVE)
+
+    # ---- holding back -------------------------------------------------------------------------------
+
+    def may_open(self, active_before: int) -> bool:
+        """Say whether one more all-reduce may begin; `active_before`: those in progress (R2)."""
+        return len(self.store) + active_before < self.policy.unproved_max
+
+    def held_back_timer(self, reduce: AllReduce | None) -> float | None:
+        """Return when `handle_held_back` is due for the all-reduce that is held back, if there is one."""
+        if reduce is None or not len(self.store):  # or one in progress here holds it back
+            return None
+        return min(self._where_at, self._gives_up_at(reduce.submitted_at))
+
+    def handle_held_back(self, reduce: AllReduce | None, now: float) -> None:
+        """Ask those that hold an all-reduce back where they are; give up on them if it is time."""
+        if reduce is None or not len(self.store):
+            return
+        if self._gives_up_at(reduce.submitted_at) <= now:
+            for rank in self.store.give_up():
+                self._statistics.given_up |= 1 << rank
+        elif self._where_at <= now:
+            self._where_at = now + WHERE_EVERY_S
+            for rank in self.store.unproved():
+                self._say(rank, PeerKind.WHERE)
+
+    def _gives_up_at(self, submitted_at: float) -> float:
+        return max(submitted_at, self.store.oldest_delivered_at or 0.0) + self.policy.straggler_s
+
+    def _say(
+        self, rank: int, kind: PeerKind, *, slot: int = 0, round: int = 0, op: int = 0, value: int = 0,
+        payload: bytes = b"",
+    ) -> None:  # fmt: skip
+        message = PeerMessage(kind, self._own.rank, self._own.epoch, slot, round, op, value, payload)
+        self._outgoing.append((rank, message))
+
+
+def as_result(found: PeerMessage, rank: int) -> Header:
+    """Return the header with which the switch would have sent to `rank` what a FOUND holds."""
+    return Header(
+        kind=Kind.RESULT, op=found.op, worker=rank, slot=found.slot, epoch=found.epoch, round=found.round,
+        contributors=found.value, length=len(found.payload),
+    )  # fmt: skip
+
+
+def peer_fault(message: PeerMessage, own: Membership) -> str:
+    """Return in one word why a message is no peer's of this worker, or an empty string."""
+    if message.epoch != own.epoch:
+        return "epoch"  # R1
+    if message.sender == own.rank or message.sender >= own.workers:
+        return "sender"
+    placed = message.kind in (PeerKind.FETCH, PeerKind.FOUND, PeerKind.NOTYET, PeerKind.GONE)
+    if placed and not (message.slot < own.slots and 1 <= message.round <= MAX_ROUND):
+        return "place"
+    return ""

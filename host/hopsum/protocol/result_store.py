@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results of delivered all-reduces, kept for peers until everybody is proved to hold them.
+
+Rules
+    R2  An all-reduce is dropped when it is delivered and every other worker is proved to hold it. A worker is proved
+        to hold a position by
+          - a later result of the same slot that has it among its contributors: it sends a round only when it holds
+            all before (W1), or
+          - its DONE about a later position, or its LEAVE.
+        All-reduces are dropped in the order of the stream.
+    A worker that is given up on needs no proof, until it is heard of again: its DONE counts from then on.
+
+    all-reduce  input                                   next
+    -           delivered                               KEPT
+    KEPT        everybody proved, it is the oldest      DROPPED
+    KEPT        given up on the others                  DROPPED: a FETCH of it is answered GONE
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.protocol.stream import Stream
+from hopsum.protocol.worker_state import AllReduce, Membership
+
+_EVERYTHING: Final = (1 << 62) - 1
+"""A position behind all others."""
+
+
+class Found(NamedTuple):
+    """One result."""
+
+    op: int
+    contributors: int
+    values: bytes
+
+
+class _Kept(NamedTuple):
+    first: int
+    end: int
+    op: int
+    results: NDArray[np.uint8]
+    contributors: NDArray[np.uint64]
+    delivered_at: float
+
+
+class ResultStore:
+    """What one worker keeps for its peers."""
+
+    def __init__(self, membership: Membership, stream: Stream) -> None:
+        self._own, self._stream = membership, stream
+        self._kept: list[_Kept] = []
+        self._dropped_to = 0
+        self._latest = np.zeros((membership.slots, membership.workers), np.int64)
+        """Per slot and rank, the latest round with its contribution."""
+        self._done = np.zeros(membership.workers, np.int64)
+        """Per rank, the position before which it said that it holds everything."""
+        self._done[membership.rank] = _EVERYTHING
+        self._out = np.zeros(membership.workers, np.bool_)
+
+    def __len__(self) -> int:
+        """Return how many all-reduces are kept."""
+        return len(self._kept)
+
+    @property
+    def oldest_delivered_at(self) -> float | None:
+        """Return when the oldest kept one was delivered here."""
+        return self._kept[0].delivered_at if self._kept else None
+
+    def keep(self, reduce: AllReduce, now: float) -> None:
+        """Take a complete all-reduce; its results are copied, since the caller has them from now on."""
+        kept = _Kept(reduce.first, reduce.end, reduce.op, reduce.results.copy(), reduce.contributors.copy(), now)
+        self._kept.append(kept)
+        self._kept.sort(key=lambda each: each.first)
+        slots, rounds = self._stream.places(kept.first, kept.end - kept.first)
+        for rank in range(self._own.workers):
+            inside = (kept.contributors >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
+            np.maximum.at(self._latest[:, rank], slots[inside], rounds[inside])
+        self._drop()
+
+    def note_done(self, rank: int, position: int) -> None:
+        """Take a worker's word that it holds everything before a position."""
+        if position > self._done[rank]:
+            self._done[rank] = min(position, _EVERYTHING)
+            self._out[rank] = False
+        self._drop()
+
+    def note_left(self, rank: int) -> None:
+        """Take a worker's word that it needs nothing more."""
+        self.note_done(rank, _EVERYTHING)
+
+    def unproved(self) -> list[int]:
+        """Return the ranks that keep the oldest kept all-reduce here."""
+        return np.flatnonzero(~self._proved(self._kept[0])).tolist() if self._kept else []
+
+    def give_up(self) -> list[int]:
+        """Drop the oldest kept all-reduce unproved, and return the ranks that were not proved to hold it."""
+        lacking = self.unproved()
+        self._out[lacking] = True
+        self._drop()
+        return lacking
+
+    def find(self, position: int) -> Found | None:
+        """Return a result that is kept, or None."""
+        for kept in self._kept:
+            if kept.first <= position < kept.end:
+                at = position - kept.first
+                return Found(kept.op, int(kept.contributors[at]), kept.results[at].tobytes())
+        return None
+
+    def is_dropped(self, position: int) -> bool:
+        """Say whether a result was kept once."""
+        return position < self._dropped_to
+
+    def _drop(self) -> None:
+        while self._kept and self._kept[0].first == self._dropped_to and self._proved(self._kept[0]).all():
+            self._dropped_to = self._kept.pop(0).end
+
+    def _proved(self, kept: _Kept) -> NDArray[np.bool_]:
+        """Return, per rank, whether it is proved to hold an all-reduce, or given up."""
+        first = max(kept.first, kept.end - self._own.slots)  # the last round of each slot stands for those before
+        slots, rounds = self._stream.places(first, kept.end - first)
+        later: NDArray[np.bool_] = (self._latest[slots] > rounds[:, None]).all(axis=0)
+        said: NDArray[np.bool_] = self._done >= kept.end
+        return later | said | self._out

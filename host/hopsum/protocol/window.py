@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many chunks a worker has on the way: additive increase, multiplicative decrease.
+
+This is below W1, which allows one position per slot and so S in all: the window may only allow less.
+
+    state       input                                           window          next
+    OPEN        as many results as the window is wide           + 1, to S       OPEN
+    OPEN        a chunk's result did not come in time           halved, to 1    RECOVERING
+    RECOVERING  the same                                        as it is        RECOVERING
+    RECOVERING  the result of a chunk first sent after halving  as it is        OPEN
+
+So it halves once a round trip at most, and once only for a wait, however long, in which nothing comes at all: that is
+a worker that has not come yet, not a full queue.
+"""
+
+from __future__ import annotations
+
+
+class Window:
+    """The window of one worker, in chunks; it starts at `most`."""
+
+    def __init__(self, most: int) -> None:
+        self.size = most
+        self._most = most
+        self._results = 0
+        self._halved_at: float | None = None
+        """When it was halved, while RECOVERING."""
+
+    def grow(self, first_sent_at: float | None) -> None:
+        """Take a result. `first_sent_at`: of a chunk that was sent exactly once, else None."""
+        if self._halved_at is not None and first_sent_at is not None and first_sent_at >= self._halved_at:
+            self._halved_at = None
+        self._results += 1
+        if self._results >= self.size:
+            self.size, self._results = min(self.size + 1, self._most), 0
+
+    def shrink(self, now: float) -> None:
+        """Take a timeout."""
+        if self._halved_at is None:
+            self.size, self._results, self._halved_at = max(1, self.size // 2), 0, now

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a worker sends again, how much it has on the way, and when it asks the switch to close without the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hopsum.protocol.outbox import Outbox
+from hopsum.protocol.worker import Membership, Timing, Worker
+from hopsum.protocol.worker_state import WorkerStatistics
+from hopsum.wire import Flag, Header, Kind, Op, split_datagram
+
+TIMING: dict[str, Any] = {"retransmit_s": 1.0, "retransmit_max_s": 8.0, "deadline_s": 1000.0}
+
+
+def make(slots: int = 4, chunks: int = 12, **timing: float) -> Worker:
+    worker = Worker(Membership(7, 0, 2, slots), Timing(**{**TIMING, **timing}))
+    worker.submit(Op.OR, np.arange(chunks * 1024).astype(np.uint8).reshape(chunks, 1024), now=0.0)
+    return worker
+
+
+def sent(worker: Worker, now: float) -> list[int]:
+    """Send what is due: positions, with FLUSH negative and less one."""
+    worker.handle_timer(now)
+    found = []
+    for datagram in worker.datagrams_to_send(now):
+        header, _ = split_datagram(datagram)
+        position = worker.stream.position(header.slot, header.round)
+        found.append(-1 - position if header.flags & Flag.FLUSH else position)
+    return found
+
+
+def answer(worker: Worker, position: int, now: float) -> None:
+    slot, round_ = worker.stream.place(position)
+    header = Header(
+        kind=Kind.RESULT, op=Op.OR, slot=slot, epoch=7, round=round_, contributors=3, length=1024
+    )  # fmt: skip
+    worker.receive_datagram(header.pack() + bytes(1024), now)
+
+
+def test_the_timeout_follows_the_round_trips() -> None:
+    worker = make(slots=1, chunks=40, retransmit_min_s=0.05)
+    now = 0.0
+    for position in range(30):
+        assert sent(worker, now) == [position]
+        now += 0.02
+        answer(worker, position, now)
+    assert worker.statistics.srtt_s is not None
+    assert abs(worker.statistics.srtt_s - 0.02) < 1e-9
+    assert sent(worker, now) == [30]
+    assert abs((worker.get_timer() or 0) - (now + 0.05)) < 1e-9
+    assert sent(worker, now + 0.0501) == [30]
+    assert abs((worker.get_timer() or 0) - (now + 0.1501)) < 1e-9, "twice as long"
+
+
+def test_least_wait_is_the_initial_one_unless_told() -> None:
+    worker = make(slots=1, chunks=2)
+    sent(worker, 0.0)
+    answer(worker, 0, 0.01)
+    sent(worker, 0.01)
+    assert worker.get_timer() == 1.01
+
+
+def test_a_slow_switch_is_waited_for() -> None:
+    worker = make(slots=1, chunks=3)
+    sent(worker, 0.0)
+    answer(worker, 0, 0.9)
+    sent(worker, 0.9)
+    assert worker.get_timer() == 0.9 + 0.9 + 4 * 0.45
+
+
+def test_karn() -> None:
+    worker = make(slots=1, chunks=3, retransmit_min_s=0.05)
+    sent(worker, 0.0)
+    assert sent(worker, 1.0) == [0]
+    answer(worker, 0, 1.001)
+    assert worker.statistics.srtt_s is None
+
+
+def test_a_loss_halves_the_window_and_results_open_it() -> None:
+    worker = make()
+    assert sent(worker, 0.0) == [0, 1, 2, 3]
+    assert sent(worker, 1.0) == [0, 1, 2, 3]
+    assert worker.statistics.window == 2
+    for position in (3, 2):
+        answer(worker, position, 1.1)
+    assert (worker.statistics.window, sent(worker, 1.1)) == (3, [6])
+    answer(worker, 1, 1.1)
+    answer(worker, 0, 1.2)
+    assert sent(worker, 1.2) == [4, 5]
+    for position in (4, 5, 6):
+        answer(worker, position, 1.3)
+    assert worker.statistics.window == 4, "the most"
+    assert sent(worker, 1.3) == [7, 8, 9, 10]
+
+
+def test_the_oldest_goes_whatever_the_window() -> None:
+    """Else two workers whose windows hold different chunks would wait for each other."""
+    outbox = Outbox(1, Timing(), WorkerStatistics())
+    for position, expected in [(5, [5]), (7, []), (2, [2]), (1, [1]), (3, [])]:
+        outbox.open(position)
+        assert [sending.position for sending in outbox.take(0.0)] == expected
+    for position, expected in [(1, []), (2, [3]), (3, []), (5, [7])]:
+        outbox.settle(position, 0.1)
+        assert [sending.position for sending in outbox.take(0.1)] == expected
+
+
+def test_flush_when_it_took_too_long() -> None:
+    worker = make(slots=2, flush_after_s=2.5)
+    plain = [bytes(each) for each in worker.datagrams_to_send(0.0)]
+    assert sent(worker, 1.0) == [0, 1]
+    assert worker.get_timer() == 2.5
+    worker.handle_timer(2.5)
+    flushed = [bytearray(each) for each in worker.datagrams_to_send(2.5)]
+    assert [each[2] for each in flushed] == [Flag.FLUSH] * 2
+    for each in flushed:
+        each[2] = 0
+    assert [bytes(each) for each in flushed] == plain, "W2"
+    assert worker.statistics.flushes == 2
+    assert worker.get_timer() == 2.5 + 4
+    assert sent(worker, 6.5) == [-1, -2]
+    answer(worker, 0, 6.6)
+    assert sent(worker, 6.6) == [2], "its own time begins when it is sent"
+
+
+def test_a_flush_is_no_loss() -> None:
+    worker = make(slots=4, flush_after_s=0.5)
+    sent(worker, 0.0)
+    assert sent(worker, 0.5) == [-1, -2, -3, -4]
+    assert worker.statistics.window == 4

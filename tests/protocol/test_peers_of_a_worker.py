@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker and its peers, by hand: whom it asks, what it answers, what it keeps, and how it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsum.errors import Expelled, NoAnswer
+from hopsum.protocol.peer_messages import PeerKind, PeerMessage
+from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, RepairPolicy, Timing, Worker
+from hopsum.wire import Header, Kind, Op
+
+TIMING = Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=1000.0)
+EVERYBODY = 0b1111
+Said = tuple[int, PeerKind, int, int]
+
+
+def make(slots: int = 2, timing: Timing = TIMING, **policy: Any) -> Worker:
+    return Worker(Membership(7, 1, 4, slots), timing, repair=RepairPolicy(**policy))
+
+
+def submit(worker: Worker, chunks: int = 1, now: float = 0.0, op: int = Op.ADD32) -> int:
+    handle = worker.submit(op, np.zeros((chunks, 1024), np.uint8), now=now)
+    worker.datagrams_to_send(now)
+    return handle
+
+
+def from_switch(
+    worker: Worker, position: int, now: float = 0.1, *, contributors: int = EVERYBODY, fill: int = 5
+) -> None:
+    slot, round_ = worker.stream.place(position)
+    header = Header(
+        kind=Kind.RESULT, op=Op.ADD32, worker=1, slot=slot, epoch=7, round=round_, contributors=contributors,
+        length=1024,
+    )  # fmt: skip
+    worker.receive_datagram(header.pack() + bytes([fill]) * 1024, now)
+    worker.datagrams_to_send(now)
+
+
+def stale(worker: Worker, position: int, held: int, contributors: int, now: float = 0.1) -> None:
+    slot, round_ = worker.stream.place(position)
+    header = Header(
+        kind=Kind.STALE, op=Op.ADD32, worker=1, slot=slot, epoch=7, round=round_, held=held, contributors=contributors
+    )
+    worker.receive_datagram(header.pack(), now)
+
+
+def hear(worker: Worker, rank: int, kind: PeerKind, position: int | None = None, now: float = 0.2, **more: Any) -> None:
+    slot, round_ = (0, 0) if position is None else worker.stream.place(position)
+    fields = {"epoch": 7, "slot": slot, "round": round_, **more}
+    worker.receive_peer(PeerMessage(kind, rank, **fields), now)
+    worker.datagrams_to_send(now)
+
+
+def found(worker: Worker, rank: int, position: int, now: float = 0.2, **more: Any) -> None:
+    fields = {"op": Op.ADD32, "value": 0b1101, "payload": bytes([9]) * 1024, **more}
+    hear(worker, rank, PeerKind.FOUND, position, now, **fields)
+
+
+def said(worker: Worker) -> list[Said]:
+    """Return (to, kind, slot, round) of what is said; DONE has its position in place of the round."""
+    return [
+        (to, message.kind, message.slot, message.value if message.kind is PeerKind.DONE else message.round)
+        for to, message in worker.messages_to_peers()
+    ]
+
+
+def done(worker: Worker) -> AllReduceDone:
+    event = worker.next_event()
+    assert isinstance(event, AllReduceDone)
+    return event
+
+
+def test_a_named_worker_is_asked_for_all_that_is_lacking_of_the_slot() -> None:
+    worker = make()
+    submit(worker, 9)
+    from_switch(worker, 6)
+    stale(worker, 0, held=5, contributors=0b1001)
+    assert said(worker) == [(3, PeerKind.FETCH, 0, 1), (3, PeerKind.FETCH, 0, 2), (3, PeerKind.FETCH, 0, 3)]
+    stale(worker, 0, held=5, contributors=0b1001, now=0.5)
+    assert said(worker) == [], "asked a moment ago"
+    stale(worker, 0, held=5, contributors=0b1001, now=1.2)
+    assert [to for to, *_ in said(worker)] == [0, 0, 0], "the other one that was named"
+    assert worker.statistics.fetches == 6
+
+
+def test_what_a_peer_has_is_a_result() -> None:
+    worker = make()
+    submit(worker, 2)
+    stale(worker, 0, held=3, contributors=0b1001)
+    from_switch(worker, 1)
+    found(worker, 3, 0)
+    event = done(worker)
+    assert event.results[:, 0].tolist() == [9, 5]
+    assert event.contributors.tolist() == [0b1101, EVERYBODY]
+    assert event.included.tolist() == [False, True]
+    assert (worker.statistics.repaired, worker.statistics.results, worker.waits_for_peers) == (1, 2, False)
+
+
+def test_the_first_stays_whoever_sent_it() -> None:
+    worker = make()
+    submit(worker, 3)
+    from_switch(worker, 0)
+    found(worker, 0, 0)
+    found(worker, 0, 1)
+    from_switch(worker, 1)
+    from_switch(worker, 2)
+    assert done(worker).results[:, 0].tolist() == [5, 9, 5]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"epoch": 6}, "epoch"),
+        ({"slot": 2}, "place"),
+        ({"round": 0}, "place"),
+        ({"round": 2**32 - 1}, "place"),
+        ({"value": 0}, "bad_value"),
+        ({"value": 16}, "bad_value"),
+        ({"payload": b"x"}, "bad_length"),
+        ({"op": 99}, "bad_op"),
+    ],
+)
+def test_what_is_no_result_of_a_peer(more: dict[str, Any], reason: str) -> None:
+    worker = make()
+    submit(worker)
+    found(worker, 0, 0, **more)
+    assert (worker.next_event(), worker.statistics.peers_ignored) == (None, {reason: 1})
+
+
+@pytest.mark.parametrize("rank", [1, 4, 63])
+def test_who_is_no_peer(rank: int) -> None:
+    worker = make()
+    submit(worker)
+    found(worker, rank, 0)
+    hear(worker, rank, PeerKind.FETCH, 0)
+    assert (worker.next_event(), said(worker)) == (None, [])
+    assert worker.statistics.peers_ignored == {"sender": 2}
+
+
+def test_another_op_is_no_result() -> None:
+    worker = make()
+    submit(worker)
+    found(worker, 0, 0, op=Op.MAX32)
+    assert worker.next_event() is None
+    assert sum(worker.statistics.ignored.values()) == 1
+
+
+def test_a_worker_without_peers_ignores_them() -> None:
+    worker = Worker(Membership(7, 1, 4, 2))
+    submit(worker)
+    found(worker, 0, 0)
+    assert worker.statistics.peers_ignored == {"no peers": 1}
+    assert (worker.messages_to_peers(), worker.waits_for_peers) == ([], False)
+
+
+def test_silence_asks_one_after_the_other() -> None:
+    worker = make(slots=1, ask_after=2)
+    submit(worker)
+    asked = []
+    for _ in range(6):
+        now = worker.get_timer()
+        assert now is not None
+        worker.handle_timer(now)
+        worker.datagrams_to_send(now)
+        asked.append([to for to, *_ in said(worker)])
+        hear(worker, 0, PeerKind.NOTYET, 0)
+    assert asked == [[], [], [2], [3], [0], [2]]
+
+
+def test_gone_everywhere_is_expulsion() -> None:
+    worker = make()
+    handle = submit(worker)
+    hear(worker, 0, PeerKind.GONE, 0)
+    assert said(worker) == [], "nothing was asked"
+    stale(worker, 0, held=3, contributors=0b1001)
+    asked = [to for to, *_ in said(worker)]
+    while len(asked) < 3:
+        hear(worker, asked[-1], PeerKind.GONE, 0)
+        asked += [to for to, *_ in said(worker)]
+    assert asked == [3, 0, 2], "those named first"
+    assert worker.next_event() is None
+    hear(worker, 2, PeerKind.GONE, 0)
+    event = worker.next_event()
+    assert isinstance(event, AllReduceGone)
+    assert (event.handle, type(event.error)) == (handle, Expelled)
+    assert (
+        "rank 1 is expelled from epoch 7: neither the switch nor any of its peers still has the result of slot 0"
+        in str(event.error)
+    )
+
+
+def test_what_a_worker_answers() -> None:
+    worker = make()
+    submit(worker, 3)
+    from_switch(worker, 1, contributors=0b0011)
+    for position in (1, 0, 4):
+        hear(worker, 2, PeerKind.FETCH, position)
+    assert said(worker) == [(2, PeerKind.FOUND, 1, 1), (2, PeerKind.NOTYET, 0, 1), (2, PeerKind.NOTYET, 0, 3)]
+    from_switch(worker, 0)
+    from_switch(worker, 2, fill=8)
+    event = done(worker)
+    event.results[:] = 77
+    said(worker)
+    hear(worker, 3, PeerKind.FETCH, 2)
+    ((to, answer),) = worker.messages_to_peers()
+    assert (to, answer.kind, answer.op, answer.value) == (3, PeerKind.FOUND, Op.ADD32, EVERYBODY)
+    assert answer.payload == bytes([8]) * 1024, "a copy: the event's results are the caller's"
+    assert worker.statistics.served == 2
+
+
+def test_results_go_when_everybody_says_to_hold_them() -> None:
+    worker = make()
+    submit(worker)
+    from_switch(worker, 0)
+    assert said(worker) == [(rank, PeerKind.DONE, 0, 1) for rank in (0, 2, 3)]
+    for rank in (0, 2, 3):
+        hear(worker, 0, PeerKind.FETCH, 0)
+        assert [kind for _, kind, *_ in said(worker)] == [PeerKind.FOUND]
+        hear(worker, rank, PeerKind.DONE, value=1)
+    hear(worker, 0, PeerKind.FETCH, 0)
+    assert [kind for _, kind, *_ in said(worker)] == [PeerKind.GONE]
+
+
+def test_results_go_when_later_ones_of_the_slot_prove_it() -> None:
+    """Contributors of later rounds, or-ed; of the same slot only."""
+    worker = make(unproved_max=9)
+    kept = []
+    for position, contributors in enumerate([0b1111, 0b1111, 0b0111, 0b1111, 0b1010]):
+        submit(worker)
+        from_switch(worker, position, contributors=contributors)
+        assert worker.repair is not None
+        kept.append(len(worker.repair.store))
+    assert kept == [1, 2, 3, 4, 3], "0 by 2 and 4, then 1 by 3; 2 lacks proof of ranks 0 and 2"
+
+
+def test_the_third_waits_for_the_first() -> None:
+    worker = make(slots=4)
+    for position in range(3):
+        submit(worker)
+        if position < 2:
+            from_switch(worker, position, contributors=0b0111)
+    assert said(worker)[-1][1] is PeerKind.DONE
+    assert (worker.statistics.updates, worker.waits_for_peers) == (2, True)
+    worker.handle_timer(1.0)
+    assert said(worker) == [(rank, PeerKind.WHERE, 0, 0) for rank in (0, 2, 3)]
+    assert worker.get_timer() == 1.25
+    hear(worker, 0, PeerKind.DONE, value=3)
+    hear(worker, 2, PeerKind.DONE, value=2)
+    assert worker.statistics.updates == 2
+    hear(worker, 3, PeerKind.DONE, value=1)
+    assert (worker.statistics.updates, worker.waits_for_peers) == (3, False)
+    hear(worker, 3, PeerKind.WHERE)
+    assert said(worker) == [(3, PeerKind.DONE, 0, 2)]
+
+
+def test_a_result_may_come_while_it_is_held_back() -> None:
+    worker = make(slots=4)
+    for position in range(3):
+        submit(worker)
+        from_switch(worker, position, contributors=0b0101)
+    assert [done(worker).handle for _ in range(3)] == [1, 2, 3]
+    assert worker.statistics.updates == 2
+
+
+def test_stragglers_are_given_up_on_and_may_come_back() -> None:
+    worker = make(slots=4, straggler_s=5.0)
+    for position in range(2):
+        submit(worker)
+        from_switch(worker, position)
+    submit(worker, now=1.0)
+    for rank in (0, 2):
+        hear(worker, rank, PeerKind.DONE, value=2)
+    worker.handle_timer(5.9)
+    assert worker.statistics.updates == 2
+    worker.handle_timer(6.0)
+    worker.datagrams_to_send(6.0)
+    assert (worker.statistics.updates, worker.statistics.given_up) == (3, 0b1000)
+    said(worker)
+    hear(worker, 3, PeerKind.FETCH, 0)
+    assert said(worker) == [(3, PeerKind.GONE, 0, 1)]
+    hear(worker, 3, PeerKind.DONE, value=2)
+    from_switch(worker, 2)
+    hear(worker, 0, PeerKind.DONE, value=3)
+    hear(worker, 2, PeerKind.DONE, value=3)
+    assert worker.repair is not None
+    assert worker.repair.store.unproved() == [3], "it counts again"
+
+
+def test_held_back_until_the_deadline() -> None:
+    worker = make(slots=4, timing=Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=4.0))
+    for position in range(2):
+        submit(worker)
+        from_switch(worker, position)
+        done(worker)
+    hear(worker, 0, PeerKind.DONE, value=2)
+    submit(worker)
+    worker.handle_timer(4.0)
+    event = worker.next_event()
+    assert isinstance(event, AllReduceGone)
+    assert isinstance(event.error, NoAnswer)
+    assert event.error.missing_ranks == (2, 3)
+    assert "did not begin an all-reduce of epoch 7 within 4 s: ranks 2, 3 did not say" in str(event.error)
+    said(worker)
+    hear(worker, 2, PeerKind.FETCH, 0)
+    assert said(worker) == [(2, PeerKind.FOUND, 0, 1)], "it still serves"
+
+
+def test_leaving() -> None:
+    worker = make()
+    submit(worker)
+    from_switch(worker, 0)
+    said(worker)
+    assert worker.repair is not None
+    worker.repair.leave()
+    assert [(to, kind) for to, kind, *_ in said(worker)] == [(rank, PeerKind.LEAVE) for rank in (0, 2, 3)]
+    for rank in (0, 3, 2):
+        assert not worker.repair.everybody_left
+        hear(worker, rank, PeerKind.LEAVE)
+    assert worker.repair.everybody_left
+    assert len(worker.repair.store) == 0
+
+
+def test_zeros_for_comparison() -> None:
+    worker = Worker(Membership(7, 1, 4, 1), TIMING, on_lost="zero")
+    submit(worker, 3)
+    stale(worker, 0, held=3, contributors=0b1001)
+    worker.datagrams_to_send(0.1)
+    stale(worker, 1, held=3, contributors=0b1001)
+    from_switch(worker, 0)
+    from_switch(worker, 2)
+    event = done(worker)
+    assert event.results[:, 0].tolist() == [5, 0, 5], "a RESULT that still comes counts"
+    assert event.contributors.tolist() == [EVERYBODY, 0, EVERYBODY]
+    assert event.lost.tolist() == [False, True, False]
+    assert event.included.tolist() == [True, False, True]
+    assert worker.statistics.lost == 2
+
+
+def test_nothing_is_lost_elsewhere() -> None:
+    worker = make()
+    submit(worker)
+    from_switch(worker, 0)
+    assert done(worker).lost.size == 0
+    with pytest.raises(ValueError, match="is for workers without peers"):
+        Worker(Membership(7, 1, 4, 1), repair=RepairPolicy(), on_lost="zero")
+
+
+@pytest.mark.parametrize("changes", [{"ask_after": 0}, {"unproved_max": 0}, {"straggler_s": 0.0}])
+def test_impossible_policies(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="are at least 1"):
+        RepairPolicy(**changes)
