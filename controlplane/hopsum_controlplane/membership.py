@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker has to know of its job, as a JSON file.
+"""What a worker has to know of its job, as a JSON file::
 
   {"job": name, "epoch": int, "slots": int, "window": int, "quorum": int, "table": [16 ints] or null,
    "table16": [16 ints] or null, "wire_version": int, "switch": {"ip": str, "udp_port": int},
