@@ -37,13 +37,18 @@ from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult, S
 from hopsum.codec import Codec, CodecError, Context, ErrorFeedback, job_tables, make_codec
 from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, require_vector
 from hopsum.membership import JobMembership, read_membership
+from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.offload import Gso
+from hopsum.transport.repairing import RepairingTransport
+from hopsum.transport.side_channel import SideChannel
 from hopsum.transport.udp import UdpTransport
 
 TIMING: Final = Timing(retransmit_s=0.1, deadline_s=300.0)
 """Of an agent that is not told otherwise: workers of a training job may be minutes apart."""
+REPAIR: Final = RepairPolicy(unproved_max=4)
+"""What is kept for peers: two all-reduces of two exchanges each."""
 MEMBERSHIP_WAIT_S: Final = 60.0
 
 
@@ -65,7 +70,7 @@ class Agent:
     Raises:
         MembershipError: no membership file, a malformed one, or no such rank.
         CodecError: the codec is not for this job: other number of workers, or another lookup table.
-        OSError: the socket cannot be opened at this rank's address, or not as `gso` says.
+        OSError: the socket cannot be opened at this rank's address, or not as `gso` says; or its side channel cannot.
     """
 
     def __init__(
@@ -83,22 +88,12 @@ class Agent:
     ) -> None:
         if not isinstance(membership, JobMembership):
             membership = read_membership(membership, wait_s=MEMBERSHIP_WAIT_S)
-        seat = membership.worker(rank)
+        membership.worker(rank)  # or say that there is no such rank
         self.membership = membership
         self.rank = rank
         self.codec = _codec_for(membership, codec)
         timing = timing or TIMING
-        local, switch = seat.endpoint.address, seat.send_to.address
-        self._transport = UdpTransport(
-            local,
-            switch,
-            epoch=membership.epoch,
-            rank=rank,
-            workers=len(membership.workers),
-            slots=membership.window,  # slots beyond the window stay unused: the same on all ranks
-            timing=timing,
-            link=link or UdpLink(local, switch, gso=gso),
-        )
+        self._transport = _transport_for(membership, rank, timing, link, gso)
         self._lock = threading.Lock()
         self._closed = False
         self._failed = False
@@ -224,6 +219,39 @@ class Agent:
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             self._failed = True
+
+
+def _transport_for(
+    membership: JobMembership, rank: int, timing: Timing, link: Link | None, gso: Gso
+) -> UdpTransport:
+    """Open the worker's transport: one that repairs from peers where the job says how to reach them all."""
+    seat, sides = membership.worker(rank), membership.side_channels
+    local, switch = seat.endpoint.address, seat.send_to.address
+    link = link or UdpLink(local, switch, gso=gso)
+    slots = membership.window  # slots beyond the window stay unused: the same on all ranks
+    workers = len(membership.workers)
+    if sides is None:
+        return UdpTransport(
+            local, switch, epoch=membership.epoch, rank=rank, workers=workers, slots=slots, timing=timing, link=link
+        )
+    try:
+        channel = SideChannel(rank, membership.epoch, sides[rank])
+    except BaseException:
+        link.close()
+        raise
+    return RepairingTransport(
+        local,
+        switch,
+        channel,
+        sides,
+        epoch=membership.epoch,
+        rank=rank,
+        workers=workers,
+        slots=slots,
+        timing=timing,
+        link=link,
+        policy=REPAIR,
+    )
 
 
 def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:

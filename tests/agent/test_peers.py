@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents with side channels: what the switch no longer has comes from a peer, and is settled like any other result."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hopsum.agent import Agent
+from hopsum.codec import ErrorFeedback
+from hopsum.errors import RoundLost
+from hopsum.protocol.worker import Timing
+from hopsum.transport.lossy import Mishaps
+
+from ..transport.server import LOCALHOST
+from .cluster import EAGER, Cluster
+
+WAIT_S = 90
+WORKERS = 3
+ELEMENTS = 60_000  # of codec fixed: 235 chunks, some 30 rounds of each of the 8 slots
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def with_side_channels(cluster: Cluster) -> Cluster:
+    """Give every worker of a cluster a TCP port that is free now."""
+    with ExitStack() as held:
+        found = [held.enter_context(socket.create_server((LOCALHOST, 0))).getsockname()[1] for _ in range(WORKERS)]
+    seats = zip(cluster.membership.workers, found, strict=True)
+    workers = tuple(replace(seat, side_port=port) for seat, port in seats)
+    cluster.membership = replace(cluster.membership, workers=workers)
+    return cluster
+
+
+def close_together(agents: list[Agent]) -> None:
+    """Close agents as ranks do: each serves the others until they need nothing more."""
+    with ThreadPoolExecutor(len(agents)) as pool:
+        list(pool.map(Agent.close, agents))
+
+
+def vectors(step: int) -> list[NDArray[np.float32]]:
+    return [np.random.default_rng((step, rank)).standard_normal(ELEMENTS, dtype=np.float32) for rank in range(WORKERS)]
+
+
+def late(cluster: Cluster, timing: Timing = EAGER) -> tuple[list[Agent], list[NDArray[np.float32]]]:
+    """Let ranks 0 and 1 sum without rank 2, which then begins; return all agents, and the means of the two."""
+    agents = [cluster.agent(rank, "fixed", timing) for rank in (0, 1)]
+    futures = [agent.submit(x) for agent, x in zip(agents, vectors(0), strict=False)]
+    means = [future.result(WAIT_S).mean for future in futures]
+    return [*agents, cluster.agent(2, "fixed", timing)], means
+
+
+def test_a_worker_that_comes_late_gets_all_of_it_from_its_peers(stack: ExitStack) -> None:
+    cluster = with_side_channels(Cluster(stack, WORKERS, quorum=2))
+    agents, means = late(cluster)
+    feedback = ErrorFeedback(ELEMENTS)
+    result = agents[2].submit(vectors(0)[2], feedback=feedback).result(WAIT_S)
+    assert {mean.tobytes() for mean in means} == {result.mean.tobytes()}
+    assert (result.contributors == 0b011).all()
+    np.testing.assert_array_equal(feedback.residual, vectors(0)[2])
+    close_together(agents)
+
+
+def test_without_side_channels_it_is_lost(stack: ExitStack) -> None:
+    agents, _ = late(Cluster(stack, WORKERS, quorum=2))
+    with pytest.raises(RoundLost):
+        agents[2].submit(vectors(0)[2]).result(WAIT_S)
+
+
+def test_replicas_stay_equal_and_nothing_is_lost_or_doubled_at_loss(stack: ExitStack) -> None:
+    """contributors * mean, summed over steps, and what is left in the residuals: all that went in."""
+    mishaps = Mishaps(drop=0.05, duplicate=0.05, reorder=0.05)
+    cluster = with_side_channels(Cluster(stack, WORKERS, quorum=2, mishaps=mishaps, seed=5))
+    agents = cluster.agents("thc")
+    feedback = [ErrorFeedback(ELEMENTS) for _ in agents]
+    put_in, came_out = np.zeros(ELEMENTS), np.zeros(ELEMENTS)
+    for step in range(6):
+        given = vectors(step)
+        futures = [agent.submit(x, feedback=f) for agent, x, f in zip(agents, given, feedback, strict=True)]
+        results = [future.result(WAIT_S) for future in futures]
+        assert len({result.mean.tobytes() for result in results}) == 1
+        assert len({result.contributors.tobytes() for result in results}) == 1
+        counts = np.array([int(bits).bit_count() for bits in results[0].contributors], np.float64)
+        put_in += np.sum(given, axis=0, dtype=np.float64)
+        came_out += results[0].mean.astype(np.float64) * counts.repeat(1024)[:ELEMENTS]
+    left = np.sum([each.residual for each in feedback], axis=0, dtype=np.float64)
+    np.testing.assert_allclose(came_out + left, put_in, atol=1e-4)
+    close_together(agents)
