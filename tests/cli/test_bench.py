@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
-from hopsum.cli.bench import dataplane
+from hopsum.cli.bench import allreduce, dataplane
 from hopsum_topologies.bmv2 import bmv2_unavailable
 
 
@@ -97,3 +100,47 @@ def test_codec() -> None:
         assert row["decode_elements_per_s"] > 0
     thc = rows["thc", "numpy"]
     assert abs(thc["nmse"] / thc["nmse_expected"] - 1) < 0.2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.skipif(shutil.which("tc") is None, reason="tc (iproute2) is not installed")
+def test_allreduce() -> None:
+    """Means are held against numpy's by the benchmark itself; bytes on the links against what must pass there."""
+    elements, chunks = 200_000, 196
+    report = bench(
+        "allreduce", f"--elements={elements}", "--workers=2", "--buckets=2", "--runs=1", "--rates=500mbit,unshaped"
+    )
+    assert [entry["rate"] for entry in report["rates"]] == ["500mbit", "unshaped"]
+    assert report["rates"][0]["rate_bits_per_s"] == 500e6
+    for entry in report["rates"]:
+        subjects = entry["subjects"]
+        gloo = {"gloo-fp32", "gloo-fp16"} if find_spec("torch") else set()
+        assert set(subjects) == {"thc", "thc-no-overlap"} | gloo
+        for name, found in subjects.items():
+            assert 0 < found["seconds_min"] <= found["seconds"] <= found["seconds_max"]
+            assert found["peak_rss_bytes"] >= found["ready_rss_bytes"] > 4 * elements
+            shaped = entry["rate"] != "unshaped"
+            assert (found["link_utilisation_down"] is not None) == shaped
+            if shaped:
+                assert 0 < found["link_utilisation_down"] < 1.2
+            least = chunks * (512 + 32 + 42) if name.startswith("thc") else elements * (4 if "32" in name else 2)
+            assert least <= found["wire_bytes_up"]
+            assert found["interface_bytes_up"] > least * 0.9
+        assert entry["speedup_over_thc-no-overlap"] > 0
+        assert not gloo or entry["speedup_over_gloo-fp32"] > 0
+        assert subjects["thc-no-overlap"]["codec_beside_network_s"] == 0
+
+
+def test_allreduce_needs_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(SystemExit) as refused:
+        allreduce.main([])
+    assert refused.value.code == 1
+    assert "need root" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--workers=1"], ["--runs=0"], ["--elements=3", "--buckets=4"], ["--only=nccl"]])
+def test_allreduce_refuses(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        allreduce.main(arguments)
+    assert refused.value.code == 2

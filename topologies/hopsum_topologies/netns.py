@@ -4,8 +4,8 @@
 A namespace's name carries the process id of its owner (`hopsum-<pid>-<n>`), so that the ones of processes that were
 killed can be told apart and removed: by the owner's janitor at once, or by the next owner. Interfaces live inside
 namespaces only, never beside the machine's own. IPv6 is off (its router solicitations would show up as traffic), and so
-are checksum, segmentation and GRO offloads on every veth: a switch in user space must see finished frames, one packet
-each.
+are checksum, segmentation and GRO offloads on a veth unless asked for: a switch in user space must see finished frames,
+one packet each.
 """
 
 from __future__ import annotations
@@ -147,9 +147,15 @@ class Namespace:
             os.close(home)
 
     def add_veth(
-        self, left: str, right: str, peer: Namespace | None = None, *, mtu_bytes: int = 9000
+        self,
+        left: str,
+        right: str,
+        peer: Namespace | None = None,
+        *,
+        mtu_bytes: int = 9000,
+        offloads: bool = False,
     ) -> VethPair:
-        """Make a veth pair, `left` here and `right` in `peer` (default: here), up, offloads off."""
+        """Make a veth pair, `left` here and `right` in `peer` (default: here), up, with offloads only if asked for."""
         for name in (left, right):
             if len(name) > _INTERFACE_NAME_BYTES:
                 raise TopologyError(f"interface name {name} is longer than {_INTERFACE_NAME_BYTES} bytes")
@@ -157,7 +163,8 @@ class Namespace:
         self.ip("link", "add", "name", left, "type", "veth", "peer", "name", right, "netns", other.name)
         for namespace, name in ((self, left), (other, right)):
             namespace.ip("link", "set", "dev", name, "mtu", str(mtu_bytes), "up")
-            namespace.switch_offloads_off(name)
+            if not offloads:
+                namespace.switch_offloads_off(name)
         for namespace, name in ((self, left), (other, right)):
             namespace.wait_until_carrying(name)
         return VethPair(left, right)

@@ -45,6 +45,9 @@ from hopsum_switch.ports.udp_frames import (
 _SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104  # of linux/udp.h; the socket module lacks them
 _MAX_DATAGRAM_BYTES = 65535
 _RECEIVE_BUFFER_BYTES = 16 << 20
+_SEND_BUFFER_BYTES = 16 << 20
+"""What waits in the queue of a slow link counts as the socket's; beyond it a frame is dropped as queue_full."""
+_SO_SNDBUFFORCE = 32
 _CONTROL_BYTES = socket.CMSG_SPACE(struct.calcsize("i"))
 _NOT_IN_SEGMENTS = {errno.EMSGSIZE, errno.EIO, errno.EINVAL}  # too long for the path, or no checksum offload on it
 _KEPT_HEADERS = 4096
@@ -97,6 +100,7 @@ class UdpPort:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+            _enlarge_send_buffer(sock)
             sock.bind(address)
         except OSError as error:
             sock.close()
@@ -213,6 +217,13 @@ class UdpPort:
         else:
             self.counters.sent += 1
             self.counters.sent_bytes += frame_bytes
+
+
+def _enlarge_send_buffer(sock: socket.socket) -> None:
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
+    except OSError:  # without CAP_NET_ADMIN net.core.wmem_max holds
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
 
 
 def _takes(sock: socket.socket, option: int, value: int) -> bool:

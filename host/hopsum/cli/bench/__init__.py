@@ -6,6 +6,8 @@ codec      elements per second and error of every codec and backend, on one core
   codec_report     their figures as JSON and as tables
   published        the published worker in plain torch, as a process beside them
 lossless   elements per second, bytes and memory of codec lossless on a sparse vector
+allreduce  seconds of an all-reduce over links of a given rate, beside gloo on the same links
+  allreduce_run    links, switch, workers taking turns; allreduce_worker: their processes; allreduce_report: figures
 dataplane  codes per second of the switches
   subjects   what is measured, all of it standing at the same time
   pipeline   engines in memory; sockets, load, echo: switch processes under load; startup: until `ready`, and memory
@@ -23,6 +25,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 BENCHMARKS = {
+    "allreduce": ("an all-reduce over shaped links, beside gloo fp32 and fp16 (root)", "hopsum.cli.bench.allreduce"),
     "dataplane": ("codes per second of the embedded switch and of bmv2", "hopsum.cli.bench.dataplane"),
     "codec": ("encode, decode and error of the codecs, without a network", "hopsum.cli.bench.codec"),
     "lossless": ("speed, bytes and memory of codec lossless on a sparse vector", "hopsum.cli.bench.lossless"),

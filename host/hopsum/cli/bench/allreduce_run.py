@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run of `hopsum bench allreduce`: links, switch, and a crew of workers per kind of subject; they take turns."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from hopsum.cli.bench.allreduce_report import Finding, Findings
+from hopsum.cli.bench.allreduce_worker import Plan, vector_of
+from hopsum.cli.bench.allreduce_worker import run as run_worker
+from hopsum.cli.stage.crew import Crew
+from hopsum.cli.stage.seat import Seat
+from hopsum.cli.stage.targets import NATIVE_PORT, SWITCH
+from hopsum.codec import job_tables, make_codec
+from hopsum.wire import HOPSUM_UDP_PORT
+from hopsum_controlplane import Controller, JobSpec, write_membership
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.native import NativeDevice
+from hopsum_switch.management import ManagementClient
+from hopsum_topologies import NativeSwitch, Star
+
+SUBJECTS = ("thc", "thc-no-overlap", "gloo-fp32", "gloo-fp16")
+CHECKED = 65536
+NMSE_MAX = {"thc": 0.02, "thc-no-overlap": 0.02, "gloo-fp32": 1e-12, "gloo-fp16": 1e-5}
+"""Far above what each promises, far below what a wrong sum has."""
+_HOPSUM, _GLOO = "hopsum.cli.bench.allreduce_worker", "hopsum.torch.gloo_bench"
+
+
+class WrongMean(Exception):
+    """A mean is not the vectors' mean, or differs between ranks: the figures would be worthless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is measured."""
+
+    rates: Sequence[str | None]
+    workers: int
+    elements: int
+    buckets: int
+    window: int
+    runs: int
+    seed: int
+    subjects: Sequence[str]
+
+
+def run(setting: Setting, console: Console) -> Findings:
+    """Measure all subjects in turn at every rate. Raises ControlPlaneError, TopologyError, WorkerDied, WrongMean."""
+    codec = make_codec("thc", workers=setting.workers)  # here, before several processes would compile it at once
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsum-bench-")))
+        star = stack.enter_context(Star(setting.workers))
+        stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
+        console.print(f"starting the switch and {setting.workers} workers a subject ...")
+        device, seats = stack.enter_context(_switch(star))
+        controller = Controller(device, SWITCH)
+        plan = Plan(
+            _HOPSUM, setting.workers, setting.elements, setting.buckets, setting.seed,
+            min(CHECKED, setting.elements), "eth0", folder,
+        )  # fmt: skip
+        crews: dict[str, Crew] = {}
+        for subject in setting.subjects:
+            if subject.startswith("thc"):
+                own = replace(plan, overlap=subject == "thc")
+                crews[subject] = stack.enter_context(Crew(seats, run_worker, own))
+                _join(stack, controller, crews[subject], seats, subject, setting.window, job_tables(codec), folder)
+        gloo = [subject for subject in setting.subjects if subject.startswith("gloo")]
+        if gloo:
+            crew = stack.enter_context(Crew(seats, run_worker, replace(plan, module=_GLOO)))
+            crews.update(dict.fromkeys(gloo, crew))
+        ready = {crew: max(rss for (rss,) in crew.gather("ready")) for crew in dict.fromkeys(crews.values())}
+        findings = [found for rate in setting.rates for found in _at_rate(rate, setting, plan, star, crews, console)]
+        for found in findings:
+            found.ready_rss_bytes = ready[crews[found.subject]]
+        for crew in dict.fromkeys(crews.values()):
+            crew.send(None)
+            crew.gather("finished")
+        return findings
+
+
+@contextmanager
+def _switch(star: Star) -> Iterator[tuple[Device, tuple[Seat, ...]]]:
+    """Run the embedded switch in the middle of a star, on one UDP socket; yield it and the workers' seats."""
+    program, p4info = compiled_program()
+    with ExitStack() as stack:
+        switch = stack.enter_context(NativeSwitch(program, p4info))
+        device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
+        device.push(Pipeline.load(program, p4info))
+        management = stack.enter_context(ManagementClient(switch.address))
+        bound = management.bind_udp(NATIVE_PORT, f"{star.middle_ip}:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}")
+        host, _, port = bound.rpartition(":")
+        mac = f"02:00:00:00:01:{NATIVE_PORT:02x}"
+        yield (
+            device,
+            tuple(
+                Seat(rank, NATIVE_PORT, mac, f"10.0.0.{rank + 1}", (host, int(port)), namespace.name)
+                for rank, namespace in enumerate(star.hosts)
+            ),
+        )
+
+
+def _join(
+    stack: ExitStack,
+    controller: Controller,
+    crew: Crew,
+    seats: Sequence[Seat],
+    name: str,
+    window: int,
+    tables: dict[str, tuple[int, ...]],
+    folder: Path,
+) -> None:
+    """Make the job of a crew and tell its workers."""
+    bound = crew.gather("bound")
+    endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(seats, bound, strict=True))
+    job = controller.create_job(
+        JobSpec(name, endpoints, window, table=tables.get("table"), table16=tables.get("table16"))
+    )
+    stack.callback(controller.delete_job, job)
+    path = folder / f"{name}.json"
+    write_membership(job, path, {seat.rank: seat.switch for seat in seats})
+    crew.send(str(path))
+
+
+def _at_rate(
+    rate: str | None, setting: Setting, plan: Plan, star: Star, crews: dict[str, Crew], console: Console
+) -> list[Finding]:
+    """Measure all subjects in turn at one rate, once to warm up."""
+    star.shape(rate)
+    truth = np.mean([vector_of(replace(plan, elements=plan.checked), rank) for rank in range(plan.workers)], axis=0)
+    findings = [Finding(subject, rate, star.rate_bits_per_s()) for subject in crews]
+    for number in range(setting.runs + 1):
+        for finding in findings:
+            before = star.counts()
+            crews[finding.subject].send(finding.subject)
+            done = crews[finding.subject].gather("done")
+            passed = [now.since(then) for now, then in zip(star.counts(), before, strict=True)]
+            _check(finding.subject, done, truth)
+            if number:
+                finding.add(done, passed)
+                console.print(f"{rate or 'unshaped':10} {finding.subject:15} {finding.seconds[-1]:.3f} s")
+    return findings
+
+
+def _check(subject: str, done: Sequence[tuple[Any, ...]], truth: np.ndarray[Any, Any]) -> None:
+    means = [message[1] for message in done]
+    if any(mean.tobytes() != means[0].tobytes() for mean in means):
+        raise WrongMean(f"{subject}: the ranks have different means")
+    nmse = float(np.sum((means[0] - truth) ** 2) / np.sum(truth**2))
+    if not nmse <= NMSE_MAX[subject]:
+        raise WrongMean(f"{subject}: a mean with an NMSE of {nmse:.3g}, beyond {NMSE_MAX[subject]}")

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts around one bridge, each in a network namespace of its own, on links of a given rate: for measurements.
+
+The middle has the bridge, an address on it, and whatever serves there through ordinary sockets. Offloads stay on: the
+kernel makes and takes all frames, and the queues count a train of segments as the frames that it stands for.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, NamedTuple
+
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.netns import Namespace
+
+MTU_BYTES: Final = 1500
+BURST_BYTES: Final = 128 << 10
+"""Of the token bucket: it must pass the largest train of segments that a kernel makes."""
+QUEUE_BYTES: Final = 2 << 20
+"""Of each end of a link."""
+_BRIDGE: Final = "br0"
+_OUTSIDE: Final = "eth0"
+_TC_TIMEOUT_S: Final = 20.0
+
+
+class LinkCounts(NamedTuple):
+    """Of one host's link, since it was shaped.
+
+    Wire bytes are those of whole frames, counted by the queues; interface bytes have one header for a train of them.
+    """
+
+    wire_bytes_up: int
+    """From the host."""
+    wire_bytes_down: int
+    interface_bytes_up: int
+    interface_bytes_down: int
+    dropped: int
+    """Frames that found a queue full."""
+
+    def since(self, earlier: LinkCounts) -> LinkCounts:
+        """Return the difference."""
+        return LinkCounts(*(now - then for now, then in zip(self, earlier, strict=True)))
+
+
+class Star:
+    """`hosts` namespaces and the middle; a context manager that removes all. Programs inside must have ended by then.
+
+    Host k has address 10.0.0.(k + 1), the middle `middle_ip`, all in one /24.
+
+    Raises:
+        TopologyError: not root, no iproute2, or a kernel without bridges; nothing is left behind.
+    """
+
+    middle_ip: Final = "10.0.0.254"
+
+    def __init__(self, hosts: int) -> None:
+        self.middle = Namespace()
+        self.hosts: list[Namespace] = []
+        try:
+            self.middle.ip("link", "add", "name", _BRIDGE, "type", "bridge")
+            self.middle.ip("link", "set", "dev", _BRIDGE, "mtu", str(MTU_BYTES), "up")
+            self.middle.ip("addr", "add", f"{self.middle_ip}/24", "dev", _BRIDGE)
+            for number in range(hosts):
+                self._add_host(number)
+        except BaseException:
+            self.close()
+            raise
+
+    def shape(self, rate: str | None) -> None:
+        """Give both directions of every link a rate in tc's words ("200mbit"); None: none. Counts start again."""
+        for namespace, interface in self._ends():
+            queue = (
+                ("bfifo", "limit", str(QUEUE_BYTES))
+                if rate is None
+                else ("tbf", "rate", rate, "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))
+            )
+            _tc(namespace, "qdisc", "replace", "dev", interface, "root", *queue)
+
+    def rate_bits_per_s(self) -> float | None:
+        """Return the rate that the kernel has understood, None without one."""
+        namespace, interface = next(iter(self._ends()))
+        options = _queue_of(namespace, interface)["options"]
+        return float(options["rate"]) * 8 if "rate" in options else None
+
+    def counts(self) -> list[LinkCounts]:
+        """Return what has passed each host's link."""
+        found = []
+        for number, host in enumerate(self.hosts):
+            up, down = _queue_of(host, _OUTSIDE), _queue_of(self.middle, _inside(number))
+            stats = json.loads(host.ip("-s", "-j", "link", "show", "dev", _OUTSIDE))[0]["stats64"]
+            found.append(
+                LinkCounts(
+                    int(up["bytes"]), int(down["bytes"]), int(stats["tx"]["bytes"]), int(stats["rx"]["bytes"]),
+                    int(up["drops"]) + int(down["drops"]),
+                )
+            )  # fmt: skip
+        return found
+
+    def close(self) -> None:
+        """Remove everything."""
+        for namespace in (*self.hosts, self.middle):
+            namespace.close()
+
+    def __enter__(self) -> Star:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take it down, whatever happened."""
+        self.close()
+
+    def _add_host(self, number: int) -> None:
+        host = Namespace()
+        self.hosts.append(host)
+        host.add_veth(_OUTSIDE, _inside(number), self.middle, mtu_bytes=MTU_BYTES, offloads=True)
+        self.middle.ip("link", "set", "dev", _inside(number), "master", _BRIDGE)
+        host.ip("addr", "add", f"10.0.0.{number + 1}/24", "dev", _OUTSIDE)
+
+    def _ends(self) -> Sequence[tuple[Namespace, str]]:
+        ends = [(host, _OUTSIDE) for host in self.hosts]
+        return ends + [(self.middle, _inside(number)) for number in range(len(self.hosts))]
+
+
+def _inside(number: int) -> str:
+    return f"s{number + 1}"
+
+
+def _queue_of(namespace: Namespace, interface: str) -> dict[str, Any]:
+    queues = json.loads(_tc(namespace, "-s", "-j", "qdisc", "show", "dev", interface, "root"))
+    found: dict[str, Any] = queues[0]
+    return found
+
+
+def _tc(namespace: Namespace, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ("tc", "-n", namespace.name, *arguments),
+            capture_output=True, text=True, timeout=_TC_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise TopologyError(f"the `tc` command cannot be run: {error}; install iproute2") from error
+    if done.returncode != 0:
+        raise TopologyError(f"`tc {' '.join(arguments)}` failed: {done.stderr.strip()}")
+    return done.stdout
