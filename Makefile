@@ -21,7 +21,7 @@ demo: setup-demo ## four workers sum vectors through the switch; result against 
 	@$(VENV)/bin/hopsum demo $(ARGS)
 
 test: setup-dev lint docs  ## lint, types, import rules, docs, all tests (bmv2 and p4c where installed)
-	@echo "==> tests (a few minutes)" && HOPSUM_SCALE=$(SCALE) $(PY) -m pytest $(ARGS)
+	@echo "==> tests (a few minutes)" && TEST_SCALE=$(SCALE) $(PY) -m pytest $(ARGS)
 
 lint: setup-dev  ## ruff, mypy strict, import rules
 	@echo "==> ruff"            && $(VENV)/bin/ruff check .

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled program on both back ends of the embedded engine, against the oracle: frames, counters, registers.
 
-HOPSUM_SCALE (make test SCALE=...) multiplies the number of schedules.
+TEST_SCALE (make test SCALE=...) multiplies the number of schedules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hopsum_switch.observe.coverage import Coverage
 from .bed import PROGRAM, TABLE, TABLE16, AnyEngine, Bed, broadcast
 from .traffic import Traffic
 
-SEEDS = range(8 * int(os.environ.get("HOPSUM_SCALE", "1")))
+SEEDS = range(8 * int(os.environ.get("TEST_SCALE", "1")))
 FRAMES = 700
 RANDOM = {Drop.NONE, Drop.SIMULATED}
 """Reasons that the oracle never gives: the loss simulator has tests of its own."""

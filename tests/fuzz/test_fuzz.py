@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutated frames by the batch through native code, and tests of the comparison itself; rig.py says what is compared.
 
-HOPSUM_SCALE (make test SCALE=...) multiplies the number of frames; `python -m tests.fuzz` shows progress.
+TEST_SCALE (make test SCALE=...) multiplies the number of frames; `python -m tests.fuzz` shows progress.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .rig import BATCH, Rig
 from .twin import UNREACHABLE, Twin
 from .verdicts import ANSWER, FLOOD, FORWARD, SLOT, verdicts
 
-FRAMES = 60_000 * int(os.environ.get("HOPSUM_SCALE", "1"))
+FRAMES = 60_000 * int(os.environ.get("TEST_SCALE", "1"))
 EVERY = FRAMES // BATCH // 4
 LOSSY_FRAMES = 1500
 MEMORY_GROWTH_KIB = 16 << 10

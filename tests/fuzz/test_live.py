@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Broken datagrams at a running switch: it takes them all in, accounts for each, keeps its memory, and sums as before.
 
-HOPSUM_SCALE (make test SCALE=...) multiplies the number of datagrams.
+TEST_SCALE (make test SCALE=...) multiplies the number of datagrams.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..memory import growth_kib
 from ..soak.rig import WORKERS, Bench, bench, make_soak, next_job
 from .live import Siege
 
-DATAGRAMS = 4000 * int(os.environ.get("HOPSUM_SCALE", "1"))
+DATAGRAMS = 4000 * int(os.environ.get("TEST_SCALE", "1"))
 MEMORY_GROWTH_KIB = 16 << 10
 SUMS = 4000
 SMALL_MTU = 576

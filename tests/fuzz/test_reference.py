@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutated frames through bmv2, where it is installed: what it sends and counts is what the oracle says.
 
-HOPSUM_SCALE (make test SCALE=...) multiplies the number of frames; `python -m tests.fuzz --bmv2 N` shows progress.
+TEST_SCALE (make test SCALE=...) multiplies the number of frames; `python -m tests.fuzz --bmv2 N` shows progress.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hopsum.wire import Drop
 from ..switch.programs import bmv2
 from .reference import compare, reference
 
-FRAMES = 1500 * int(os.environ.get("HOPSUM_SCALE", "1"))
+FRAMES = 1500 * int(os.environ.get("TEST_SCALE", "1"))
 
 pytestmark = pytest.mark.skipif(bmv2.unavailable() is not None, reason=str(bmv2.unavailable()))
 

@@ -17,7 +17,7 @@ class Whole(NamedTuple):
     states: int
     transitions: int
     large: bool = False
-    """Searched only with HOPSUM_SCALE above 1."""
+    """Searched only with TEST_SCALE above 1."""
 
 
 class Breach(NamedTuple):

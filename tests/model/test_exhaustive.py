@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every state within the bounds, with every rule: no violation, and as many states as an independent model has.
 
-HOPSUM_SCALE above 1 (make test SCALE=2) adds the large searches: 1.8 million states, some minutes.
+TEST_SCALE above 1 (make test SCALE=2) adds the large searches: 1.8 million states, some minutes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from .cases import WHOLE, Whole
 from .search import explore
 
-SCALE = int(os.environ.get("HOPSUM_SCALE", "1"))
+SCALE = int(os.environ.get("TEST_SCALE", "1"))
 CASES = [case for case in WHOLE if SCALE > 1 or not case.large]
 
 

@@ -18,7 +18,7 @@ from .search import Search, explore
 from .switch import MUTATIONS
 from .world import World
 
-SCALE = int(os.environ.get("HOPSUM_SCALE", "1"))
+SCALE = int(os.environ.get("TEST_SCALE", "1"))
 DEPTH_FACTOR = 2
 """How many times as many states a search with the rule visits as the one without it needed."""
 SEARCHES = [pytest.param(breach, id=f"{RULES[breach.rule].letter}-{breach.rule}-{breach.kind}") for breach in BREACHES]
@@ -44,7 +44,7 @@ def test_without_the_rule(breach: Breach) -> None:
 
 @pytest.mark.parametrize("breach", SEARCHES)
 def test_with_the_rule(breach: Breach) -> None:
-    """HOPSUM_SCALE visits so many times as many states; most of these searches end before."""
+    """TEST_SCALE visits so many times as many states; most of these searches end before."""
     enough = explore(breach.config).states * DEPTH_FACTOR * SCALE
     found = explore(breach.mended, max(enough, 1000))
     assert found.violation is None, f"{found.violation}: {found.trace}"

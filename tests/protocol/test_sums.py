@@ -2,7 +2,7 @@
 """The oracle against a naive sum over the history (witness.py): loss, duplication, reordering, delay; epochs that
 follow each other on the same registers; crashes; quorum n, n - 1, FLUSH. And a mutant of the oracle is always caught.
 
-HOPSUM_SCALE (make test SCALE=...) multiplies the number of histories.
+TEST_SCALE (make test SCALE=...) multiplies the number of histories.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .network import scenario
 from .witness import Reply as Sent
 from .witness import Witness, codes_of
 
-SCALE = int(os.environ.get("HOPSUM_SCALE", "1"))
+SCALE = int(os.environ.get("TEST_SCALE", "1"))
 SEEDS = range(6 * SCALE)
 EPOCHS = 4
 MODES = {

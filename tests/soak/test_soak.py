@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A short soak: 5 % loss each way over UDP sockets against the switch process, every result compared on every worker.
 
-HOPSUM_SCALE (make test SCALE=...) multiplies its length; `python -m tests.soak` shows progress.
+TEST_SCALE (make test SCALE=...) multiplies its length; `python -m tests.soak` shows progress.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .ledger import close
 from .payloads import PATTERNS, Payloads
 from .rig import SLOTS, WORKERS, bench, make_soak
 
-UPDATES = 20_000 * int(os.environ.get("HOPSUM_SCALE", "1"))
+UPDATES = 20_000 * int(os.environ.get("TEST_SCALE", "1"))
 LOSS = 0.05
 
 

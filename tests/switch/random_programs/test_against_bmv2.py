@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random programs: bmv2 against the interpreter; what comes out must be the same.
 
-Registers cannot be read from bmv2: programs read them into their packets. HOPSUM_SCALE multiplies the programs.
+Registers cannot be read from bmv2: programs read them into their packets. TEST_SCALE multiplies the programs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .recordings import load, recordings
 pytestmark = pytest.mark.skipif(bmv2.unavailable() is not None, reason=str(bmv2.unavailable()))
 
 FIRST_SEED = 1000
-PROGRAMS = 24 * int(os.environ.get("HOPSUM_SCALE", "1"))
+PROGRAMS = 24 * int(os.environ.get("TEST_SCALE", "1"))
 FRAMES = 60
 
 

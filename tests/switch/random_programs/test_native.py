@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random programs: machine code against the interpreter, one frame at a time and in batches, with all state.
 
-HOPSUM_SCALE (make test SCALE=...) multiplies the number of programs.
+TEST_SCALE (make test SCALE=...) multiplies the number of programs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..native.agreement import Pair
 from .cases import random_case
 from .summary import Summary
 
-PROGRAMS = 12 * int(os.environ.get("HOPSUM_SCALE", "1"))
+PROGRAMS = 12 * int(os.environ.get("TEST_SCALE", "1"))
 FRAMES = 300
 
 # Some parts of a random program cannot be met: a branch that nothing leads to, a table that matches everything.
