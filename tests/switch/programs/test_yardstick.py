@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other people's programs: each is compiled, loaded and run on arbitrary frames, or refused by name.
 
-HOPSUM_P4_SAMPLES names folders with .p4 files, separated by colons; what p4c does not compile for v1model is
+TEST_P4_SAMPLES names folders with .p4 files, separated by colons; what p4c does not compile for v1model is
 left out. With HOPSUM_P4_NATIVE set, machine code is made of each too, which takes seconds a program. The result is
 printed (`pytest -s`), and goes to the file that HOPSUM_P4_REPORT names.
 """
@@ -30,7 +30,7 @@ from hopsum_switch.program import load_program
 
 COMPILER = "p4c-bm2-ss"
 FRAMES = 5
-FOLDERS = [Path(name) for name in os.environ.get("HOPSUM_P4_SAMPLES", "").split(":") if name]
+FOLDERS = [Path(name) for name in os.environ.get("TEST_P4_SAMPLES", "").split(":") if name]
 
 
 def compile_one(source: Path, folder: Path) -> Path | None:
@@ -92,7 +92,7 @@ def judge(program: Path) -> tuple[str, str, str]:
     return interpreted, native, served
 
 
-@pytest.mark.skipif(not FOLDERS, reason="HOPSUM_P4_SAMPLES names no folders with P4 programs")
+@pytest.mark.skipif(not FOLDERS, reason="TEST_P4_SAMPLES names no folders with P4 programs")
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"{COMPILER} is not on PATH")
 def test_every_program_runs_or_is_refused_by_name(tmp_path: Path) -> None:
     sources = [source for folder in FOLDERS for source in sorted(folder.rglob("*.p4"))]
