@@ -3,7 +3,7 @@
 
 TEST_P4_SAMPLES names folders with .p4 files, separated by colons; what p4c does not compile for v1model is
 left out. With HOPSUM_P4_NATIVE set, machine code is made of each too, which takes seconds a program. The result is
-printed (`pytest -s`), and goes to the file that HOPSUM_P4_REPORT names.
+printed (`pytest -s`), and goes to the file that TEST_P4_REPORT names.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_every_program_runs_or_is_refused_by_name(tmp_path: Path) -> None:
         lines.append(f"{what}: {dict(Counter(found[position] for found in verdicts.values()).most_common())}")
     report = "\n".join(lines)
     print(report)
-    if "HOPSUM_P4_REPORT" in os.environ:
-        Path(os.environ["HOPSUM_P4_REPORT"]).write_text(report + "\n")
+    if "TEST_P4_REPORT" in os.environ:
+        Path(os.environ["TEST_P4_REPORT"]).write_text(report + "\n")
     assert verdicts, f"none of {len(sources)} files is a v1model program that compiles"
     assert not [line for line in lines if "fails to" in line]
