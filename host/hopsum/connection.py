@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`connect`: from a URL to what sums.
 
-    file:///PATH/membership.json                          a switch, by the file that the controller wrote
-    udp://HOST:PORT/JOB?membership=PATH                   the same, and the file must be that switch's and that job's
-    memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
-    collective://gloo, collective://nccl                  torch.distributed; needs no switch
+file:///PATH/membership.json                          a switch, by the file that the controller wrote
+udp://HOST:PORT/JOB?membership=PATH                   the same, and the file must be that switch's and that job's
+memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
+collective://gloo, collective://nccl                  torch.distributed; needs no switch
 """
 
 from __future__ import annotations
@@ -104,14 +104,40 @@ def facts_of(config: Config) -> str:
     return f"codec {config.codec}({options}), seed {config.seed}"
 
 
+def membership_at(target: str) -> JobMembership:
+    """Read the membership file that a path or a URL (file://, udp://) names, without waiting for it.
+
+    Raises:
+        ConfigError: a URL of another kind, or malformed.
+        MembershipError: no file, a malformed one, or not of the switch and job that the URL names.
+    """
+    if "://" not in target:
+        return read_membership(target)
+    config = Config(url=target, membership_wait_s=0)
+    parts = _split(config)
+    if parts.scheme not in _MEMBERSHIPS:
+        raise UrlError(
+            f"URL {target!r}: {parts.scheme}:// has no membership file; {nearest(parts.scheme, _MEMBERSHIPS)}"
+        )
+    return _MEMBERSHIPS[parts.scheme](config, parts)
+
+
 def _open_file(config: Config, parts: SplitResult, group: Any) -> Aggregation:
-    _query(config, parts, {})
-    if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
-        raise UrlError(f"URL {config.url!r}: a path on this machine has three slashes, file:///PATH/membership.json")
-    return _open_agent(config, _membership(config, unquote(parts.path)))
+    return _open_agent(config, _file_membership(config, parts))
 
 
 def _open_udp(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+    return _open_agent(config, _udp_membership(config, parts))
+
+
+def _file_membership(config: Config, parts: SplitResult) -> JobMembership:
+    _query(config, parts, {})
+    if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
+        raise UrlError(f"URL {config.url!r}: a path on this machine has three slashes, file:///PATH/membership.json")
+    return _membership(config, unquote(parts.path))
+
+
+def _udp_membership(config: Config, parts: SplitResult) -> JobMembership:
     query = _query(config, parts, {"membership": str})
     if "membership" not in query:
         raise UrlError(
@@ -120,7 +146,7 @@ def _open_udp(config: Config, parts: SplitResult, group: Any) -> Aggregation:
         )
     membership = _membership(config, query["membership"])
     _require_same(config, parts, membership)
-    return _open_agent(config, membership)
+    return membership
 
 
 def _membership(config: Config, path: str) -> JobMembership:
@@ -194,6 +220,10 @@ def _open_collective(config: Config, parts: SplitResult, group: Any) -> Aggregat
     return opened
 
 
+_MEMBERSHIPS: Final[dict[str, Callable[[Config, SplitResult], JobMembership]]] = {
+    "file": _file_membership,
+    "udp": _udp_membership,
+}
 _OPENERS: Final[dict[str, Callable[[Config, SplitResult, Any], Aggregation]]] = {
     "udp": _open_udp,
     "file": _open_file,
