@@ -108,7 +108,7 @@ def facts_of(config: Config) -> str:
 
 
 def membership_at(target: str) -> JobMembership:
-    """Read the membership file that a path or a URL (file://, udp://) names, without waiting for it.
+    """Read the membership file that a path or a URL (file://, udp://, raw://) names, without waiting for it.
 
     Raises:
         ConfigError: a URL of another kind, or malformed.

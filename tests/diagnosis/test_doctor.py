@@ -154,6 +154,7 @@ def test_urls(make: Callable[..., Job]) -> None:
     host, port = job.switch.address
     assert examine(f"udp://{host}:{port}/digits?membership={job.path}", 0, patience=BRIEF).good
     assert examine(job.path.as_uri(), 0, patience=BRIEF).good
+    assert examine(f"raw://eth0/digits?membership={job.path}", 0, patience=BRIEF).good
     for url, message in (
         (f"udp://{host}:1/digits?membership={job.path}", "names another switch"),
         ("memory://rack?workers=2", "memory:// has no membership file"),

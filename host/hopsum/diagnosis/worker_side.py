@@ -80,7 +80,7 @@ def examine(
     """Make all checks of one worker, on the host where it runs or is to run.
 
     Args:
-        target: a membership file, or a URL that names one (file://, udp://).
+        target: a membership file, or a URL that names one (file://, udp://, raw://).
         rank: which worker; the one whose address is on this host if left out.
         observer: who asks the switch instead of the worker itself.
         patience: how long is waited.
