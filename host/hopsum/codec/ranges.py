@@ -33,7 +33,7 @@ class SharedRanges:
     @property
     def skipped(self) -> bool:
         """Whether some rank announced a block that is not finite: then no rank sends anything."""
-        return bool(np.isinf(self.values).any())
+        return bool(self.values.max(initial=0) == np.inf)
 
 
 def require_ranges(ranges: NDArray[Any], blocks: int, what: str) -> None:
@@ -44,8 +44,8 @@ def require_ranges(ranges: NDArray[Any], blocks: int, what: str) -> None:
 
 def require_finite(own: NDArray[np.uint32]) -> None:
     """Raise CodecError for own ranges with a block that is not finite."""
-    bad = np.flatnonzero(own >= INFINITE)
-    if bad.size:
+    if own.max(initial=0) >= INFINITE:
+        bad = np.flatnonzero(own >= INFINITE)
         raise CodecError(f"{bad.size} blocks to encode are not finite, the first is block {int(bad[0])}")
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import Kernels
-from hopsum.codec.backends.threads import ThreadedKernels
 from hopsum.codec.base import CodecError, Context, OnNonfinite, Tensors, require_workers
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.lossless.index import require_kind
@@ -64,8 +63,7 @@ class Lossless:
         kernels = kernels or load_kernels("auto")
         self.workers = workers
         self.backend = kernels.name
-        threads = kernels.threads if isinstance(kernels, ThreadedKernels) else 1
-        work = Work(_sketch_kernels(kernels.name), threads)
+        work = Work(_sketch_kernels(kernels.name), kernels.threads)
         self._options = Options(workers, work, Sizing(gamma, block_elements, attempts), index, repeats)
 
     def start(
