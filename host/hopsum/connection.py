@@ -61,6 +61,8 @@ def open_config(config: Config, group: Any = None) -> Aggregation:
     parts = _split(config)
     if group is not None and parts.scheme != "collective":
         raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
+    if config.on_lost == "zero" and parts.scheme not in _SWITCHED:
+        raise ConfigError(f'on_lost="zero" with URL {config.url!r}: only a switch loses sums; leave it out')
     opened = _OPENERS[parts.scheme](config, parts, group)
     _settings[opened] = config
     return opened
@@ -152,7 +154,7 @@ def _open_agent(config: Config, membership: JobMembership) -> Aggregation:
     rank = membership.worker(_rank(config, len(membership.workers))).rank  # before a table is solved
     codec = codec_of(config, len(membership.workers))
     timing = Timing(retransmit_s=config.retransmit_s, deadline_s=config.deadline_s)
-    return Agent(membership, rank, codec=codec, timing=timing, seed=config.seed)
+    return Agent(membership, rank, codec=codec, timing=timing, seed=config.seed, on_lost=config.on_lost)
 
 
 def _open_memory(config: Config, parts: SplitResult, group: Any) -> Aggregation:
@@ -200,6 +202,9 @@ _OPENERS: Final[dict[str, Callable[[Config, SplitResult, Any], Aggregation]]] = 
     "memory": _open_memory,
     "collective": _open_collective,
 }
+
+
+_SWITCHED: Final = ("udp", "file")
 
 
 def _examples() -> str:
