@@ -47,6 +47,8 @@ WAIT_S = 90.0
 
 Given = Callable[[int, int], NDArray[np.float32]]
 """The vector of (all-reduce, rank)."""
+Residuals = list[NDArray[np.float32]]
+"""By rank, after an all-reduce."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ class Team:
         self.membership = self._membership()
         self.feedback = [ErrorFeedback(self.elements) for _ in range(WORKERS)]
         self.books = Books(self.codecs[0], self.elements)
+        self._order = random.Random(setting.seed)  # so that it is not always the same rank that is the last
         self.stack.callback(self.close)
         for rank, link in links.items():
             self.absences.append(Absence(link))
@@ -153,7 +156,9 @@ class Team:
                 Agent(self.membership, rank, codec=self.codecs[rank], timing=setting.timing, link=wrapped, seed=1)
             )
 
-    def run(self, given: Given, steps: int = 1, late: int | None = None) -> None:
+    def run(
+        self, given: Given, steps: int = 1, late: int | None = None, watch: Callable[[Residuals], None] = lambda _: None
+    ) -> None:
         """Sum `steps` vectors. One that is late begins when the others have them, without what it was sent."""
         first = self.books.allreduces
         entries: dict[int, list[Entry]] = {}
@@ -165,14 +170,16 @@ class Team:
                     entries.setdefault(rank, []).append(entry)
         for done in zip(*(entries[rank] for rank in range(WORKERS)), strict=True):
             self.books.record(done)
+            watch([entry.after for entry in done])
 
     def _step(self, given: Given, step: int, ranks: list[int]) -> list[Entry]:
         vectors = [given(step, rank) for rank in ranks]
         before = [self.feedback[rank].residual.copy() for rank in ranks]
-        futures = [
-            self.agents[rank].submit(x, feedback=self.feedback[rank]) for rank, x in zip(ranks, vectors, strict=True)
-        ]
-        outcomes = [_outcome(future) for future in futures]
+        futures = {
+            rank: self.agents[rank].submit(vectors[ranks.index(rank)], feedback=self.feedback[rank])
+            for rank in self._order.sample(ranks, len(ranks))
+        }
+        outcomes = [_outcome(futures[rank]) for rank in ranks]
         after = [self.feedback[rank].residual.copy() for rank in ranks]
         self.unproved = max([self.unproved, *(_kept(self.agents[rank]) for rank in ranks)])
         return [Entry(*each) for each in zip(vectors, before, after, outcomes, strict=True)]
