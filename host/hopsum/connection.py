@@ -64,6 +64,8 @@ def open_config(config: Config, group: Any = None) -> Aggregation:
     parts = _split(config)
     if group is not None and parts.scheme != "collective":
         raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
+    if config.on_lost == "zero" and parts.scheme not in _MEMBERSHIPS:
+        raise ConfigError(f'on_lost="zero" with URL {config.url!r}: only a switch loses sums; leave it out')
     opened = _OPENERS[parts.scheme](config, parts, group)
     _settings[opened] = config
     return opened
@@ -212,7 +214,15 @@ def _open_agent(
     timing = Timing(retransmit_s=config.retransmit_s, deadline_s=config.deadline_s)
     link = None if make_link is None else make_link(seat)
     try:
-        return Agent(membership, seat.rank, codec=codec, timing=timing, seed=config.seed, link=link)
+        return Agent(
+            membership,
+            seat.rank,
+            codec=codec,
+            timing=timing,
+            seed=config.seed,
+            link=link,
+            on_lost=config.on_lost,
+        )
     except BaseException:
         if link is not None:
             link.close()

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hopsum.agent import Agent, AllReduceResult
 from hopsum.codec import AgreedError, Codec, ErrorFeedback, job_tables
+from hopsum.codec.base import OnLost
 from hopsum.membership import JobMembership, parse_membership
 from hopsum.protocol.worker import Timing, Worker, WorkerStatistics
 from hopsum.transport.link import Link, UdpLink
@@ -116,6 +117,9 @@ class Setting(NamedTuple):
     min_quorum: int = 1
     timing: Timing = BRISK
     peers: bool = True
+    on_lost: OnLost = "fail"
+    switch_loss: float = 0.0
+    """Each way at the switch's ports, by the program's own simulator. The links are then plain ones."""
     wrap: Callable[[int, Link], Link] = lambda rank, link: link
     """Puts another link around a rank's, inside of the lossy one."""
 
@@ -147,14 +151,26 @@ class Team:
         self.books = Books(self.codecs[0], self.elements)
         self._order = random.Random(setting.seed)  # so that it is not always the same rank that is the last
         self.stack.callback(self.close)
+        if setting.switch_loss:
+            self.stack.callback(self.bench.controller.clear_losses)
+            for port in range(1, WORKERS + 1):
+                self.bench.controller.set_loss(port, setting.switch_loss, setting.switch_loss)
         for rank, link in links.items():
             self.absences.append(Absence(link))
-            wrapped = setting.wrap(rank, self.absences[rank])
-            if setting.mishaps != Mishaps():
-                wrapped = LossyLink(wrapped, setting.mishaps, random.Random(f"{setting.seed} {rank}"))
-            self.agents.append(
-                Agent(self.membership, rank, codec=self.codecs[rank], timing=setting.timing, link=wrapped, seed=1)
-            )
+            self.agents.append(self._agent(rank, link if setting.switch_loss else self._wrapped(rank)))
+
+    def _wrapped(self, rank: int) -> Link:
+        setting = self.setting
+        link = setting.wrap(rank, self.absences[rank])
+        if setting.mishaps == Mishaps():
+            return link
+        return LossyLink(link, setting.mishaps, random.Random(f"{setting.seed} {rank}"))
+
+    def _agent(self, rank: int, link: Link) -> Agent:
+        setting, codec = self.setting, self.codecs[rank]
+        return Agent(
+            self.membership, rank, codec=codec, timing=setting.timing, link=link, seed=1, on_lost=setting.on_lost
+        )
 
     def run(
         self, given: Given, steps: int = 1, late: int | None = None, watch: Callable[[Residuals], None] = lambda _: None

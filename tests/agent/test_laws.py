@@ -77,6 +77,20 @@ def test_the_laws_hold(bench: Bench, codec: str, loss: float, quorum: int) -> No
     assert own_things() == before, "threads and files of closed agents are gone"
 
 
+@pytest.mark.parametrize("loss", [0.05, 0.2])
+@pytest.mark.parametrize("codec", ["thc", "fixed"])
+def test_the_laws_hold_on_plain_links(bench: Bench, stack: ExitStack, codec: str, loss: float) -> None:
+    """Datagrams move by the batch, and are lost in the switch, each way."""
+    setting = Setting(quorum=WORKERS - 1, switch_loss=loss, slots=8)
+    team = Team(stack, bench, [codec_named(codec)] * WORKERS, ELEMENTS[codec], setting)
+    for late in (None, 1, None, 2):
+        team.run(drawn(codec), 2, late=late)
+    check(team)
+    assert team.books.missed > 0
+    lost = bench.controller.loss_counters()
+    assert all(lost[port].ingress + lost[port].egress for port in range(1, WORKERS + 1)), lost
+
+
 @pytest.mark.parametrize("codec", ["thc", "fixed"])
 def test_the_laws_hold_where_sums_are_flushed(bench: Bench, stack: ExitStack, codec: str) -> None:
     """Quorum of all: a worker stalls for two all-reduces, which the others close by FLUSH."""

@@ -35,8 +35,9 @@ from hopsum.agent.engine import CLOSE, Engine
 from hopsum.agent.order import Task
 from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult, Span, Traffic
 from hopsum.codec import Codec, CodecError, Context, ErrorFeedback, job_tables, make_codec
-from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, require_vector
-from hopsum.membership import JobMembership, read_membership
+from hopsum.codec.base import OnLost, OnNonfinite, Tensors, require_on_lost, require_on_nonfinite, require_vector
+from hopsum.codec.range_codec import RangeCodec
+from hopsum.membership import JobMembership, MembershipError, read_membership
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link, UdpLink
@@ -66,10 +67,15 @@ class Agent:
         overlap: the codec works on one vector while the network has another; else strictly one after the other. The
             same on all ranks.
         trace: called with every span of time, in the agent's thread (`hopsum.agent.timeline` draws them).
+        on_lost: what becomes of a sum that the switch no longer has, in a job without side channels. "fail" ends the
+            epoch with RoundLost. "zero" does as published systems do, for comparison with them: the mean is 0 there,
+            contributors are 0, and what this rank sent counts as delivered. Replicas differ after it, and gradients
+            are lost. See `hopsum.codec.range_codec` for ranges.
 
     Raises:
-        MembershipError: no membership file, a malformed one, or no such rank.
-        CodecError: the codec is not for this job: other number of workers, or another lookup table.
+        MembershipError: no membership file, a malformed one, or no such rank; or side channels and on_lost="zero".
+        CodecError: the codec is not for this job: other number of workers, or another lookup table; or it needs all
+            results and on_lost="zero".
         OSError: the socket cannot be opened at this rank's address, or not as `gso` says; or its side channel cannot.
     """
 
@@ -85,6 +91,7 @@ class Agent:
         gso: Gso = "auto",
         overlap: bool = True,
         trace: Callable[[Span], None] | None = None,
+        on_lost: OnLost = "fail",
     ) -> None:
         if not isinstance(membership, JobMembership):
             membership = read_membership(membership, wait_s=MEMBERSHIP_WAIT_S)
@@ -92,8 +99,9 @@ class Agent:
         self.membership = membership
         self.rank = rank
         self.codec = _codec_for(membership, codec)
+        _require_may_lose(membership, self.codec, on_lost)
         timing = timing or TIMING
-        self._transport = _transport_for(membership, rank, timing, link, gso)
+        self._transport = _transport_for(membership, rank, timing, link, gso, on_lost)
         self._lock = threading.Lock()
         self._closed = False
         self._failed = False
@@ -222,7 +230,7 @@ class Agent:
 
 
 def _transport_for(
-    membership: JobMembership, rank: int, timing: Timing, link: Link | None, gso: Gso
+    membership: JobMembership, rank: int, timing: Timing, link: Link | None, gso: Gso, on_lost: OnLost
 ) -> UdpTransport:
     """Open the worker's transport: one that repairs from peers where the job says how to reach them all."""
     seat, sides = membership.worker(rank), membership.side_channels
@@ -232,7 +240,15 @@ def _transport_for(
     workers = len(membership.workers)
     if sides is None:
         return UdpTransport(
-            local, switch, epoch=membership.epoch, rank=rank, workers=workers, slots=slots, timing=timing, link=link
+            local,
+            switch,
+            epoch=membership.epoch,
+            rank=rank,
+            workers=workers,
+            slots=slots,
+            timing=timing,
+            link=link,
+            on_lost=on_lost,
         )
     try:
         channel = SideChannel(rank, membership.epoch, sides[rank])
@@ -252,6 +268,23 @@ def _transport_for(
         link=link,
         policy=REPAIR,
     )
+
+
+def _require_may_lose(membership: JobMembership, codec: Codec, on_lost: OnLost) -> None:
+    """Refuse on_lost="zero" where it would do worse than zeros. Raises CodecError, MembershipError."""
+    require_on_lost(on_lost)
+    if on_lost == "fail":
+        return
+    if membership.side_channels is not None:
+        raise MembershipError(
+            f'on_lost="zero" in job {membership.job!r}, whose workers have side channels: these get lost sums from '
+            "their peers, and peers would be served zeros. Leave on_lost out, or write a membership without side ports"
+        )
+    if not isinstance(codec, RangeCodec):
+        raise CodecError(
+            f'on_lost="zero" with codec {codec.name}, which needs every result: with one lost its chunks are no longer '
+            "those of the other ranks. Take thc, uhc or fixed, or leave on_lost out"
+        )
 
 
 def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:

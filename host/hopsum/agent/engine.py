@@ -191,7 +191,8 @@ class Engine:
         task.arrived, task.waiting = None, False
         start = time.perf_counter()
         try:
-            reduction.take(arrived.done.results, arrived.done.contributors)
+            done = arrived.done
+            reduction.take(done.results, done.contributors, *([done.lost] if done.lost.size else []))
         except AgreedError as error:
             self._count(task, arrived.traffic, skipped=True)
             self._end(task, error, give_back=False)

@@ -81,7 +81,8 @@ class AllReduceResult:
     mean: NDArray[np.float32]
     """float32[elements], the caller's; all NaN if skipped."""
     contributors: NDArray[np.uint64]
-    """[chunks of the codec's last exchange], bitmap of the workers in each chunk's sum. Empty if skipped."""
+    """[chunks of the codec's last exchange], bitmap of the workers in each chunk's sum. Empty if skipped; 0 where this
+    rank lost the sum, with on_lost="zero" only."""
     skipped: bool
     """Some rank's vector was not finite: no rank has a mean, error feedback is as it was before."""
     traffic: Traffic

@@ -33,6 +33,9 @@ Tensors = Sequence[tuple[str, int]]
 OnNonfinite = Literal["error", "skip"]
 """What becomes of a vector with NaN or infinity on some rank: an error, or no mean; on all ranks alike."""
 ON_NONFINITE: Final = ("error", "skip")
+OnLost = Literal["fail", "zero"]
+"""What becomes of a sum that the switch no longer has, where no peer can be asked: see `hopsum.agent.Agent`."""
+ON_LOST: Final = ("fail", "zero")
 
 
 class CodecError(HopsumError):
@@ -98,16 +101,25 @@ class Reduction(Protocol):
     contributors: NDArray[np.uint64]
     """[chunks of the last exchange], bitmap of the workers in the mean; empty before, and if it was skipped."""
 
-    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def take(
+        self,
+        results: NDArray[np.uint8],
+        contributors: NDArray[np.uint64],
+        lost: NDArray[np.bool_] | None = None,
+    ) -> None:
         """Take the RESULT payloads of the current exchange, uint8[chunks, down_bytes(op)], and go on.
 
         Args:
             results: the same on all ranks.
             contributors: [chunks], bitmap of the workers in each sum.
+            lost: bool[chunks], where zeros stand for a result that is not to be had, on this rank alone: their part of
+                the mean is 0, and what this rank sent of them counts as delivered, as published systems do it. They
+                leave the ranks with different means. None: all results are there.
 
         Raises:
             AgreedError: there is no mean, on all ranks alike; the reduction is over and the feedback free.
-            CodecError: nothing to take, or results of another shape; nothing was changed.
+            CodecError: nothing to take, results of another shape, or some are lost and the codec needs them all;
+                nothing was changed.
         """
 
     def abandon(self) -> None:
@@ -211,8 +223,13 @@ def padded_rows(x: NDArray[np.float32], columns: int) -> list[NDArray[np.float32
     return parts
 
 
-def contributor_counts(contributors: NDArray[np.uint64], workers: int) -> NDArray[np.int32]:
+def contributor_counts(
+    contributors: NDArray[np.uint64], workers: int, lost: NDArray[np.bool_] | None = None
+) -> NDArray[np.int32]:
     """Return the number of workers in each sum, int32[chunks].
+
+    Args:
+        lost: bool[chunks], where there is no sum; only there may nobody be in it.
 
     Raises:
         CodecError: a sum of nobody, or of a worker that the job does not have.
@@ -222,11 +239,18 @@ def contributor_counts(contributors: NDArray[np.uint64], workers: int) -> NDArra
     for worker in range(workers):
         counts += (bitmaps >> np.uint64(worker) & np.uint64(1)).astype(np.int32)
     beyond = bitmaps >> np.uint64(workers - 1) > 1
-    bad = np.flatnonzero((counts == 0) | beyond)
+    empty = counts == 0 if lost is None else (counts == 0) & ~lost
+    bad = np.flatnonzero(empty | beyond)
     if bad.size:
         chunk = int(bad[0])
         raise CodecError(f"chunk {chunk}: contributors {int(bitmaps[chunk]):#x} of a job of {workers} workers")
     return counts
+
+
+def require_on_lost(on_lost: str) -> None:
+    """Raise CodecError for a word that is no OnLost."""
+    if on_lost not in ON_LOST:
+        raise CodecError(f"on_lost={on_lost!r}: one of {', '.join(ON_LOST)}")
 
 
 def includes(contributors: NDArray[np.uint64], rank: int) -> NDArray[np.bool_]:

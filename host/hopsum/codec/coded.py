@@ -143,12 +143,13 @@ class Coded(RangeCodec):
         shared: SharedRanges,
         elements: int,
         context: Context,
+        lost: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:
         """Return the mean; see `RangeCodec`."""
         blocks = blocks_of(elements, self.block_elements)
         require_rows(results, blocks, SHAPES[self.op].down_bytes, f"results of {elements} elements")
         require_ranges(contributors, blocks, "contributors instead of")
-        counts = contributor_counts(contributors, self.workers)
+        counts = contributor_counts(contributors, self.workers, lost)
         peaks = np.empty(blocks, np.int32)
         factors = self._factors(self._shared_ranges(shared, blocks), counts)
 
@@ -272,10 +273,11 @@ class Coded(RangeCodec):
         return (unit / used).astype(np.float32), shifts
 
     def _factors(self, shared: NDArray[np.float64], counts: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Return what rotated-back integers are multiplied with; 0 where the shared range is zero."""
+        """Return what rotated-back integers are multiplied with; 0 where the shared range is zero, or nobody is in."""
         size = math.sqrt(self.block_elements) if self._form.rotated else 1.0
         unit = self.bound / (size * self.granularity)
-        return (np.where(shared < TINY, 0.0, shared) * unit / counts).astype(np.float32)
+        used = np.where((shared < TINY) | (counts == 0), 0.0, shared)
+        return (used * unit / np.maximum(counts, 1)).astype(np.float32)
 
 
 def require_lane_bits(lane_bits: int) -> None:

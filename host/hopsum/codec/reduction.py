@@ -73,7 +73,12 @@ class VectorReduction(ABC):
             raise
 
     @abstractmethod
-    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def take(
+        self,
+        results: NDArray[np.uint8],
+        contributors: NDArray[np.uint64],
+        lost: NDArray[np.bool_] | None = None,
+    ) -> None:
         """Take the results of the current exchange; see `Reduction`."""
 
     @abstractmethod

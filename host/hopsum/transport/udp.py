@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,7 @@ class UdpTransport:
         switch: (IPv4 address, port) of the service; messages name the switch by it.
         epoch, rank, workers, slots: this worker's part in the job, see `Membership`.
         link: instead of a UDP socket of its own; closed with the transport.
+        on_lost: see `Worker`.
 
     Raises:
         OSError: the socket cannot be opened at `local`.
@@ -53,9 +54,10 @@ class UdpTransport:
         slots: int,
         timing: Timing | None = None,
         link: Link | None = None,
+        on_lost: Literal["fail", "zero"] = "fail",
     ) -> None:
         label = f"switch {switch[0]}:{switch[1]}"
-        self.worker = Worker(Membership(epoch, rank, workers, slots, label), timing)
+        self.worker = Worker(Membership(epoch, rank, workers, slots, label), timing, on_lost=on_lost)
         self._link = link or UdpLink(local, switch)
 
     @property
