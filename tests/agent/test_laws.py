@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hopsum.codec import Codec, make_codec
 from hopsum.transport.lossy import Mishaps
 
-from .mutants import DividesByAll, DropsExcluded, KeepsAll, Reencodes, SettlesOnStale, make_thc
+from .mutants import DividesByAll, DropsExcluded, KeepsAll, Reencodes, SettlesOnStale, Sound
 from .team import BRISK, WORKERS, Bench, Given, Setting, Team, own_things
 
 ELEMENTS = {"thc": 4000, "uhc": 4000, "fixed": 2000, "lossless": 4000}
@@ -124,7 +124,7 @@ def test_one_that_settles_on_stale_is_found(bench: Bench, stack: ExitStack) -> N
     setting = Setting(quorum=WORKERS - 1)
     mutant = SettlesOnStale(WORKERS, setting.slots)
     wrapped = setting._replace(wrap=lambda rank, link: mutant.listen(link) if rank == 2 else link)
-    team = Team(stack, bench, [make_thc(WORKERS), make_thc(WORKERS), mutant], 4000, wrapped)
+    team = Team(stack, bench, [Sound(WORKERS), Sound(WORKERS), mutant], 4000, wrapped)
     team.run(drawn("thc"), 1)
     team.run(drawn("thc"), 2, late=2)
     assert mutant.settled > 0
@@ -134,7 +134,7 @@ def test_one_that_settles_on_stale_is_found(bench: Bench, stack: ExitStack) -> N
 
 
 def test_one_that_divides_by_all_is_found(bench: Bench, stack: ExitStack) -> None:
-    codecs = [make_thc(WORKERS), make_thc(WORKERS), DividesByAll(WORKERS)]
+    codecs = [Sound(WORKERS), Sound(WORKERS), DividesByAll(WORKERS)]
     team = Team(stack, bench, codecs, 4000, Setting(quorum=WORKERS - 1))
     team.run(drawn("thc"), 2)
     assert broken(team, "replicas: all-reduce 0 of ranks [2]")
@@ -150,7 +150,7 @@ def test_dividing_by_all_on_all_ranks_is_found(bench: Bench, stack: ExitStack) -
 
 @pytest.mark.parametrize("mutant", [DropsExcluded, KeepsAll])
 def test_one_that_drops_or_doubles_is_found(bench: Bench, stack: ExitStack, mutant: type[DropsExcluded]) -> None:
-    codecs = [make_thc(WORKERS), mutant(WORKERS), make_thc(WORKERS)]
+    codecs = [Sound(WORKERS), mutant(WORKERS), Sound(WORKERS)]
     team = Team(stack, bench, codecs, 4000, Setting(quorum=WORKERS - 1))
     team.run(drawn("thc"), 1, late=1 if mutant is DropsExcluded else None)
     team.run(drawn("thc"), 1, late=0)
@@ -164,7 +164,7 @@ def test_one_that_encodes_anew_is_found(bench: Bench, stack: ExitStack, honest: 
     """The first transmission of every chunk of rank 1 is lost. Of an honest one nothing is found."""
     mutant = Reencodes(WORKERS)
     setting = Setting(wrap=lambda rank, link: mutant.lose_first(link, honest=honest) if rank == 1 else link)
-    team = Team(stack, bench, [make_thc(WORKERS), mutant, make_thc(WORKERS)], 4000, setting)
+    team = Team(stack, bench, [Sound(WORKERS), mutant, Sound(WORKERS)], 4000, setting)
     team.run(drawn("thc"), 2)
     assert broken(team, "conservation in all-reduce 0") is not honest
     assert broken(team, "conservation over all") is not honest

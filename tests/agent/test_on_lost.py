@@ -148,11 +148,11 @@ def test_it_is_refused_where_it_makes_no_sense(bench: Bench, stack: ExitStack, t
     team = Team(stack, bench, [codec_named("fixed")] * WORKERS, ELEMENTS)
     bare = replace(team.membership, workers=tuple(replace(each, side_port=None) for each in team.membership.workers))
     with pytest.raises(MembershipError, match=r'on_lost="zero" in job .laws., whose workers have side channels'):
-        Agent(team.membership, 0, codec="fixed", on_lost="zero")
+        Agent(team.membership, 0, codec=codec_named("fixed"), on_lost="zero")
     with pytest.raises(CodecError, match='on_lost="zero" with codec lossless, which needs every result'):
-        Agent(bare, 0, codec="lossless", on_lost="zero")
+        Agent(bare, 0, codec=codec_named("lossless"), on_lost="zero")
     with pytest.raises(CodecError, match="on_lost='skip': one of fail, zero"):
-        Agent(bare, 0, codec="fixed", on_lost="skip")  # type: ignore[arg-type]
+        Agent(bare, 0, codec=codec_named("fixed"), on_lost="skip")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="only a switch loses sums; leave it out"):
         hopsum.connect("memory://a?workers=1", on_lost="zero")
     with pytest.raises(ConfigError, match='on_lost is "fail" or "zero"'):
@@ -160,7 +160,7 @@ def test_it_is_refused_where_it_makes_no_sense(bench: Bench, stack: ExitStack, t
     path = tmp_path / "job.json"
     write_membership(team.job, path, bench.ports, {rank: 9 for rank in range(WORKERS)})
     with pytest.raises(MembershipError, match="whose workers have side channels"):
-        hopsum.connect(path.as_uri(), rank=0, codec="fixed", on_lost="zero")
+        hopsum.connect(path.as_uri(), rank=0, codec="fixed", backend="numpy", on_lost="zero")
 
 
 def test_it_is_a_setting(bench: Bench, stack: ExitStack, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_it_is_a_setting(bench: Bench, stack: ExitStack, tmp_path: Path) -> None
     write_membership(team.job, path, bench.ports)
     team.close()
     jobs = [
-        stack.enter_context(hopsum.connect(path.as_uri(), rank=rank, codec="fixed", on_lost="zero"))
+        stack.enter_context(hopsum.connect(path.as_uri(), rank=rank, codec="fixed", backend="numpy", on_lost="zero"))
         for rank in range(WORKERS)
     ]
     early = [hopsum.allreduce(given(0, rank), jobs[rank], async_op=True) for rank in (0, 1)]
