@@ -59,11 +59,10 @@ class Watching(Thc):
     def start(self, x: NDArray[np.float32], context: Context, *given: Any, **options: Any) -> RangeReduction:
         return _Watched(self, x, context, *given, **options)
 
-    @property
-    def longest_left_out(self) -> int:
-        """Return the longest run of all-reduces that some block did not take part in."""
+    def longest_left_out(self, part: slice = slice(None)) -> int:
+        """Return the longest run of all-reduces, of these, that some block did not take part in."""
         longest = run = np.zeros(len(self.took_part[0]), int)
-        for row in self.took_part:
+        for row in self.took_part[part]:
             run = np.where(row, 0, run + 1)
             longest = np.maximum(longest, run)
         return int(longest.max())
@@ -126,10 +125,9 @@ class LongRun:
     def _watch(self, residuals: list[NDArray[np.float32]]) -> None:
         self.norms.append(max(float(_block_norms(each).max()) for each in residuals) / self.largest)
 
-    @property
-    def longest_left_out(self) -> int:
-        """Return s."""
-        return max(codec.longest_left_out for codec in self.codecs)
+    def longest_left_out(self, part: slice = slice(None)) -> int:
+        """Return s of a part of the run."""
+        return max(codec.longest_left_out(part) for codec in self.codecs)
 
     @property
     def left(self) -> float:
@@ -140,7 +138,7 @@ class LongRun:
     def allowed(self) -> float:
         """Return the bound of the module's text, in parts of X."""
         root = (SPREAD * leftover(self.codecs[0])) ** 0.5
-        return float((self.longest_left_out + root) / (1 - root))
+        return float((self.longest_left_out() + root) / (1 - root))
 
     def table(self) -> list[str]:
         """Return the figures by tenths of the run."""
@@ -152,7 +150,7 @@ class LongRun:
         statistics = [team.statistics(rank) for rank in range(WORKERS)]
         return [
             *lines,
-            f"theory allows {self.allowed:.3f}: a rank is left out at most {self.longest_left_out} times in a row, "
+            f"theory allows {self.allowed:.3f}: a rank is left out at most {self.longest_left_out()} times in a row, "
             f"an encoding leaves {leftover(self.codecs[0]):.4f} of the energy, found at most {self.left:.4f}",
             f"replicas and conservation: {len(team.books.violations)} violations in {team.books.allreduces:,} "
             f"all-reduces, nearest {team.books.closest:.2f} of what rounding may do",
