@@ -150,7 +150,7 @@ class LongRun:
         statistics = [team.statistics(rank) for rank in range(WORKERS)]
         return [
             *lines,
-            f"allowed by theory {self.allowed:.3f}: a rank is left out at most {self.longest_left_out()} times in a row, "
+            f"theory allows {self.allowed:.3f}: a rank is left out at most {self.longest_left_out()} times in a row, "
             f"an encoding leaves {leftover(self.codecs[0]):.4f} of the energy, found at most {self.left:.4f}",
             f"replicas and conservation: {len(team.books.violations)} violations in {team.books.allreduces:,} "
             f"all-reduces, nearest {team.books.closest:.2f} of what rounding may do",
