@@ -31,7 +31,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent.engine import CLOSE, Engine
+from hopsum.agent.engine import CLOSE, END_SERIES, Engine
 from hopsum.agent.order import Task
 from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult, Span, Traffic
 from hopsum.codec import Codec, CodecError, Context, ErrorFeedback, job_tables, make_codec
@@ -160,7 +160,7 @@ class Agent:
                 has NonFiniteError; "skip": a result that says so. Either way the agent goes on.
             more: the same on all ranks. Another one is submitted before anybody waits for this one, with another
                 feedback: its ranges go first, so that it is encoded while the chunks of this one are on their way.
-                Until it is submitted this one does not go on.
+                Until it is submitted, or `end_series` says that none comes, this one does not go on.
 
         Raises:
             EpochOver: an earlier all-reduce failed. Make a new agent with a membership of a new epoch.
@@ -191,6 +191,15 @@ class Agent:
             self._number += 1
             self._engine.inbox.put(task)
         return task.future
+
+    def end_series(self) -> None:
+        """Take the promise of `more` back: none follows. At the same place of the program on all ranks.
+
+        Harmless where nothing was promised, or the agent is closed or has failed.
+        """
+        with self._lock:
+            self._followed_by_other = None
+            self._engine.inbox.put(END_SERIES)
 
     def close(self) -> None:
         """End the agent and wait for its thread; what it has not finished fails. Harmless when it is closed."""

@@ -51,6 +51,9 @@ class Sender:
     def send(self, bucket: Bucket, step: Step, sums: list[Sum], *, number: int, compress: bool) -> None:
         """Begin the sums of a bucket, and append them to `sums`.
 
+        The agent is promised another all-reduce by every bucket but the last (`Agent.submit`, more): only DDP knows
+        whether one follows, and it knows the same on all ranks.
+
         Args:
             number: of the all-reduce that the agent is handed, if any.
             compress: False: nothing of this bucket is.
@@ -68,7 +71,8 @@ class Sender:
             ]
             if chosen:
                 portion = Portion(buffer, [name for name, _ in chosen], [place for _, place in chosen])
-                sums.append(self._to_group(portion, step) if plain else self._to_agent(portion, step, number))
+                more = not bucket.is_last()
+                sums.append(self._to_group(portion, step) if plain else self._to_agent(portion, step, number, more))
         if self.drops_unused:
             self._ask_for_use(used, buffer.device, step, sums)
 
@@ -84,7 +88,7 @@ class Sender:
             raise ValueError(f"bucket of {buffer.numel()} elements for parameters of {elements}")
         return [self.names[each] for each in parameters]
 
-    def _to_agent(self, portion: Portion, step: Step, number: int) -> Sum:
+    def _to_agent(self, portion: Portion, step: Step, number: int, more: bool) -> Sum:
         names, sizes = portion.names, portion.sizes
         feedback = self.residuals.feedback(names, sizes) if self.error_feedback else None
         begun = Sum(portion, portion.gather().to("cpu", torch.float32).contiguous(), feedback, compressed=True)
@@ -94,6 +98,7 @@ class Sender:
             step=number,
             tensors=list(zip(names, sizes, strict=True)),
             on_nonfinite=self.on_nonfinite,
+            more=more,
         )
         step.begin(begun)
 
