@@ -20,6 +20,7 @@ the stream, and this one has left it. What the failed all-reduces did not delive
 from __future__ import annotations
 
 import atexit
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -61,6 +62,8 @@ class Agent:
         codec: a name (the codec is made for this job) or a codec, the same on all ranks.
         timing: when to send again and when to give up, for each exchange.
         link: instead of a UDP socket at this rank's address; closed with the agent.
+        side: a TCP socket that listens at this rank's side channel address, instead of one that the agent opens there;
+            closed with the agent. Only where the membership has side channels.
         seed: of rotations and roundings, the same on all ranks.
         gso: many datagrams per system call, see `UdpLink`; of the agent's own link.
         overlap: the codec works on one vector while the network has another; else strictly one after the other. The
@@ -81,6 +84,7 @@ class Agent:
         codec: str | Codec = "thc",
         timing: Timing | None = None,
         link: Link | None = None,
+        side: socket.socket | None = None,
         seed: int = 0,
         gso: Gso = "auto",
         overlap: bool = True,
@@ -93,7 +97,7 @@ class Agent:
         self.rank = rank
         self.codec = _codec_for(membership, codec)
         timing = timing or TIMING
-        self._transport = _transport_for(membership, rank, timing, link, gso)
+        self._transport = _transport_for(membership, rank, timing, link or _link_for(membership, rank, gso), side)
         self._lock = threading.Lock()
         self._closed = False
         self._failed = False
@@ -122,7 +126,9 @@ class Agent:
     @property
     def statistics(self) -> AgentStatistics:
         """Return the counts so far; traffic is live."""
-        return replace(self._engine.statistics, traffic=Traffic.of(self._transport.statistics))
+        found = self._transport.statistics
+        asked = found.worker.fetches, found.worker.repaired
+        return replace(self._engine.statistics, traffic=Traffic.of(found), fetches=asked[0], repaired=asked[1])
 
     def allreduce(
         self,
@@ -230,24 +236,34 @@ class Agent:
             self._failed = True
 
 
+def _link_for(membership: JobMembership, rank: int, gso: Gso) -> UdpLink:
+    seat = membership.worker(rank)
+    return UdpLink(seat.endpoint.address, seat.send_to.address, gso=gso)
+
+
 def _transport_for(
-    membership: JobMembership, rank: int, timing: Timing, link: Link | None, gso: Gso
+    membership: JobMembership, rank: int, timing: Timing, link: Link, side: socket.socket | None
 ) -> UdpTransport:
     """Open the worker's transport: one that repairs from peers where the job says how to reach them all."""
     seat, sides = membership.worker(rank), membership.side_channels
     local, switch = seat.endpoint.address, seat.send_to.address
-    link = link or UdpLink(local, switch, gso=gso)
     slots = membership.window  # slots beyond the window stay unused: the same on all ranks
     workers = len(membership.workers)
     if sides is None:
+        if side is not None:
+            side.close()
         return UdpTransport(
             local, switch, epoch=membership.epoch, rank=rank, workers=workers, slots=slots, timing=timing, link=link
         )
     try:
-        channel = SideChannel(rank, membership.epoch, sides[rank])
-    except BaseException:
+        channel = SideChannel(rank, membership.epoch, sides[rank], side)
+    except OSError as error:
         link.close()
-        raise
+        raise OSError(
+            error.errno,
+            f"no side channel of rank {rank} of job {membership.job!r} at TCP {sides[rank][0]}:{sides[rank][1]}: "
+            f"{error.strerror}. Write the membership with other side_channels, or with none",
+        ) from error
     return RepairingTransport(
         local,
         switch,

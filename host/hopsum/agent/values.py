@@ -72,6 +72,10 @@ class AgentStatistics:
     """Of those: without a mean, since some rank's vector was not finite or the codec could not recover it."""
     elements: int = 0
     traffic: Traffic = Traffic()
+    fetches: int = 0
+    """Results that peers were asked for."""
+    repaired: int = 0
+    """Of those: that came from a peer."""
 
 
 @dataclass(frozen=True, slots=True)
