@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from hopsum.agent import Agent
+from hopsum.aggregation import Aggregation
 from hopsum.codec.base import OnNonfinite, nonfinite_error
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import Portion, Step, Sum, places_of
@@ -36,7 +36,7 @@ class Bucket(Protocol):
 class Sender:
     """Begins the sums of buckets. What it begins is noted in the step, and ends there."""
 
-    agent: Agent
+    agent: Aggregation
     names: dict[torch.Tensor, str]
     plain: frozenset[str]
     """Parameters that are never compressed."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.agent import Agent
+from hopsum.aggregation import Aggregation
 from hopsum.codec.base import OnNonfinite, require_on_nonfinite
 from hopsum.torch.buckets import Bucket, Sender
 from hopsum.torch.residuals import Residuals
@@ -91,7 +91,7 @@ class State:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Aggregation,
         module: nn.Module,
         *,
         error_feedback: bool = True,
@@ -129,7 +129,7 @@ class State:
 
     def attach(
         self,
-        agent: Agent,
+        agent: Aggregation,
         module: nn.Module,
         *,
         process_group: dist.ProcessGroup | None = None,
