@@ -151,7 +151,9 @@ def _address(config: Config, host: str) -> str:
 def _open_agent(config: Config, membership: JobMembership) -> Aggregation:
     rank = membership.worker(_rank(config, len(membership.workers))).rank  # before a table is solved
     codec = codec_of(config, len(membership.workers))
-    timing = Timing(retransmit_s=config.retransmit_s, deadline_s=config.deadline_s)
+    timing = Timing(
+        retransmit_s=config.retransmit_s, retransmit_min_s=config.retransmit_min_s, deadline_s=config.deadline_s
+    )
     return Agent(membership, rank, codec=codec, timing=timing, seed=config.seed)
 
 

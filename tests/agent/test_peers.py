@@ -14,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.agent import Agent
-from hopsum.codec import ErrorFeedback
+from hopsum.codec import CODECS, Context, ErrorFeedback, job_tables, make_codec
+from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import RoundLost
 from hopsum.protocol.worker import Timing
 from hopsum.transport.lossy import Mishaps
@@ -122,3 +123,18 @@ def test_a_socket_that_listens_already_is_used(stack: ExitStack) -> None:
     assert len({future.result(WAIT_S).mean.tobytes() for future in futures}) == 1
     close_together(agents)
     assert all(each.fileno() == -1 for each in listening)
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_two_allreduces_are_kept_whatever_exchanges_they_have(stack: ExitStack, name: str) -> None:
+    cluster = with_side_channels(Cluster(stack, WORKERS, quorum=2))
+    codec = make_codec(name, workers=WORKERS, backend="numpy")
+    cluster.membership = replace(cluster.membership, **job_tables(codec))
+    repair = cluster.agent(0, codec)._transport.worker.repair
+    reduction, exchanges = codec.start(vectors(0)[0], Context(0, 0, 0)), 0
+    while (exchange := reduction.exchange) is not None:
+        payloads = [exchange.payloads] * WORKERS
+        reduction.take(*simulate_switch(exchange.op, payloads, codec.lookup, None))
+        exchanges += 1
+    assert repair is not None
+    assert repair.policy.unproved_max == 2 * exchanges

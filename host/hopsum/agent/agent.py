@@ -34,10 +34,10 @@ from hopsum.transport.repairing import RepairingTransport
 from hopsum.transport.side_channel import SideChannel
 from hopsum.transport.udp import UdpTransport
 
-TIMING: Final = Timing(retransmit_s=0.1, deadline_s=300.0)
+TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.01, deadline_s=300.0)
 """Of an agent that is not told otherwise: workers of a training job may be minutes apart."""
-REPAIR: Final = RepairPolicy(unproved_max=4)
-"""What is kept for peers: two all-reduces of two exchanges each."""
+UNPROVED_MAX: Final = 2
+"""All-reduces that are kept for peers; the protocol counts their exchanges."""
 MEMBERSHIP_WAIT_S: Final = 60.0
 
 
@@ -86,7 +86,9 @@ class Agent(Aggregation):
             f"agent of rank {rank}", rank=rank, codec=_codec_for(membership, codec), thread=f"hopsum-agent-{rank}"
         )
         timing = timing or TIMING
-        self._transport = _transport_for(membership, rank, timing, link or _link_for(membership, rank, gso), side)
+        link = link or _link_for(membership, rank, gso)
+        policy = RepairPolicy(unproved_max=UNPROVED_MAX * self.codec.exchanges)
+        self._transport = _transport_for(membership, rank, timing, link, side, policy)
         self._failed = False
         self._engine = Engine(
             self.codec,
@@ -143,7 +145,12 @@ def _link_for(membership: JobMembership, rank: int, gso: Gso) -> UdpLink:
 
 
 def _transport_for(
-    membership: JobMembership, rank: int, timing: Timing, link: Link, side: socket.socket | None
+    membership: JobMembership,
+    rank: int,
+    timing: Timing,
+    link: Link,
+    side: socket.socket | None,
+    policy: RepairPolicy,
 ) -> UdpTransport:
     """Open the worker's transport: one that repairs from peers where the job says how to reach them all."""
     seat, sides = membership.worker(rank), membership.side_channels
@@ -176,7 +183,7 @@ def _transport_for(
         slots=slots,
         timing=timing,
         link=link,
-        policy=REPAIR,
+        policy=policy,
     )
 
 

@@ -130,6 +130,8 @@ class Codec(Protocol):
     """What the switch does with most of the chunks."""
     lookup: tuple[int, ...] | None
     """The table of that op that the job's switch needs, 16 integers; None where it needs none."""
+    exchanges: int
+    """Of one all-reduce, if nothing has to be repeated."""
 
     def start(
         self,

@@ -53,6 +53,7 @@ class RangeCodec(ABC):
     block_elements: int
     """Elements of a chunk, and of a block with a range of its own."""
     lookup: tuple[int, ...] | None
+    exchanges = 2
 
     def start(
         self,

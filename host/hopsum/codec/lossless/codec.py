@@ -31,6 +31,7 @@ class Lossless:
     name = "lossless"
     op = Op.ADD32
     lookup: tuple[int, ...] | None = None
+    exchanges = 3
 
     def __init__(
         self,
