@@ -21,7 +21,6 @@ from hopsum.agent import AgentClosed, AgentStatistics, AllReduceResult, Traffic
 from hopsum.agent.aggregation import Aggregation
 from hopsum.agent.order import Task
 from hopsum.codec import AgreedError, Codec, Context, Exchange
-from hopsum.codec.base import Reduction
 from hopsum.errors import AllReduceFailed, EpochOver, HopsumError
 
 __all__ = ["Aggregation", "Call", "JoinError", "MismatchError", "SerialAggregation", "Summed", "require_agreement"]
@@ -142,14 +141,13 @@ class SerialAggregation(Aggregation):
 
     def _reduce(self, task: Task) -> AllReduceResult:
         start, before = time.perf_counter(), self._statistics.traffic
-        reduction: Reduction | None = None
         try:
             with self._lock:
                 self._require_open()
             self._agree(Call(task.number, task.x.size, task.step, int(task.on_nonfinite == "skip")))
             context = Context(self._seed, task.step, self.rank)
-            reduction = self.codec.start(
-                task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite
+            task.reduction = reduction = self.codec.start(
+                task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite, out=task.out
             )
             while (exchange := reduction.exchange) is not None:
                 summed = self._sum(exchange)
@@ -158,10 +156,7 @@ class SerialAggregation(Aggregation):
         except AgreedError:
             raise
         except BaseException:
-            if reduction is None:
-                task.give_back()
-            elif reduction.exchange is not None:
-                reduction.abandon()
+            task.give_back()
             raise
         self._count(task, skipped=reduction.mean is None)
         return AllReduceResult(

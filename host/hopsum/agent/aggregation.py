@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hopsum.agent.order import Task
 from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult
 from hopsum.codec import Codec, CodecError, ErrorFeedback
-from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, require_vector
+from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, require_out, require_vector
 from hopsum.errors import HopsumError
 
 
@@ -89,11 +89,15 @@ class Aggregation(ABC):
         step: int | None = None,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> AllReduceResult:
         """Return the mean of x over all workers; blocks until it is here. See `submit`, also for what it raises."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"allreduce in a callback of a future of {self._who} would wait for itself: use submit")
-        return self.submit(x, feedback=feedback, step=step, tensors=tensors, on_nonfinite=on_nonfinite).result()
+        submitted = self.submit(
+            x, feedback=feedback, step=step, tensors=tensors, on_nonfinite=on_nonfinite, out=out
+        )
+        return submitted.result()
 
     def submit(
         self,
@@ -104,6 +108,7 @@ class Aggregation(ABC):
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
         more: bool = False,
+        out: NDArray[np.float32] | None = None,
     ) -> Future[AllReduceResult]:
         """Queue an all-reduce and return its future, whose callbacks run in the thread that serves.
 
@@ -118,6 +123,8 @@ class Aggregation(ABC):
             more: the same on all ranks. Another one is submitted before anybody waits for this one, with another
                 feedback. At a switch its ranges go first, so that it is encoded while the chunks of this one are on
                 their way; until it is submitted, or `end_series` says that none comes, this one does not go on.
+            out: becomes the mean, contiguous float32[elements]; may be x itself, which saves memory. As it was where
+                the result is skipped, or an error came before the last results.
 
         Raises:
             EpochOver: an earlier all-reduce failed. Connect all ranks again, agents with a membership of a new epoch.
@@ -130,7 +137,8 @@ class Aggregation(ABC):
         if feedback is not None and feedback.residual.shape != x.shape:
             raise CodecError(f"vector of {x.size} elements with an error feedback of {feedback.residual.size}")
         require_on_nonfinite(on_nonfinite)
-        task = Task(x, feedback, tensors, on_nonfinite, more)
+        require_out(out, x)
+        task = Task(x, feedback, tensors, on_nonfinite, more, out)
         task.future.set_running_or_notify_cancel()  # a cancelled one would be missing on this rank alone
         with self._lock:
             self._require_open()

@@ -178,7 +178,9 @@ class Engine:
 
     def _start(self, task: Task) -> Reduction:
         context = Context(self._context.seed, task.step, self._context.rank)
-        return self._codec.start(task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite)
+        return self._codec.start(
+            task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite, out=task.out
+        )
 
     def _take_next(self) -> bool:
         """Hand one task its results: first one that has more to send, the network may be waiting for it."""

@@ -47,6 +47,7 @@ class Task:
     tensors: Tensors
     on_nonfinite: OnNonfinite
     more: bool
+    out: NDArray[np.float32] | None = None
     future: Future[AllReduceResult] = field(default_factory=Future)
     number: int = 0
     step: int = 0
@@ -66,7 +67,9 @@ class Task:
 
     def give_back(self) -> None:
         """Put all of the vector into the error feedback; one that is not finite is dropped, as if skipped."""
-        if self.feedback is not None:
+        if self.reduction is not None and self.reduction.exchange is not None:
+            self.reduction.abandon()  # it has the vector, also when x is the mean already
+        elif self.feedback is not None:
             self.feedback.withdraw()
             finite = bool(np.isfinite(self.feedback.compensate(self.x)).all())
             self.feedback.settle(None) if finite else self.feedback.withdraw()

@@ -83,7 +83,7 @@ class AllReduceResult:
     """The mean of one vector over the workers that took part; the same bytes on all ranks."""
 
     mean: NDArray[np.float32]
-    """float32[elements], the caller's; all NaN if skipped."""
+    """float32[elements], the caller's: `out` if that was given; a new one, all NaN, if skipped."""
     contributors: NDArray[np.uint64]
     """[chunks of the codec's last exchange], bitmap of the workers in each chunk's sum. Empty if skipped."""
     skipped: bool

@@ -63,9 +63,10 @@ class RangeCodec(ABC):
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> RangeReduction:
         """Begin an all-reduce; see `Codec`."""
-        return RangeReduction(self, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite)
+        return RangeReduction(self, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
     def prepare(self, x: NDArray[np.float32], context: Context) -> NDArray[np.float32]:
         """Return what `ranges` and `encode` take in place of x: x itself, or a new vector. x may be infinite."""
@@ -96,8 +97,9 @@ class RangeCodec(ABC):
         shared: SharedRanges,
         elements: int,
         context: Context,
+        out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the mean of the contributions, float32[elements], a new array.
+        """Return the mean of the contributions, float32[elements]: a new array, or `out` where that saves one.
 
         Args:
             results: RESULT payloads, uint8[chunks, down_bytes(op)].
@@ -143,12 +145,13 @@ class RangeReduction(VectorReduction):
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> None:
         """Take a vector; see `Codec.start`."""
         self.codec = codec
         self._shared: SharedRanges | None = None
         self._payloads: NDArray[np.uint8] | None = None
-        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite)
+        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
     def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
         """Take the results of the current exchange; see `Reduction`."""
@@ -177,10 +180,11 @@ class RangeReduction(VectorReduction):
 
     def _take_sums(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
         assert self._shared is not None
-        mean = self.codec.decode(results, contributors, self._shared, self.elements, self.context)
+        mean = self.codec.decode(results, contributors, self._shared, self.elements, self.context, self._out)
         if self._feedback is not None:
             self._deduct_delivered(contributors)
             self._settle(None)
+        self._payloads = None
         self._finish(mean, contributors)
 
     def _prepare(self) -> None:

@@ -92,13 +92,15 @@ class Sender:
         names, sizes = portion.names, portion.sizes
         feedback = self.residuals.feedback(names, sizes) if self.error_feedback else None
         begun = Sum(portion, portion.gather().to("cpu", torch.float32).contiguous(), feedback, compressed=True)
+        vector = begun.x.numpy()
         future = self.agent.submit(
-            begun.x.numpy(),
+            vector,
             feedback=feedback,
             step=number,
             tensors=list(zip(names, sizes, strict=True)),
             on_nonfinite=self.on_nonfinite,
             more=more,
+            out=vector,
         )
         step.begin(begun)
 
@@ -106,7 +108,6 @@ class Sender:
             result = future.result()
             if result.skipped:
                 return False
-            begun.x.numpy()[:] = result.mean
             begun.settled = True
             return True
 
