@@ -211,7 +211,9 @@ def _open_agent(
 ) -> Aggregation:
     seat = membership.worker(_rank(config, len(membership.workers)))  # before a table is solved
     codec = codec_of(config, len(membership.workers))
-    timing = Timing(retransmit_s=config.retransmit_s, deadline_s=config.deadline_s)
+    timing = Timing(
+        retransmit_s=config.retransmit_s, retransmit_min_s=config.retransmit_min_s, deadline_s=config.deadline_s
+    )
     link = None if make_link is None else make_link(seat)
     try:
         return Agent(

@@ -231,7 +231,7 @@ class Team:
         return self.bench.controller.create_job(spec)
 
     def _membership(self) -> JobMembership:
-        sides = _free_ports() if self.setting.peers else {}
+        sides = {rank: (LOCALHOST, port) for rank, port in _free_ports().items()} if self.setting.peers else False
         return parse_membership(json.dumps(membership(self.job, self.bench.ports, sides)), where="the job")
 
 

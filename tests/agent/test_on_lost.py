@@ -158,7 +158,7 @@ def test_it_is_refused_where_it_makes_no_sense(bench: Bench, stack: ExitStack, t
     with pytest.raises(ConfigError, match='on_lost is "fail" or "zero"'):
         hopsum.connect("memory://a?workers=1", on_lost="zeros")
     path = tmp_path / "job.json"
-    write_membership(team.job, path, bench.ports, {rank: 9 for rank in range(WORKERS)})
+    write_membership(team.job, path, bench.ports, {rank: ("127.0.0.1", 9) for rank in range(WORKERS)})
     with pytest.raises(MembershipError, match="whose workers have side channels"):
         hopsum.connect(path.as_uri(), rank=0, codec="fixed", backend="numpy", on_lost="zero")
 
@@ -166,7 +166,7 @@ def test_it_is_refused_where_it_makes_no_sense(bench: Bench, stack: ExitStack, t
 def test_it_is_a_setting(bench: Bench, stack: ExitStack, tmp_path: Path) -> None:
     team = Team(stack, bench, [codec_named("fixed")] * WORKERS, ELEMENTS, Setting(quorum=QUORUM, peers=False))
     path = tmp_path / "job.json"
-    write_membership(team.job, path, bench.ports)
+    write_membership(team.job, path, bench.ports, False)
     team.close()
     jobs = [
         stack.enter_context(hopsum.connect(path.as_uri(), rank=rank, codec="fixed", backend="numpy", on_lost="zero"))

@@ -72,6 +72,10 @@ class AgentStatistics:
     """Of those: without a mean, since some rank's vector was not finite or the codec could not recover it."""
     elements: int = 0
     traffic: Traffic = Traffic()
+    fetches: int = 0
+    """Results that peers were asked for."""
+    repaired: int = 0
+    """Of those: that came from a peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class AllReduceResult:
     """The mean of one vector over the workers that took part; the same bytes on all ranks."""
 
     mean: NDArray[np.float32]
-    """float32[elements], the caller's; all NaN if skipped."""
+    """float32[elements], the caller's: `out` if that was given; a new one, all NaN, if skipped."""
     contributors: NDArray[np.uint64]
     """[chunks of the codec's last exchange], bitmap of the workers in each chunk's sum. Empty if skipped; 0 where this
     rank lost the sum, with on_lost="zero" only."""

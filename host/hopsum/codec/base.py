@@ -97,7 +97,7 @@ class Reduction(Protocol):
     exchange: Exchange | None
     """What to sum next; None when it is over."""
     mean: NDArray[np.float32] | None
-    """float32[elements] once it is over, the caller's; None before, and if it was skipped or given up."""
+    """float32[elements] once it is over, the caller's, `out` if that was given; None before, and if there is none."""
     contributors: NDArray[np.uint64]
     """[chunks of the last exchange], bitmap of the workers in the mean; empty before, and if it was skipped."""
 
@@ -142,6 +142,8 @@ class Codec(Protocol):
     """What the switch does with most of the chunks."""
     lookup: tuple[int, ...] | None
     """The table of that op that the job's switch needs, 16 integers; None where it needs none."""
+    exchanges: int
+    """Of one all-reduce, if nothing has to be repeated."""
 
     def start(
         self,
@@ -151,6 +153,7 @@ class Codec(Protocol):
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> Reduction:
         """Begin an all-reduce.
 
@@ -161,9 +164,11 @@ class Codec(Protocol):
             tensors: what messages about x may name.
             on_nonfinite: the same on all ranks. "error": `take` raises NonFiniteError on all of them; "skip": the
                 reduction ends without a mean. Either way residuals stay as they were, and bad gradients are gone.
+            out: becomes the mean, like x; may be x itself. Only written at the end, and left as it is where there is
+                no mean, unless the last results are refused.
 
         Raises:
-            CodecError: no float32 vector, or the feedback is busy or of another length.
+            CodecError: no float32 vector, an `out` that is not like it, or the feedback is busy or of another length.
         """
 
 
@@ -193,6 +198,17 @@ def require_vector(x: NDArray[Any]) -> None:
         raise CodecError(
             f"a codec takes a contiguous float32 vector of at least one element, not {x.dtype}{list(x.shape)}"
             f"{'' if plain else ', not contiguous or not aligned'}; flatten it first"
+        )
+
+
+def require_out(out: NDArray[Any] | None, x: NDArray[np.float32]) -> None:
+    """Raise CodecError unless out, if there is one, can take a vector like x."""
+    if out is None or out is x:
+        return
+    if out.dtype != np.float32 or out.shape != x.shape or not out.flags.carray:
+        raise CodecError(
+            f"out is {out.dtype}{list(out.shape)}, {'' if out.flags.carray else 'not contiguous or read-only, '}but x "
+            f"is float32[{x.size}]"
         )
 
 

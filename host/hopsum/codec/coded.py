@@ -146,8 +146,9 @@ class Coded(RangeCodec):
         elements: int,
         context: Context,
         lost: NDArray[np.bool_] | None = None,
+        out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the mean; see `RangeCodec`."""
+        """Return the mean; see `RangeCodec`. With full rotation in a new array, which has whole blocks."""
         blocks = blocks_of(elements, self.block_elements)
         require_rows(results, blocks, SHAPES[self.op].down_bytes, f"results of {elements} elements")
         require_ranges(contributors, blocks, "contributors instead of")
@@ -159,7 +160,8 @@ class Coded(RangeCodec):
             given = (results[rows], counts[rows], factors[rows], self.granularity, self._form)
             peaks[rows] = self._kernels.thc_decode(*given, _keys(context, rows.start), out)
 
-        out = self._result(elements)
+        if out is None or self.rotation == "full":
+            out = self._result(elements)
         self._by_rows(decode, out)
         self._require_sums(peaks, counts)
         return self._unprepared(out, elements, context)

@@ -91,8 +91,9 @@ class Fixed(RangeCodec):
         elements: int,
         context: Context,
         lost: NDArray[np.bool_] | None = None,
+        out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the mean: the exact sum, divided and rounded to float32 once; see `RangeCodec`."""
+        """Return the mean in a new array: the exact sum, divided and rounded to float32 once; see `RangeCodec`."""
         blocks = blocks_of(elements, FIXED_BLOCK)
         require_rows(results, blocks, _SHAPE.down_bytes, f"results of {elements} elements")
         require_ranges(contributors, blocks, "contributors instead of")

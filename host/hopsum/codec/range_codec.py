@@ -58,6 +58,7 @@ class RangeCodec(ABC):
     block_elements: int
     """Elements of a chunk, and of a block with a range of its own."""
     lookup: tuple[int, ...] | None
+    exchanges = 2
 
     def start(
         self,
@@ -67,9 +68,10 @@ class RangeCodec(ABC):
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> RangeReduction:
         """Begin an all-reduce; see `Codec`."""
-        return RangeReduction(self, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite)
+        return RangeReduction(self, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
     def prepare(self, x: NDArray[np.float32], context: Context) -> NDArray[np.float32]:
         """Return what `ranges` and `encode` take in place of x: x itself, or a new vector. x may be infinite."""
@@ -101,8 +103,9 @@ class RangeCodec(ABC):
         elements: int,
         context: Context,
         lost: NDArray[np.bool_] | None = None,
+        out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the mean of the contributions, float32[elements], a new array.
+        """Return the mean of the contributions, float32[elements]: a new array, or `out` where that saves one.
 
         Args:
             results: RESULT payloads, uint8[chunks, down_bytes(op)].
@@ -154,6 +157,7 @@ class RangeReduction(VectorReduction):
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> None:
         """Take a vector; see `Codec.start`."""
         self.codec = codec
@@ -161,7 +165,7 @@ class RangeReduction(VectorReduction):
         self._payloads: NDArray[np.uint8] | None = None
         self._blind: NDArray[np.bool_] | None = None
         """Blocks whose ranges are lost, bool[blocks]; None: none."""
-        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite)
+        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
     def take(
         self,
@@ -203,11 +207,14 @@ class RangeReduction(VectorReduction):
         assert self._shared is not None
         if self._blind is not None:
             lost = self._blind if lost is None else self._blind | lost
-        mean = self.codec.decode(results, contributors, self._shared, self.elements, self.context, lost)
+        mean = self.codec.decode(
+            results, contributors, self._shared, self.elements, self.context, lost=lost, out=self._out
+        )
         if self._feedback is not None:
             own = np.uint64(1 << self.context.rank)
             self._deduct_delivered(contributors if lost is None else np.where(lost, own, contributors))
             self._settle(None)
+        self._payloads = None
         self._finish(mean, contributors if lost is None else np.where(lost, np.uint64(0), contributors))
 
     def _go_blind(self, lost: NDArray[np.bool_]) -> None:

@@ -26,6 +26,7 @@ from hopsum.codec.base import (
     Tensors,
     nonfinite_error,
     require_on_nonfinite,
+    require_out,
     require_vector,
 )
 from hopsum.codec.feedback import ErrorFeedback
@@ -53,15 +54,18 @@ class VectorReduction(ABC):
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> None:
         """Take a vector, see `Codec.start`, and make the first exchange; what that needs is set before."""
         require_vector(x)
+        require_out(out, x)
         require_on_nonfinite(on_nonfinite)
         self.context = context
         self.state = State.RANGES
         self.elements = x.size
         self.mean: NDArray[np.float32] | None = None
         self.contributors = np.zeros(0, np.uint64)
+        self._out = out
         self._feedback = feedback
         self._tensors = tensors
         self._on_nonfinite = on_nonfinite
@@ -110,7 +114,9 @@ class VectorReduction(ABC):
             raise error
 
     def _finish(self, mean: NDArray[np.float32], contributors: NDArray[np.uint64]) -> None:
-        self.mean, self.contributors = mean, contributors
+        if self._out is not None and mean is not self._out:
+            self._out[:] = mean
+        self.mean, self.contributors = mean if self._out is None else self._out, contributors
         self._end(State.DONE)
 
     def _settle(self, delivered: NDArray[np.float32] | None) -> None:

@@ -65,14 +65,11 @@ def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
             spans.clear()
             before = agent.statistics.traffic
             start = time.perf_counter()
-            futures = [agent.submit(x, more=n + 1 < len(buckets)) for n, x in enumerate(buckets)]
             mean = np.empty(plan.elements, np.float32)
-            first = 0
-            for number, future in enumerate(futures):
-                part = future.result().mean
-                futures[number] = future = None  # type: ignore[call-overload,assignment]
-                mean[first : first + part.size] = part
-                first += part.size
+            parts = zip(buckets, np.array_split(mean, plan.buckets), strict=True)
+            futures = [agent.submit(x, more=n + 1 < plan.buckets, out=out) for n, (x, out) in enumerate(parts)]
+            for future in futures:
+                future.result()
             seconds = time.perf_counter() - start
             retransmits = (agent.statistics.traffic - before).retransmits
             pipe.send(("done", seconds, mean[: plan.checked], memory_of_this()["peak"], list(spans), retransmits))

@@ -30,6 +30,7 @@ class Lossless:
     name = "lossless"
     op = Op.ADD32
     lookup: tuple[int, ...] | None = None
+    exchanges = 3
 
     def __init__(
         self,
@@ -74,9 +75,12 @@ class Lossless:
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> LosslessReduction:
         """Begin an all-reduce; see `Codec`."""
-        return LosslessReduction(self._options, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite)
+        return LosslessReduction(
+            self._options, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out
+        )
 
 
 def _sketch_kernels(backend: str) -> SketchKernels:

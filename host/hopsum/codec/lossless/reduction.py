@@ -81,6 +81,7 @@ class LosslessReduction(VectorReduction):
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> None:
         """Take a vector; see `Codec.start`."""
         self.plan: Plan | None = None
@@ -90,7 +91,7 @@ class LosslessReduction(VectorReduction):
         self._options = options
         self._work = options.work
         self._repeats_left = options.repeats
-        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite)
+        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
     def take(
         self,
