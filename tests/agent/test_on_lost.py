@@ -158,7 +158,7 @@ def test_it_is_refused_where_it_makes_no_sense(bench: Bench, stack: ExitStack, t
     with pytest.raises(ConfigError, match='on_lost is "fail" or "zero"'):
         hopsum.connect("memory://a?workers=1", on_lost="zeros")
     path = tmp_path / "job.json"
-    write_membership(team.job, path, bench.ports, {rank: ("127.0.0.1", 9) for rank in range(WORKERS)})
+    write_membership(team.job, path, bench.ports, {rank: ("127.0.0.1", 9 + rank) for rank in range(WORKERS)})
     with pytest.raises(MembershipError, match="whose workers have side channels"):
         hopsum.connect(path.as_uri(), rank=0, codec="fixed", backend="numpy", on_lost="zero")
 
