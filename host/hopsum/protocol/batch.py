@@ -9,10 +9,14 @@
 
 What is sorted out stays right while the batch is worked off: RESULTs of one size neither submit nor fail anything, and
 a single one concerns no position that is in `taken`.
+
+A batch is mostly all of one kind, and small: what its calls cost is what a RESULT costs. So `plain_part` looks for just
+this first: RESULTs of one all-reduce in the order of the stream, each the one that its slot waits for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -22,10 +26,13 @@ from numpy.typing import NDArray
 from hopsum.protocol.ledger import Ledger
 from hopsum.protocol.worker_state import HELD, AllReduce, Membership
 from hopsum.wire import HOPSUM_BYTES, WIRE_VERSION, Kind, Op, down_bytes
-from hopsum.wire._layout import HOPSUM_DTYPE
+from hopsum.wire._layout import HOPSUM_DTYPE, HOPSUM_FIELDS
 
 ROWS_LEAST: Final = 4
 """In fewer rows than these there is nothing to win."""
+_HEADER_WORDS: Final = HOPSUM_BYTES // 8
+_OP_AT: Final = next(field.offset_bits // 8 for field in HOPSUM_FIELDS if field.name == "op")
+_ONE: Final = np.uint64(1)
 _DOWN_BYTES: Final = np.array([down_bytes(op) if op in set(Op) else -1 for op in range(256)], np.int64)
 
 
@@ -55,10 +62,11 @@ class Batch(NamedTuple):
     """Row numbers, rising."""
     copies: int
 
-    def taken_between(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the row numbers in `taken` of rows start..stop-1."""
-        first, end = self.taken.searchsorted([start, stop]).tolist()
-        return self.taken[first:end]
+    def steps(self) -> Iterator[tuple[NDArray[np.int64], int | None]]:
+        """Yield in order row numbers in `taken`, perhaps none, and the single row behind them, in the end None."""
+        cuts = self.taken.searchsorted(self.single).tolist()
+        for start, stop, single in zip([0, *cuts], [*cuts, len(self.taken)], [*self.single, None], strict=True):
+            yield self.taken[start:stop], single
 
     def parts(self, numbers: NDArray[np.int64]) -> list[Part]:
         """Return rows, at least one, by all-reduce; in the order of their last rows: so they become complete."""
@@ -72,6 +80,32 @@ class Batch(NamedTuple):
         rows = self.rows if len(numbers) == len(self.rows) else self.rows[numbers]
         values = rows[:, HOPSUM_BYTES:]
         return Part(self.active[owner], self.positions[numbers], self.contributors[numbers], values)
+
+
+def plain_part(rows: NDArray[np.uint8], own: Membership, ledger: Ledger) -> Part | None:
+    """Return the whole batch as one part, if all of it is to be taken and no slot comes twice; else None.
+
+    Args:
+        rows: as for `sort_out`, at least one.
+    """
+    words, op = rows.view(np.uint64)[:, :_HEADER_WORDS] if rows.shape[1] % 8 == 0 else None, int(rows[0, _OP_AT])
+    if words is None or _DOWN_BYTES[op] != rows.shape[1] - HOPSUM_BYTES:
+        return None
+    expected, mask = _pattern(own.epoch, own.rank, op)
+    if ((words ^ expected) & mask).any():
+        return None
+    headers = rows.view(_record(rows.shape[1]))["hopsum"][:, 0]
+    slots = headers["slot"].astype(np.int64)
+    positions = (headers["round"].astype(np.int64) - 1) * own.slots + slots
+    contributors = headers["contributors"].astype(np.uint64)
+    reduce = ledger.find(int(positions[0]))
+    if reduce is None or reduce.op != op or positions[-1] >= reduce.end or slots.max() >= own.slots:
+        return None
+    rising = (positions[1:] > positions[:-1]).all()
+    awaited = (ledger.open_position[slots] == positions).all()  # so not held; and then rising ones are of other slots
+    if not (rising and awaited) or (contributors - _ONE >= np.uint64((1 << own.workers) - 1)).any():  # 0 wraps
+        return None
+    return Part(reduce, positions, contributors, rows[:, HOPSUM_BYTES:])
 
 
 def sort_out(rows: NDArray[np.uint8], own: Membership, ledger: Ledger) -> Batch:
@@ -126,6 +160,18 @@ def _first_of_each(positions: NDArray[np.int64]) -> NDArray[Any] | slice:
     if (positions[1:] > positions[:-1]).all():
         return slice(None)
     return np.sort(np.unique(positions, return_index=True)[1])
+
+
+@cache
+def _pattern(epoch: int, rank: int, op: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return what headers of RESULTs have in common, and which bits of it, as words."""
+    common = np.zeros(1, HOPSUM_DTYPE)
+    fixed = common.copy()
+    values = {"version": WIRE_VERSION, "kind": Kind.RESULT, "op": op, "worker": rank, "epoch": epoch}
+    for name, value in {**values, "length": down_bytes(op)}.items():
+        common[name] = value
+        fixed[name] = np.iinfo(HOPSUM_DTYPE[name]).max
+    return common.view(np.uint64), fixed.view(np.uint64)
 
 
 @cache

@@ -45,6 +45,8 @@ class Inquiry:
 
     def handle_timer(self, active: Sequence[AllReduce], now: float) -> None:
         """Ask if it is time."""
+        if not active or now < active[0].deadline_at - self._lead_s:
+            return
         oldest = self._outbox.oldest
         if oldest is None:
             return

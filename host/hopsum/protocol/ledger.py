@@ -52,8 +52,12 @@ class Ledger:
 
     def are_held(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Say of each position, at least one, whether a result is here."""
-        held: NDArray[np.bool_] = positions < self.stream.end
         least, most = int(positions.min()), int(positions.max())
+        for reduce in self.active:
+            if reduce.first <= least and most < reduce.end:
+                held: NDArray[np.bool_] = reduce.held[positions - reduce.first] != 0
+                return held
+        held = positions < self.stream.end
         for reduce in self.active:
             if reduce.first <= most and reduce.end > least:
                 inside = (reduce.first <= positions) & (positions < reduce.end)
@@ -74,13 +78,16 @@ class Ledger:
         self.open_position[slot] = position
         return position if position < self.open_end else None
 
-    def next_open_many(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Move slots, at least one, to their lowest positions that are not held; return those that may be opened."""
-        positions = self.open_position[slots]
-        while (held := self.are_held(positions)).any():
-            positions[held] += self.stream.slots
+    def next_open_many(self, slots: NDArray[np.int64], held: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Move slots, at least one, to their lowest positions that are not held; return those that may be opened.
+
+        `held`: the lowest position of each slot that was not held before, and is now, if that is known.
+        """
+        positions = self.open_position[slots] if held is None else held + self.stream.slots
+        while (here := self.are_held(positions)).any():
+            positions[here] += self.stream.slots
         self.open_position[slots] = positions
-        return positions[positions < self.open_end]
+        return positions if positions.max() < self.open_end else positions[positions < self.open_end]
 
     def held_back(self) -> AllReduce | None:
         """Return the first all-reduce that may not begin yet, or None."""

@@ -29,9 +29,9 @@ class Opening:
         if position is not None:
             self._outbox.open(position)
 
-    def slots(self, slots: NDArray[np.int64]) -> None:
-        """Do so for several slots, at least one."""
-        self._outbox.open_many(self._ledger.next_open_many(slots))
+    def slots(self, slots: NDArray[np.int64], held: NDArray[np.int64] | None = None) -> None:
+        """Do so for several slots, at least one; `held` as for `Ledger.next_open_many`."""
+        self._outbox.open_many(self._ledger.next_open_many(slots, held))
 
     def release(self) -> None:
         """Let all-reduces begin, as far as those before them are proved."""

@@ -125,9 +125,9 @@ class Outbox:
 
     def handle_timer(self, now: float) -> list[int]:
         """Queue what is due again, and return the positions whose timeout it was."""
-        due = np.flatnonzero(self._due_at <= now)
-        if not due.size:
+        if self._due_at.min() > now:
             return []
+        due = np.flatnonzero(self._due_at <= now)
         due = due[np.lexsort((self._open[due], self._due_at[due]))]
         self._due_at[due] = inf
         self._again += self._open[due].tolist()
@@ -139,10 +139,11 @@ class Outbox:
 
     def take(self, now: float) -> Sendings:
         """Return what is to be sent now, and set its timers."""
-        again = np.array(self._again, np.int64)
-        self._again = []
-        again = again[self._open[again % self._slots] == again]
-        positions = np.concatenate([again, self._first_time()])
+        positions = self._first_time()
+        if self._again:
+            again = np.array(self._again, np.int64)
+            self._again = []
+            positions = np.concatenate([again[self._open[again % self._slots] == again], positions])
         return Sendings(positions, self._send(positions, now) if positions.size else np.zeros(0, np.bool_))
 
     def timer(self) -> float | None:
@@ -182,10 +183,12 @@ class Outbox:
         self._on_the_way += len(first)
         statistics.updates += len(first)
         statistics.retransmits += len(slots) - len(first)
-        for times in set(sent.tolist()):
-            self._timeout_at[slots[sent == times]] = now + timing.wait_s(times, self._round_trips.timeout_s)
-        timeout_at = self._timeout_at[slots]
-        flush_at = self._first_sent_at[slots] + (inf if timing.flush_after_s is None else timing.flush_after_s)
+        wait_s = {times: timing.wait_s(times, self._round_trips.timeout_s) for times in set(sent.tolist())}
+        timeout_at = now + np.array([wait_s[times] for times in sent.tolist()])
+        self._timeout_at[slots] = self._due_at[slots] = timeout_at
+        if timing.flush_after_s is None:
+            return np.zeros(len(slots), np.bool_)
+        flush_at = self._first_sent_at[slots] + timing.flush_after_s
         flush: NDArray[np.bool_] = flush_at <= now
         self._due_at[slots] = np.where(flush, timeout_at, np.minimum(timeout_at, flush_at))
         statistics.flushes += int(np.count_nonzero(flush))

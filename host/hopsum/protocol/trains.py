@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.protocol.outbox import Sendings
-from hopsum.protocol.worker_state import AllReduce
+from hopsum.protocol.worker_state import AllReduce, is_run
 from hopsum.wire import Flag
 from hopsum.wire._layout import HOPSUM_FIELDS
 
@@ -28,10 +28,15 @@ def trains_of(sendings: Sendings, active: Sequence[AllReduce]) -> Iterator[NDArr
     """Yield read-only uint8[n, bytes], one datagram a row, in the order of `sendings`.
 
     Args:
-        sendings: positions of all-reduces in `active`.
+        sendings: at least one; positions of all-reduces in `active`.
         active: all-reduces in progress, in the order of the stream.
     """
     positions, flush = sendings
+    first, last = int(positions.min()), int(positions.max())
+    reduce = next(each for each in active if first < each.end)
+    if last < reduce.end and not flush.any():
+        yield _rows(reduce.datagrams, positions - reduce.first, flush=False)
+        return
     owner = np.searchsorted([reduce.first for reduce in active], positions, side="right") - 1
     cuts = np.flatnonzero((owner[1:] != owner[:-1]) | (flush[1:] != flush[:-1])) + 1
     for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(positions)], strict=True):
@@ -40,8 +45,7 @@ def trains_of(sendings: Sendings, active: Sequence[AllReduce]) -> Iterator[NDArr
 
 
 def _rows(datagrams: NDArray[np.uint8], index: NDArray[np.int64], *, flush: bool) -> NDArray[np.uint8]:
-    consecutive = bool((np.diff(index) == 1).all())
-    if consecutive and not flush:
+    if is_run(index) and not flush:
         return datagrams[index[0] : index[-1] + 1]
     rows = datagrams[index]
     if flush:

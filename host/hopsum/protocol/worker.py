@@ -56,7 +56,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import AllReduceFailed, EpochOver
-from hopsum.protocol.batch import ROWS_LEAST, Batch, sort_out
+from hopsum.protocol.batch import ROWS_LEAST, Part, plain_part, sort_out
 from hopsum.protocol.failures import expelled, held_back, no_answer, round_lost
 from hopsum.protocol.inquiry import Inquiry
 from hopsum.protocol.ledger import Ledger
@@ -181,14 +181,17 @@ class Worker:
             for row in rows:
                 self.receive_datagram(memoryview(row), now)
             return
+        part = plain_part(rows, self.membership, self._ledger)
+        if part is not None:
+            self._hold_parts([part], part.positions, now, in_order=True)
+            return
         batch = sort_out(rows, self.membership, self._ledger)
         self.statistics.duplicates += batch.copies
-        start = 0
-        for number in batch.single:
-            self._hold_rows(batch, start, number, now)
-            self.receive_datagram(memoryview(rows[number]), now)
-            start = number
-        self._hold_rows(batch, start, len(rows), now)
+        for numbers, single in batch.steps():
+            if numbers.size:
+                self._hold_parts(batch.parts(numbers), batch.positions[numbers], now)
+            if single is not None:
+                self.receive_datagram(memoryview(rows[single]), now)
 
     def receive_peer(self, message: PeerMessage, now: float) -> None:
         """Take one message of a peer. Anything that is no use is counted and ignored."""
@@ -312,19 +315,17 @@ class Worker:
         self.statistics.repaired += from_peer
         self._go_on(reduce, position, now, from_peer=from_peer)
 
-    def _hold_rows(self, batch: Batch, start: int, stop: int, now: float) -> None:
-        """Do what `_hold` does with the rows start..stop-1 of a batch that are to be taken."""
-        numbers = batch.taken_between(start, stop)
-        if not numbers.size:
-            return
-        parts, positions = batch.parts(numbers), batch.positions[numbers]
+    def _hold_parts(
+        self, parts: list[Part], positions: NDArray[np.int64], now: float, *, in_order: bool = False
+    ) -> None:
+        """Do what `_hold` does with results, whose `positions` are as they came; `in_order`: lowest of each slot."""
         for part in parts:
             part.reduce.hold_many(part.positions, part.contributors, part.values)
-        self.statistics.results += len(numbers)
+        self.statistics.results += len(positions)
         self._outbox.settle_many(positions, now)
         if self.repair is not None:
             self.repair.settle(positions.tolist())
-        self._opening.slots(positions % self.stream.slots)
+        self._opening.slots(positions % self.stream.slots, positions if in_order else None)
         for part in parts:
             self._deliver(part.reduce, now)
 

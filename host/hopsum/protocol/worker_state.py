@@ -187,7 +187,7 @@ class AllReduce:
     ) -> None:
         """Take the results, uint8[n, down_bytes(op)], of different positions that are not held, not even as zeros."""
         index: NDArray[np.int64] | slice = positions - self.first
-        if bool((np.diff(positions) == 1).all()):  # a slice is copied without a look at each index
+        if is_run(positions):  # a slice is copied without a look at each index
             index = slice(int(positions[0]) - self.first, int(positions[-1]) - self.first + 1)
         self.missing -= len(positions)
         self.results[index], self.contributors[index], self.held[index] = values, contributors, HELD
@@ -204,6 +204,11 @@ class AllReduce:
         zeroed = self.held == ZEROED
         lost = zeroed if zeroed.any() else np.zeros(0, np.bool_)
         return AllReduceDone(self.handle, self.results, self.contributors, included, lost)
+
+
+def is_run(positions: NDArray[np.int64]) -> bool:
+    """Say whether positions, at least one, are consecutive."""
+    return bool(positions[-1] - positions[0] == len(positions) - 1 and (positions[1:] - positions[:-1] == 1).all())
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from hopsum.cli.stage.crew import Crew
 from hopsum.cli.stage.seat import Seat
 from hopsum.cli.stage.targets import NATIVE_PORT, SWITCH
 from hopsum.codec import job_tables, make_codec
+from hopsum.transport.offload import Gso
 from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_controlplane import Controller, JobSpec, write_membership
 from hopsum_controlplane.artifacts import compiled_program
@@ -52,6 +53,7 @@ class Setting:
     runs: int
     seed: int
     subjects: Sequence[str]
+    gso: Gso
 
 
 def run(setting: Setting, console: Console) -> Findings:
@@ -66,7 +68,7 @@ def run(setting: Setting, console: Console) -> Findings:
         controller = Controller(device, SWITCH)
         plan = Plan(
             _HOPSUM, setting.workers, setting.elements, setting.buckets, setting.seed,
-            min(CHECKED, setting.elements), "eth0", folder,
+            min(CHECKED, setting.elements), "eth0", folder, gso=setting.gso,
         )  # fmt: skip
         crews: dict[str, Crew] = {}
         for subject in setting.subjects:

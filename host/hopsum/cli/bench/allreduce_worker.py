@@ -27,6 +27,7 @@ from hopsum.agent import Agent, AllReduceResult, Span
 from hopsum.cli.bench.placement import CpuTime, memory
 from hopsum.cli.stage.seat import Seat
 from hopsum.transport.link import UdpLink
+from hopsum.transport.offload import Gso
 from hopsum_topologies.netns import enter_namespace
 
 
@@ -45,6 +46,8 @@ class Plan:
     interface: str
     folder: Path
     overlap: bool = True
+    gso: Gso = "auto"
+    """Of hopsum's sockets."""
 
 
 class Measured(NamedTuple):
@@ -87,7 +90,7 @@ def run(seat: Seat, plan: Plan, pipe: Connection) -> None:
 
 def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
     """Be one worker of hopsum's."""
-    link = UdpLink((seat.ip, 0), seat.switch)
+    link = UdpLink((seat.ip, 0), seat.switch, gso=plan.gso)
     pipe.send(("bound", link.local))
     spans: list[Span] = []
     membership: str = pipe.recv()
