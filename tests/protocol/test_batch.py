@@ -236,3 +236,36 @@ def test_a_batch_is_its_datagrams_one_by_one(kind: str, monkeypatch: pytest.Monk
                "BAD_ROUND", "BAD_VALUE", "OP_MISMATCH")  # fmt: skip
     expected |= {f"ignored {reason}" for reason in reasons}
     assert not {name for name in expected if not met[name]}, met
+
+
+WRONG: list[dict[str, int]] = [
+    {"version": 2}, {"kind": Kind.STATE}, {"op": Op.OR}, {"op": 0}, {"worker": 2}, {"epoch": 8}, {"length": 512},
+    {"slot": 2}, {"slot": 63}, {"slot": 64}, {"round": 2}, {"round": 0}, {"contributors": 0},
+    {"contributors": 1 << WORKERS},
+]  # fmt: skip
+
+
+def plain_or_not(rows: int = 8, wrong_at: int = -1, everywhere: bool = False, **wrong: int) -> Part | None:
+    """Ask for the first rows of an all-reduce in order; one of them, or all, with something else in the header."""
+    worker = Worker(Membership(EPOCH, RANK, WORKERS, 64))
+    worker.submit(Op.ADD32, np.zeros((20, 1024), np.uint8), now=0.0)
+    right = Header(kind=Kind.RESULT, op=Op.ADD32, worker=RANK, epoch=EPOCH, round=1, contributors=7, length=1024)
+    headers = [replace(right, slot=slot) for slot in range(rows)]
+    headers = [replace(each, **wrong) if everywhere or at == wrong_at else each for at, each in enumerate(headers)]
+    datagrams = np.frombuffer(b"".join(each.pack() + bytes(1024) for each in headers), np.uint8)
+    return plain_part(datagrams.reshape(rows, -1), worker.membership, worker._ledger)
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_a_batch_with_something_wrong_is_not_plain(wrong: dict[str, int]) -> None:
+    assert all(plain_or_not(wrong_at=row, **wrong) is None for row in (0, 3, 7))
+    assert plain_or_not(everywhere=True, **wrong) is None
+
+
+def test_a_plain_batch_is() -> None:
+    for rows in (1, 8, 20):
+        part = plain_or_not(rows, wrong_at=0, flags=255, held=9, count=1, contributors=0b101)
+        assert part is not None
+        assert part.positions.tolist() == list(range(rows))
+        assert part.contributors.tolist() == [0b101, *[7] * (rows - 1)]
+    assert plain_or_not(21) is None, "one beyond the all-reduce"
