@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from hopsum.wire import JOB_EVENTS, MAX_SLOTS, Drop, Event, Op, down_bytes, up_bytes
@@ -128,8 +128,7 @@ class Controller:
         nothing of the job is left then, and a reservation stays one. When even the removal fails, the message says
         so, its slots stay taken, and `delete_job` on the job found in `ending` tries again.
         """
-        spec.check()
-        self._check_growth(spec)
+        self.check(spec)
         if any(held.job.spec.name == spec.name for held in self._held.values()):
             raise ControlPlaneError(f"a job {spec.name!r} exists", hint="delete it first, or choose another name")
         held = self._allot(spec, job_index, region, epoch)
@@ -175,6 +174,11 @@ class Controller:
         removed = self._remove_foreign(audit.foreign)
         restored = self._restore(audit)
         return Repair(removed, restored, tuple(held.job for held in lost), tuple(held.job for held in ending))
+
+    def check(self, spec: JobSpec) -> None:
+        """Raise ControlPlaneError when a job like this can never be made here, however much room there is."""
+        spec.check()
+        self._check_growth(spec)
 
     def job_counters(self, job: Job) -> dict[str, int]:
         """Read what the switch did with the job's packets since its start, by event name in small letters.
@@ -303,8 +307,8 @@ class Controller:
         except BaseException:
             self._allotments.free(Allotment(index, slots), keep_reserved=reserved)
             raise
-        window = min(spec.slots, self._device.capabilities.max_window or spec.slots)
-        job = Job(spec, self._switch, epoch, index, slots, group=index + 1, window=window, events_at_start=events)
+        place = (self._switch, epoch, index, slots, self._device.capabilities.max_window)
+        job = replace(Job.at(spec, *place), events_at_start=events)
         held = _Held(job, plan(job), Installation(self._device), reserved=reserved)
         self._held[epoch] = held
         return held
