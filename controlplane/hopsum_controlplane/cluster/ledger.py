@@ -49,14 +49,18 @@ class Ledger:
             raise UnknownJob(f"no job {name!r:.80}", hint="make it first; it may have been deleted")
         return record
 
+    def check_new(self, name: str) -> None:
+        """Raise JobExists when there is a record of this name."""
+        record = self.find(name)
+        if record is not None:
+            raise JobExists(
+                f"a job {name!r} exists, {record.state.value}", hint="delete it first, or choose another name"
+            )
+
     def add(self, record: JobRecord) -> None:
         """Write a new record. Raises JobExists when there is one of its name."""
         with self.changed:
-            if record.name in self._records:
-                raise JobExists(
-                    f"a job {record.name!r} exists, {self._records[record.name].state.value}",
-                    hint="delete it first, or choose another name",
-                )
+            self.check_new(record.name)
             self._keep(record)
         _report(None, record)
 

@@ -100,6 +100,7 @@ class Manager:
         request.check()
         token = new_token(self._random)
         with self._ledger.changed:
+            self._ledger.check_new(request.name)
             if request.switch is not None:
                 self._known_switch(request.switch)
             switch, place = placement.place(request, [self._candidate(request, line) for line in self._lines.values()])
