@@ -18,7 +18,7 @@ from p4.v1 import p4runtime_pb2
 from hopsum_controlplane.devices._session import ElectionId, Session
 from hopsum_controlplane.devices.base import Capabilities, Device, Pipeline
 from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID
-from hopsum_controlplane.encoding import decode_counter, decode_entity, encode_update
+from hopsum_controlplane.encoding import decode_counter, decode_entity, fill_update
 from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import (
     ControlPlaneError,
@@ -81,9 +81,10 @@ class P4RuntimeDevice(Device):
 
     def write(self, updates: Sequence[Update]) -> None:
         """Write one batch with one RPC, as Device.write says."""
-        encoded = [encode_update(self.p4info, update) for update in updates]
+        request = p4runtime_pb2.WriteRequest(device_id=self._device_id)
+        for update in updates:
+            fill_update(self.p4info, update, request.updates.add())
         self._session.check()
-        request = p4runtime_pb2.WriteRequest(device_id=self._device_id, updates=encoded)
         request.election_id.high, request.election_id.low = self._election_id
         try:
             self._session.stub.Write(request, timeout=self._rpc_timeout_s)
