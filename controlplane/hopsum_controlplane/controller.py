@@ -28,7 +28,7 @@ from hopsum_controlplane.audit import Audit, Repair, Wanted, compare, epochs_in,
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Entity, Insert, Modify, Update
 from hopsum_controlplane.epochs import MAX_EPOCH, EpochAllocator
-from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.errors import ControlPlaneError, WriteError
 from hopsum_controlplane.installer import Installation
 from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint
 from hopsum_controlplane.losses import Lost, clear_losses, read_lost, set_loss
@@ -145,9 +145,17 @@ class Controller:
         """End a job: when this returns, nothing of it stands on the switch, and its slots are free.
 
         The workers must have left (rule R3). Raises ControlPlaneError when the job is unknown, or the
-        switch fails: the job may be dead already, its slots stay taken; call again to go on.
+        switch fails: the job is in `ending` then, unless it is untouched; its slots stay taken; call again to go on.
         """
-        self._end(self._known(job))
+        held = self._known(job)
+        before = held.ending
+        try:
+            self._end(held)
+        except ControlPlaneError as error:
+            refused = not isinstance(error, WriteError) or error.failures
+            if refused and held.installation.remaining == len(held.plan.entities):
+                held.ending = before
+            raise
 
     def audit(self) -> Audit:
         """Read what stands on the switch and hold it against what should. Changes nothing.
