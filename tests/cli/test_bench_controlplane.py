@@ -13,7 +13,7 @@ import pytest
 from hopsum.cli.bench import controlplane
 from hopsum.cli.bench.controlplane_run import Leaks, Target
 
-SMALL = ["--jobs=3", "--workers=2", "--times=2", "--runs=2"]
+SMALL = ["--jobs=3", "--workers=2", "--times=1", "--runs=1"]
 
 
 def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def test_figures(capsys: pytest.CaptureFixture[str]) -> None:
                 assert report[key] is None
         leaks = [report[f"{target}.{leak}"] for leak in ("leaked_entries", "leaked_slots", "epochs_used_twice")]
         assert leaks == ([0, 0, 0] if there else [None, None, None])
-    assert (report["jobs"], report["workers"], report["times"], report["slots_per_job"]) == (3, 2, 2, 682)
+    assert (report["jobs"], report["workers"], report["times"], report["slots_per_job"]) == (3, 2, 1, 682)
 
 
 def test_what_is_left_over_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

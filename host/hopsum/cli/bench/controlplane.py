@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from hopsum.cli.bench.controlplane_run import BATCH_UPDATES, AdoptionError, Target, available
+from hopsum.cli.bench.controlplane_run import AdoptionError, Target, available
 from hopsum.cli.bench.timing import Rate, commit, machine, versions
 from hopsum.wire import MAX_JOBS, MAX_SLOTS, MAX_WORKERS
 from hopsum_controlplane import ControlPlaneError
@@ -33,12 +33,12 @@ TARGETS = ("native", "bmv2")
 # By key: what the table calls it, its digits.
 FIGURES = {
     "job_writes_per_s": ("writes/s, jobs", 0),
-    "batched_writes_per_s": (f"writes/s, batches of {BATCH_UPDATES}", 0),
+    "batched_writes_per_s": ("writes/s, batched", 0),
     "single_writes_per_s": ("writes/s, one by one", 0),
-    "create_job_s": ("s to make a job", 5),
-    "delete_job_s": ("s to end one", 5),
-    "adoption_s": ("s to adopt all jobs", 3),
-    "audit_s": ("s to look at all of them", 3),
+    "create_job_s": ("s to make a job", 4),
+    "delete_job_s": ("s to end one", 4),
+    "adoption_s": ("s to adopt all", 3),
+    "audit_s": ("s to audit them", 3),
 }
 
 
