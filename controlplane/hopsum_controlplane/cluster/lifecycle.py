@@ -131,7 +131,9 @@ class JobRecord:
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Return the workers that the next epoch lacks."""
+        """Return the workers that the next epoch lacks; none while an epoch is being written."""
+        if self.state is State.INSTALLING:
+            return ()
         waiting = {member.rank for member in self.members if member.phase is Phase.WAITING}
         return tuple(rank for rank in self.request.worker_ranks if rank not in waiting)
 
