@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`connect`: from a URL to what sums.
 
-file:///PATH/membership.json                          a switch, by the file that the controller wrote
-udp://HOST:PORT/JOB?membership=PATH                   the same, and the file must be that switch's and that job's
-memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
-collective://gloo, collective://nccl                  torch.distributed; needs no switch
+    file:///PATH/membership.json                          a switch, by the file that the controller wrote
+    udp://HOST:PORT/JOB?membership=PATH                   the same, and the file must be that switch's and that job's
+    memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
+    collective://gloo, collective://nccl                  torch.distributed; needs no switch
 """
 
 from __future__ import annotations

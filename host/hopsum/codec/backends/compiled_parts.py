@@ -100,3 +100,5 @@ def join_halves(a: Any, b: Any) -> None:
         low, high = a[i], a[i + half]
         b[2 * i] = low + high
         b[2 * i + 1] = low - high
+
+
