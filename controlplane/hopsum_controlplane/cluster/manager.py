@@ -246,7 +246,8 @@ class Manager:
         """Close devices and store. What stands on the switches stays, for the next one to adopt."""
         for line in self._lines.values():
             line.close()
-        self._store.close()
+        with self._ledger.changed:  # nobody is using it
+            self._store.close()
 
     def _lose(self, record: JobRecord, rank: int) -> None:
         why = f"the lease of rank {rank} ran out: nothing was heard of it for {self._lease_s(record):g} s"

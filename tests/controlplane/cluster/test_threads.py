@@ -74,14 +74,16 @@ def test_workers_and_operators_at_once(make_cluster: MakeCluster) -> None:
     threads = [threading.Thread(target=live, args=(worker, 8)) for crew in crews for worker in crew]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads):
-        cluster.manager.tick()
-        cluster.manager.jobs(counters=True)
-        cluster.manager.switches()
-        cluster.make("more")
-        cluster.manager.delete_job("more")
-    for thread in threads:
-        thread.join(WAIT_S)
+    try:
+        while any(thread.is_alive() for thread in threads):
+            cluster.manager.tick()
+            cluster.manager.jobs(counters=True)
+            assert [switch.trouble for switch in cluster.manager.switches()] == ["", ""]
+            cluster.make("more")
+            cluster.manager.delete_job("more")
+    finally:
+        for thread in threads:
+            thread.join(WAIT_S)
     cluster.manager.tick()
     assert [device.together for device in devices.values()] == [0, 0]
     cluster.check()

@@ -250,3 +250,12 @@ def test_nothing_shows_a_secret(cluster: Cluster, caplog: pytest.LogCaptureFixtu
     for secret in (token, *(repr(each.secret)[2:-1] for each in crew), crew[0].secret.decode("latin-1")):
         assert not any(secret in text for text in texts)
     assert not any(JoinRequest.__name__ in text and "incarnation" in text for text in texts)
+
+
+def test_who_looks_at_an_epoch_that_is_just_over_makes_no_trouble(cluster: Cluster) -> None:
+    _, second = cluster.run()
+    before = cluster.manager._ledger.get("job").job
+    assert before is not None
+    second.start_again()
+    assert cluster.manager._lines["s1"].counters(before) == {}
+    assert cluster.manager.switches()[0].trouble == ""
