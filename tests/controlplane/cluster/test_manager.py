@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What workers and operators see of a cluster in ordinary life."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+
+from hopsum.membership import parse_membership
+from hopsum.wire import WIRE_VERSION
+from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.cluster import (
+    Beat,
+    InvalidRequest,
+    NoRoom,
+    NotAdmitted,
+    Pending,
+    Phase,
+    State,
+    UnknownJob,
+)
+from hopsum_controlplane.testing import FakeDevice
+
+from .conftest import MakeCluster
+from .world import LEASE_S, TABLE, Cluster, enter, switch_config
+
+
+def device_of(cluster: Cluster, name: str = "s1") -> FakeDevice:
+    device = cluster.devices[name]
+    assert isinstance(device, FakeDevice)
+    return device
+
+
+def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
+    first, second = cluster.make(table=TABLE, quorum=1)
+    joined = first.join()
+    assert (joined.rank, joined.lease_s, joined.heartbeat_s) == (0, LEASE_S, 2.0)
+    assert first.membership() == Pending((1,), State.FORMING)
+    assert first.beat() == Beat(State.FORMING, 0, "")
+    second.join()
+    document = first.membership()
+    assert isinstance(document, dict)
+    assert second.membership() == document
+    found = parse_membership(json.dumps(document))
+    assert (found.job, found.slots, found.quorum, found.table) == ("job", 16, 1, TABLE)
+    assert [(each.endpoint.address, each.side_port) for each in found.workers] == [
+        (("10.0.1.1", 4000), 5000),
+        (("10.0.1.2", 4001), 5001),
+    ]
+    cluster.check()
+    assert first.beat(retransmits=3.0) == Beat(State.RUNNING, found.epoch, "")
+    view = cluster.manager.job("job")
+    assert (view.state, view.epoch, view.missing_ranks) == (State.RUNNING, found.epoch, ())
+    assert view.members[0].statistics == {"retransmits": 3.0}
+    assert set(view.counters.values()) == {0}
+    first.leave()
+    cluster.check()
+    assert first.beat() == Beat(State.RUNNING, found.epoch, "")
+    second.leave()
+    assert cluster.manager.job("job").state is State.FORMING
+    assert cluster.manager.job("job").members == ()
+    cluster.check()
+    cluster.manager.delete_job("job")
+    assert cluster.manager.jobs() == []
+    assert cluster.manager.switches()[0].slots_used == 0
+    for call in (first.beat, first.membership, first.leave, first.join):
+        with pytest.raises(UnknownJob, match="no job 'job'"):
+            call()
+    with pytest.raises(UnknownJob):
+        cluster.manager.delete_job("job")
+
+
+def test_silence_ends_the_epoch(cluster: Cluster) -> None:
+    first, second = crew = cluster.run()
+    old = first.epoch
+    cluster.clock.sleep(LEASE_S - 1)
+    first.beat()
+    cluster.manager.tick()
+    assert cluster.manager.job("job").members[1].lease_left_s == 1
+    cluster.clock.sleep(1)
+    cluster.manager.tick()
+    reason = "the lease of rank 1 ran out: nothing was heard of it for 10 s"
+    assert first.beat() == Beat(State.FORMING, 0, reason)
+    assert second.beat() == Beat(State.FORMING, 0, "rank 1 of job 'job' was given up: not heard of for 10 s")
+    with pytest.raises(NotAdmitted, match="given up: not heard of for 10 s; join again"):
+        second.membership()
+    assert first.membership() == Pending((0, 1), State.FORMING)
+    cluster.check()
+    enter(crew)
+    assert first.epoch > old
+    assert first.beat() == Beat(State.RUNNING, first.epoch, "")
+    cluster.check()
+
+
+def test_a_worker_that_was_started_again(cluster: Cluster) -> None:
+    first, second = cluster.run()
+    old_secret, old_request = second.secret, second.request()
+    second.start_again()
+    beat = first.beat()
+    assert beat.epoch == 0
+    assert "rank 1 was started again, at 10.0.1.2:4001" in beat.reason
+    with pytest.raises(NotAdmitted, match="this one's; join again"):
+        cluster.manager.heartbeat("job", 1, old_secret)
+    with pytest.raises(NotAdmitted, match="taken its rank over"):
+        cluster.manager.join(old_request)
+    assert second.membership() == Pending((0,), State.FORMING)
+    first.join()
+    assert isinstance(first.membership(), dict)
+    cluster.check()
+
+
+def test_a_join_that_is_repeated_has_the_same_answer(cluster: Cluster) -> None:
+    first, second = cluster.make()
+    once = first.join()
+    assert first.join() == once
+    assert first.join(rank=None) == once
+    second.join()
+    epoch = cluster.manager.job("job").epoch
+    assert first.join() == once
+    assert cluster.manager.job("job").epoch == epoch != 0
+    cluster.start()
+    assert first.join() == once
+
+
+def test_ranks_are_given_in_order(cluster: Cluster) -> None:
+    crew = cluster.make(workers=3)
+    assert [worker.join(rank=None).rank for worker in crew] == [0, 1, 2]
+    late = replace(crew[0].request(rank=None), incarnation=bytes(16), udp_port=9)
+    with pytest.raises(NoRoom, match="all 3 ranks of job 'job' are taken; say which rank this worker replaces"):
+        cluster.manager.join(late)
+
+
+def test_an_observer_looks_and_is_not_waited_for(cluster: Cluster) -> None:
+    crew = cluster.make(observers=1)
+    observer = replace(crew[0], rank=64)
+    observer.join()
+    assert observer.membership() == Pending((0, 1), State.FORMING)
+    enter(crew)
+    assert isinstance(observer.membership(), dict)
+    cluster.check()
+    assert [each.phase for each in cluster.manager.job("job").members] == [Phase.IN] * 3
+    cluster.clock.sleep(LEASE_S / 2)
+    for worker in crew:
+        worker.beat()
+    cluster.clock.sleep(LEASE_S / 2)
+    cluster.manager.tick()
+    assert cluster.manager.job("job").state is State.RUNNING
+    assert cluster.manager.job("job").members[2].phase is Phase.LOST
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"wire_version": WIRE_VERSION + 1}, InvalidRequest, "install the same hopsum"),
+        ({"rank": 2}, InvalidRequest, r"no rank 2; its workers are 0 \.\. 1"),
+        ({"rank": -1}, InvalidRequest, "rank -1"),
+        ({"ip": "10.0.0.256"}, InvalidRequest, "not the IPv4 address of a host"),
+        (
+            {"ip": "192.0.2.1"},
+            InvalidRequest,
+            r"192\.0\.2\.1 is of no network of switch 's1', .* 10\.0\.0\.0/16 at port 1",
+        ),
+        ({"mac": "x"}, InvalidRequest, "not the MAC address"),
+        ({"udp_port": 0}, InvalidRequest, "UDP port 0"),
+        ({"side_port": 65536}, InvalidRequest, "side port 65536"),
+        ({"incarnation": b"short"}, InvalidRequest, "an incarnation of 5 bytes; it has 16"),
+        ({"version": "v" * 65}, InvalidRequest, "a version of 65 characters"),
+        ({"token": "wrong"}, NotAdmitted, "wrong token for job 'job'"),
+        ({"job": "other"}, UnknownJob, "no job 'other'"),
+        ({"ip": "10.0.1.2", "udp_port": 4001}, InvalidRequest, r"rank 1 is at 10\.0\.1\.2:4001 already"),
+    ],
+)
+def test_joins_that_are_refused(
+    cluster: Cluster, changes: dict[str, object], error: type[ControlPlaneError], message: str
+) -> None:
+    first, second = cluster.make()
+    second.join()
+    before = cluster.manager.jobs()
+    with pytest.raises(error, match=message):
+        first.join(**changes)
+    assert cluster.manager.jobs() == before
+
+
+def test_where_a_worker_stands(make_cluster: MakeCluster) -> None:
+    config = switch_config(1, {3: "10.0.0.0/16", 300: "10.0.1.2/32"}, send_to=("127.0.0.1", 47500))
+    cluster = make_cluster(config)
+    first, second = crew = cluster.make()
+    assert cluster.manager.locate("job", first.token).send_to == ("127.0.0.1", 47500)
+    with pytest.raises(NotAdmitted):
+        cluster.manager.locate("job", second.token[1:])
+    first.join(mac="02:00:00:00:07:07")
+    second.join()
+    rewrites = [entry for entry in device_of(cluster).read_table("rewrite") if entry.match["worker"] == 1]
+    assert rewrites[0].params["dst_mac"] == 0x02_00_00_01_01_2C  # the address of port 300's peers
+    assert [member.port for member in cluster.manager.job("job").members] == [3, 300]
+    document = crew[0].membership()
+    assert isinstance(document, dict)
+    assert document["workers"][1]["send_to"] == {"ip": "127.0.0.1", "udp_port": 47500}
+    cluster.config = replace(cluster.config, switches=(replace(config, driver="bmv2"),))
+    cluster.start()
+    with pytest.raises(InvalidRequest, match="no MAC address, which a bmv2 switch needs"):
+        second.start_again()
+
+
+def test_statistics_are_checked(cluster: Cluster) -> None:
+    first, _ = cluster.run()
+    for odd in ({"a b": 1.0}, {"a": float("nan")}, {f"n{number}": 0.0 for number in range(65)}):
+        with pytest.raises(InvalidRequest):
+            first.beat(**odd)
+
+
+def test_waiting_ends_with_the_epoch(cluster: Cluster) -> None:
+    first, second = cluster.make()
+    first.join()
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(first.membership(timeout_s=30.0)))
+    thread.start()
+    second.join()
+    thread.join(20.0)
+    assert isinstance(found[0], dict)
+
+
+def test_waiting_ends_with_the_job(cluster: Cluster) -> None:
+    first, _ = cluster.make()
+    first.join()
+    refused: list[str] = []
+
+    def wait() -> None:
+        with pytest.raises(UnknownJob) as error:
+            first.membership(timeout_s=30.0)
+        refused.append(str(error.value))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    cluster.manager.delete_job("job")
+    thread.join(20.0)
+    assert len(refused) == 1
