@@ -3,6 +3,7 @@
 
     file:///PATH/membership.json                          a switch, by the file that the controller wrote
     udp://HOST:PORT/JOB?membership=PATH                   the same, and the file must be that switch's and that job's
+    hopsum://HOST:PORT/JOB?token_file=PATH&ca=PATH        a job of the controller there, which says where the switch is
     memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
     collective://gloo, collective://nccl                  torch.distributed; needs no switch
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -48,7 +50,9 @@ def connect(
 
     Raises:
         ConfigError: an unknown or unfit setting; UrlError for the URL.
-        MembershipError: no membership file, a malformed one, of another job or switch, or no such rank.
+        MembershipError: no membership file, a malformed one, of another job or switch, or no such rank; or the other
+            ranks of a controller's job do not come.
+        ControllerError: hopsum:// and the controller refuses, or gives no answer (hopsum.rpc.errors).
         JoinError: memory:// or collective:// and the other ranks have other settings.
         CodecError: the codec's options do not fit it or the job.
         OSError: no socket at this rank's address.
@@ -83,7 +87,7 @@ def _split(config: Config) -> SplitResult:
     if parts.scheme not in _OPENERS:
         told = f"{parts.scheme}:// sums nowhere" if parts.scheme else "has no scheme"
         raise UrlError(f"URL {config.url!r}: {told}; {nearest(parts.scheme, _OPENERS)}. {_examples()}")
-    if parts.scheme != "udp" and port is not None:
+    if parts.scheme not in ("udp", "hopsum") and port is not None:
         raise UrlError(f"URL {config.url!r}: {parts.scheme}:// takes no port")
     return parts
 
@@ -148,11 +152,38 @@ def _address(config: Config, host: str) -> str:
         raise UrlError(f"URL {config.url!r}: no IPv4 address of host {host!r}: {error}") from error
 
 
-def _open_agent(config: Config, membership: JobMembership) -> Aggregation:
-    rank = membership.worker(_rank(config, len(membership.workers))).rank  # before a table is solved
-    codec = codec_of(config, len(membership.workers))
+def _open_controller(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+    query = _query(config, parts, {"token_file": str, "ca": str, "tls": _on_or_off})
+    job = unquote(parts.path.strip("/"))
+    if not parts.hostname or not parts.port or not job:
+        raise UrlError(f"URL {config.url!r}: a controller's job is hopsum://HOST:PORT/JOB")
+    try:
+        rpc = import_module("hopsum.rpc.source")
+    except ModuleNotFoundError as error:
+        raise UrlError(f"URL {config.url!r} needs gRPC: pip install 'hopsum[rpc]' ({error})") from error
+    token = rpc.token_of(config, query.get("token_file", config.token_file))
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    ca_file = query.get("ca", config.ca_file) or None
+    place = rpc.Place.of(f"{host}:{parts.port}", ca_file=ca_file, tls=query.get("tls"))
+    ways = rpc.Ways(codec=partial(codec_of, config), agent=partial(_open_agent, config))
+    opened: Aggregation = rpc.open_job(config, place, job, token, ways)
+    return opened
+
+
+def _open_agent(
+    config: Config,
+    membership: JobMembership,
+    rank: int | None = None,
+    *,
+    codec: Codec | None = None,
+    make: Callable[..., Agent] = Agent,
+    **given: Any,
+) -> Agent:
+    rank = _rank(config, len(membership.workers)) if rank is None else rank
+    rank = membership.worker(rank).rank  # before a table is solved
+    codec = codec or codec_of(config, len(membership.workers))
     timing = Timing(retransmit_s=config.retransmit_s, deadline_s=config.deadline_s)
-    return Agent(membership, rank, codec=codec, timing=timing, seed=config.seed)
+    return make(membership, rank, codec=codec, timing=timing, seed=config.seed, **given)
 
 
 def _open_memory(config: Config, parts: SplitResult, group: Any) -> Aggregation:
@@ -197,6 +228,7 @@ def _open_collective(config: Config, parts: SplitResult, group: Any) -> Aggregat
 _OPENERS: Final[dict[str, Callable[[Config, SplitResult, Any], Aggregation]]] = {
     "udp": _open_udp,
     "file": _open_file,
+    "hopsum": _open_controller,
     "memory": _open_memory,
     "collective": _open_collective,
 }
@@ -204,8 +236,8 @@ _OPENERS: Final[dict[str, Callable[[Config, SplitResult, Any], Aggregation]]] = 
 
 def _examples() -> str:
     return (
-        "for example file:///PATH/membership.json, udp://HOST:PORT/JOB?membership=PATH, memory://NAME?workers=2, "
-        "collective://gloo"
+        "for example file:///PATH/membership.json, udp://HOST:PORT/JOB?membership=PATH, "
+        "hopsum://HOST:PORT/JOB?token_file=PATH, memory://NAME?workers=2, collective://gloo"
     )
 
 
@@ -223,8 +255,18 @@ def _query(config: Config, parts: SplitResult, kinds: dict[str, Callable[[str], 
         try:
             found[key] = kinds[key](text)
         except ValueError:
-            raise UrlError(f"URL {config.url!r}: {key} is {text!r}, no {kinds[key].__name__}") from None
+            raise UrlError(f"URL {config.url!r}: {key} is {text!r}, no {_words(kinds[key])}") from None
     return found
+
+
+def _words(kind: Callable[[str], Any]) -> str:
+    return kind.__name__.strip("_").replace("_", " ")
+
+
+def _on_or_off(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise ValueError(text)
+    return text == "on"
 
 
 def _require_range(config: Config, key: str, value: float, low: float, high: float) -> None:

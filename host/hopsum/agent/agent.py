@@ -9,6 +9,7 @@ whatever their timing (order.py).
     OPEN     submit                     OPEN     queued; its future cannot be cancelled
     OPEN     AgreedError                OPEN     its future has the error, on all ranks alike
     OPEN     an all-reduce fails        FAILED   its future has the error; those queued behind it have EpochOver
+    OPEN     end                        FAILED   all futures have EpochOver
     FAILED   submit                     FAILED   EpochOver
     any      close                      CLOSED   what is in progress or queued ends with AgentClosed
     CLOSED   submit                     CLOSED   AgentClosed
@@ -32,10 +33,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.agent.engine import CLOSE, Engine
+from hopsum.agent.network import Failed
 from hopsum.agent.order import Task
 from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult, Span, Traffic
 from hopsum.codec import Codec, CodecError, Context, ErrorFeedback, job_tables, make_codec
 from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, require_vector
+from hopsum.errors import EpochOver
 from hopsum.membership import JobMembership, read_membership
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.worker import Timing
@@ -191,6 +194,10 @@ class Agent:
             self._number += 1
             self._engine.inbox.put(task)
         return task.future
+
+    def end(self, reason: str) -> None:
+        """End the epoch for this agent: what is in progress fails with EpochOver, as what comes later. Any thread."""
+        self._engine.inbox.put(Failed(None, EpochOver(f"rank {self.rank}: {reason}. Connect again")))
 
     def close(self) -> None:
         """End the agent and wait for its thread; what it has not finished fails. Harmless when it is closed."""
