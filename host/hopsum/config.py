@@ -105,6 +105,8 @@ class Config:
     token: str = field(default="", repr=False, metadata=_about(_SECRET, "of the controller's job (hopsum://)"))
     token_file: str = field(default="", metadata=_about(_text(), "that holds the token instead"))
     ca_file: str = field(default="", metadata=_about(_text(), "by which the controller's certificate is known (PEM)"))
+    certificate_file: str = field(default="", metadata=_about(_text(), "to be known by to the controller (PEM)"))
+    key_file: str = field(default="", metadata=_about(_text(), "the key of this certificate (PEM)"))
     ip: str = field(default="", metadata=_about(_text(), "IPv4 address to send from; else the one of the route"))
     udp_port: int = field(default=0, metadata=_about(_integer(0, 65535), "to send from (hopsum://); 0: any"))
 

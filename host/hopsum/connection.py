@@ -163,8 +163,13 @@ def _open_controller(config: Config, parts: SplitResult, group: Any) -> Aggregat
         raise UrlError(f"URL {config.url!r} needs gRPC: pip install 'hopsum[rpc]' ({error})") from error
     token = rpc.token_of(config, query.get("token_file", config.token_file))
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    ca_file = query.get("ca", config.ca_file) or None
-    place = rpc.Place.of(f"{host}:{parts.port}", ca_file=ca_file, tls=query.get("tls"))
+    place = rpc.Place.of(
+        f"{host}:{parts.port}",
+        tls=query.get("tls"),
+        ca_file=query.get("ca", config.ca_file),
+        certificate_file=config.certificate_file,
+        key_file=config.key_file,
+    )
     ways = rpc.Ways(codec=partial(codec_of, config), agent=partial(_open_agent, config))
     opened: Aggregation = rpc.open_job(config, place, job, token, ways)
     return opened

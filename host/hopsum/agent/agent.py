@@ -100,6 +100,8 @@ class Agent:
         self._lock = threading.Lock()
         self._closed = False
         self._failed = False
+        self._ended = False
+        """By somebody who knows that the epoch is over on all ranks."""
         self._number = 0
         self._followed_by_other: ErrorFeedback | None = None
         """Of the last vector, if it was submitted with `more`."""
@@ -197,6 +199,7 @@ class Agent:
 
     def end(self, reason: str) -> None:
         """End the epoch for this agent: what is in progress fails with EpochOver, as what comes later. Any thread."""
+        self._ended = True
         self._engine.inbox.put(Failed(None, EpochOver(f"rank {self.rank}: {reason}. Connect again")))
 
     def close(self) -> None:
@@ -221,7 +224,7 @@ class Agent:
         try:
             self._engine.run()
         finally:
-            self._transport.close()
+            self._transport.close(farewell=not self._ended)
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:

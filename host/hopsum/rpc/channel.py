@@ -38,25 +38,39 @@ class TlsError(HopsumError):
 class Place:
     """Where the controller is: HOST:PORT, or unix:PATH, and how it is known.
 
-    With `tls` its certificate is checked against `ca_file` (PEM), or the system's authorities without one. Without,
-    secrets pass in the clear: on a unix socket or loopback they stay on the machine, elsewhere they do not.
+    With `tls` its certificate is checked against `ca_file` (PEM), or the authorities that gRPC brings without one;
+    `identity` are certificate and key (PEM) to be known by, where it asks. Without TLS, secrets pass in the clear: on
+    a unix socket or loopback they stay on the machine, elsewhere they do not.
     """
 
     target: str
     tls: bool = True
     ca_file: Path | None = None
+    identity: tuple[Path, Path] | None = None
 
     @classmethod
-    def of(cls, target: str, *, ca_file: str | Path | None = None, tls: bool | None = None) -> Place:
-        """Return a place; TLS, unless told, where there is a `ca_file` or secrets would leave the machine.
+    def of(
+        cls,
+        target: str,
+        *,
+        tls: bool | None = None,
+        ca_file: str | Path = "",
+        certificate_file: str | Path = "",
+        key_file: str | Path = "",
+    ) -> Place:
+        """Return a place; TLS, unless told, where there is a file for it or secrets would leave the machine.
 
-        Raises TlsError for a `ca_file` without TLS.
+        Raises TlsError for files that are not used, or one of certificate and key.
         """
+        files = [str(file) for file in (ca_file, certificate_file, key_file) if file]
         if tls is None:
-            tls = ca_file is not None or not is_local(target)
-        if ca_file and not tls:
-            raise TlsError(f"controller {target}: ca_file {ca_file} is for TLS, which is off; leave one of them out")
-        return cls(target, tls, Path(ca_file) if ca_file else None)
+            tls = bool(files) or not is_local(target)
+        if files and not tls:
+            raise TlsError(f"controller {target}: {files[0]} is for TLS, which is off; leave one of them out")
+        if bool(certificate_file) != bool(key_file):
+            raise TlsError(f"controller {target}: {files[-1]} is one of certificate_file and key_file: give both")
+        identity = (Path(certificate_file), Path(key_file)) if key_file else None
+        return cls(target, tls, Path(ca_file) if ca_file else None, identity)
 
 
 def is_local(target: str) -> bool:
@@ -73,7 +87,7 @@ def is_local(target: str) -> bool:
 class Channel:
     """One connection to the controller, opened by the first call and again whenever it broke. Thread-safe.
 
-    Raises TlsError when the place's CA file cannot be read.
+    Raises TlsError when one of the place's files cannot be read.
     """
 
     def __init__(self, place: Place) -> None:
@@ -136,6 +150,7 @@ class Channel:
 def _credentials(place: Place) -> Any:
     try:
         roots = None if place.ca_file is None else place.ca_file.read_bytes()
+        certificate, key = (None, None) if place.identity is None else (file.read_bytes() for file in place.identity)
     except OSError as error:
-        raise TlsError(f"controller {place.target}: CA file cannot be read: {error}") from error
-    return grpc.ssl_channel_credentials(roots)
+        raise TlsError(f"controller {place.target}: a file for TLS cannot be read: {error}") from error
+    return grpc.ssl_channel_credentials(roots, key, certificate)

@@ -27,6 +27,7 @@ from typing import Any, Final
 from hopsum.rpc import control_pb2 as pb
 from hopsum.rpc.channel import CALL_S
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.jobs import word_of
 from hopsum.rpc.member import Member
 
 Statistics = Callable[[], Mapping[str, float]]
@@ -95,7 +96,7 @@ class Lease:
             self._end(self._refused)
             return 0.0
         self._note_answer()
-        if epoch and (reply.state != pb.RUNNING or reply.epoch != epoch):
+        if epoch and (reply.state != pb.JOB_STATE_RUNNING or reply.epoch != epoch):
             self._end(_reason(reply, epoch))
         return interval_s * random.uniform(0.8, 1.0)
 
@@ -120,5 +121,5 @@ class Lease:
 
 
 def _reason(reply: Any, epoch: int) -> str:
-    told = reply.reason or f"the job is {pb.JobState.Name(reply.state)} in epoch {reply.epoch}"
+    told = reply.reason or f"the job is {word_of(pb.JobState.DESCRIPTOR, reply.state)} in epoch {reply.epoch}"
     return f"the controller has ended epoch {epoch}: {told}"

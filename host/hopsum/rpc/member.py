@@ -117,14 +117,13 @@ class Member:
             MembershipError: not within `wait_s` seconds; the message names the ranks that are missing.
             ControllerError: this worker is no longer in the job, or there is no controller.
         """
-        deadline, missing = time.monotonic() + wait_s, list[int]()
+        deadline, lack = time.monotonic() + wait_s, "nobody was asked"
         while (left_s := deadline - time.monotonic()) > 0:
             reply = _until(left_s, lambda left_s: self._poll(known_epoch, left_s))
             if reply.WhichOneof("outcome") == "membership":
                 return parse_membership(reply.membership, where=f"membership of job {self.job!r}")
-            missing = list(reply.pending.missing_ranks)
+            lack = _lack(reply.pending)
             time.sleep(max(0.0, min(reply.pending.again_s, deadline - time.monotonic())))
-        lack = f"ranks {', '.join(map(str, missing))} have not joined" if missing else "its switch is not written"
         raise MembershipError(
             f"job {self.job!r} is not complete within {wait_s:g} s: {lack}. Start all workers of the job, or wait "
             "longer (membership_wait_s)"
@@ -150,6 +149,13 @@ class Member:
     def _call(self, name: str, request: Any, *, secret: str | None = None, timeout_s: float) -> Any:
         secret = self._token if secret is None else secret
         return self._channel.call(WORKERS, name, request, secret=secret, timeout_s=timeout_s)
+
+
+def _lack(pending: Any) -> str:
+    """Say what a job waits for."""
+    if pending.missing_ranks:
+        return f"ranks {', '.join(map(str, pending.missing_ranks))} have not joined"
+    return f"its switch is not written{': ' if pending.trouble else ''}{pending.trouble}"
 
 
 def _until(wait_s: float, call: Callable[[float], Answer]) -> Answer:

@@ -9,10 +9,12 @@ What fails on the way gives everything back: sockets are closed and the rank is 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from hopsum.agent import Agent
@@ -119,20 +121,20 @@ def _require_ours(membership: JobMembership, rank: int, link: UdpLink, send_to: 
 
 def token_of(config: Config, token_file: str) -> str:
     """Return the job's token: what a file holds, else the setting `token`. Raises ConfigError."""
-    if not token_file:
-        if not config.token:
-            raise ConfigError(
-                "a job is joined with its token: ?token_file=PATH in the URL, the setting token_file, or HOPSUM_TOKEN. "
-                "`hopsum job create` printed it"
-            )
-        return config.token
-    try:
-        with open(token_file, encoding="utf-8") as file:
-            found = file.read().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"token file {token_file} cannot be read: {error}") from error
-    if not found or not found.isascii() or not found.isprintable():
-        raise ConfigError(f"token file {token_file} holds no token: it is one line of letters, digits, - and _")
+    where, found = "the setting token", config.token
+    if token_file:
+        where = f"token file {token_file}"
+        try:
+            found = Path(token_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{where} cannot be read: {error}") from error
+    elif not found:
+        raise ConfigError(
+            "a job is joined with its token: ?token_file=PATH in the URL, the setting token_file, or HOPSUM_TOKEN. "
+            "`hopsum job create` printed it"
+        )
+    if not re.fullmatch(r"[\x21-\x7e]+", found):
+        raise ConfigError(f"{where} holds no token: it is one line of letters, digits, - and _")
     return found
 
 

@@ -113,12 +113,15 @@ class RepairingTransport(UdpTransport):
             events.append(event)
         return events
 
-    def close(self) -> None:
-        """Serve peers until they need nothing more, `farewell_s` at most; then close link and channel."""
+    def close(self, *, farewell: bool = True) -> None:
+        """Serve peers until they need nothing more, `farewell_s` at most; then close link and channel.
+
+        Without `farewell` they are told, but not waited for: they need nothing of an epoch that is over.
+        """
         if self._closed:
             return
         self._closed = True
-        repair, until = self.worker.repair, time.monotonic() + self._farewell_s
+        repair, until = self.worker.repair, time.monotonic() + (self._farewell_s if farewell else 0.0)
         with self._changed:
             while repair is not None and self._channel.failure is None:
                 repair.leave()

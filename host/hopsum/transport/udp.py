@@ -122,8 +122,8 @@ class UdpTransport:
         if isinstance(self._link, WakingLink):
             self._link.wake()
 
-    def close(self) -> None:
-        """Close the socket."""
+    def close(self, *, farewell: bool = True) -> None:
+        """Close the socket. `farewell` is for transports with peers."""
         self._link.close()
 
     def __enter__(self) -> UdpTransport:

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A desk behind the service, and a token file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopsum_controlplane.service.server import Service
+
+from .desk import TOKEN, Desk, desk_service
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("RANK", "HOPSUM_RANK", "HOPSUM_URL", "HOPSUM_CONFIG", "HOPSUM_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable in ("http_proxy", "https_proxy", "grpc_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # nobody listens: no call may go there
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[Desk, Service]]:
+    with desk_service() as found:
+        yield found
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.token"
+    path.write_text(TOKEN + "\n")
+    return path
