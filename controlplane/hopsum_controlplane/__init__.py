@@ -2,16 +2,21 @@
 """The control plane: jobs on switches that run the aggregation program.
 
     controller   one call makes a job, one ends it      jobs         what a job is asked for, and given
+    audit        what stands, held against what should  adoption     jobs that a new controller found running
     membership   what a worker has to know of its job   shell        p4runtime-shell's prompt
-    tables       what a job puts on a switch            entries      changes to a switch as plain values
-    slots, epochs, lanes   what is allotted and proved  devices      one driver file per target
-    losses       the loss simulator of a switch
+    tables       what a job puts on a switch            plan         all of it, in the order of writing
+    entries      changes to a switch as plain values    installer    written and removed with a memory of both
+    allotments, slots, epochs, lanes   what is allotted and proved
+    devices      one driver file per target             losses       the loss simulator of a switch
 
 Importing this package imports neither grpc nor protobuf; opening a device does.
 """
 
 from __future__ import annotations
 
+from hopsum_controlplane.adoption import Adoption, Fate
+from hopsum_controlplane.allotments import Allotment, Room
+from hopsum_controlplane.audit import Audit, Repair
 from hopsum_controlplane.controller import Controller
 from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
@@ -20,12 +25,18 @@ from hopsum_controlplane.losses import Lost
 from hopsum_controlplane.membership import membership, write_membership
 
 __all__ = [
+    "Adoption",
+    "Allotment",
+    "Audit",
     "ControlPlaneError",
     "Controller",
     "EpochAllocator",
+    "Fate",
     "Job",
     "JobSpec",
     "Lost",
+    "Repair",
+    "Room",
     "SwitchEndpoint",
     "WorkerEndpoint",
     "WriteError",

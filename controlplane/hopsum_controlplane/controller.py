@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller of one switch: makes jobs and ends them.
+"""The controller of one switch: makes jobs and ends them, adopts those that it finds, and puts right what others did.
 
 A job's life on the switch (rules S1, S5, E1, R3):
 
   create   allot job index, slots, epoch -> write lookup, rewrite, workers, group -> write jobs: live
            any failure: remove what was written, the last first, and give everything back
+  adopt    all of it stands: live; a part of it is missing, or decides sums and was changed: lost, see delete
   delete   remove jobs: no packet is admitted any more -> remove the rest -> give index and slots back
-           any failure: keep them; delete again goes on where it stopped
+           any failure: keep them; delete or put_right again goes on where it stopped
 
 The `jobs` entry is the switch of life: everything else stands before it comes and until it has gone. Slots
 and job index are free again only when the switch has confirmed that all entries of their epoch are gone, so
@@ -16,27 +17,48 @@ no region ever has two epochs; an epoch is never used again, whatever happened.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
-from hopsum.wire import JOB_EVENTS, MAX_JOBS, MAX_SLOTS, Drop, Event, Op, down_bytes, up_bytes
+from hopsum.wire import JOB_EVENTS, MAX_SLOTS, Drop, Event, Op, down_bytes, up_bytes
+from hopsum_controlplane.adoption import Adoption, adoptions, check_books, moved
+from hopsum_controlplane.allotments import Allotment, Allotments, Room
+from hopsum_controlplane.audit import Audit, Repair, Wanted, compare, epochs_in, is_of_a_job, read_standing
 from hopsum_controlplane.devices.base import Device
-from hopsum_controlplane.entries import Entity, Modify
-from hopsum_controlplane.epochs import EpochAllocator
+from hopsum_controlplane.entries import Entity, Insert, Modify, Update
+from hopsum_controlplane.epochs import MAX_EPOCH, EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.installer import Installation
 from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint
 from hopsum_controlplane.losses import Lost, clear_losses, read_lost, set_loss
-from hopsum_controlplane.slots import SlotAllocator
-from hopsum_controlplane.tables import address, admit, lookup, reply
+from hopsum_controlplane.plan import JOB_TABLES, Plan, plan
+from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.tables import address, admit
 
-_JOB_TABLES = (admit.JOBS, admit.WORKERS, lookup.LOOKUP, reply.REWRITE)
+
+@dataclass
+class _Held:
+    """A job that holds slots: live, or `ending` until the switch has confirmed that nothing of it stands."""
+
+    job: Job
+    plan: Plan
+    installation: Installation
+    ending: bool = False
+    reserved: bool = False  # its allotment was: a failed creation gives it back as it was
+
+    @property
+    def entities(self) -> tuple[Entity, ...]:
+        return self.installation.entities if self.ending else self.plan.entities
 
 
 class Controller:
     """The one controller of `device`, whose service has the address `switch`. Not thread-safe.
 
-    Construction reads the switch and writes its address. Raises ControlPlaneError when jobs of another
-    controller stand there, unless `remove_existing`: then they are ended. `clock` gives unix seconds.
+    Construction reads the switch, takes over the jobs of `adopt`, which the caller's books say run here, and writes
+    the address of the service; `adoptions` says what became of them. Raises ControlPlaneError when jobs of nobody
+    stand there, unless `remove_existing`: then they are ended. It also raises when the switch fails; construct again
+    with the same jobs then. `slots` of the switch's slots may be used. `clock` gives unix seconds.
     """
 
     def __init__(
@@ -47,47 +69,78 @@ class Controller:
         epochs: EpochAllocator | None = None,
         clock: Callable[[], float] = time.time,
         remove_existing: bool = False,
+        adopt: Sequence[Job] = (),
+        slots: int = MAX_SLOTS,
     ) -> None:
         switch.check()
         self._device = device
         self._switch = switch
         self._epochs = epochs if epochs is not None else EpochAllocator()
         self._clock = clock
-        self._slots = SlotAllocator(MAX_SLOTS)
-        self._jobs: dict[int, Job] = {}  # by epoch: everything that is not confirmed gone
-        self._installed: dict[int, Installation] = {}
-        self._counted: dict[int, list[int]] = {}  # events at the start of the job
-        self._take_over(remove_existing)
-        self._announce()
+        self._allotments = Allotments(slots)
+        self._held: dict[int, _Held] = {}  # by epoch: everything that is not confirmed gone
+        self._used_epochs: set[int] = set()
+        self._adoptions = self._take_over(adopt, remove_existing)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
         """Return the jobs that hold slots, in the order of their epochs: live, or not yet confirmed gone."""
-        return tuple(self._jobs[epoch] for epoch in sorted(self._jobs))
+        return tuple(self._held[epoch].job for epoch in sorted(self._held))
 
-    def create_job(self, spec: JobSpec) -> Job:
+    @property
+    def ending(self) -> tuple[Job, ...]:
+        """Return those of `jobs` that are not yet confirmed gone: `delete_job` or `put_right` tries again."""
+        return tuple(job for job in self.jobs if self._held[job.epoch].ending)
+
+    @property
+    def adoptions(self) -> Mapping[int, Adoption]:
+        """Return by epoch what became of the jobs that this controller was constructed with."""
+        return MappingProxyType(self._adoptions)
+
+    @property
+    def room(self) -> Room:
+        """Return how much is neither used nor reserved."""
+        return self._allotments.room
+
+    def reserve(self, slots: int, *, at: Allotment | None = None) -> Allotment:
+        """Set job index and slots aside for a job to come: the lowest that are free, or exactly `at`.
+
+        Raises ControlPlaneError when there is no such room.
+        """
+        return self._allotments.reserve(slots, at)
+
+    def release(self, allotment: Allotment) -> None:
+        """Give a reservation up. Raises ControlPlaneError when it is none, or a job has it."""
+        self._allotments.release(allotment)
+
+    def create_job(
+        self,
+        spec: JobSpec,
+        *,
+        job_index: int | None = None,
+        region: SlotRange | None = None,
+        epoch: int | None = None,
+    ) -> Job:
         """Make a job: when this returns, the switch serves it.
 
-        Raises ControlPlaneError when the specification is wrong, there is no room, or the switch fails;
-        nothing of the job is left then. When even the removal fails, the message says so, its slots stay
-        taken, and `delete_job` on the job found in `jobs` tries again.
+        `job_index` and `region`, reserved together or free, and `epoch`, never used before, are chosen here unless
+        given. Raises ControlPlaneError when the specification is wrong, there is no room, or the switch fails;
+        nothing of the job is left then, and a reservation stays one. When even the removal fails, the message says
+        so, its slots stay taken, and `delete_job` on the job found in `ending` tries again.
         """
         spec.check()
         self._check_growth(spec)
-        if any(job.spec.name == spec.name for job in self._jobs.values()):
+        if any(held.job.spec.name == spec.name for held in self._held.values()):
             raise ControlPlaneError(f"a job {spec.name!r} exists", hint="delete it first, or choose another name")
-        job = self._allot(spec)
-        installation = Installation(self._device)
-        self._jobs[job.epoch] = job
-        self._installed[job.epoch] = installation
+        held = self._allot(spec, job_index, region, epoch)
         try:
-            self._counted[job.epoch] = self._read_events(job)
-            installation.write([*lookup.lookup(job), *reply.rewrite(job), *admit.workers(job), *reply.group(job)])
-            installation.write(admit.jobs(job))
+            held.installation.write(held.plan.support)
+            held.installation.write(held.plan.admission)
         except BaseException as error:
-            self._roll_back(job, error)
+            self._roll_back(held, error)
             raise
-        return job
+        held.reserved = False
+        return held.job
 
     def delete_job(self, job: Job) -> None:
         """End a job: when this returns, nothing of it stands on the switch, and its slots are free.
@@ -95,17 +148,42 @@ class Controller:
         The workers must have left (rule R3). Raises ControlPlaneError when the job is unknown, or the
         switch fails: the job may be dead already, its slots stay taken; call again to go on.
         """
-        self._check_known(job)
-        self._installed[job.epoch].remove()
-        self._forget(job)
+        self._end(self._known(job))
+
+    def audit(self) -> Audit:
+        """Read what stands on the switch and hold it against what should. Changes nothing.
+
+        Raises ControlPlaneError when the switch does not answer.
+        """
+        return self._compare(read_standing(self._device))
+
+    def put_right(self, audit: Audit) -> Repair:
+        """Make the switch hold what it should, as far as `audit` found that it does not.
+
+        Jobs that are lost are ended, their slots are free then; see `Audit.lost` beforehand. Entries of nobody are
+        removed, changed ones restored, unfinished removals finished. What has changed here since the audit is left
+        alone. Raises ControlPlaneError when the switch fails: audit again, and go on.
+        """
+        lost = [self._held[finding.job.epoch] for finding in audit.findings if finding.lost and self._runs(finding.job)]
+        gone = {finding.job.epoch: finding.missing for finding in audit.findings}
+        for held in lost:
+            held.ending = True
+            held.installation.forget(gone[held.job.epoch])
+        ending = [held for held in self._held.values() if held.ending]
+        for held in ending:
+            self._end(held)
+        removed = self._remove_foreign(audit.foreign)
+        restored = self._restore(audit)
+        return Repair(removed, restored, tuple(held.job for held in lost), tuple(held.job for held in ending))
 
     def job_counters(self, job: Job) -> dict[str, int]:
         """Read what the switch did with the job's packets since its start, by event name in small letters.
 
         Raises ControlPlaneError when the job is unknown, or the switch does not answer.
         """
-        self._check_known(job)
-        start, now = self._counted[job.epoch], self._read_events(job)
+        self._known(job)
+        now = self._read_events(job.job_index)
+        start = job.events_at_start or (0,) * len(now)
         return {event.name.lower(): now[event] - start[event] for event in Event}
 
     def drop_counters(self) -> dict[str, int]:
@@ -135,12 +213,17 @@ class Controller:
         """
         return read_lost(self._device)
 
-    def _check_known(self, job: Job) -> None:
-        if self._jobs.get(job.epoch) != job:
+    def _known(self, job: Job) -> _Held:
+        held = self._held.get(job.epoch)
+        if held is None or held.job != job:
             raise ControlPlaneError(
                 f"no job {job.spec.name!r} with epoch {job.epoch} here",
                 hint="it was deleted, or is another controller's",
             )
+        return held
+
+    def _runs(self, job: Job) -> bool:
+        return job.epoch in self._held and not self._held[job.epoch].ending
 
     def _check_growth(self, spec: JobSpec) -> None:
         """Refuse an operation whose result is more longer than its packet than the target can bear."""
@@ -154,66 +237,111 @@ class Controller:
                 hint="leave table16 out, or use another target",
             )
 
-    def _take_over(self, remove_existing: bool) -> None:
-        """See that no other controller's job stands on the switch: its slots are not in our books."""
-        found = {table: self._device.read_table(table) for table in _JOB_TABLES}
-        groups = [group for group in self._device.read_groups() if 1 <= group.id <= MAX_JOBS]
-        for entries in found.values():
-            for entry in entries:
-                self._epochs.observe(entry.match["epoch"])
-        rest: list[Entity] = [*groups, *(entry for table in _JOB_TABLES[1:] for entry in found[table])]
-        foreign = Installation(self._device, [rest, found[admit.JOBS]])
-        if foreign.remaining and not remove_existing:
-            epochs = sorted(entry.match["epoch"] for entry in found[admit.JOBS])
+    def _take_over(self, adopt: Sequence[Job], remove_existing: bool) -> dict[int, Adoption]:
+        """Adopt what stands of the jobs in the books, and see that nobody else's job does."""
+        check_books(adopt)
+        for job in adopt:
+            self._allotments.take(job.slots, job.job_index, job.region)
+            steps = plan(job)
+            installation = Installation(self._device, [steps.support, steps.admission])
+            self._held[job.epoch] = _Held(job, steps, installation, ending=bool(moved(job, self._switch)))
+            self._use_epoch(job.epoch)
+        standing = read_standing(self._device)
+        for epoch in epochs_in(standing.values(), *JOB_TABLES):
+            self._use_epoch(epoch)
+        audit = self._compare(standing)
+        foreign = [entity for entity in audit.foreign if is_of_a_job(entity)]
+        if foreign and not remove_existing:
             raise ControlPlaneError(
-                f"{foreign.remaining} entries of another controller stand here, live epochs {epochs}",
+                f"{len(foreign)} entries of another controller stand here, live epochs "
+                f"{epochs_in(foreign, admit.JOBS)}",
                 where=self._device.where,
                 hint="use that controller, or remove them, which cuts their workers off",
             )
-        foreign.remove()
+        self.put_right(audit)
+        return adoptions(adopt, audit, self._switch)
 
-    def _announce(self) -> None:
+    def _compare(self, standing: Mapping[tuple[object, ...], Entity]) -> Audit:
+        ordered = [self._held[epoch] for epoch in sorted(self._held)]
+        wanted = [Wanted(held.job, held.entities, held.ending) for held in ordered]
+        return compare(self._device.where, standing, wanted, address.switch_address(self._switch))
+
+    def _remove_foreign(self, foreign: Sequence[Entity]) -> tuple[Entity, ...]:
+        ours = {entity.key() for held in self._held.values() for entity in held.entities}
+        going = [entity for entity in foreign if entity.key() not in ours]
+        admitting = [entity for entity in going if epochs_in([entity], admit.JOBS)]
+        rest = [entity for entity in going if entity not in admitting]
+        Installation(self._device, [rest, admitting]).remove()
+        return *admitting, *rest
+
+    def _restore(self, audit: Audit) -> tuple[Entity, ...]:
+        updates: list[Update] = [
+            Modify(change.wanted)
+            for finding in audit.findings
+            if not finding.lost and self._runs(finding.job)
+            for change in finding.changed
+        ]
+        if audit.address is not None:
+            updates += self._announcement()
+        if updates:
+            self._device.write(updates)
+        return tuple(update.entity for update in updates)
+
+    def _announcement(self) -> list[Update]:
         entry = address.switch_address(self._switch)
         standing = {found.key(): found for found in self._device.read_table(entry.table)}
         if entry.key() not in standing:
-            Installation(self._device).write([entry])
-        elif standing[entry.key()] != entry:  # the same address with another MAC
-            self._device.write([Modify(entry)])
+            return [Insert(entry)]
+        return [] if standing[entry.key()] == entry else [Modify(entry)]  # the same address with another MAC
 
-    def _allot(self, spec: JobSpec) -> Job:
-        taken = {job.job_index for job in self._jobs.values()}
-        job_index = next((index for index in range(MAX_JOBS) if index not in taken), None)
-        if job_index is None:
-            raise ControlPlaneError(f"all {MAX_JOBS} jobs of the switch are taken", hint="delete a job first")
-        region = self._slots.allocate(spec.slots)
+    def _allot(self, spec: JobSpec, job_index: int | None, region: SlotRange | None, epoch: int | None) -> _Held:
+        (index, slots), reserved = self._allotments.take(spec.slots, job_index, region)
         try:
-            epoch = self._epochs.allot(self._clock())
+            epoch = self._epochs.allot(self._clock()) if epoch is None else self._check_epoch(epoch)
+            self._use_epoch(epoch)
+            events = tuple(self._read_events(index))
         except BaseException:
-            self._slots.free(region)
+            self._allotments.free(Allotment(index, slots), keep_reserved=reserved)
             raise
         window = min(spec.slots, self._device.capabilities.max_window or spec.slots)
-        return Job(spec, self._switch, epoch, job_index, region, group=job_index + 1, window=window)
+        job = Job(spec, self._switch, epoch, index, slots, group=index + 1, window=window, events_at_start=events)
+        held = _Held(job, plan(job), Installation(self._device), reserved=reserved)
+        self._held[epoch] = held
+        return held
 
-    def _read_events(self, job: Job) -> list[int]:
-        cells = self._device.read_counter("job_events", job.job_index * JOB_EVENTS, JOB_EVENTS)
+    def _check_epoch(self, epoch: int) -> int:
+        if not 1 <= epoch <= MAX_EPOCH:
+            raise ControlPlaneError(f"epoch {epoch}", hint=f"epochs are 1 .. {MAX_EPOCH}")
+        if epoch in self._used_epochs:
+            raise ControlPlaneError(
+                f"epoch {epoch} has been on this switch before", where=self._device.where, hint="allot another"
+            )
+        return epoch
+
+    def _use_epoch(self, epoch: int) -> None:
+        """Note an epoch that stands here, or will. A job that comes must not have had it before."""
+        self._used_epochs.add(epoch)
+        self._epochs.observe(epoch)
+
+    def _read_events(self, job_index: int) -> list[int]:
+        cells = self._device.read_counter("job_events", job_index * JOB_EVENTS, JOB_EVENTS)
         return [cell.packets for cell in cells]
 
-    def _roll_back(self, job: Job, error: BaseException) -> None:
-        installation = self._installed[job.epoch]
+    def _roll_back(self, held: _Held, error: BaseException) -> None:
+        job = held.job
         try:
-            installation.remove()
+            self._end(held)
         except ControlPlaneError as again:
             raise ControlPlaneError(
-                f"job {job.spec.name!r} was not made ({error}), and {installation.remaining} of its entries "
+                f"job {job.spec.name!r} was not made ({error}), and {held.installation.remaining} of its entries "
                 f"may stand ({again}): slots {job.slot_base} .. {job.region.end - 1} and job index "
                 f"{job.job_index} stay taken",
                 where=self._device.where,
-                hint="call delete_job with it (see Controller.jobs) when the switch answers again",
+                hint="call delete_job with it (see Controller.ending) when the switch answers again",
             ) from error
-        self._forget(job)
 
-    def _forget(self, job: Job) -> None:
-        del self._jobs[job.epoch]
-        del self._installed[job.epoch]
-        self._counted.pop(job.epoch, None)
-        self._slots.free(job.region)
+    def _end(self, held: _Held) -> None:
+        held.ending = True
+        held.installation.remove()
+        del self._held[held.job.epoch]
+        self._allotments.free(Allotment(held.job.job_index, held.job.region), keep_reserved=held.reserved)

@@ -32,6 +32,16 @@ class Installation:
         """Return the number of entries that stand, or may."""
         return sum(len(step) for step in self._steps)
 
+    @property
+    def entities(self) -> tuple[Entity, ...]:
+        """Return what stands, or may, in the order of writing."""
+        return tuple(entity for step in self._steps for entity in step)
+
+    def forget(self, gone: Iterable[Entity]) -> None:
+        """Take entries for removed that were seen not to stand."""
+        keys = {entity.key() for entity in gone}
+        self._steps = [[entity for entity in step if entity.key() not in keys] for step in self._steps]
+
     def write(self, step: Sequence[Entity]) -> None:
         """Insert a step. Raises as Device.write does; `remove` then takes away what stands nevertheless."""
         if not step:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hopsum.wire import HOPSUM_UDP_PORT, MAX_SLOTS, MAX_WORKERS
 from hopsum_controlplane import lanes
@@ -133,7 +133,11 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class Job:
-    """A job as it stands on a switch: one epoch."""
+    """A job as it stands on a switch: one epoch.
+
+    `events_at_start` is what the switch's event counters of this job index showed before the job's first packet, by
+    event number: they are the program's and go on counting from job to job. Empty stands for zeros.
+    """
 
     spec: JobSpec
     switch: SwitchEndpoint
@@ -142,6 +146,7 @@ class Job:
     region: SlotRange
     group: int
     window: int
+    events_at_start: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def slot_base(self) -> int:

@@ -38,6 +38,11 @@ class SlotAllocator:
         """Return the size of the largest free range."""
         return max(gap.size for gap in self._gaps())
 
+    @property
+    def free_slots(self) -> int:
+        """Return how many slots are free in all."""
+        return self._total - sum(taken.size for taken in self._used)
+
     def allocate(self, count: int) -> SlotRange:
         """Take the lowest free range of `count` slots.
 
@@ -50,12 +55,26 @@ class SlotAllocator:
                 taken = SlotRange(gap.base, count)
                 bisect.insort(self._used, taken)
                 return taken
-        free = self._total - sum(taken.size for taken in self._used)
         raise ControlPlaneError(
             f"no {count} contiguous slots: the largest free range has {self.largest_free} of {self._total} "
-            f"slots, {free} are free in all, {len(self._used)} ranges are in use",
+            f"slots, {self.free_slots} are free in all, {len(self._used)} ranges are in use",
             hint="ask for fewer slots, or delete a job",
         )
+
+    def take(self, wanted: SlotRange) -> None:
+        """Take these slots and no others. Raises ControlPlaneError when one of them is taken, or does not exist."""
+        if wanted.size < 1 or wanted.base < 0 or wanted.end > self._total:
+            raise ControlPlaneError(
+                f"slots {wanted.base} .. {wanted.end - 1} of a switch that has {self._total}",
+                hint=f"slots are 0 .. {self._total - 1}",
+            )
+        for taken in self._used:
+            if taken.base < wanted.end and wanted.base < taken.end:
+                raise ControlPlaneError(
+                    f"slots {wanted.base} .. {wanted.end - 1} are asked for, {taken.base} .. {taken.end - 1} are taken",
+                    hint="ask for others, or free that range first",
+                )
+        bisect.insort(self._used, wanted)
 
     def free(self, taken: SlotRange) -> None:
         """Give a range back. Raises ControlPlaneError when it was not allocated as it is."""

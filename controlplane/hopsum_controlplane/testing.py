@@ -61,6 +61,10 @@ class FakeDevice(Device):
         self._reachable = True
         self._cookie: int | None = None
 
+    def fail(self, *, at: int, failure: Failure) -> None:
+        """Let the update with this number of `updates` fail; what fails now is repaired."""
+        self._fail_at, self._failure, self._reachable = at, failure, True
+
     def repair(self) -> None:
         """Fail no more."""
         self._fail_at = None

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands on a switch, held against what should.
+
+What is compared: the tables whose entries belong to epochs, the address of the service, and the multicast groups of
+jobs. Layer-2 forwarding and the loss simulator are whoever's set them.
+
+    found, wanted by nobody                            foreign     removed
+    found, of a job whose end is not confirmed yet     leftover    the removal goes on
+    found with another action, decides no sums         changed     restored, the job goes on
+    found with another action, decides sums            changed     the job is lost (rule S5)
+    wanted, not found                                  missing     the job is lost: never inserted again (rule E1)
+
+A job that is lost ends on this switch: whatever is left of it goes, and its workers need a new epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hopsum.wire import MAX_JOBS
+from hopsum_controlplane.devices.base import Device
+from hopsum_controlplane.entries import Entity, Insert, Modify, MulticastGroup, TableEntry
+from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.plan import JOB_TABLES, decides_sums
+from hopsum_controlplane.tables.address import SWITCH_ADDRESS
+
+Key = tuple[object, ...]
+
+
+class Changed(NamedTuple):
+    """An entry whose action or parameters are not those that were written."""
+
+    wanted: Entity
+    found: Entity
+
+    def __str__(self) -> str:
+        """Return both in words."""
+        return f"{self.found} instead of {self.wanted}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with a running job of `entries` entries: never nothing."""
+
+    job: Job
+    entries: int
+    missing: tuple[Entity, ...] = ()
+    changed: tuple[Changed, ...] = ()
+
+    @property
+    def lost(self) -> bool:
+        """Return whether the job cannot go on under its epoch."""
+        return bool(self.missing) or any(decides_sums(change.wanted) for change in self.changed)
+
+    def __str__(self) -> str:
+        """Return what is wrong in one line, with numbers."""
+        parts = []
+        if self.missing:
+            parts.append(f"{len(self.missing)} of {self.entries} entries missing, among them {self.missing[0]}")
+        if self.changed:
+            parts.append(f"{len(self.changed)} of {self.entries} entries changed, among them {self.changed[0]}")
+        return f"job {self.job.spec.name!r}, epoch {self.job.epoch}: {'; '.join(parts)}"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What one look at a switch found.
+
+    Attributes:
+        checked: how many entries stood there.
+        foreign: entries that nobody here wrote, or that should be gone.
+        leftover: entries of jobs whose end the switch has not confirmed.
+        findings: what is wrong with running jobs.
+        address: what the service's address needs, if not as it should be.
+    """
+
+    where: str
+    checked: int
+    foreign: tuple[Entity, ...] = ()
+    leftover: tuple[Entity, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    address: Insert | Modify | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Return whether exactly what should stand there does."""
+        return not (self.foreign or self.leftover or self.findings or self.address)
+
+    @property
+    def lost(self) -> tuple[Job, ...]:
+        """Return the jobs that cannot go on under their epochs: `Controller.put_right` ends them."""
+        return tuple(finding.job for finding in self.findings if finding.lost)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many entries are wrong, by kind, and how many jobs are lost by that."""
+        return {
+            "checked": self.checked,
+            "foreign": len(self.foreign),
+            "leftover": len(self.leftover),
+            "missing": sum(len(finding.missing) for finding in self.findings) + isinstance(self.address, Insert),
+            "changed": sum(len(finding.changed) for finding in self.findings) + isinstance(self.address, Modify),
+            "lost_jobs": len(self.lost),
+        }
+
+    def in_words(self) -> list[str]:
+        """Return one line for everything that is wrong, none when nothing is."""
+        return [
+            *(f"foreign: {entity}" for entity in self.foreign),
+            *(f"leftover: {entity}" for entity in self.leftover),
+            *(f"{'lost' if finding.lost else 'changed'}: {finding}" for finding in self.findings),
+            *([f"address of the service: {self.address} is needed"] if self.address else []),
+        ]
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What `Controller.put_right` did.
+
+    Entries were `removed` and `restored`; jobs were found `lost`; `ended` are these and those whose end was due.
+    """
+
+    removed: tuple[Entity, ...] = ()
+    restored: tuple[Entity, ...] = ()
+    lost: tuple[Job, ...] = ()
+    ended: tuple[Job, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A job of the books: its entries, and whether it runs or is to end."""
+
+    job: Job
+    entities: Sequence[Entity]
+    ending: bool
+
+
+def read_standing(device: Device) -> dict[Key, Entity]:
+    """Read everything that is compared, by key. Raises ControlPlaneError when the switch does not answer."""
+    found: list[Entity] = [group for group in device.read_groups() if 1 <= group.id <= MAX_JOBS]
+    for table in (*JOB_TABLES, SWITCH_ADDRESS):
+        found += device.read_table(table)
+    return {entity.key(): entity for entity in found}
+
+
+def compare(where: str, standing: Mapping[Key, Entity], jobs: Iterable[Wanted], address: Entity) -> Audit:
+    """Hold what stands against what should: jobs in the order of the result, and the address of the service."""
+    unclaimed = dict(standing)
+    leftover: list[Entity] = []
+    findings: list[Finding] = []
+    for wanted in jobs:
+        found = {entity.key(): unclaimed.pop(entity.key(), None) for entity in wanted.entities}
+        if wanted.ending:
+            leftover += [entity for entity in found.values() if entity is not None]
+            continue
+        missing = tuple(entity for entity in wanted.entities if found[entity.key()] is None)
+        changed = tuple(
+            Changed(entity, other)
+            for entity in wanted.entities
+            if (other := found[entity.key()]) is not None and other != entity
+        )
+        if missing or changed:
+            findings.append(Finding(wanted.job, len(wanted.entities), missing, changed))
+    announced = unclaimed.pop(address.key(), None)
+    need = Insert(address) if announced is None else Modify(address) if announced != address else None
+    return Audit(where, len(standing), tuple(unclaimed.values()), tuple(leftover), tuple(findings), need)
+
+
+def is_of_a_job(entity: Entity) -> bool:
+    """Return whether the entry is a job's: a group, or in a table of epochs."""
+    return isinstance(entity, MulticastGroup) or (isinstance(entity, TableEntry) and entity.table in JOB_TABLES)
+
+
+def epochs_in(entities: Iterable[Entity], *tables: str) -> list[int]:
+    """Return the epochs that entries of these tables name, in ascending order."""
+    found = {entity.match["epoch"] for entity in entities if isinstance(entity, TableEntry) and entity.table in tables}
+    return sorted(found)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests and jobs as JSON texts, in which the books keep them, and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from hopsum_controlplane.cluster.requests import JobRequest
+from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane.slots import SlotRange
+
+
+def request_to_json(request: JobRequest) -> str:
+    """Return a request as text."""
+    return json.dumps(asdict(request))
+
+
+def request_from_json(text: str) -> JobRequest:
+    """Return the request of a text. Raises ValueError, KeyError or TypeError when it holds none."""
+    values = json.loads(text)
+    return JobRequest(**{**values, "table": _table(values["table"]), "table16": _table(values["table16"])})
+
+
+def job_to_json(job: Job) -> str:
+    """Return a job as it stands on a switch as text."""
+    return json.dumps(asdict(job))
+
+
+def job_from_json(text: str) -> Job:
+    """Return the job of a text. Raises ValueError, KeyError or TypeError when it holds none."""
+    values = json.loads(text)
+    return Job(
+        **{
+            **values,
+            "spec": _spec(values["spec"]),
+            "switch": SwitchEndpoint(**values["switch"]),
+            "region": SlotRange(*values["region"]),
+        }
+    )
+
+
+def _spec(values: dict[str, Any]) -> JobSpec:
+    members = {who: tuple(WorkerEndpoint(**member) for member in values[who]) for who in ("workers", "observers")}
+    tables = {name: _table(values[name]) for name in ("table", "table16")}
+    return JobSpec(**{**values, **members, **tables})
+
+
+def _table(values: list[int] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(values)

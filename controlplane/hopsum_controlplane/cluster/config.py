@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of a cluster, from a TOML file::
+
+  [controller]                               # all keys may be left out but database
+  database = "/var/lib/hopsum/books.sqlite"
+  listen = "127.0.0.1:4700"                  # service for workers and operators; HOST:PORT or unix:PATH
+  metrics_listen = "127.0.0.1:4701"          # "" for none
+  lease_s = 15.0                             # a member that is silent for so long is given up
+  heartbeat_s = 5.0                          # how often members are asked to say that they live
+  audit_s = 10.0                             # how often a switch is compared with the books; 0 for never
+  tls_certificate = "/etc/hopsum/server.pem" # both or none
+  tls_key = "/etc/hopsum/server.key"
+  tls_client_ca = "/etc/hopsum/clients.pem"
+  admin_token_file = "/etc/hopsum/admin.token"
+
+  [[switch]]
+  name = "leaf1"
+  driver = "native"                          # see devices
+  address = "127.0.0.1:9559"                 # of its P4Runtime server
+  device_id = 0
+  mac = "02:00:00:00:00:fe"                  # of the aggregation service
+  ip = "10.0.0.254"
+  send_to = "127.0.0.1:47500"                # where workers send to, if not to `ip`
+  slots = 2048
+  ports = [{port = 1, network = "10.0.0.0/24"}]
+
+A worker belongs to the port whose network has its address: the longest prefix, where several have.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+from hopsum.wire import HOPSUM_UDP_PORT, MAX_SLOTS
+from hopsum_controlplane.cluster.errors import ClusterConfigError
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.jobs import MAX_PORT, MAX_UDP_PORT, SwitchEndpoint
+
+MIN_LEASE_S, MAX_LEASE_S = 1.0, 86400.0
+_MIN_HEARTBEAT_S = 0.1
+
+
+@dataclass(frozen=True)
+class PortRule:
+    """Workers whose addresses are of `network` stand behind switch port `port`."""
+
+    port: int
+    network: IPv4Network
+
+    def __str__(self) -> str:
+        """Return `NETWORK at port N`."""
+        return f"{self.network} at port {self.port}"
+
+
+@dataclass(frozen=True)
+class SwitchConfig:
+    """One switch: how it is reached, what its service is called, who stands behind its ports.
+
+    `driver` names a target, `address` its P4Runtime server. `send_to` is the (IPv4 address, UDP port) that workers
+    send to, None for the service's own. `slots` is how many of its slots may be used.
+    """
+
+    name: str
+    driver: str
+    address: str
+    device_id: int
+    endpoint: SwitchEndpoint
+    ports: tuple[PortRule, ...]
+    send_to: tuple[str, int] | None = None
+    slots: int = MAX_SLOTS
+
+    @property
+    def service(self) -> tuple[str, int]:
+        """Return where workers send to: IPv4 address and UDP port."""
+        return self.send_to or (self.endpoint.ip, HOPSUM_UDP_PORT)
+
+    def port_of(self, ip: IPv4Address) -> int | None:
+        """Return the switch port of a worker's address, None when no rule has it."""
+        having = [rule for rule in self.ports if ip in rule.network]
+        return max(having, key=lambda rule: rule.network.prefixlen).port if having else None
+
+    def check(self) -> None:
+        """Raise ControlPlaneError naming the first thing that is wrong."""
+        if not self.name:
+            raise _wrong("a switch without a name", "give it one")
+        if not 1 <= self.slots <= MAX_SLOTS:
+            raise _wrong(f"switch {self.name!r}: {self.slots} slots", f"a switch has 1 .. {MAX_SLOTS}")
+        if not self.ports:
+            raise _wrong(f"switch {self.name!r} has no ports", "say which network stands behind which port")
+        self.endpoint.check()
+        networks = [rule.network for rule in self.ports]
+        for rule in self.ports:
+            if not 0 <= rule.port <= MAX_PORT:
+                raise _wrong(f"switch {self.name!r}: port {rule.port}", f"ports are 0 .. {MAX_PORT}")
+            if networks.count(rule.network) > 1:
+                raise _wrong(f"switch {self.name!r}: network {rule.network} at several ports", "give each network once")
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """A controller: its switches, its books, where it listens, and its times in seconds."""
+
+    switches: tuple[SwitchConfig, ...]
+    database: Path
+    listen: str = "127.0.0.1:4700"
+    metrics_listen: str = "127.0.0.1:4701"
+    lease_s: float = 15.0
+    heartbeat_s: float = 5.0
+    audit_s: float = 10.0
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    admin_token_file: Path | None = None
+
+    def switch(self, name: str) -> SwitchConfig:
+        """Return the switch of this name. Raises ClusterConfigError when there is none."""
+        for switch in self.switches:
+            if switch.name == name:
+                return switch
+        raise _wrong(f"no switch {name!r}", _nearest(name, [switch.name for switch in self.switches]))
+
+    def check(self) -> None:
+        """Raise ControlPlaneError naming the first thing that is wrong."""
+        if not self.switches:
+            raise _wrong("no switches", "write a table [[switch]] for each")
+        for switch in self.switches:
+            switch.check()
+        for what in ("name", "endpoint"):
+            values = [getattr(switch, what) for switch in self.switches]
+            if len(set(values)) < len(values):
+                raise _wrong(f"several switches with one {what}: {', '.join(map(str, values))}", "give each its own")
+        if not MIN_LEASE_S <= self.lease_s <= MAX_LEASE_S:
+            raise _wrong(f"lease_s {self.lease_s:g}", f"it is {MIN_LEASE_S:g} .. {MAX_LEASE_S:g} seconds")
+        if not _MIN_HEARTBEAT_S <= self.heartbeat_s <= self.lease_s / 2:
+            hint = f"it is {_MIN_HEARTBEAT_S:g} .. {self.lease_s / 2:g}: one may be lost within a lease"
+            raise _wrong(f"heartbeat_s {self.heartbeat_s:g} with lease_s {self.lease_s:g}", hint)
+        if self.audit_s < 0:
+            raise _wrong(f"audit_s {self.audit_s:g}", "it is seconds, 0 for never")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise _wrong("only one of tls_certificate and tls_key", "give both or none")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise _wrong("tls_client_ca without tls_certificate", "give certificate and key too")
+
+
+def load_config(path: Path) -> ClusterConfig:
+    """Read a configuration file and check it. Raises ControlPlaneError naming the file, the key and what would fit."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ClusterConfigError(
+            f"configuration {path} cannot be read: {error}", hint="see the documentation of the controller"
+        ) from error
+    try:
+        config = _cluster(document)
+        config.check()
+    except ControlPlaneError as error:
+        raise ClusterConfigError(error.what, where=str(path), hint=error.hint) from error
+    return config
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return an IPv4 address and a UDP port of `A.B.C.D:PORT`. Raises ClusterConfigError for other texts."""
+    ip, _, port = text.rpartition(":")
+    try:
+        address, number = IPv4Address(ip), int(port)
+    except ValueError:
+        raise _wrong(f"{text!r} is not an IPv4 address and a port", "write A.B.C.D:PORT") from None
+    if not 1 <= number <= MAX_UDP_PORT:
+        raise _wrong(f"{text!r}: port {number}", f"ports are 1 .. {MAX_UDP_PORT}")
+    return str(address), number
+
+
+def _cluster(document: Mapping[str, Any]) -> ClusterConfig:
+    _only_known(document, ("controller", "switch"), "")
+    controller = _table(document.get("controller", {}), "[controller]")
+    kinds: dict[str, type] = {each.name: _kind(each.type) for each in fields(ClusterConfig) if each.name != "switches"}
+    values = _take(controller, kinds, "[controller]", required=("database",))
+    switches = document.get("switch", [])
+    if not isinstance(switches, list):
+        raise _wrong("[switch] is one table", "write [[switch]], once for each switch")
+    return ClusterConfig(
+        tuple(_switch(entry, f"[[switch]] {number}") for number, entry in enumerate(switches)), **values
+    )
+
+
+def _switch(entry: Any, where: str) -> SwitchConfig:
+    kinds = {"name": str, "driver": str, "address": str, "device_id": int, "mac": str, "ip": str, "send_to": str}
+    required = ("name", "driver", "address", "mac", "ip", "ports")
+    values = _take(_table(entry, where), {**kinds, "slots": int, "ports": list}, where, required)
+    send_to = values.pop("send_to", None)
+    endpoint = SwitchEndpoint(mac=values.pop("mac"), ip=values.pop("ip"))
+    ports = tuple(_port(rule, f"{where} ports {number}") for number, rule in enumerate(values.pop("ports")))
+    address = None if send_to is None else parse_address(send_to)
+    return SwitchConfig(**{"device_id": 0, **values}, endpoint=endpoint, ports=ports, send_to=address)
+
+
+def _port(rule: Any, where: str) -> PortRule:
+    values = _take(_table(rule, where), {"port": int, "network": str}, where, ("port", "network"))
+    try:
+        network = IPv4Network(values["network"])
+    except ValueError as error:
+        raise _wrong(f"{where}: network {values['network']!r}: {error}", "write A.B.C.0/24") from None
+    return PortRule(values["port"], network)
+
+
+def _take(table: Mapping[str, Any], kinds: Mapping[str, type], where: str, required: Iterable[str]) -> dict[str, Any]:
+    """Return the values of a table, each of its kind; a path is written as a text, a float may be written as an int."""
+    _only_known(table, kinds, where)
+    for name in required:
+        if name not in table:
+            raise _wrong(f"{where} has no {name}", f"it needs {', '.join(required)}")
+    taken: dict[str, Any] = {}
+    for name, value in table.items():
+        kind = kinds[name]
+        written: tuple[type, ...] = {Path: (str,), float: (int, float)}.get(kind, (kind,))
+        if not isinstance(value, written) or isinstance(value, bool):
+            words = " or ".join(_WORDS[each] for each in written)
+            raise _wrong(f"{where} {name} = {value!r:.80}", f"it is {words}")
+        taken[name] = kind(value)
+    return taken
+
+
+_WORDS = {str: "a text", int: "an integer", float: "a number", list: "a list"}
+_KINDS = {"str": str, "float": float, "Path": Path, "Path | None": Path}
+
+
+def _kind(annotation: Any) -> type:
+    return _KINDS[annotation]
+
+
+def _table(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(f"{where} is {value!r:.80}", "it is a table")
+    return value
+
+
+def _only_known(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    names = list(known)
+    for name in table:
+        if name not in names:
+            raise _wrong(f"{where or 'the file'} has an unknown key {name!r}", _nearest(name, names))
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+
+
+def _wrong(what: str, hint: str) -> ClusterConfigError:
+    return ClusterConfigError(what, hint=hint)

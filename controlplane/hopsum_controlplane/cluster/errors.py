@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why the cluster refuses: one class for each answer that a service gives its callers."""
+
+from __future__ import annotations
+
+from hopsum_controlplane.errors import ControlPlaneError
+
+
+class ClusterConfigError(ControlPlaneError):
+    """A configuration that is unreadable, has an unknown key, or a value that does not fit."""
+
+
+class InvalidRequest(ControlPlaneError):
+    """A request that can never be granted as it is: an argument is wrong."""
+
+
+class UnknownJob(ControlPlaneError):
+    """There is no job of this name, or not any more."""
+
+
+class JobExists(ControlPlaneError):
+    """There is a job of this name already."""
+
+
+class NotAdmitted(ControlPlaneError):
+    """A token, a member's secret or an incarnation that is not accepted (any more)."""
+
+
+class NoRoom(ControlPlaneError):
+    """Slots, job indices or ranks are used up. The message says how much is left, and where."""
+
+
+class SwitchTrouble(ControlPlaneError):
+    """A switch does not do what it was asked for now. The books are right, and the controller goes on trying."""
+
+
+class StoreError(ControlPlaneError):
+    """The database cannot be opened, read or written. Nothing is half changed."""

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of the cluster, checked before anything is looked up or allotted."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+
+from hopsum.wire import MAX_WORKERS, WIRE_VERSION
+from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
+from hopsum_controlplane.cluster.config import MAX_LEASE_S, MIN_LEASE_S
+from hopsum_controlplane.cluster.errors import InvalidRequest
+from hopsum_controlplane.cluster.tokens import INCARNATION_BYTES
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.jobs import MAX_RANK, MAX_UDP_PORT, JobSpec, WorkerEndpoint
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_VERSION_CHARACTERS = 64
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A job as its user asks for it: see JobSpec for slots, tables and quorums, whose members are not known yet.
+
+    `workers` have the ranks 0 .. workers - 1 and `observers` 64 .. 63 + observers. `switch` is the name of one, None
+    for the one with most room. `lease_s` is how long a silent member is waited for, None for the cluster's.
+    """
+
+    name: str
+    workers: int
+    slots: int
+    table: tuple[int, ...] | None = None
+    table16: tuple[int, ...] | None = None
+    quorum: int | None = None
+    min_quorum: int = 1
+    switch: str | None = None
+    lease_s: float | None = None
+    observers: int = 0
+
+    @property
+    def worker_ranks(self) -> range:
+        """Return the ranks that are waited for."""
+        return range(self.workers)
+
+    @property
+    def observer_ranks(self) -> range:
+        """Return the ranks of observers, who are not waited for."""
+        return range(MAX_WORKERS, MAX_WORKERS + self.observers)
+
+    def spec(self, members: dict[int, WorkerEndpoint]) -> JobSpec:
+        """Return the specification with these members, by rank; those that are not there are left out."""
+        workers = tuple(members[rank] for rank in self.worker_ranks if rank in members)
+        observers = tuple(members[rank] for rank in self.observer_ranks if rank in members)
+        quorums = {"quorum": self.quorum, "min_quorum": self.min_quorum}
+        return JobSpec(self.name, workers, self.slots, self.table, table16=self.table16, observers=observers, **quorums)
+
+    def check(self) -> None:
+        """Raise InvalidRequest naming the first thing that is wrong, with its numbers and what would fit."""
+        if not _NAME.fullmatch(self.name):
+            hint = "a name has 1 .. 64 letters, digits, dots, dashes or underscores, and begins with a letter or digit"
+            raise InvalidRequest(f"job name {self.name!r:.80}", hint=hint)
+        if self.lease_s is not None and not MIN_LEASE_S <= self.lease_s <= MAX_LEASE_S:
+            hint = f"it is {MIN_LEASE_S:g} .. {MAX_LEASE_S:g} seconds"
+            raise InvalidRequest(f"job {self.name!r}: lease_s {self.lease_s:g}", hint=hint)
+        for what, count in (("workers", self.workers), ("observers", self.observers)):
+            if not 0 <= count <= MAX_WORKERS:
+                hint = f"a job has at most {MAX_WORKERS}"
+                raise InvalidRequest(f"job {self.name!r}: {count} {what}", hint=hint)
+        try:  # as the switch's controller will, with members that are as right as can be
+            self.spec(dict(_anybody(*self.worker_ranks, *self.observer_ranks))).check()
+        except ControlPlaneError as error:
+            raise InvalidRequest(error.what, hint=error.hint) from error
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """A member that asks for a rank, with the job's token.
+
+    `ip` and `udp_port` are the source of its datagrams as the switch sees it. `rank` None leaves the choice to the
+    controller. `mac` None is for switches that make it up, `side_port` is the TCP port where peers reach it. It draws
+    the 16 bytes of `incarnation` once in its life: whoever comes with others is another one.
+    """
+
+    job: str
+    token: str = field(repr=False)
+    rank: int | None
+    ip: str
+    udp_port: int
+    mac: str | None
+    side_port: int | None
+    incarnation: bytes = field(repr=False)
+    wire_version: int
+    version: str = ""
+
+    def check(self) -> None:
+        """Raise InvalidRequest naming the first thing that is wrong."""
+        if self.wire_version != WIRE_VERSION:
+            what = f"wire version {self.wire_version} of hopsum {self.version!r:.40}, the switch speaks {WIRE_VERSION}"
+            raise self._wrong(what, "install the same hopsum on the controller and on all workers")
+        if self.rank is not None and not 0 <= self.rank <= MAX_RANK:
+            raise self._wrong(f"rank {self.rank}", f"ranks are 0 .. {MAX_RANK}")
+        if len(self.incarnation) != INCARNATION_BYTES:
+            raise self._wrong(f"an incarnation of {len(self.incarnation)} bytes", f"it has {INCARNATION_BYTES}")
+        for what, port in (("UDP port", self.udp_port), ("side port", self.side_port)):
+            if port is not None and not 1 <= port <= MAX_UDP_PORT:
+                raise self._wrong(f"{what} {port}", f"ports are 1 .. {MAX_UDP_PORT}")
+        if len(self.version) > _VERSION_CHARACTERS:
+            hint = f"it has at most {_VERSION_CHARACTERS}"
+            raise self._wrong(f"a version of {len(self.version)} characters", hint)
+        try:
+            ipv4_to_int(self.ip)
+            if self.mac is not None:
+                mac_to_int(self.mac)
+        except ControlPlaneError as error:
+            raise self._wrong(error.what, error.hint) from error
+
+    def _wrong(self, what: str, hint: str) -> InvalidRequest:
+        return InvalidRequest(f"join of job {self.job!r:.80}: {what}", hint=hint)
+
+
+def check_statistics(statistics: dict[str, float], most: int = 64) -> None:
+    """Raise InvalidRequest unless these are at most `most` finite numbers with short names."""
+    if len(statistics) > most:
+        raise InvalidRequest(f"{len(statistics)} statistics in one heartbeat", hint=f"send at most {most}")
+    for name, value in statistics.items():
+        if not _NAME.fullmatch(name) or not math.isfinite(value):
+            raise InvalidRequest(f"statistic {name!r:.80} = {value!r:.40}", hint="send short names and finite numbers")
+
+
+def _anybody(*ranks: int) -> Iterator[tuple[int, WorkerEndpoint]]:
+    for rank in ranks:
+        yield rank, WorkerEndpoint(rank, 0, "02:00:00:00:00:01", str(IPv4Address((10 << 24) + 1 + rank)), 1)

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The books on disk: jobs, their members, and the last epoch, in one SQLite database.
+
+- What may stand on a switch is in the books first: a record is written before the switch is.
+- A record is written by one transaction, which is on disk when `put` returns (write-ahead log, synchronous=FULL).
+- One process at a time has the books: the database stays locked while they are open.
+- An epoch is counted by the transaction that writes it, and never goes back.
+
+Tokens and secrets are not in it, only their digests. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopsum_controlplane.cluster import codec
+from hopsum_controlplane.cluster.errors import StoreError
+from hopsum_controlplane.cluster.lifecycle import JobRecord, Member, Phase, State
+from hopsum_controlplane.jobs import WorkerEndpoint
+from hopsum_controlplane.slots import SlotRange
+
+SCHEMA_VERSION = 1
+_APPLICATION_ID = 0x686F7073  # "hops"
+_BUSY_S = 0.2
+
+_SCHEMA = """
+CREATE TABLE books (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), last_epoch INTEGER NOT NULL);
+INSERT INTO books VALUES (1, 0);
+CREATE TABLE jobs (
+    name TEXT PRIMARY KEY, request TEXT NOT NULL, token_digest BLOB NOT NULL, switch TEXT NOT NULL,
+    job_index INTEGER NOT NULL, slot_base INTEGER NOT NULL, slots INTEGER NOT NULL,
+    state TEXT NOT NULL, job TEXT, reason TEXT NOT NULL, UNIQUE (switch, job_index)
+) STRICT;
+CREATE TABLE members (
+    name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, rank INTEGER NOT NULL, port INTEGER NOT NULL,
+    mac TEXT NOT NULL, ip TEXT NOT NULL, udp_port INTEGER NOT NULL, side_port INTEGER, incarnation BLOB NOT NULL,
+    secret_digest BLOB NOT NULL, version TEXT NOT NULL, phase TEXT NOT NULL, PRIMARY KEY (name, rank)
+) STRICT;
+CREATE TABLE retired (
+    name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, position INTEGER NOT NULL, incarnation BLOB NOT NULL,
+    PRIMARY KEY (name, position)
+) STRICT;
+"""
+
+_JOB_COLUMNS = "name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason"
+_MEMBER_COLUMNS = (
+    "name, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, phase"  # in this order below
+)
+
+
+@dataclass(frozen=True)
+class Books:
+    """What the database holds: records in the order of their names, and the highest epoch that was ever taken."""
+
+    records: tuple[JobRecord, ...]
+    last_epoch: int
+
+
+class Store:
+    """The books at `path`, made when there are none; `Store(...)` holds the lock until `close`.
+
+    Raises StoreError when another process has them, the file is none of ours, newer than this program, damaged or
+    cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._reported("opened"):
+            self._database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            with self._reported("opened"):
+                self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self) -> Books:
+        """Read everything. Raises StoreError when it makes no sense."""
+        with self._reported("read"):
+            (last_epoch,) = self._database.execute("SELECT last_epoch FROM books").fetchone()
+            rows = self._database.execute(f"SELECT {_JOB_COLUMNS} FROM jobs ORDER BY name").fetchall()
+            return Books(tuple(self._record(row) for row in rows), last_epoch)
+
+    def put(self, record: JobRecord) -> None:
+        """Write a record in the place of the one with its name, and count its epoch as taken.
+
+        Raises StoreError when that cannot be done: what was there before is there still.
+        """
+        with self._transaction() as database:
+            database.execute("UPDATE books SET last_epoch = max(last_epoch, ?)", (record.epoch,))
+            names = _JOB_COLUMNS.split(", ")
+            changes = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
+            database.execute(
+                f"INSERT INTO jobs ({_JOB_COLUMNS}) VALUES ({_marks(names)}) ON CONFLICT (name) DO UPDATE SET {changes}",
+                _job_row(record),
+            )
+            self._put_members(database, record)
+            self._put_retired(database, record)
+
+    def remove(self, name: str) -> None:
+        """Strike a job out. Raises StoreError when that cannot be done: it is there still."""
+        with self._transaction() as database:
+            database.execute("DELETE FROM jobs WHERE name = ?", (name,))
+
+    def close(self) -> None:
+        """Give the books back. Harmless when done before."""
+        with contextlib.suppress(sqlite3.Error):
+            self._database.close()
+
+    def _open(self) -> None:
+        database = self._database
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        database.execute("PRAGMA foreign_keys = ON")
+        ((journal,),) = database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        with self._transaction():  # takes the lock, which the mode keeps
+            ((application,),) = database.execute("PRAGMA application_id")
+            ((version,),) = database.execute("PRAGMA user_version")
+            ((tables,),) = database.execute("SELECT count(*) FROM sqlite_master")
+            if (application, version, tables) == (0, 0, 0):
+                self._create()
+            elif application != _APPLICATION_ID:
+                raise StoreError(f"{self.path} is another program's database", hint="choose another file")
+            elif version != SCHEMA_VERSION:
+                raise StoreError(
+                    f"{self.path} has version {version}, this program knows {SCHEMA_VERSION}",
+                    hint="use the hopsum that wrote it",
+                )
+        if journal != "wal":
+            raise StoreError(f"{self.path} cannot have a write-ahead log", hint="put it on a local file system")
+        wrong = [text for (text,) in database.execute("PRAGMA quick_check(1)") if text != "ok"]
+        if wrong:
+            raise StoreError(f"{self.path} is damaged: {wrong[0]}", hint=_DAMAGED)
+
+    def _create(self) -> None:
+        for statement in _SCHEMA.split(";\n"):
+            self._database.execute(statement)
+        self._database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._reported("written"):
+            self._database.execute("BEGIN EXCLUSIVE")
+            try:
+                yield self._database
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _reported(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path} cannot be {what}: {error}", hint=_hint(error)) from error
+
+    def _put_members(self, database: sqlite3.Connection, record: JobRecord) -> None:
+        database.execute("DELETE FROM members WHERE name = ?", (record.name,))
+        rows = [_member_row(record.name, member) for member in record.members]
+        marks = _marks(_MEMBER_COLUMNS.split(", "))
+        database.executemany(f"INSERT INTO members ({_MEMBER_COLUMNS}) VALUES ({marks})", rows)
+
+    def _put_retired(self, database: sqlite3.Connection, record: JobRecord) -> None:
+        database.execute("DELETE FROM retired WHERE name = ?", (record.name,))
+        rows = [(record.name, position, incarnation) for position, incarnation in enumerate(record.retired)]
+        database.executemany("INSERT INTO retired VALUES (?, ?, ?)", rows)
+
+    def _record(self, row: tuple[str, ...]) -> JobRecord:
+        name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason = row
+        query = f"SELECT {_MEMBER_COLUMNS} FROM members WHERE name = ? ORDER BY rank"
+        members = self._database.execute(query, (name,)).fetchall()
+        retired = self._database.execute("SELECT incarnation FROM retired WHERE name = ? ORDER BY position", (name,))
+        try:
+            record = JobRecord(
+                request=codec.request_from_json(request),
+                token_digest=bytes(token_digest),  # type: ignore[arg-type]
+                switch=switch,
+                job_index=int(job_index),
+                region=SlotRange(int(slot_base), int(slots)),
+                state=State(state),
+                job=None if job is None else codec.job_from_json(job),
+                reason=reason,
+                members=tuple(_member(member) for member in members),
+                retired=tuple(incarnation for (incarnation,) in retired),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{self.path} is damaged: job {name!r}: {error!r:.200}", hint=_DAMAGED) from error
+        if (record.job is None) != (record.state is State.FORMING) or record.name != name:
+            raise StoreError(f"{self.path} is damaged: job {name!r} contradicts itself", hint=_DAMAGED)
+        return record
+
+
+_DAMAGED = (
+    "put a copy back that was made with the controller stopped, or start with an empty database and remove what stands "
+    "on the switches, which ends all jobs"
+)
+
+
+def _hint(error: sqlite3.Error) -> str:
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_BUSY") or name.startswith("SQLITE_LOCKED"):
+        return "another controller has it: stop that one, or give this one a database of its own"
+    if name.startswith("SQLITE_FULL"):
+        return "make room on the disk; nothing was changed, and the controller goes on when there is some"
+    if name.startswith("SQLITE_CORRUPT") or name.startswith("SQLITE_NOTADB"):
+        return _DAMAGED
+    return "make the file and its folder writable for the controller"
+
+
+def _marks(columns: list[str]) -> str:
+    return ", ".join("?" * len(columns))
+
+
+def _job_row(record: JobRecord) -> tuple[object, ...]:
+    return (
+        record.name,
+        codec.request_to_json(record.request),
+        record.token_digest,
+        record.switch,
+        record.job_index,
+        *record.region,
+        record.state.value,
+        None if record.job is None else codec.job_to_json(record.job),
+        record.reason,
+    )
+
+
+def _member_row(name: str, member: Member) -> tuple[object, ...]:
+    at = member.endpoint
+    where = (at.rank, at.port, at.mac, at.ip, at.udp_port, member.side_port)
+    return (name, *where, member.incarnation, member.secret_digest, member.version, member.phase.value)
+
+
+def _member(row: tuple[object, ...]) -> Member:
+    _, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, phase = row
+    endpoint = WorkerEndpoint(rank=rank, port=port, mac=mac, ip=ip, udp_port=udp_port)  # type: ignore[arg-type]
+    return Member(endpoint, side_port, incarnation, secret_digest, version, Phase(phase))  # type: ignore[arg-type]

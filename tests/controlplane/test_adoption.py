@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A controller that is started again: what it finds of its jobs goes on, what is not complete does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from hopsum_controlplane import (
+    Allotment,
+    Controller,
+    ControlPlaneError,
+    EpochAllocator,
+    Fate,
+    Job,
+    JobSpec,
+    SwitchEndpoint,
+)
+from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica
+from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.tables import admit, reply
+from hopsum_controlplane.testing import Failure, FakeDevice
+
+from .test_audit import ENTRIES, altered, desired, entities_of
+
+NOW = 1_700_000_000
+
+MakeSpec = Callable[..., JobSpec]
+Connect = Callable[..., Controller]
+
+
+@pytest.fixture
+def connect(switch_endpoint: SwitchEndpoint) -> Connect:
+    def connect(device: FakeDevice, **options: object) -> Controller:
+        return Controller(device, switch_endpoint, clock=lambda: NOW, **options)  # type: ignore[arg-type]
+
+    return connect
+
+
+@pytest.fixture
+def device() -> FakeDevice:
+    return FakeDevice()
+
+
+@pytest.fixture
+def books(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> list[Job]:
+    """Make two jobs with a controller that is forgotten then."""
+    controller = connect(device)
+    return [controller.create_job(make_spec(name)) for name in ("first", "second")]
+
+
+def test_complete_jobs_go_on(
+    device: FakeDevice, connect: Connect, make_spec: MakeSpec, books: list[Job], switch_endpoint: SwitchEndpoint
+) -> None:
+    written = device.updates
+    controller = connect(device, adopt=books)
+    assert device.updates == written
+    assert {epoch: adoption.fate for epoch, adoption in controller.adoptions.items()} == {
+        job.epoch: Fate.RUNNING for job in books
+    }
+    assert controller.jobs == tuple(books)
+    third = controller.create_job(make_spec("third"))
+    assert (third.job_index, third.slot_base) == (2, 32)
+    assert third.epoch > max(job.epoch for job in books)
+    controller.delete_job(books[0])
+    assert device.entities == desired(switch_endpoint, books[1], third)
+
+
+def test_counters_go_on(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> None:
+    device.counters["job_events"] = {0: 1000}
+    job = connect(device).create_job(make_spec())
+    device.counters["job_events"] = {0: 1005}
+    assert connect(device, adopt=[job]).job_counters(job)["added"] == 5
+    forgetful = replace(job, events_at_start=())
+    assert connect(device, adopt=[forgetful]).job_counters(forgetful)["added"] == 1005
+
+
+@pytest.mark.parametrize("k", range(ENTRIES))
+def test_an_incomplete_job_is_lost(
+    device: FakeDevice, connect: Connect, make_spec: MakeSpec, books: list[Job], switch_endpoint: SwitchEndpoint, k: int
+) -> None:
+    first, second = books
+    gone = entities_of(first)[k]
+    device.write([Delete(gone)])
+    device.batches.clear()
+    controller = connect(device, adopt=books)
+    adoption = controller.adoptions[first.epoch]
+    assert (adoption.fate, adoption.missing, adoption.changed) == (Fate.LOST, (gone,), ())
+    assert f"1 of {ENTRIES} entries missing, among them {gone}" in adoption.reason
+    assert controller.adoptions[second.epoch].fate is Fate.RUNNING
+    assert all(isinstance(update, Delete) for batch in device.batches for update in batch), "by rule E1"
+    assert device.entities == desired(switch_endpoint, second)
+    assert controller.create_job(make_spec("first")).slot_base == first.slot_base
+
+
+def test_a_switch_that_forgot_is_not_filled_again(
+    device: FakeDevice, connect: Connect, books: list[Job], switch_endpoint: SwitchEndpoint
+) -> None:
+    device.push(Pipeline(b"", ""))
+    device.batches.clear()
+    controller = connect(device, adopt=books)
+    assert [controller.adoptions[job.epoch].fate for job in books] == [Fate.LOST, Fate.LOST]
+    assert device.entities == desired(switch_endpoint)
+    assert (controller.jobs, controller.room.slots) == ((), 2048)
+    with pytest.raises(ControlPlaneError, match=f"epoch {books[0].epoch} has been on this switch before"):
+        controller.create_job(books[0].spec, epoch=books[0].epoch)
+
+
+def test_changed_entries(
+    device: FakeDevice, connect: Connect, books: list[Job], switch_endpoint: SwitchEndpoint
+) -> None:
+    first, second = books
+    wanted = reply.rewrite(first)[1]
+    device.write([Modify(altered(wanted)), Modify(altered(admit.workers(second)[2]))])
+    adoptions = connect(device, adopt=books).adoptions
+    assert [adoptions[job.epoch].fate for job in books] == [Fate.RUNNING, Fate.LOST]
+    assert adoptions[first.epoch].changed == ((wanted, altered(wanted)),)
+    assert device.entities == desired(switch_endpoint, first)
+
+
+def test_jobs_of_nobody_stop_it(
+    device: FakeDevice, connect: Connect, books: list[Job], switch_endpoint: SwitchEndpoint
+) -> None:
+    first, second = books
+    before = dict(device.entities)
+    with pytest.raises(ControlPlaneError, match=rf"{ENTRIES} entries of another .* live epochs \[{second.epoch}\]"):
+        connect(device, adopt=[first])
+    assert device.entities == before
+    controller = connect(device, adopt=[first], remove_existing=True)
+    assert controller.jobs == (first,)
+    assert device.entities == desired(switch_endpoint, first)
+
+
+def test_a_service_that_has_moved(device: FakeDevice, books: list[Job]) -> None:
+    elsewhere = SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.250")
+    controller = Controller(device, elsewhere, adopt=books)
+    assert [adoption.fate for adoption in controller.adoptions.values()] == [Fate.LOST, Fate.LOST]
+    assert "made for the service at 10.0.0.254 (02:00:00:00:00:aa), which is at 10.0.0.250" in (
+        controller.adoptions[books[0].epoch].reason
+    )
+    assert device.entities == desired(elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"job_index": 0}, "job index 0 is taken"),
+        ({"region": SlotRange(15, 16)}, r"slots 15 \.\. 30 are asked for, 0 \.\. 15 are taken"),
+        ({"region": SlotRange(2040, 16)}, r"slots 2040 \.\. 2055 of a switch that has 2048"),
+        ({"epoch": NOW + 1}, f"two of the 2 jobs to adopt have the epoch {NOW + 1}"),
+    ],
+)
+def test_books_that_contradict_themselves(
+    device: FakeDevice, connect: Connect, books: list[Job], change: dict[str, object], message: str
+) -> None:
+    first, second = books
+    before = dict(device.entities)
+    with pytest.raises(ControlPlaneError, match=message):
+        connect(device, adopt=[first, replace(second, **change)])  # type: ignore[arg-type]
+    assert device.entities == before
+
+
+@pytest.mark.parametrize("failure", list(Failure))
+def test_an_adoption_that_fails_is_repeated(
+    connect: Connect, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint, failure: Failure
+) -> None:
+    k, failed = 0, True
+    while failed:
+        device = FakeDevice()
+        before = connect(device)
+        lost, spoiled, moved = jobs = [before.create_job(make_spec(name)) for name in ("lost", "spoiled", "moved")]
+        device.write(
+            [
+                Delete(reply.rewrite(lost)[1]),
+                Modify(altered(admit.jobs(spoiled)[0])),
+                Modify(altered(reply.group(moved)[0])),
+                Insert(MulticastGroup(9, (Replica(1, 1),))),
+            ]
+        )
+        device.fail(at=device.updates + k, failure=failure)
+        try:
+            controller = connect(device, adopt=jobs, remove_existing=True)
+            failed = False
+        except ControlPlaneError:
+            device.repair()
+            controller = connect(device, adopt=jobs, remove_existing=True)
+        fates = [controller.adoptions[job.epoch].fate for job in jobs]
+        assert fates == [Fate.LOST, Fate.LOST, Fate.RUNNING]
+        assert device.entities == desired(switch_endpoint, moved)
+        k += 1
+    assert k > 2 * ENTRIES, "every update that there was has failed once"
+
+
+@pytest.mark.parametrize("failure", list(Failure))
+@pytest.mark.parametrize("k", range(ENTRIES))
+def test_what_a_crashed_creation_left_is_ended(
+    device: FakeDevice,
+    connect: Connect,
+    make_spec: MakeSpec,
+    switch_endpoint: SwitchEndpoint,
+    failure: Failure,
+    k: int,
+) -> None:
+    """The books know what may stand before it does: adopting that ends it, unless all of it stands."""
+    controller = connect(device)
+    device.fail(at=device.updates + k, failure=Failure.UNREACHABLE)
+    with pytest.raises(ControlPlaneError):
+        controller.create_job(make_spec())
+    (job,) = controller.ending
+    device.fail(at=device.updates + 1, failure=failure)
+    try:
+        connect(device, adopt=[job])
+    except ControlPlaneError:
+        device.repair()
+    assert connect(device, adopt=[job]).adoptions[job.epoch].fate is Fate.LOST
+    assert device.entities == desired(switch_endpoint)
+
+
+def test_allotments_that_the_books_choose(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> None:
+    epochs = EpochAllocator()
+    controller = connect(device, epochs=epochs)
+    place = controller.reserve(100)
+    assert place == Allotment(0, SlotRange(0, 100))
+    assert controller.room == (1948, 1948, 63)
+    assert controller.create_job(make_spec("other")).slot_base == 100, "what is reserved is not given away"
+    epoch = epochs.allot(NOW)
+    job = controller.create_job(make_spec(slots=100), job_index=0, region=place.region, epoch=epoch)
+    assert (job.epoch, job.job_index, job.region, job.group) == (epoch, 0, place.region, 1)
+    controller.delete_job(job)
+    assert controller.reserve(100, at=place) == place
+    controller.release(place)
+    assert controller.room == (2032, 1932, 63)
+
+
+def test_a_failed_creation_gives_a_reservation_back_as_it_was(
+    device: FakeDevice, connect: Connect, make_spec: MakeSpec
+) -> None:
+    controller = connect(device)
+    place = controller.reserve(16)
+    device.fail(at=device.updates + 3, failure=Failure.REFUSED)
+    with pytest.raises(ControlPlaneError):
+        controller.create_job(make_spec(), job_index=0, region=place.region)
+    assert (controller.jobs, controller.room) == ((), (2032, 2032, 63))
+    controller.create_job(make_spec(), job_index=0, region=place.region)
+
+
+def test_allotments_that_cannot_be(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> None:
+    controller = connect(device, slots=64)
+    job = controller.create_job(make_spec("there"))
+    written = device.updates
+    wrong: list[tuple[dict[str, object], str]] = [
+        ({"job_index": 0}, "job index 0 is taken"),
+        ({"job_index": 64}, r"job index 64; job indices are 0 \.\. 63"),
+        ({"region": SlotRange(8, 16)}, r"slots 8 \.\. 23 are asked for, 0 \.\. 15 are taken"),
+        ({"region": SlotRange(56, 16)}, r"slots 56 \.\. 71 of a switch that has 64"),
+        ({"region": SlotRange(16, 8)}, "a range of 8 slots for a job of 16"),
+        ({"epoch": 0}, r"epoch 0; epochs are 1 \.\. "),
+        ({"epoch": job.epoch}, f"epoch {job.epoch} has been on this switch before"),
+    ]
+    for change, message in wrong:
+        with pytest.raises(ControlPlaneError, match=message):
+            controller.create_job(make_spec("new"), **change)  # type: ignore[arg-type]
+    with pytest.raises(ControlPlaneError, match=r"job index 0 and slots 0 \.\. 15 are not reserved"):
+        controller.release(Allotment(0, job.region))
+    assert device.updates == written
+    assert controller.room == (48, 48, 63)

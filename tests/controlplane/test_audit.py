@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What others changed on a switch: told, and put right, however often the switch fails meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from hopsum_controlplane import Controller, ControlPlaneError, Job, JobSpec, SwitchEndpoint
+from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.tables import address, admit, lookup, reply
+from hopsum_controlplane.testing import Failure, FakeDevice
+
+NOW = 1_700_000_000
+BUILDERS = (admit.jobs, admit.workers, lookup.lookup, reply.rewrite, reply.group)
+# A job with 3 workers: jobs, 3 workers, a lookup, 3 rewrites, a group.
+ENTRIES = 9
+
+MakeSpec = Callable[..., JobSpec]
+Connect = Callable[..., Controller]
+
+
+@pytest.fixture
+def connect(switch_endpoint: SwitchEndpoint) -> Connect:
+    def connect(device: FakeDevice, **options: object) -> Controller:
+        return Controller(device, switch_endpoint, clock=lambda: NOW, **options)  # type: ignore[arg-type]
+
+    return connect
+
+
+def entities_of(job: Job) -> list[Entity]:
+    return [entity for build in BUILDERS for entity in build(job)]
+
+
+def desired(switch: SwitchEndpoint, *jobs: Job) -> dict[tuple[object, ...], Entity]:
+    entities = [address.switch_address(switch), *(entity for job in jobs for entity in entities_of(job))]
+    return {entity.key(): entity for entity in entities}
+
+
+def altered(entity: Entity) -> Entity:
+    """Return the entity as nobody of ours would have written it."""
+    if isinstance(entity, MulticastGroup):
+        return replace(entity, replicas=(*entity.replicas, Replica(77, 77)))
+    name, value = next(iter(entity.params.items()))
+    return replace(entity, params={**entity.params, name: value ^ 1})
+
+
+STRANGERS: list[Entity] = [
+    TableEntry("workers", {"epoch": 5, "worker": 0}, "admit", dict.fromkeys(("worker_bit", "port", "address"), 1)),
+    TableEntry("rewrite", {"epoch": 5, "worker": 0}, "to_worker", {"dst_port": 1}),
+    TableEntry("jobs", {"epoch": 5}, "job", {"slot_base": 0}),
+    MulticastGroup(9, (Replica(1, 1),)),
+    TableEntry("switch_address", {"address": 1}, "local", {"mac": 2}),
+]
+
+
+def test_nothing_is_wrong(make_spec: MakeSpec, connect: Connect) -> None:
+    device = FakeDevice()
+    controller = connect(device)
+    controller.create_job(make_spec())
+    device.write([Insert(MulticastGroup(65, ())), Insert(TableEntry("l2", {"dst": 1}, "forward", {"port": 1}))])
+    audit, written = controller.audit(), device.updates
+    assert audit.clean
+    assert audit.in_words() == []
+    assert audit.counts() == {
+        "checked": ENTRIES + 1, "foreign": 0, "leftover": 0, "missing": 0, "changed": 0, "lost_jobs": 0,
+    }  # fmt: skip
+    repair = controller.put_right(audit)
+    assert (repair.removed, repair.restored, repair.lost, repair.ended) == ((), (), (), ())
+    assert device.updates == written
+
+
+@pytest.mark.parametrize("k", range(ENTRIES))
+def test_a_job_of_which_an_entry_is_missing_is_never_filled_up(
+    make_spec: MakeSpec, connect: Connect, switch_endpoint: SwitchEndpoint, k: int
+) -> None:
+    device = FakeDevice()
+    controller = connect(device)
+    job, other = controller.create_job(make_spec("job")), controller.create_job(make_spec("other"))
+    gone = entities_of(job)[k]
+    device.write([Delete(gone)])
+    device.batches.clear()
+
+    audit = controller.audit()
+    assert audit.lost == (job,)
+    assert audit.counts()["missing"] == 1
+    (line,) = audit.in_words()
+    assert line.startswith(f"lost: job 'job', epoch {job.epoch}: 1 of {ENTRIES} entries missing, among them {gone}")
+    repair = controller.put_right(audit)
+    assert (repair.lost, repair.ended, controller.jobs) == ((job,), (job,), (other,))
+    assert device.entities == desired(switch_endpoint, other)
+    assert not [update for batch in device.batches for update in batch if not isinstance(update, Delete)]
+    assert controller.audit().clean
+    again = controller.create_job(make_spec("job"))
+    assert again.slot_base == job.slot_base
+    assert again.epoch > other.epoch
+
+
+@pytest.mark.parametrize("k", range(ENTRIES))
+def test_a_changed_entry(make_spec: MakeSpec, connect: Connect, switch_endpoint: SwitchEndpoint, k: int) -> None:
+    device = FakeDevice()
+    controller = connect(device)
+    job = controller.create_job(make_spec())
+    wanted = entities_of(job)[k]
+    device.write([Modify(altered(wanted))])
+
+    audit = controller.audit()
+    assert audit.counts()["changed"] == 1
+    (line,) = audit.in_words()
+    assert f"1 of {ENTRIES} entries changed, among them {altered(wanted)} instead of {wanted}" in line
+    repair = controller.put_right(audit)
+    if isinstance(wanted, TableEntry) and wanted.table in ("jobs", "workers", "lookup"):  # sums may be wrong
+        assert (audit.lost, repair.lost, repair.restored, controller.jobs) == ((job,), (job,), (), ())
+        assert device.entities == desired(switch_endpoint)
+    else:
+        assert (audit.lost, repair.lost, repair.restored, controller.jobs) == ((), (), (wanted,), (job,))
+        assert device.entities == desired(switch_endpoint, job)
+    assert controller.audit().clean
+
+
+def test_entries_of_nobody_are_removed(make_spec: MakeSpec, connect: Connect, switch_endpoint: SwitchEndpoint) -> None:
+    device = FakeDevice()
+    controller = connect(device)
+    job = controller.create_job(make_spec())
+    device.write([Insert(entity) for entity in STRANGERS])
+    device.batches.clear()
+    audit = controller.audit()
+    assert set(map(str, audit.foreign)) == set(map(str, STRANGERS))
+    assert sorted(audit.in_words()) == sorted(f"foreign: {entity}" for entity in STRANGERS)
+    assert set(map(str, controller.put_right(audit).removed)) == set(map(str, STRANGERS))
+    assert [update.entity for update in device.batches[0]] == [STRANGERS[2]], "what admits packets goes first"
+    assert device.entities == desired(switch_endpoint, job)
+
+
+@pytest.mark.parametrize("change", [Delete, Modify])
+def test_the_address_of_the_service_comes_back(
+    connect: Connect, switch_endpoint: SwitchEndpoint, change: type[Delete | Modify]
+) -> None:
+    device = FakeDevice()
+    controller = connect(device)
+    entry = address.switch_address(switch_endpoint)
+    device.write([change(replace(entry, params={"mac": 7}))])
+    audit = controller.audit()
+    needed = "insert" if change is Delete else "modify"
+    assert audit.in_words() == [f"address of the service: {needed} {entry} is needed"]
+    for _ in range(2):  # the second time there is nothing to do
+        controller.put_right(audit)
+        assert device.entities == desired(switch_endpoint)
+
+
+def test_an_old_audit_harms_nothing_that_came_later(
+    make_spec: MakeSpec, connect: Connect, switch_endpoint: SwitchEndpoint
+) -> None:
+    device = FakeDevice()
+    controller = connect(device)
+    lost, changed = controller.create_job(make_spec("lost")), controller.create_job(make_spec("changed"))
+    (group,) = reply.group(replace(lost, group=3, job_index=2))
+    device.write([Delete(admit.jobs(lost)[0]), Modify(altered(reply.rewrite(changed)[0])), Insert(group)])
+    old = controller.audit()
+    device.write([Delete(group)])
+    controller.delete_job(lost)
+    controller.delete_job(changed)
+    jobs = [controller.create_job(make_spec(f"new {number}")) for number in range(3)]
+    repair = controller.put_right(old)
+    assert (repair.removed, repair.restored, repair.lost, repair.ended) == ((), (), (), ())
+    assert device.entities == desired(switch_endpoint, *jobs)
+
+
+def test_an_unfinished_removal_goes_on(make_spec: MakeSpec, connect: Connect, switch_endpoint: SwitchEndpoint) -> None:
+    device = FakeDevice(fail_at=1 + ENTRIES + 3, failure=Failure.UNREACHABLE)
+    controller = connect(device)
+    job = controller.create_job(make_spec())
+    with pytest.raises(ControlPlaneError):
+        controller.delete_job(job)
+    device.repair()
+    assert controller.ending == (job,)
+    audit = controller.audit()
+    assert (audit.counts()["leftover"], audit.lost) == (ENTRIES - 3, ())
+    assert audit.in_words()[0].startswith("leftover: ")
+    assert controller.put_right(audit).ended == (job,)
+    assert device.entities == desired(switch_endpoint)
+    assert controller.jobs == ()
+
+
+def _meddle(device: FakeDevice, lost: Job, spoiled: Job, moved: Job) -> None:
+    device.write(
+        [
+            *(Delete(entry) for entry in admit.workers(lost)[:2]),
+            Modify(altered(lookup.lookup(spoiled)[0])),
+            *(Modify(altered(entity)) for entity in (*reply.rewrite(moved), *reply.group(moved))),
+            *(Insert(entity) for entity in STRANGERS),
+            Delete(address.switch_address(moved.switch)),
+        ]
+    )
+
+
+@pytest.mark.parametrize("failure", list(Failure))
+def test_putting_right_goes_on_where_it_stopped(
+    make_spec: MakeSpec, connect: Connect, switch_endpoint: SwitchEndpoint, failure: Failure
+) -> None:
+    k, failed = 0, True
+    while failed:
+        device = FakeDevice()
+        controller = connect(device)
+        lost, spoiled, moved = (controller.create_job(make_spec(name)) for name in ("lost", "spoiled", "moved"))
+        _meddle(device, lost, spoiled, moved)
+        audit = controller.audit()
+        assert audit.lost == (lost, spoiled)
+        device.fail(at=device.updates + k, failure=failure)
+        try:
+            controller.put_right(audit)
+            failed = False
+        except ControlPlaneError:
+            device.repair()
+            controller.put_right(controller.audit())
+        assert device.entities == desired(switch_endpoint, moved)
+        assert (controller.jobs, controller.room.jobs) == ((moved,), 63)
+        k += 1
+    assert k > 2 * ENTRIES, "every update that there was has failed once"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_the_switch_ends_up_as_it_should(
+    make_spec: MakeSpec, connect: Connect, switch_endpoint: SwitchEndpoint, seed: int
+) -> None:
+    """Jobs come and go, others meddle, the switch fails at random: after an undisturbed repair all is well."""
+    choose = random.Random(seed)
+    device = FakeDevice()
+    controller = connect(device)
+    seen: set[int] = set()
+    for step in range(60):
+        device.fail(at=device.updates + choose.randrange(12), failure=choose.choice(list(Failure)))
+        running = [job for job in controller.jobs if job not in controller.ending]
+        try:
+            match choose.randrange(4):
+                case 0:
+                    job = controller.create_job(make_spec(f"job {step}", workers=choose.randint(1, 4)))
+                    assert job.epoch not in seen
+                    seen.add(job.epoch)
+                case 1 if running:
+                    controller.delete_job(choose.choice(running))
+                case 2 if device.entities:
+                    entity = choose.choice(list(device.entities.values()))
+                    device.write([Delete(entity) if choose.random() < 0.5 else Modify(altered(entity))])
+                case _:
+                    controller.put_right(controller.audit())
+        except ControlPlaneError:
+            if choose.random() < 0.5:
+                device.repair()
+                controller = connect(device, adopt=controller.jobs, epochs=controller._epochs)
+    device.repair()
+    controller.put_right(controller.audit())
+    assert controller.ending == ()
+    assert device.entities == desired(switch_endpoint, *controller.jobs)
+    assert controller.room.slots == 2048 - sum(job.slots for job in controller.jobs)
