@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from hopsum.wire import JOB_EVENTS, MAX_SLOTS, Drop, Event, Op, down_bytes, up_bytes
@@ -28,7 +28,7 @@ from hopsum_controlplane.audit import Audit, Repair, Wanted, compare, epochs_in,
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Entity, Insert, Modify, Update
 from hopsum_controlplane.epochs import MAX_EPOCH, EpochAllocator
-from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.errors import ControlPlaneError, WriteError
 from hopsum_controlplane.installer import Installation
 from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint
 from hopsum_controlplane.losses import Lost, clear_losses, read_lost, set_loss
@@ -128,8 +128,7 @@ class Controller:
         nothing of the job is left then, and a reservation stays one. When even the removal fails, the message says
         so, its slots stay taken, and `delete_job` on the job found in `ending` tries again.
         """
-        spec.check()
-        self._check_growth(spec)
+        self.check(spec)
         if any(held.job.spec.name == spec.name for held in self._held.values()):
             raise ControlPlaneError(f"a job {spec.name!r} exists", hint="delete it first, or choose another name")
         held = self._allot(spec, job_index, region, epoch)
@@ -146,9 +145,17 @@ class Controller:
         """End a job: when this returns, nothing of it stands on the switch, and its slots are free.
 
         The workers must have left (rule R3). Raises ControlPlaneError when the job is unknown, or the
-        switch fails: the job may be dead already, its slots stay taken; call again to go on.
+        switch fails: the job is in `ending` then, unless it is untouched; its slots stay taken; call again to go on.
         """
-        self._end(self._known(job))
+        held = self._known(job)
+        before = held.ending
+        try:
+            self._end(held)
+        except ControlPlaneError as error:
+            refused = not isinstance(error, WriteError) or error.failures
+            if refused and held.installation.remaining == len(held.plan.entities):
+                held.ending = before
+            raise
 
     def audit(self) -> Audit:
         """Read what stands on the switch and hold it against what should. Changes nothing.
@@ -175,6 +182,11 @@ class Controller:
         removed = self._remove_foreign(audit.foreign)
         restored = self._restore(audit)
         return Repair(removed, restored, tuple(held.job for held in lost), tuple(held.job for held in ending))
+
+    def check(self, spec: JobSpec) -> None:
+        """Raise ControlPlaneError when a job like this can never be made here, however much room there is."""
+        spec.check()
+        self._check_growth(spec)
 
     def job_counters(self, job: Job) -> dict[str, int]:
         """Read what the switch did with the job's packets since its start, by event name in small letters.
@@ -303,8 +315,8 @@ class Controller:
         except BaseException:
             self._allotments.free(Allotment(index, slots), keep_reserved=reserved)
             raise
-        window = min(spec.slots, self._device.capabilities.max_window or spec.slots)
-        job = Job(spec, self._switch, epoch, index, slots, group=index + 1, window=window, events_at_start=events)
+        place = (self._switch, epoch, index, slots, self._device.capabilities.max_window)
+        job = replace(Job.at(spec, *place), events_at_start=events)
         held = _Held(job, plan(job), Installation(self._device), reserved=reserved)
         self._held[epoch] = held
         return held

@@ -36,33 +36,48 @@ def encode_update(p4info: P4Info, update: Update) -> p4runtime_pb2.Update:
     Raises ControlPlaneError for an unknown name, a missing or surplus value, and one that does not fit its
     width.
     """
-    message = p4runtime_pb2.Update(type=_TYPES[type(update)])
-    message.entity.CopyFrom(encode_entity(p4info, update.entity))
+    message = p4runtime_pb2.Update()
+    fill_update(p4info, update, message)
     return message
 
 
 def encode_entity(p4info: P4Info, entity: Entity) -> p4runtime_pb2.Entity:
     """Encode one entity as p4.v1.Entity. Raises as encode_update does."""
     message = p4runtime_pb2.Entity()
+    _fill_entity(p4info, entity, message)
+    return message
+
+
+def fill_update(p4info: P4Info, update: Update, message: p4runtime_pb2.Update) -> None:
+    """Encode one update into an empty p4.v1.Update, where it is to stand.
+
+    Raises as encode_update does.
+    """
+    # With protobuf in Python a copy of a message costs more than to fill it.
+    message.type = _TYPES[type(update)]
+    _fill_entity(p4info, update.entity, message.entity)
+
+
+def _fill_entity(p4info: P4Info, entity: Entity, message: p4runtime_pb2.Entity) -> None:
     if isinstance(entity, MulticastGroup):
         group = message.packet_replication_engine_entry.multicast_group_entry
         group.multicast_group_id = entity.id
         for replica in entity.replicas:
             # The deprecated integer form: the only one that every server and p4runtime-shell's reader know.
             group.replicas.add(egress_port=replica.port, instance=replica.instance)
-        return message
+        return
     table = p4info.tables[entity.table]
-    message.table_entry.table_id = table.id
+    entry = message.table_entry
+    entry.table_id = table.id
     if isinstance(entity, DefaultAction):
-        message.table_entry.is_default_action = True
+        entry.is_default_action = True
     else:
-        _encode_match(message.table_entry, table.keys, entity)
+        _encode_match(entry, table.keys, entity)
     action = p4info.actions[entity.action]
-    call = message.table_entry.action.action
+    call = entry.action.action
     call.action_id = action.id
-    for param, value in _paired(action.params, entity.params, str(entity)):
+    for param, value in _paired(action.params, entity.params, entity):
         call.params.add(param_id=param.id, value=value)
-    return message
 
 
 def decode_entity(p4info: P4Info, message: p4runtime_pb2.Entity) -> Entity:
@@ -88,7 +103,7 @@ def decode_counter(message: p4runtime_pb2.CounterEntry) -> tuple[int, CounterVal
 
 
 def _encode_match(message: p4runtime_pb2.TableEntry, keys: Names[Field], entry: TableEntry) -> None:
-    for key, value in _paired(keys, entry.match, str(entry)):
+    for key, value in _paired(keys, entry.match, entry):
         if not key.exact:
             raise ControlPlaneError(
                 f"key {key.name} of table {entry.table} is not matched exactly",
@@ -97,16 +112,16 @@ def _encode_match(message: p4runtime_pb2.TableEntry, keys: Names[Field], entry: 
         message.match.add(field_id=key.id).exact.value = value
 
 
-def _paired(fields: Names[Field], values: Mapping[str, int], where: str) -> list[tuple[Field, bytes]]:
+def _paired(fields: Names[Field], values: Mapping[str, int], where: Entity) -> list[tuple[Field, bytes]]:
     """Encode every field's value; all of them and no other must be given."""
     named = [(fields[name], value) for name, value in values.items()]
-    missing = [field.name for field in fields if field.name not in values]
-    if missing:
+    if len(named) < len(fields):
+        missing = [field.name for field in fields if field.name not in values]
         raise ControlPlaneError(f"{where}: no value for {', '.join(missing)}", hint="give all keys and parameters")
     return [(field, _to_bytes(field, value, where)) for field, value in named]
 
 
-def _to_bytes(field: Field, value: int, where: str) -> bytes:
+def _to_bytes(field: Field, value: int, where: Entity) -> bytes:
     if not 0 <= value < 1 << field.bits:
         raise ControlPlaneError(
             f"{where}: {field.name} = {value} does not fit bit<{field.bits}>",

@@ -30,6 +30,21 @@ class ControlPlaneError(Exception):
         return f"{message}; {self.hint}" if self.hint else message
 
 
+class SessionLostError(ControlPlaneError):
+    """There is no session with the switch, or it did not answer in time: open another one."""
+
+
+class NotPrimaryError(ControlPlaneError):
+    """Another client controls the switch: nothing was changed, and this device changes nothing any more."""
+
+
+class SwitchForgotError(ControlPlaneError):
+    """The switch does not run our program any more, because it restarted or somebody pushed another.
+
+    All epochs on it are over.
+    """
+
+
 class FailedUpdate(NamedTuple):
     """One refused update: its place in the batch (from 0), and the code and words of the switch."""
 

@@ -148,6 +148,20 @@ class Job:
     window: int
     events_at_start: tuple[int, ...] = field(default=(), compare=False)
 
+    @classmethod
+    def at(
+        cls,
+        spec: JobSpec,
+        switch: SwitchEndpoint,
+        epoch: int,
+        job_index: int,
+        region: SlotRange,
+        max_window: int | None = None,
+    ) -> Job:
+        """Return the job that this specification becomes at this place; `max_window` as a target declares it."""
+        window = min(spec.slots, max_window or spec.slots)
+        return cls(spec, switch, epoch, job_index, region, group=job_index + 1, window=window)
+
     @property
     def slot_base(self) -> int:
         """Return the first slot of the job's region on the switch."""

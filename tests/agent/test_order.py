@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from hopsum.agent.order import Task, append, next_in_stream
+from hopsum.agent.order import Task, append, end_series, next_in_stream
 from hopsum.codec import ErrorFeedback
 
 X = np.ones(1, np.float32)
@@ -40,17 +40,19 @@ class Rank:
     known: list[bool]
     """Per all-reduce, whether its last exchange says so when it is sent."""
     rng: random.Random
+    taken_back: list[bool]
+    """Per all-reduce, whether the program ends the series behind it."""
     overlap: bool = True
     tasks: list[Task] = field(default_factory=list)
     stream: list[tuple[int, int]] = field(default_factory=list)
     sent: dict[int, int] = field(default_factory=dict)
 
     def play(self) -> list[tuple[int, int]]:
-        submitted = 0
-        while submitted < len(self.exchanges) or self.tasks:
-            if submitted < len(self.exchanges) and self.rng.random() < 0.3:
-                append(self.tasks, task(submitted, self.more[submitted]))
-                submitted += 1
+        program = [(number, what) for number, back in enumerate(self.taken_back) for what in ("submit", "end")[: 1 + back]]
+        while program or self.tasks:
+            if program and self.rng.random() < 0.3:
+                number, what = program.pop(0)
+                append(self.tasks, task(number, self.more[number])) if what == "submit" else end_series(self.tasks)
             following, _ = next_in_stream(self.tasks, overlap=self.overlap)
             if following is not None and self.rng.random() < 0.7:
                 self._send(following)
@@ -78,13 +80,15 @@ def test_every_timing_makes_the_same_stream(seed: int) -> None:
     rng = random.Random(seed)
     count = rng.randint(1, 8)
     exchanges = [rng.randint(1, 3) for _ in range(count)]
-    more = [rng.random() < 0.5 for _ in range(count - 1)] + [False]
+    more = [rng.random() < 0.5 for _ in range(count)]
+    taken_back = [rng.random() < 0.3 for _ in range(count - 1)] + [True]
     known = [rng.random() < 0.7 for _ in range(count)]
-    expected = stream_by_rule(exchanges, more)
+    kept = [promised and not back for promised, back in zip(more, taken_back, strict=True)]
+    expected = stream_by_rule(exchanges, kept)
     for _ in range(5):
-        assert Rank(exchanges, more, known, rng).play() == expected
+        assert Rank(exchanges, more, known, rng, taken_back).play() == expected
     apart = [(number, exchange) for number, each in enumerate(exchanges) for exchange in range(each)]
-    assert Rank(exchanges, more, known, rng, overlap=False).play() == apart
+    assert Rank(exchanges, more, known, rng, taken_back, overlap=False).play() == apart
 
 
 def test_the_examples_of_the_module() -> None:

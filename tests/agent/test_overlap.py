@@ -177,9 +177,7 @@ def failing_at(number: int) -> Codec:
 def test_what_is_all_in_the_stream_outlives_the_failure_of_the_next(stack: ExitStack) -> None:
     cluster, opened = Cluster(stack, 2), threading.Event()
     gate = Gate(cluster.links[0], Op.ADD32, opened)
-    broken = stack.enter_context(
-        Agent(cluster.membership, 0, codec=failing_at(1), timing=PATIENT, link=gate)
-    )
+    broken = stack.enter_context(Agent(cluster.membership, 0, codec=failing_at(1), timing=PATIENT, link=gate))
     sound = cluster.agent(1, "fixed", PATIENT)
     feedback = [ErrorFeedback(X.size) for _ in range(3)]
     futures = [broken.submit(X, feedback=each) for each in feedback]

@@ -149,6 +149,8 @@ def test_a_failed_deletion_goes_on_where_it_stopped(
     with pytest.raises(ControlPlaneError):
         controller.delete_job(job)
     assert controller.jobs == (job,)
+    untouched = k == 0 and failure is Failure.REFUSED
+    assert controller.ending == (() if untouched else (job,))
 
     device.repair()
     assert controller.create_job(make_spec("other")).slot_base == 16
@@ -165,6 +167,8 @@ def test_a_job_whose_admission_cannot_be_removed_is_untouched(make_spec: MakeSpe
     with pytest.raises(ControlPlaneError):
         controller.delete_job(job)
     assert device.entities == before
+    assert (controller.jobs, controller.ending) == ((job,), ())
+    assert controller.audit().clean
 
 
 def test_an_entry_of_somebody_else_is_not_removed(make_spec: MakeSpec, connect: Connect) -> None:

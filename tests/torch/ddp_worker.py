@@ -18,7 +18,7 @@ from torch.distributed import GradBucket
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.agent import Agent
+from hopsum.agent import Agent, Span
 from hopsum.codec import make_codec
 from hopsum.protocol.worker import Timing
 from hopsum.torch import State, hook
@@ -81,7 +81,7 @@ class Trainer:
         return noting
 
 
-def train(agent: Agent, folder: Path) -> dict[str, Any]:
+def train(agent: Agent, folder: Path, spans: list[Span]) -> dict[str, Any]:
     """Train over a rebuild of many small buckets."""
     trainer = Trainer(agent)
     losses = [trainer.step() for _ in range(25)]
@@ -93,10 +93,13 @@ def train(agent: Agent, folder: Path) -> dict[str, Any]:
         "residuals": {name: float(residual.norm()) for name, residual in residuals.items()},
         "residual_digest": hashlib.sha256(b"".join(each.numpy().tobytes() for each in residuals.values())).hexdigest(),
         "statistics": trainer.state.compression_stats(),
+        "network": [
+            (span.number, span.phase) for span in sorted(spans, key=lambda span: span.start_s) if "network" in span.phase
+        ],
     }
 
 
-def restore(agent: Agent, folder: Path) -> dict[str, Any]:
+def restore(agent: Agent, folder: Path, spans: list[Span]) -> dict[str, Any]:
     """Train, save, train on; then start again from what was saved, in new objects with the same buckets."""
     trainer, path = Trainer(agent, rebuilds=False), folder / f"checkpoint-{agent.rank}.pt"
     for _ in range(4):
@@ -113,7 +116,7 @@ def restore(agent: Agent, folder: Path) -> dict[str, Any]:
     return {"digests": digests, "layouts": trainer.layouts + again.layouts}
 
 
-def fail(agent: Agent, folder: Path) -> dict[str, Any]:
+def fail(agent: Agent, folder: Path, spans: list[Span]) -> dict[str, Any]:
     """Rank 1 leaves after two steps; the others must notice."""
     trainer = Trainer(agent)
     for _ in range(2):
@@ -133,8 +136,9 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(workers))
     timing = Timing(retransmit_s=0.2, deadline_s=1.0 if scenario == "fail" else 60.0)
     codec = make_codec("thc", workers=int(workers), backend="numpy")  # numba takes longer to load than all this
-    with Agent(membership, int(rank), codec=codec, timing=timing) as agent:
-        result = {"train": train, "restore": restore, "fail": fail}[scenario](agent, Path(store).parent)
+    spans: list[Span] = []
+    with Agent(membership, int(rank), codec=codec, timing=timing, trace=spans.append) as agent:
+        result = {"train": train, "restore": restore, "fail": fail}[scenario](agent, Path(store).parent, spans)
     print(json.dumps(result))
     dist.destroy_process_group()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import io
 import pickle
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,14 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
-from hopsum.agent import Agent
+from hopsum.agent import Agent, Span
+from hopsum.agent.timeline import overlap_s
 from hopsum.codec import NonFiniteError
 from hopsum.errors import EpochOver, NoAnswer
 from hopsum.torch import State, hook
+from hopsum.wire import Op
 
-from ..agent.cluster import EAGER, HASTY, Cluster
+from ..agent.cluster import EAGER, HASTY, PATIENT, Cluster, Gate
 
 torch.set_num_threads(1)
 
@@ -30,7 +34,10 @@ torch.set_num_threads(1)
 class Bucket:
     """What the hook uses of a GradBucket."""
 
-    def __init__(self, module: nn.Module, names: Sequence[str], gradient: torch.Tensor) -> None:
+    def __init__(
+        self, module: nn.Module, names: Sequence[str], gradient: torch.Tensor, index: int = 0, last: bool = True
+    ) -> None:
+        self._index, self._last = index, last
         parameters = dict(module.named_parameters())
         self._parameters = [parameters[name] for name in names]
         self._buffer = gradient
@@ -42,10 +49,19 @@ class Bucket:
         return self._parameters
 
     def index(self) -> int:
-        return 0
+        return self._index
 
     def is_last(self) -> bool:
-        return True
+        return self._last
+
+
+class NoGroup:
+    """A process group of one rank."""
+
+    def mean(self, x: torch.Tensor) -> torch.futures.Future[Any]:
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result([x])
+        return future
 
 
 class Ranks:
@@ -118,6 +134,45 @@ def test_residuals_follow_parameters_through_a_rebuild(stack: ExitStack) -> None
     for name in sizes:
         mean = (left[0][name] + left[1][name]) / 2
         torch.testing.assert_close(out[name] + mean, into[name], rtol=0, atol=1e-4)
+
+
+def test_a_bucket_is_encoded_while_the_one_before_is_on_its_way(stack: ExitStack) -> None:
+    """The sums of bucket 0 come to rank 0 only after it has encoded bucket 1."""
+    cluster, encoded, spans = Cluster(stack, 2), threading.Event(), list[Span]()
+
+    def trace(span: Span) -> None:
+        spans.append(span)
+        if (span.number, span.phase) == (1, "encode"):
+            encoded.set()
+
+    gate = Gate(cluster.links[0], Op.ADD32, encoded)
+    first = Agent(cluster.membership, 0, codec="fixed", timing=PATIENT, link=gate, trace=trace)
+    agents = [stack.enter_context(first), cluster.agent(1, "fixed", PATIENT)]
+    modules = [nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 10)) for _ in agents]
+    states = [State(*each) for each in zip(agents, modules, strict=True)]
+    futures = []
+    for state, module in zip(states, modules, strict=True):
+        buckets = [Bucket(module, LAST, torch.ones(310), 0, False), Bucket(module, FIRST, torch.ones(1230), 1, True)]
+        futures += [hook(state, bucket) for bucket in buckets]  # type: ignore[arg-type]
+    assert all(torch.allclose(future.wait(), torch.ones(1)) for future in futures)
+    assert overlap_s(spans) > 0
+
+
+@pytest.mark.parametrize("ended_by", ["uncompressed bucket", "next backward pass"])
+def test_a_promise_that_ddp_does_not_keep_is_taken_back(stack: ExitStack, ended_by: str) -> None:
+    """No all-reduce follows the first bucket's: the last one is not compressed, or the backward pass is given up."""
+    cluster, module = Cluster(stack, 1), nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 10))
+    state = State(cluster.agent(0, "fixed", HASTY), module)
+    future = hook(state, Bucket(module, LAST, torch.ones(310), 0, False))  # type: ignore[arg-type]
+    if ended_by == "uncompressed bucket":
+        state.start_iter = 9
+        state._sender = replace(state._sender, group=NoGroup())  # type: ignore[type-var, arg-type]
+        hook(state, Bucket(module, FIRST, torch.ones(1230), 1, True)).wait()  # type: ignore[arg-type]
+        torch.testing.assert_close(future.wait(), torch.ones(310))
+    else:
+        again = hook(state, Bucket(module, LAST, torch.ones(310)))  # type: ignore[arg-type]
+        torch.testing.assert_close(again.wait(), torch.ones(310))
+    assert state.allreduces == (1 if ended_by == "uncompressed bucket" else 2)
 
 
 def test_without_error_feedback_nothing_is_kept(stack: ExitStack) -> None:

@@ -1,2 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several switches, their jobs, the members of these, and the books on disk that outlive the controller."""
+"""Several switches, their jobs, the members of these, and the books on disk that outlive the controller.
+
+    manager    what is asked for and answered       config     the TOML file
+    lifecycle  the states of a job, pure            store      the books on disk
+    line       one switch, and what is due there    ledger     the books in memory
+
+Importing this package imports neither grpc nor protobuf.
+"""
+
+from __future__ import annotations
+
+from hopsum_controlplane.cluster.config import ClusterConfig, PortRule, SwitchConfig, load_config
+from hopsum_controlplane.cluster.errors import (
+    ClusterConfigError,
+    InvalidRequest,
+    JobExists,
+    NoRoom,
+    NotAdmitted,
+    StoreError,
+    SwitchTrouble,
+    UnknownJob,
+)
+from hopsum_controlplane.cluster.lifecycle import Phase, State
+from hopsum_controlplane.cluster.manager import Manager
+from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
+from hopsum_controlplane.cluster.store import Store
+from hopsum_controlplane.cluster.views import (
+    Beat,
+    CreatedJob,
+    JobView,
+    Joined,
+    Located,
+    MemberView,
+    Pending,
+    SwitchView,
+)
+
+__all__ = [
+    "Beat",
+    "ClusterConfig",
+    "ClusterConfigError",
+    "CreatedJob",
+    "InvalidRequest",
+    "JobExists",
+    "JobRequest",
+    "JobView",
+    "JoinRequest",
+    "Joined",
+    "Located",
+    "Manager",
+    "MemberView",
+    "NoRoom",
+    "NotAdmitted",
+    "Pending",
+    "Phase",
+    "PortRule",
+    "State",
+    "Store",
+    "StoreError",
+    "SwitchConfig",
+    "SwitchTrouble",
+    "SwitchView",
+    "UnknownJob",
+    "load_config",
+]

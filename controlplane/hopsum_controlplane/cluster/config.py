@@ -184,9 +184,8 @@ def _cluster(document: Mapping[str, Any]) -> ClusterConfig:
     switches = document.get("switch", [])
     if not isinstance(switches, list):
         raise _wrong("[switch] is one table", "write [[switch]], once for each switch")
-    return ClusterConfig(
-        tuple(_switch(entry, f"[[switch]] {number}") for number, entry in enumerate(switches)), **values
-    )
+    found = tuple(_switch(entry, f"[[switch]] {number}") for number, entry in enumerate(switches))
+    return ClusterConfig(found, **values)
 
 
 def _switch(entry: Any, where: str) -> SwitchConfig:

@@ -231,12 +231,9 @@ def lose(record: JobRecord, rank: int, why: str) -> JobRecord:
 
 def begin(record: JobRecord, job: Job) -> JobRecord:
     """Take an epoch for everybody who waits: it is to be written now. `job` has the record's place and `spec()`."""
-    if (
-        not record.ready
-        or job.spec != record.spec()
-        or (job.job_index, job.region) != (record.job_index, record.region)
-    ):
-        raise ControlPlaneError(f"job {record.name!r} cannot begin epoch {job.epoch}", hint="report this as a fault")
+    place = (record.job_index, record.region)
+    if not record.ready or job.spec != record.spec() or (job.job_index, job.region) != place:
+        raise _fault(record, f"begin epoch {job.epoch}")
     members = (replace(m, phase=Phase.IN) if m.phase is Phase.WAITING else m for m in record.members)
     return replace(record, state=State.INSTALLING, job=job, members=tuple(members))
 
@@ -244,9 +241,7 @@ def begin(record: JobRecord, job: Job) -> JobRecord:
 def installed(record: JobRecord, job: Job) -> JobRecord:
     """Let the epoch run: the switch has confirmed all its entries. `job` is what the switch's controller returned."""
     if record.state is not State.INSTALLING or job != record.job:
-        raise ControlPlaneError(
-            f"job {record.name!r} does not install epoch {job.epoch}", hint="report this as a fault"
-        )
+        raise _fault(record, f"run epoch {job.epoch}")
     return replace(record, state=State.RUNNING, job=job)
 
 
@@ -277,8 +272,13 @@ def removed(record: JobRecord) -> JobRecord | None:
     if record.state is State.ENDING:
         return None
     if record.state is not State.CHANGING:
-        raise ControlPlaneError(f"job {record.name!r} is {record.state.value}", hint="report this as a fault")
+        raise _fault(record, "form again")
     return replace(record, state=State.FORMING, job=None)
+
+
+def _fault(record: JobRecord, what: str) -> ControlPlaneError:
+    what = f"job {record.name!r}, {record.state.value}, epoch {record.epoch}, cannot {what}"
+    return ControlPlaneError(what, hint="report this as a fault of the controller")
 
 
 def _end_if_all_gone(record: JobRecord) -> JobRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
@@ -54,8 +54,20 @@ class JobRequest:
         """Return the specification with these members, by rank; those that are not there are left out."""
         workers = tuple(members[rank] for rank in self.worker_ranks if rank in members)
         observers = tuple(members[rank] for rank in self.observer_ranks if rank in members)
-        quorums = {"quorum": self.quorum, "min_quorum": self.min_quorum}
-        return JobSpec(self.name, workers, self.slots, self.table, table16=self.table16, observers=observers, **quorums)
+        return JobSpec(
+            self.name,
+            workers,
+            self.slots,
+            self.table,
+            self.quorum,
+            self.min_quorum,
+            table16=self.table16,
+            observers=observers,
+        )
+
+    def trial(self) -> JobSpec:
+        """Return the specification with all members, at addresses that nobody has: for checks of everything else."""
+        return self.spec(dict(_anybody(*self.worker_ranks, *self.observer_ranks)))
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first thing that is wrong, with its numbers and what would fit."""
@@ -70,7 +82,7 @@ class JobRequest:
                 hint = f"a job has at most {MAX_WORKERS}"
                 raise InvalidRequest(f"job {self.name!r}: {count} {what}", hint=hint)
         try:  # as the switch's controller will, with members that are as right as can be
-            self.spec(dict(_anybody(*self.worker_ranks, *self.observer_ranks))).check()
+            self.trial().check()
         except ControlPlaneError as error:
             raise InvalidRequest(error.what, hint=error.hint) from error
 
@@ -121,7 +133,7 @@ class JoinRequest:
         return InvalidRequest(f"join of job {self.job!r:.80}: {what}", hint=hint)
 
 
-def check_statistics(statistics: dict[str, float], most: int = 64) -> None:
+def check_statistics(statistics: Mapping[str, float], most: int = 64) -> None:
     """Raise InvalidRequest unless these are at most `most` finite numbers with short names."""
     if len(statistics) > most:
         raise InvalidRequest(f"{len(statistics)} statistics in one heartbeat", hint=f"send at most {most}")

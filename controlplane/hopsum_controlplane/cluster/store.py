@@ -95,7 +95,8 @@ class Store:
             names = _JOB_COLUMNS.split(", ")
             changes = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
             database.execute(
-                f"INSERT INTO jobs ({_JOB_COLUMNS}) VALUES ({_marks(names)}) ON CONFLICT (name) DO UPDATE SET {changes}",
+                f"INSERT INTO jobs ({_JOB_COLUMNS}) VALUES ({_marks(names)}) "
+                f"ON CONFLICT (name) DO UPDATE SET {changes}",
                 _job_row(record),
             )
             self._put_members(database, record)

@@ -33,7 +33,7 @@ def digest(secret: str | bytes) -> bytes:
 
 
 def matches(secret: str | bytes, kept: bytes) -> bool:
-    """Return whether a token or secret is the one whose digest was kept, in a time that does not tell how near it is."""
+    """Return whether a token or secret is the one whose digest was kept; how long it takes does not say how near."""
     return hmac.compare_digest(digest(secret), kept)
 
 

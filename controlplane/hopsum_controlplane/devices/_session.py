@@ -8,7 +8,9 @@ What has to be known about `P4RuntimeClient` (0.0.6), and what is done about it 
   inherit being a daemon from their creator, so the client is made in a daemon thread;
 - its calls have no deadline, and its decoder of write errors never returns when the first update of a batch
   succeeded and a later one failed. Calls go to its gRPC stub, and the errors are decoded by us;
-- it tells nobody that another client became primary: the message waits in a queue. `check` looks;
+- it tells nobody that another client became primary: the message waits in a queue. `check` looks, and a session
+  that has lost the switch once does not take it back when that client leaves: what stands there now is in other
+  books than ours;
 - every kind of message is queued without bound. `check` empties all queues;
 - closing waits for the server without limit. `close` cancels the stream when that takes too long.
 """
@@ -25,7 +27,7 @@ from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2
 from p4runtime_sh.p4runtime import P4RuntimeClient
 
-from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
 
 ElectionId = tuple[int, int]
 
@@ -56,7 +58,7 @@ class Session:
         self.where = where
         self.stub = client.stub
         self._client = client
-        self._lost = ""
+        self._lost: tuple[type[ControlPlaneError], str, str] | None = None  # the error's class, words and hint
         atexit.register(self.close)
 
     @classmethod
@@ -78,7 +80,10 @@ class Session:
         return session
 
     def check(self) -> None:
-        """Read what the switch sent meanwhile. Raises ControlPlaneError when we are not primary any more."""
+        """Read what the switch sent meanwhile.
+
+        Raises NotPrimaryError when another client is primary, SessionLostError when the session has ended.
+        """
         for kind, messages in self._client.stream_in_q.items():
             while True:
                 try:
@@ -87,10 +92,10 @@ class Session:
                     break
                 if kind == "arbitration":
                     self._note(message)
-        if self._client.stream.done():  # a server that ends the stream in good order queues no message
+        # A server that ends the stream in good order queues no message, nor do we when we have closed it.
+        if not hasattr(self._client, "channel") or self._client.stream.done():
             self._note(None)
-        if self._lost:
-            raise ControlPlaneError(self._lost, where=self.where, hint="open the device again to take over")
+        self._raise_if_lost()
 
     def close(self) -> None:
         """End the session. Harmless when it has ended."""
@@ -106,33 +111,36 @@ class Session:
 
     def _open_verdict(self, verdict: p4runtime_pb2.StreamMessageResponse | None, timeout_s: float) -> None:
         if verdict is None and not self._client.stream.done():
-            raise ControlPlaneError(
+            raise SessionLostError(
                 f"no answer to the P4Runtime handshake in {timeout_s:g} s",
                 where=self.where,
                 hint="look at its log",
             )
         self._note(verdict)
-        if self._lost:
-            raise ControlPlaneError(
-                self._lost,
-                where=self.where,
-                hint="check the device id, stop the other controller, or use a higher election id",
-            )
+        self._raise_if_lost()
+
+    def _raise_if_lost(self) -> None:
+        if self._lost is not None:
+            kind, what, hint = self._lost
+            raise kind(what, where=self.where, hint=hint)
 
     def _note(self, message: p4runtime_pb2.StreamMessageResponse | None) -> None:
         """Take in one arbitration message; None is the end of the stream."""
+        if self._lost is not None:
+            return
         if message is None:
             stream = self._client.stream
             ended = f"{stream.code().name} {stream.details()!r}" if stream.done() else "without a reason"
-            self._lost = f"the P4Runtime session ended: {ended}"
-        elif message.arbitration.status.code == code_pb2.OK:
-            self._lost = ""
-        else:
+            hint = "check that the switch runs, and the device id; then open the device again"
+            self._lost = SessionLostError, f"the P4Runtime session ended: {ended}", hint
+        elif message.arbitration.status.code != code_pb2.OK:
             winner = message.arbitration.election_id
-            self._lost = (
+            what = (
                 f"our election id {_show(self._client.election_id)} is not the primary's; the highest so far "
                 f"is {_show((winner.high, winner.low))}"
             )
+            hint = "stop the other controller, or open the device with a higher election id"
+            self._lost = NotPrimaryError, what, hint
 
 
 def _show(election_id: ElectionId) -> str:
@@ -145,7 +153,7 @@ def wait_for_server(address: str, where: str, timeout_s: float) -> None:
         try:
             grpc.channel_ready_future(channel).result(timeout=timeout_s)
         except grpc.FutureTimeoutError:
-            raise ControlPlaneError(
+            raise SessionLostError(
                 f"no P4Runtime server answered in {timeout_s:g} s", where=where, hint=_unreachable_hint()
             ) from None
 

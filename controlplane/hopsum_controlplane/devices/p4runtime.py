@@ -17,13 +17,17 @@ from p4.v1 import p4runtime_pb2
 
 from hopsum_controlplane.devices._session import ElectionId, Session
 from hopsum_controlplane.devices.base import Capabilities, Device, Pipeline
-from hopsum_controlplane.encoding import decode_counter, decode_entity, encode_update
+from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID
+from hopsum_controlplane.encoding import decode_counter, decode_entity, fill_update
 from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
-from hopsum_controlplane.errors import ControlPlaneError, FailedUpdate, WriteError
+from hopsum_controlplane.errors import (
+    ControlPlaneError,
+    FailedUpdate,
+    NotPrimaryError,
+    SessionLostError,
+    WriteError,
+)
 from hopsum_controlplane.p4info import P4Info
-
-# Above what p4runtime-shell takes by default for a look around (see shell.py).
-CONTROLLER_ELECTION_ID: ElectionId = (1, 0)
 
 _GetConfig = p4runtime_pb2.GetForwardingPipelineConfigRequest
 _SetConfig = p4runtime_pb2.SetForwardingPipelineConfigRequest
@@ -35,8 +39,8 @@ class P4RuntimeDevice(Device):
     """A switch with a P4Runtime server; subclasses say what is special about a target.
 
     Opening waits for the server up to `connect_timeout_s`; each call has `rpc_timeout_s`, pushing a program
-    `push_timeout_s`. Raises ControlPlaneError when there is no server, or another client is primary. A
-    context manager that closes.
+    `push_timeout_s`. Raises SessionLostError when there is no server, and NotPrimaryError when another client
+    is primary, as every call does afterwards, before it sends anything. A context manager that closes.
     """
 
     capabilities = Capabilities("p4runtime")
@@ -77,9 +81,10 @@ class P4RuntimeDevice(Device):
 
     def write(self, updates: Sequence[Update]) -> None:
         """Write one batch with one RPC, as Device.write says."""
-        encoded = [encode_update(self.p4info, update) for update in updates]
+        request = p4runtime_pb2.WriteRequest(device_id=self._device_id)
+        for update in updates:
+            fill_update(self.p4info, update, request.updates.add())
         self._session.check()
-        request = p4runtime_pb2.WriteRequest(device_id=self._device_id, updates=encoded)
         request.election_id.high, request.election_id.low = self._election_id
         try:
             self._session.stub.Write(request, timeout=self._rpc_timeout_s)
@@ -155,6 +160,7 @@ class P4RuntimeDevice(Device):
         self.close()
 
     def _get_config(self, response_type: int) -> p4runtime_pb2.ForwardingPipelineConfig:
+        self._session.check()
         request = _GetConfig(device_id=self._device_id, response_type=response_type)
         try:
             return self._session.stub.GetForwardingPipelineConfig(request, timeout=self._rpc_timeout_s).config
@@ -164,6 +170,7 @@ class P4RuntimeDevice(Device):
             raise self._rpc_error("GetForwardingPipelineConfig", error) from None
 
     def _read(self, query: Iterable[p4runtime_pb2.Entity]) -> list[p4runtime_pb2.Entity]:
+        self._session.check()
         request = p4runtime_pb2.ReadRequest(device_id=self._device_id, entities=query)
         try:
             responses = self._session.stub.Read(request, timeout=self._rpc_timeout_s)
@@ -179,7 +186,7 @@ class P4RuntimeDevice(Device):
             raise self._rpc_error(name, error) from None
 
     def _rpc_error(self, name: str, error: grpc.RpcError) -> ControlPlaneError:
-        return ControlPlaneError(
+        return _KINDS.get(error.code(), ControlPlaneError)(
             f"{name} failed: {error.code().name} {error.details()!r}",
             where=self.where,
             hint=_hint(error.code()),
@@ -194,6 +201,12 @@ class P4RuntimeDevice(Device):
             return WriteError(updates, failures, why=why, where=self.where, hint=hint or _hint(error.code()))
         return self._rpc_error("Write", error)
 
+
+_KINDS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
+    grpc.StatusCode.PERMISSION_DENIED: NotPrimaryError,
+    grpc.StatusCode.UNAVAILABLE: SessionLostError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: SessionLostError,
+}
 
 # After these it is not known what the switch did with the batch.
 _UNANSWERED = {

@@ -231,9 +231,7 @@ class Agent:
             self._failed = True
 
 
-def _transport_for(
-    membership: JobMembership, rank: int, timing: Timing, link: Link | None, gso: Gso
-) -> UdpTransport:
+def _transport_for(membership: JobMembership, rank: int, timing: Timing, link: Link | None, gso: Gso) -> UdpTransport:
     """Open the worker's transport: one that repairs from peers where the job says how to reach them all."""
     seat, sides = membership.worker(rank), membership.side_channels
     local, switch = seat.endpoint.address, seat.send_to.address

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all-reduces of all codecs have in common: the vector, its error feedback, and how they end.
 
-    state     meaning                                          residual
-    RANGES    ranges are to be summed (MAX32)                  as before
-    INDEX     the index is to be summed (OR), if there is one  as before
-    SUMS      codes or lanes are to be summed                  as before
-    DONE      there is a mean                                  what was not delivered
-    SKIPPED   some rank's vector is not finite                 as before
-    GONE      given up, or not to be recovered                 residual + vector
+state     meaning                                          residual
+RANGES    ranges are to be summed (MAX32)                  as before
+INDEX     the index is to be summed (OR), if there is one  as before
+SUMS      codes or lanes are to be summed                  as before
+DONE      there is a mean                                  what was not delivered
+SKIPPED   some rank's vector is not finite                 as before
+GONE      given up, or not to be recovered                 residual + vector
 """
 
 from __future__ import annotations

@@ -100,5 +100,3 @@ def join_halves(a: Any, b: Any) -> None:
         low, high = a[i], a[i + half]
         b[2 * i] = low + high
         b[2 * i + 1] = low - high
-
-

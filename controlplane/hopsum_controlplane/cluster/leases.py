@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long members may be silent, and what they said last. Only in memory: a controller that starts hears everybody
+anew, so nobody is given up because the controller was away."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from hopsum_controlplane.cluster.lifecycle import LEASED, JobRecord
+
+
+@dataclass
+class _Lease:
+    until_s: float
+    statistics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Leases:
+    """The leases of the members of all jobs, by job and rank. Times are of a clock that never goes back, in seconds.
+
+    Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._leases: dict[tuple[str, int], _Lease] = {}
+
+    def renew(self, job: str, rank: int, until_s: float, statistics: Mapping[str, float] | None = None) -> None:
+        """Let a lease run until then; `statistics` take the place of what the member said before."""
+        lease = self._leases.setdefault((job, rank), _Lease(until_s))
+        lease.until_s = until_s
+        if statistics is not None:
+            lease.statistics = dict(statistics)
+
+    def until_s(self, job: str, rank: int) -> float | None:
+        """Return until when a lease runs, None when there is none."""
+        lease = self._leases.get((job, rank))
+        return None if lease is None else lease.until_s
+
+    def statistics(self, job: str, rank: int) -> Mapping[str, float]:
+        """Return what a member said last."""
+        lease = self._leases.get((job, rank))
+        return {} if lease is None else lease.statistics
+
+    def forget(self, job: str, rank: int) -> None:
+        """Drop a lease."""
+        self._leases.pop((job, rank), None)
+
+    def keep_only(self, jobs: Collection[str]) -> None:
+        """Drop the leases of the members of other jobs."""
+        self._leases = {key: lease for key, lease in self._leases.items() if key[0] in jobs}
+
+    def expired(self, record: JobRecord, now_s: float) -> list[int]:
+        """Return the ranks of a job whose leases have run out."""
+        leased = [member.rank for member in record.members if member.phase in LEASED]
+        until_s = {rank: self.until_s(record.name, rank) for rank in leased}
+        return [rank for rank, end_s in until_s.items() if end_s is not None and end_s <= now_s]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The books in memory, always as they are on disk: every step is on disk before anybody sees it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from hopsum_controlplane.cluster.errors import JobExists, UnknownJob
+from hopsum_controlplane.cluster.lifecycle import JobRecord, State
+from hopsum_controlplane.cluster.store import Store
+from hopsum_controlplane.epochs import EpochAllocator
+
+_log = logging.getLogger(__name__)
+
+Step = Callable[[JobRecord], JobRecord | None]
+
+
+class Ledger:
+    """All jobs, by name. Thread-safe: `changed` is its lock, and is notified of every step.
+
+    Raises as Store does; what could not be written has not happened.
+    """
+
+    def __init__(self, store: Store) -> None:
+        books = store.load()
+        self.changed = threading.Condition(threading.RLock())
+        self._store = store
+        self._records = {record.name: record for record in books.records}
+        self._epochs = EpochAllocator()
+        self.observe_epoch(books.last_epoch)
+
+    def records(self, switch: str | None = None) -> tuple[JobRecord, ...]:
+        """Return the records of a switch, or all, in the order of their names."""
+        with self.changed:
+            found = [record for record in self._records.values() if switch in (None, record.switch)]
+        return tuple(sorted(found, key=lambda record: record.name))
+
+    def find(self, name: str) -> JobRecord | None:
+        """Return a record, None when there is none."""
+        with self.changed:
+            return self._records.get(name)
+
+    def get(self, name: str) -> JobRecord:
+        """Return a record. Raises UnknownJob when there is none."""
+        record = self.find(name)
+        if record is None:
+            raise UnknownJob(f"no job {name!r:.80}", hint="make it first; it may have been deleted")
+        return record
+
+    def check_new(self, name: str) -> None:
+        """Raise JobExists when there is a record of this name."""
+        record = self.find(name)
+        if record is not None:
+            raise JobExists(
+                f"a job {name!r} exists, {record.state.value}", hint="delete it first, or choose another name"
+            )
+
+    def add(self, record: JobRecord) -> None:
+        """Write a new record. Raises JobExists when there is one of its name."""
+        with self.changed:
+            self.check_new(record.name)
+            self._keep(record)
+        _report(None, record)
+
+    def apply(self, name: str, step: Step, *, missing_ok: bool = False) -> JobRecord | None:
+        """Take a step of a job: what `step` makes of its record is written. None: the job is gone.
+
+        Raises UnknownJob unless `missing_ok`, and whatever `step` raises; nothing has changed then.
+        """
+        with self.changed:
+            if missing_ok and name not in self._records:
+                return None
+            before = self.get(name)
+            after = step(before)
+            if after == before:
+                return after
+            if after is None:
+                self._store.remove(name)
+                del self._records[name]
+            else:
+                self._keep(after)
+            self.changed.notify_all()
+        _report(before, after)
+        return after
+
+    def observe_epoch(self, epoch: int) -> None:
+        """Count an epoch as taken: it was found on a switch."""
+        with self.changed:
+            self._epochs.observe(epoch)
+
+    def allot_epoch(self, now: float) -> int:
+        """Return an epoch that was never taken, at `now` (unix seconds). It is on disk with the record that has it."""
+        with self.changed:
+            return self._epochs.allot(now)
+
+    def _keep(self, record: JobRecord) -> None:
+        self._store.put(record)
+        self._records[record.name] = record
+
+
+def _report(before: JobRecord | None, after: JobRecord | None) -> None:
+    record = after or before
+    if record is None or (before is not None and after is not None and before.state is after.state):
+        return
+    was = "new" if before is None else before.state.value
+    now = "gone" if after is None else after.state.value
+    details = {"job": record.name, "switch": record.switch, "epoch": record.epoch, "state": now}
+    ends = after is not None and after.state in (State.CHANGING, State.ENDING)
+    because = f", because {record.reason}" if ends else ""
+    _log.info("job %s: %s -> %s%s", record.name, was, now, because, extra=details)

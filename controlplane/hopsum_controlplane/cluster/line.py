@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One switch of the cluster: its controller, and the work that the books say is to be done there.
+
+    no controller   compare the program, adopt what the books say runs here; a switch that forgot has lost its jobs
+    ready           allot an epoch, write it in the books, then on the switch, then the job runs
+    over, deleted   remove the entries, confirm, then the books
+    audit           what others changed is put right; a job that lost entries is over first (rule E1)
+
+All of it can be broken off anywhere: the books say what may stand, and the next attempt goes on from there. After an
+error of which it is not known what it left, the controller is forgotten, and made anew from the books.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from hopsum_controlplane.adoption import Fate
+from hopsum_controlplane.audit import Audit
+from hopsum_controlplane.cluster import lifecycle
+from hopsum_controlplane.cluster.config import SwitchConfig
+from hopsum_controlplane.cluster.errors import StoreError, SwitchTrouble
+from hopsum_controlplane.cluster.ledger import Ledger
+from hopsum_controlplane.cluster.lifecycle import JobRecord, State
+from hopsum_controlplane.cluster.retries import Retries
+from hopsum_controlplane.controller import Controller
+from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.epochs import EpochAllocator
+from hopsum_controlplane.errors import ControlPlaneError, WriteError
+from hopsum_controlplane.jobs import Job, JobSpec
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE_S = 1.0
+"""A look waits for the work on a switch no longer than this."""
+
+
+class Line:
+    """One switch. Thread-safe: one thread at a time works on it.
+
+    `clock` gives unix seconds, `monotonic` seconds that never go back. With `pipeline` the switch must run that
+    program: it is pushed where none runs, and in the place of another one only with `remove_existing`.
+    """
+
+    def __init__(
+        self,
+        config: SwitchConfig,
+        device: Device,
+        ledger: Ledger,
+        *,
+        audit_s: float,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        pipeline: Pipeline | None = None,
+        remove_existing: bool = False,
+    ) -> None:
+        self.config = config
+        self.controller: Controller | None = None
+        self.audits = 0
+        self.put_right = 0
+        self.findings: tuple[str, ...] = ()
+        self._device = device
+        self._ledger = ledger
+        self._audit_s = audit_s
+        self._clock = clock
+        self._monotonic = monotonic
+        self._pipeline = pipeline
+        self._remove_existing = remove_existing
+        self._lock = threading.Lock()
+        self._retries = Retries(monotonic)
+        self._audit_at_s = 0.0
+
+    @property
+    def trouble(self) -> str:
+        """Return what is wrong with the switch, an empty string when nothing is known to be."""
+        return self._retries.trouble()
+
+    def job_trouble(self, job: str) -> str:
+        """Return why the switch does not do what a job wants, an empty string when it does."""
+        return self.trouble or self._retries.trouble(job)
+
+    def refusal(self, spec: JobSpec) -> str:
+        """Return why a job like this cannot go on this switch, however much room there is, or an empty string."""
+        controller = self.controller
+        if controller is None:
+            return self.trouble or "it has not answered yet"
+        try:
+            controller.check(spec)
+        except ControlPlaneError as error:
+            return error.what
+        return ""
+
+    def attend(self, *, wait: bool = True, urgent: str | None = None) -> None:
+        """Do what is to be done, unless a failure was too short ago; `urgent` is a job for which it is not.
+
+        Without `wait` return at once when another thread is at it: what it does not see, the next call does. What
+        fails is logged, told by `trouble`, and tried again later.
+        """
+        if not self._lock.acquire(blocking=wait):
+            return
+        try:
+            if urgent is not None:
+                self._retries.succeeded()
+                self._retries.succeeded(urgent)
+            if self._retries.due():
+                self._attend()
+        finally:
+            self._lock.release()
+
+    def counters(self, job: Job) -> Mapping[str, int]:
+        """Read what the switch did with a job's packets; nothing when it cannot say soon."""
+        return self._look(lambda controller: controller.job_counters(job))
+
+    def drops(self) -> Mapping[str, int]:
+        """Read how many packets the switch dropped, by reason; nothing when it cannot say soon."""
+        return self._look(lambda controller: controller.drop_counters())
+
+    def _look(self, read: Callable[[Controller], Mapping[str, int]]) -> Mapping[str, int]:
+        if not self._lock.acquire(timeout=_PATIENCE_S):
+            return {}
+        try:
+            return {} if self.controller is None else read(self.controller)
+        except ControlPlaneError as error:
+            self._failed(error)
+            return {}
+        finally:
+            self._lock.release()
+
+    def _attend(self) -> None:
+        try:
+            controller = self.controller or self._take_over()
+            if self._audit_s and self._monotonic() >= self._audit_at_s:
+                self._audit(controller)
+            while (record := self._next()) is not None:
+                self._work(controller, record)
+        except ControlPlaneError as error:
+            self._failed(error)
+        else:
+            self._retries.succeeded()
+
+    def _failed(self, error: ControlPlaneError) -> None:
+        delay_s = self._retries.failed(error)
+        if not isinstance(error, StoreError):
+            self.controller = None
+        details = {"switch": self.config.name}
+        _log.error("switch %s: %s; next attempt in %g s", self.config.name, error, delay_s, extra=details)
+
+    def _next(self) -> JobRecord | None:
+        for record in self._ledger.records(self.config.name):
+            wants = record.ready or record.state in (State.INSTALLING, State.CHANGING, State.ENDING)
+            if wants and self._retries.due(record.name):
+                return record
+        return None
+
+    def _work(self, controller: Controller, record: JobRecord) -> None:
+        try:
+            if record.ready:
+                self._install(controller, record)
+            elif record.state is State.INSTALLING:
+                self._confirm(controller, record)
+            else:
+                self._remove(controller, record)
+        except WriteError as error:
+            if not error.failures:  # nobody knows what the switch did
+                raise
+            self._retries.failed(error, record.name)
+            self._audit_at_s = self._monotonic()  # what is in the way may be somebody else's
+            _log.error("job %s: %s", record.name, error, extra={"job": record.name, "switch": self.config.name})
+        else:
+            self._retries.succeeded(record.name)
+
+    def _install(self, controller: Controller, record: JobRecord) -> None:
+        begun = self._ledger.apply(record.name, self._begin, missing_ok=True)
+        if begun is None or begun.job is None:  # somebody left, or deleted it
+            return
+        job = begun.job
+        try:
+            controller.create_job(job.spec, job_index=job.job_index, region=job.region, epoch=job.epoch)
+        except ControlPlaneError as error:
+            self._over(job, f"switch {self.config.name} did not take it: {error}")
+            if all(job.epoch != known.epoch for known in controller.jobs):
+                self._if_current(job, lifecycle.removed)
+            raise
+        self._confirm(controller, begun)
+
+    def _begin(self, record: JobRecord) -> JobRecord:
+        if not record.ready:
+            return record
+        epoch = self._ledger.allot_epoch(self._clock())
+        place = (epoch, record.job_index, record.region, self._device.capabilities.max_window)
+        return lifecycle.begin(record, Job.at(record.spec(), self.config.endpoint, *place))
+
+    def _confirm(self, controller: Controller, record: JobRecord) -> None:
+        """Let what was written run; what was not, is over."""
+        standing = {job.epoch: job for job in controller.jobs if job not in controller.ending}
+        job = standing.get(record.epoch)
+        if job is not None:
+            self._if_current(job, lambda now: lifecycle.installed(now, job) if now.state is State.INSTALLING else now)
+        elif record.job is not None:
+            self._over(record.job, f"it was not written to switch {self.config.name} completely")
+
+    def _remove(self, controller: Controller, record: JobRecord) -> None:
+        job = record.job
+        if job is None:
+            return
+        if any(job.epoch == known.epoch for known in controller.jobs):
+            controller.delete_job(job)
+        self._if_current(job, lifecycle.removed)
+
+    def _over(self, job: Job, reason: str) -> None:
+        self._if_current(job, lambda record: lifecycle.change(record, reason))
+
+    def _if_current(self, job: Job, step: Callable[[JobRecord], JobRecord | None]) -> None:
+        """Take a step of a job if it still has this epoch."""
+        self._ledger.apply(
+            job.spec.name, lambda record: step(record) if record.epoch == job.epoch else record, missing_ok=True
+        )
+
+    def _take_over(self) -> Controller:
+        self._check_program()
+        epochs = EpochAllocator()
+        controller = Controller(
+            self._device,
+            self.config.endpoint,
+            epochs=epochs,
+            clock=self._clock,
+            remove_existing=self._remove_existing,
+            adopt=[record.job for record in self._ledger.records(self.config.name) if record.job is not None],
+            slots=self.config.slots,
+        )
+        self._ledger.observe_epoch(epochs.last)
+        for adoption in controller.adoptions.values():
+            if adoption.fate is Fate.LOST:
+                self._over(adoption.job, f"switch {self.config.name} does not have it any more: {adoption.reason}")
+        for record in self._ledger.records(self.config.name):
+            if record.state is State.INSTALLING and record.job is not None:
+                self._over(record.job, "the controller was interrupted while it was written")
+        self.controller = controller
+        self._audit_at_s = self._monotonic() + self._audit_s
+        _log.info("switch %s: %d jobs adopted", self.config.name, len(controller.jobs))
+        return controller
+
+    def _check_program(self) -> None:
+        if self._pipeline is None:
+            return
+        cookie = self._device.cookie()
+        if cookie == self._pipeline.cookie:
+            return
+        if cookie is not None and not self._remove_existing:
+            raise SwitchTrouble(
+                f"it runs a program with cookie {cookie:#x}, not ours with {self._pipeline.cookie:#x}",
+                where=self._device.where,
+                hint="stop what uses it, or let the controller remove it, which ends what runs there",
+            )
+        self._device.push(self._pipeline)
+
+    def _audit(self, controller: Controller) -> None:
+        audit = controller.audit()
+        self.audits += 1
+        self._audit_at_s = self._monotonic() + self._audit_s
+        if not audit.clean:
+            self._put_right(controller, audit)
+
+    def _put_right(self, controller: Controller, audit: Audit) -> None:
+        self.findings = tuple(audit.in_words())
+        for line in self.findings:
+            _log.warning("switch %s: %s", self.config.name, line, extra={"switch": self.config.name})
+        for finding in audit.findings:
+            if finding.lost:
+                self._over(finding.job, f"switch {self.config.name} lost entries: {finding}")
+        repair = controller.put_right(audit)
+        self.put_right += len(repair.removed) + len(repair.restored)

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster: jobs on several switches, their members, and the books that outlive the controller.
+
+    lifecycle  what happens to a job, pure      ledger  the books in memory, as on disk (store)
+    placement  where it goes, pure              line    one switch: its controller, and what is to be done there
+    leases     who was heard when               views   what is answered
+
+Whoever asks for something changes the books, and is answered from them. The switch follows: at once where that is
+possible, else when `tick` comes by, so nobody waits for a switch that does not answer, but who deletes a job.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hopsum_controlplane.cluster import lifecycle, placement, views
+from hopsum_controlplane.cluster.config import ClusterConfig
+from hopsum_controlplane.cluster.errors import (
+    ClusterConfigError,
+    InvalidRequest,
+    NotAdmitted,
+    StoreError,
+    SwitchTrouble,
+    UnknownJob,
+)
+from hopsum_controlplane.cluster.leases import Leases
+from hopsum_controlplane.cluster.ledger import Ledger
+from hopsum_controlplane.cluster.lifecycle import JobRecord, Member, Phase, State
+from hopsum_controlplane.cluster.line import Line
+from hopsum_controlplane.cluster.placement import Candidate
+from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics
+from hopsum_controlplane.cluster.store import Store
+from hopsum_controlplane.cluster.tokens import RandomSource, digest, matches, member_secret, new_token
+from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined, Located, Pending, SwitchView
+from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.membership import membership
+
+_log = logging.getLogger(__name__)
+
+_BEATS_PER_LEASE = 3
+
+
+class Manager:
+    """The only one who uses `store` and drives `devices`, which are by switch name. Thread-safe.
+
+    Construction takes every switch over that answers: jobs of the books that still stand there go on, those that do
+    not are over, entries of nobody are a trouble of that switch unless `remove_existing`. With `pipeline` the switches
+    must run that program, see Line. `clock` gives unix seconds, for epochs; `monotonic` those of leases.
+
+    Raises ClusterConfigError when configuration, devices and books do not fit together, and StoreError.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        store: Store,
+        devices: Mapping[str, Device],
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        random: RandomSource = secrets,
+        pipeline: Pipeline | None = None,
+        remove_existing: bool = False,
+    ) -> None:
+        config.check()
+        self._config = config
+        self._monotonic = monotonic
+        self._random = random
+        self._ledger = Ledger(store)
+        self._leases = Leases()  # under the ledger's lock
+        self._check_fit(devices)
+        self._lines = {
+            switch.name: Line(
+                switch,
+                devices[switch.name],
+                self._ledger,
+                audit_s=config.audit_s,
+                clock=clock,
+                monotonic=monotonic,
+                pipeline=pipeline,
+                remove_existing=remove_existing,
+            )
+            for switch in config.switches
+        }
+        for record in self._ledger.records():
+            for member in record.members:
+                self._renew(record, member.rank)
+        for line in self._lines.values():
+            line.attend()
+
+    def create_job(self, request: JobRequest) -> CreatedJob:
+        """Make a job: its slots are reserved, and its members can join with the token.
+
+        Raises InvalidRequest, JobExists or NoRoom with what would fit, StoreError; nothing is made then.
+        """
+        request.check()
+        token = new_token(self._random)
+        with self._ledger.changed:
+            self._ledger.check_new(request.name)
+            if request.switch is not None:
+                self._known_switch(request.switch)
+            switch, place = placement.place(request, [self._candidate(request, line) for line in self._lines.values()])
+            record = JobRecord(request, digest(token), switch, place.job_index, place.region)
+            self._ledger.add(record)
+        return CreatedJob(request.name, token, switch, place.region.base, place.region.size, request.workers)
+
+    def delete_job(self, name: str) -> None:
+        """Delete a job, whoever is in it. When this returns it is gone, and its slots are free.
+
+        Raises UnknownJob, StoreError, and SwitchTrouble when the job's entries could not be removed yet: it is over
+        for its members, its slots stay taken, and the controller goes on trying; so does a second call.
+        """
+        switch = self._ledger.get(name).switch
+        self._ledger.apply(name, lifecycle.end)
+        line = self._lines[switch]
+        line.attend(urgent=name)
+        record = self._ledger.find(name)
+        if record is not None and record.state is State.ENDING:
+            raise SwitchTrouble(
+                f"job {name!r} is ending, and {record.request.slots} slots of switch {switch!r} stay taken: "
+                f"{line.job_trouble(name)}",
+                hint="the controller goes on trying; see to the switch",
+            )
+
+    def jobs(self, *, counters: bool = False) -> list[JobView]:
+        """Return all jobs in the order of their names; `counters` are read from the switches if asked for."""
+        return [self._view(record, counters) for record in self._ledger.records()]
+
+    def job(self, name: str, *, counters: bool = True) -> JobView:
+        """Return one job, with its counters as its switch has them now. Raises UnknownJob."""
+        return self._view(self._ledger.get(name), counters)
+
+    def switches(self, *, drops: bool = True) -> list[SwitchView]:
+        """Return all switches in the order of the configuration; `drops` are read from them if asked for."""
+        return [self._switch_view(line, drops) for line in self._lines.values()]
+
+    def locate(self, job: str, token: str) -> Located:
+        """Return where the members of a job send to. Raises UnknownJob, or NotAdmitted for another's token."""
+        record = self._with_token(job, token)
+        return Located(self._lines[record.switch].config.service, record.request.workers)
+
+    def join(self, request: JoinRequest) -> Joined:
+        """Let a member into a job, for its next epoch; the same incarnation that asks again has the same answer.
+
+        Another incarnation takes the place of who had the rank, which ends the epoch that it was in. Raises
+        InvalidRequest, UnknownJob, NotAdmitted, NoRoom or StoreError; nothing has changed then.
+        """
+        request.check()
+        with self._ledger.changed:
+            record = self._with_token(request.job, request.token)
+            rank = lifecycle.choose_rank(record, request.rank, request.incarnation)
+            where = placement.endpoint(request, rank, self._lines[record.switch].config)
+            secret = member_secret(request.token, record.name, rank, request.incarnation)
+            member = Member(where, request.side_port, request.incarnation, digest(secret), request.version)
+            before = record.member(rank)
+            self._ledger.apply(record.name, lambda now: lifecycle.join(now, member))
+            if before is not None and before.incarnation != request.incarnation:
+                self._leases.forget(record.name, rank)
+            self._renew(record, rank)
+        self._lines[record.switch].attend(wait=False)
+        lease_s = self._lease_s(record)
+        return Joined(rank, secret, lease_s, min(self._config.heartbeat_s, lease_s / _BEATS_PER_LEASE))
+
+    def await_membership(
+        self, job: str, rank: int, secret: bytes, *, known_epoch: int = 0, timeout_s: float = 0.0
+    ) -> dict[str, Any] | Pending:
+        """Wait for an epoch with this member in it, other than the known one, for up to `timeout_s` seconds.
+
+        Returns its membership document (see `hopsum_controlplane.membership`), or whom the job waits for. Raises
+        UnknownJob, and NotAdmitted when the secret is not, or not any more, that of a member with a lease.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        with self._ledger.changed:
+            record, member = self._with_secret(job, rank, secret)
+            self._renew(record, rank)
+            while True:
+                if member.phase is Phase.LOST:
+                    raise NotAdmitted(self._given_up(record, rank), hint="join again")
+                if member.phase is Phase.IN and record.state is State.RUNNING and record.epoch != known_epoch:
+                    return self._document(record)
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    line = self._lines[record.switch]
+                    return Pending(record.missing_ranks, record.state, line.job_trouble(job))
+                self._ledger.changed.wait(left_s)
+                record, member = self._with_secret(job, rank, secret)
+
+    def heartbeat(
+        self, job: str, rank: int, secret: bytes, *, epoch: int = 0, statistics: Mapping[str, float] | None = None
+    ) -> Beat:
+        """Renew a member's lease, and tell it whether `epoch`, that it is in (0: none), goes on.
+
+        Raises UnknownJob, NotAdmitted when it has been replaced, and InvalidRequest for odd statistics.
+        """
+        check_statistics(statistics or {})
+        with self._ledger.changed:
+            record, member = self._with_secret(job, rank, secret)
+            if member.phase is Phase.LOST:
+                return Beat(record.state, 0, self._given_up(record, rank))
+            self._renew(record, rank, statistics)
+        served = record.state is State.RUNNING and member.phase in (Phase.IN, Phase.LEFT)
+        now = record.epoch if served else 0
+        return Beat(record.state, now, record.reason if epoch not in (0, now) else "")
+
+    def leave(self, job: str, rank: int, secret: bytes) -> None:
+        """Let a member go: its switch serves the epoch until all its workers have. Harmless when it has left.
+
+        Raises UnknownJob, NotAdmitted or StoreError.
+        """
+        with self._ledger.changed:
+            record, _ = self._with_secret(job, rank, secret)
+            self._ledger.apply(job, lambda now: lifecycle.leave(now, rank))
+        self._lines[record.switch].attend(wait=False)
+
+    def tick(self) -> None:
+        """Give silent members up, try again what failed, compare switches with the books where it is time.
+
+        Call it every second or so. Raises no ControlPlaneError: what fails is logged, told by the views, and tried
+        again.
+        """
+        self.expire()
+        for name in self._lines:
+            self.attend(name)
+
+    def expire(self) -> None:
+        """Do the first part of `tick`, which talks to no switch."""
+        now_s = self._monotonic()
+        with self._ledger.changed:
+            records = self._ledger.records()
+            self._leases.keep_only({record.name for record in records})
+            for record in records:
+                for rank in self._leases.expired(record, now_s):
+                    self._lose(record, rank)
+
+    def attend(self, switch: str) -> None:
+        """Do the part of `tick` that concerns one switch, so that a slow one need not hold the others up."""
+        self._known_switch(switch)
+        self._lines[switch].attend()
+
+    def _lose(self, record: JobRecord, rank: int) -> None:
+        why = f"the lease of rank {rank} ran out: nothing was heard of it for {self._lease_s(record):g} s"
+        try:
+            self._ledger.apply(record.name, lambda now: lifecycle.lose(now, rank, why))
+        except StoreError as error:  # the lease stays overdue
+            _log.error("%s, and %s", why, error, extra={"job": record.name})
+        else:
+            self._leases.forget(record.name, rank)
+
+    def _check_fit(self, devices: Mapping[str, Device]) -> None:
+        for switch in self._config.switches:
+            if switch.name not in devices:
+                raise ClusterConfigError(f"no device for switch {switch.name!r}", hint="open one for each switch")
+            placement.taken(switch, self._ledger.records(switch.name))
+        for record in self._ledger.records():
+            if all(switch.name != record.switch for switch in self._config.switches):
+                raise ClusterConfigError(
+                    f"job {record.name!r} is in the books on switch {record.switch!r}, which is not configured",
+                    hint="configure that switch again until its jobs are deleted",
+                )
+
+    def _known_switch(self, name: str) -> None:
+        if name not in self._lines:
+            raise InvalidRequest(f"no switch {name!r:.80}", hint=f"there are {', '.join(self._lines)}")
+
+    def _candidate(self, request: JobRequest, line: Line) -> Candidate:
+        allotments = placement.taken(line.config, self._ledger.records(line.config.name))
+        return Candidate(line.config, allotments, line.refusal(request.trial()))
+
+    def _with_token(self, job: str, token: str) -> JobRecord:
+        record = self._ledger.get(job)
+        if not matches(token, record.token_digest):
+            raise NotAdmitted(f"wrong token for job {job!r}", hint="use the one that was told when the job was made")
+        return record
+
+    def _with_secret(self, job: str, rank: int, secret: bytes) -> tuple[JobRecord, Member]:
+        record = self._ledger.get(job)
+        member = record.member(rank)
+        if member is None or not matches(secret, member.secret_digest):
+            raise NotAdmitted(
+                f"rank {rank} of job {job!r} is nobody's, or another worker's, but not this one's",
+                hint="join again; if it was replaced, two workers may have been started with one rank",
+            )
+        return record, member
+
+    def _given_up(self, record: JobRecord, rank: int) -> str:
+        return f"rank {rank} of job {record.name!r} was given up: not heard of for {self._lease_s(record):g} s"
+
+    def _lease_s(self, record: JobRecord) -> float:
+        return self._config.lease_s if record.request.lease_s is None else record.request.lease_s
+
+    def _renew(self, record: JobRecord, rank: int, statistics: Mapping[str, float] | None = None) -> None:
+        with self._ledger.changed:
+            self._leases.renew(record.name, rank, self._monotonic() + self._lease_s(record), statistics)
+
+    def _document(self, record: JobRecord) -> dict[str, Any]:
+        if record.job is None:
+            raise UnknownJob(f"job {record.name!r} has no epoch", hint="join again")
+        members = [member for member in record.members if member.phase in (Phase.IN, Phase.LEFT)]
+        service = self._lines[record.switch].config.service
+        sides = {member.rank: member.side_port for member in members if member.side_port is not None}
+        return membership(record.job, {worker.rank: service for worker in record.job.spec.workers}, sides)
+
+    def _view(self, record: JobRecord, counters: bool) -> JobView:
+        line = self._lines[record.switch]
+        read = line.counters(record.job) if counters and record.job and record.state is State.RUNNING else {}
+        with self._ledger.changed:
+            return views.of_job(
+                record, self._leases, self._monotonic(), self._lease_s(record), line.job_trouble(record.name), read
+            )
+
+    def _switch_view(self, line: Line, drops: bool) -> SwitchView:
+        read = line.drops() if drops else {}
+        records = self._ledger.records(line.config.name)
+        return views.of_switch(line, placement.taken(line.config, records).room, len(records), read)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the cluster answers: values that nobody changes any more. None shows a token or a secret when printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hopsum_controlplane.allotments import Room
+from hopsum_controlplane.cluster.leases import Leases
+from hopsum_controlplane.cluster.lifecycle import LEASED, JobRecord, Member, Phase, State
+from hopsum_controlplane.cluster.line import Line
+
+
+@dataclass(frozen=True)
+class CreatedJob:
+    """A job that was made: its switch, its slots there, and the token that its members join with, told this once."""
+
+    name: str
+    token: str = field(repr=False)
+    switch: str
+    slot_base: int
+    slots: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where the members of a job send to, as (IPv4 address, UDP port), and how many workers it has."""
+
+    send_to: tuple[str, int]
+    workers: int
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A rank, the secret for the other calls of its member, and how long and how often it is listened for."""
+
+    rank: int
+    secret: bytes = field(repr=False)
+    lease_s: float
+    heartbeat_s: float
+
+
+@dataclass(frozen=True)
+class Pending:
+    """No epoch yet. `missing_ranks` are the workers that are waited for; none when the switch is."""
+
+    missing_ranks: tuple[int, ...]
+    state: State
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What a member is told when it says that it lives.
+
+    `epoch` is the one that the switch serves with this member in it, 0 for none. `reason` says why the epoch that the
+    member named is over, or why it has been given up; empty when neither is so.
+    """
+
+    state: State
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class MemberView:
+    """A member of a job; `lease_left_s` is None when it has none, `statistics` are those of its last heartbeat."""
+
+    rank: int
+    phase: Phase
+    ip: str
+    udp_port: int
+    side_port: int | None
+    port: int
+    version: str
+    lease_left_s: float | None
+    statistics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A job. `epoch` is 0 when nothing of it may stand on the switch, `reason` why its last epoch ended.
+
+    `counters` are what the switch did with its packets in this epoch, by event: empty when it was not asked.
+    `trouble` says why the switch does not do what the state wants, if so.
+    """
+
+    name: str
+    state: State
+    reason: str
+    trouble: str
+    epoch: int
+    switch: str
+    job_index: int
+    slot_base: int
+    slots: int
+    workers: int
+    quorum: int
+    min_quorum: int
+    observers: int
+    lease_s: float
+    members: tuple[MemberView, ...]
+    missing_ranks: tuple[int, ...]
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class SwitchView:
+    """A switch. `trouble` is what is wrong with it, if anything is.
+
+    `slots` may be used, `slots_used` are; `jobs` is the number of jobs. `drops` are packets by reason, empty when it
+    was not asked. `audits` counts audits and `put_right` the entries that were removed or restored by them, since
+    the controller was started; `findings` is what the last audit that found something found, in words.
+    """
+
+    name: str
+    driver: str
+    address: str
+    reachable: bool
+    trouble: str
+    slots: int
+    slots_used: int
+    slots_largest_free: int
+    jobs: int
+    drops: Mapping[str, int]
+    audits: int
+    put_right: int
+    findings: tuple[str, ...]
+
+
+def of_job(
+    record: JobRecord, leases: Leases, now_s: float, lease_s: float, trouble: str, counters: Mapping[str, int]
+) -> JobView:
+    """Return the view of a job at a time of the leases' clock."""
+    request = record.request
+    return JobView(
+        name=record.name,
+        state=record.state,
+        reason=record.reason,
+        trouble=trouble,
+        epoch=record.epoch,
+        switch=record.switch,
+        job_index=record.job_index,
+        slot_base=record.region.base,
+        slots=record.region.size,
+        workers=request.workers,
+        quorum=request.workers if request.quorum is None else request.quorum,
+        min_quorum=request.min_quorum,
+        observers=request.observers,
+        lease_s=lease_s,
+        members=tuple(_of_member(record.name, member, leases, now_s) for member in record.members),
+        missing_ranks=record.missing_ranks if record.state in (State.FORMING, State.CHANGING) else (),
+        counters=dict(counters),
+    )
+
+
+def _of_member(job: str, member: Member, leases: Leases, now_s: float) -> MemberView:
+    at, until_s = member.endpoint, leases.until_s(job, member.rank)
+    left_s = None if until_s is None or member.phase not in LEASED else max(until_s - now_s, 0.0)
+    statistics = dict(leases.statistics(job, member.rank))
+    return MemberView(
+        at.rank, member.phase, at.ip, at.udp_port, member.side_port, at.port, member.version, left_s, statistics
+    )
+
+
+def of_switch(line: Line, room: Room, jobs: int, drops: Mapping[str, int]) -> SwitchView:
+    """Return the view of a switch on which so much is left."""
+    config = line.config
+    return SwitchView(
+        name=config.name,
+        driver=config.driver,
+        address=config.address,
+        reachable=line.controller is not None,
+        trouble=line.trouble,
+        slots=config.slots,
+        slots_used=config.slots - room.slots,
+        slots_largest_free=room.largest_range,
+        jobs=jobs,
+        drops=dict(drops),
+        audits=line.audits,
+        put_right=line.put_right,
+        findings=line.findings,
+    )

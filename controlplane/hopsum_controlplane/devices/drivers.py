@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drivers by name, imported when one is opened."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from hopsum_controlplane.errors import ControlPlaneError
+
+if TYPE_CHECKING:
+    from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+
+_CLASSES = {
+    "native": ("hopsum_controlplane.devices.native", "NativeDevice"),
+    "bmv2": ("hopsum_controlplane.devices.bmv2", "Bmv2Device"),
+}
+DRIVERS = tuple(_CLASSES)
+"""The names of all drivers."""
+
+CONTROLLER_ELECTION_ID = (1, 0)
+"""Above what p4runtime-shell takes by default for a look around."""
+
+
+def check_driver(driver: str) -> None:
+    """Raise ControlPlaneError when there is no driver of this name."""
+    if driver not in _CLASSES:
+        near = difflib.get_close_matches(driver, DRIVERS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "see whether another driver speaks to this switch"
+        raise ControlPlaneError(f"no driver {driver!r} among {', '.join(DRIVERS)}", hint=hint)
+
+
+def open_device(
+    driver: str,
+    address: str,
+    device_id: int = 0,
+    *,
+    election_id: tuple[int, int] = CONTROLLER_ELECTION_ID,
+    connect_timeout_s: float = 10.0,
+    rpc_timeout_s: float = 10.0,
+) -> P4RuntimeDevice:
+    """Open the switch whose P4Runtime server is at `address` (HOST:PORT), as the primary client.
+
+    Of two controllers the one with the higher `election_id`, 64 bits each, is the primary. Raises ControlPlaneError:
+    no such driver; SessionLostError: no server within `connect_timeout_s`; NotPrimaryError: another client is primary.
+    """
+    check_driver(driver)
+    module, name = _CLASSES[driver]
+    opened: P4RuntimeDevice = getattr(import_module(module), name)(
+        address,
+        device_id,
+        election_id=election_id,
+        connect_timeout_s=connect_timeout_s,
+        rpc_timeout_s=rpc_timeout_s,
+    )
+    return opened

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A device that comes back: it opens a new session when one was lost, but never pretends that nothing happened.
+
+    closed     no session; each call opens one, unless the last attempt failed and its pause is not over
+    open       a session; what runs on the switch has the cookie that we expect: calls go through
+    forgotten  a session; something else runs there, or nothing: only cookie, push and close go through
+    deposed    another client was primary once: all calls raise NotPrimaryError, for good
+
+    closed    -- a call, opened, cookie as expected -->  open
+    closed    -- a call, opened, another cookie -->      forgotten
+    closed    -- a call, not opened -->                  closed, with a longer pause
+    open      -- session lost, no answer -->             closed, without a pause
+    forgotten -- push -->                                open
+    any       -- another client is primary -->           deposed
+
+A call that finds the session lost before anything was sent is made again over the new one. One that was sent and not
+answered raises: what became of it is not known. A pause is never slept: a call within it raises at once.
+
+Who was deposed does not come back by itself when the other one leaves: by then his books are older than the switch.
+Nobody fills a switch that forgot: its epochs are over (rule E1). `sessions` counts, so that the owner can audit after
+each new one: entries may have been changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
+from hopsum_controlplane.errors import (
+    ControlPlaneError,
+    NotPrimaryError,
+    SessionLostError,
+    SwitchForgotError,
+    WriteError,
+)
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+
+_T = TypeVar("_T")
+
+
+class ReconnectingDevice(Device):
+    """The device that `connect` opens, and opens again, as long as the switch runs the program with `cookie`.
+
+    Construction opens the first session and raises as `connect` does. Pauses double from FIRST_PAUSE_S to
+    LONGEST_PAUSE_S and are cut by up to half at random, so that controllers do not come back all at once.
+    `monotonic` gives seconds.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Device],
+        cookie: int,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._connect = connect
+        self._cookie = cookie
+        self._monotonic = monotonic
+        self._chance = chance if chance is not None else random.Random()
+        self._failed = 0  # attempts since the last session
+        self._not_before_s = 0.0
+        self._why = ""
+        self._forgotten = False
+        self._closed = False
+        self._deposed: NotPrimaryError | None = None
+        self.sessions = 0
+        """How many sessions there have been."""
+        self._device: Device | None = None
+        device = self._open()
+        self.where = device.where
+        self.capabilities = device.capabilities
+
+    def write(self, updates: Sequence[Update]) -> None:
+        """See Device. A batch without an answer is not written again."""
+        self._call(lambda device: device.write(updates))
+
+    def read_table(self, table: str) -> list[TableEntry]:
+        """See Device."""
+        return self._call(lambda device: device.read_table(table))
+
+    def read_default(self, table: str) -> DefaultAction:
+        """See Device."""
+        return self._call(lambda device: device.read_default(table))
+
+    def read_groups(self) -> list[MulticastGroup]:
+        """See Device."""
+        return self._call(lambda device: device.read_groups())
+
+    def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
+        """See Device."""
+        return self._call(lambda device: device.read_counter(counter, start, count))
+
+    def cookie(self) -> int | None:
+        """See Device."""
+        return self._call(lambda device: device.cookie(), program=False)
+
+    def push(self, pipeline: Pipeline) -> None:
+        """See Device. From now on this program is expected."""
+        self._call(lambda device: device.push(pipeline), program=False)
+        self._cookie = pipeline.cookie
+        self._forgotten = False
+
+    def close(self) -> None:
+        """See Device."""
+        self._closed = True
+        self._drop()
+
+    def _call(self, action: Callable[[Device], _T], *, program: bool = True) -> _T:
+        device = self._ready(program)
+        try:
+            return action(device)
+        except SessionLostError:
+            self._drop()
+        except WriteError as error:
+            if not error.failures:
+                self._drop()
+            raise
+        except NotPrimaryError as error:
+            self._depose(error)
+            raise
+        return action(self._ready(program))
+
+    def _ready(self, program: bool) -> Device:
+        """Return an open session; where a `program` is wanted, one that runs ours."""
+        if self._deposed is not None:
+            raise NotPrimaryError(self._deposed.what, where=self.where, hint=self._deposed.hint)
+        device = self._device if self._device is not None else self._open()
+        if program and self._forgotten:
+            raise SwitchForgotError(
+                f"the switch does not run the program with cookie {self._cookie:#018x} (any more): it restarted, or "
+                "another one was pushed, and all of its jobs are over",
+                where=self.where,
+                hint="push the program; its jobs need new epochs",
+            )
+        return device
+
+    def _open(self) -> Device:
+        wait_s = self._not_before_s - self._monotonic()
+        if self._closed or (self._failed and wait_s > 0):
+            why = "closed" if self._closed else f"{self._why}; attempt {self._failed + 1} in {wait_s:.1f} s"
+            raise SessionLostError(f"no session with the switch: {why}", where=self.where)
+        try:
+            device = self._connect()
+            try:
+                self._forgotten = device.cookie() != self._cookie
+            except BaseException:
+                device.close()
+                raise
+        except NotPrimaryError as error:
+            self._depose(error)
+            raise
+        except ControlPlaneError as error:
+            self._pause(error)
+            raise
+        self._device, self._failed = device, 0
+        self.sessions += 1
+        return device
+
+    def _pause(self, error: ControlPlaneError) -> None:
+        longest_s = min(FIRST_PAUSE_S * 2**self._failed, LONGEST_PAUSE_S)
+        self._failed += 1
+        self._why = error.what
+        self._not_before_s = self._monotonic() + longest_s * self._chance.uniform(0.5, 1)
+
+    def _depose(self, error: NotPrimaryError) -> None:
+        self._deposed = error
+        self._drop()
+
+    def _drop(self) -> None:
+        device, self._device = self._device, None
+        if device is not None:
+            device.close()

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters in memory, which end with their tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsum_controlplane.cluster import SwitchConfig
+from hopsum_controlplane.testing import FakeDevice
+
+from .world import Cluster, switch_config
+
+MakeCluster = Callable[..., Cluster]
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
+    made: list[Cluster] = []
+
+    def make(*switches: SwitchConfig, **options: Any) -> Cluster:
+        configured = switches or (switch_config(),)
+        cluster = Cluster(tmp_path, configured, {switch.name: FakeDevice() for switch in configured})
+        made.append(cluster)
+        cluster.start(**options)
+        return cluster
+
+    yield make
+    for cluster in made:
+        cluster.stop()
+
+
+@pytest.fixture
+def cluster(make_cluster: MakeCluster) -> Cluster:
+    return make_cluster()

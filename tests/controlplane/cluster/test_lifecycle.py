@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The states of a job: every transition by example, and what holds after any history."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsum_controlplane import ControlPlaneError, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane.cluster import InvalidRequest, JobRequest, NoRoom, NotAdmitted, Phase, State, lifecycle
+from hopsum_controlplane.cluster.lifecycle import JobRecord, Member
+from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.slots import SlotRange
+
+SWITCH = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
+
+
+def record(workers: int = 2, observers: int = 0) -> JobRecord:
+    request = JobRequest("job", workers, 16, observers=observers)
+    return JobRecord(request, b"digest", "s1", 3, SlotRange(32, 16))
+
+
+def member(rank: int, life: int = 0, udp_port: int | None = None) -> Member:
+    endpoint = WorkerEndpoint(rank, 1, "02:00:00:00:01:01", "10.0.0.1", udp_port or 4000 + 10 * rank + life)
+    return Member(endpoint, None, f"{rank:8}{life:8}".encode(), f"secret {rank} {life}".encode())
+
+
+def job_of(now: JobRecord, epoch: int) -> Job:
+    return Job.at(now.spec(), SWITCH, epoch, now.job_index, now.region)
+
+
+def forming(workers: int = 2, observers: int = 0) -> JobRecord:
+    now = record(workers, observers)
+    for rank in range(workers):
+        now = lifecycle.join(now, member(rank))
+    return now
+
+
+def installing() -> JobRecord:
+    now = forming()
+    return lifecycle.begin(now, job_of(now, 7))
+
+
+def running(now: JobRecord | None = None) -> JobRecord:
+    now = installing() if now is None else now
+    assert now.job is not None
+    return lifecycle.installed(now, now.job)
+
+
+def phases(now: JobRecord) -> dict[int, Phase]:
+    return {each.rank: each.phase for each in now.members}
+
+
+def test_the_first_epoch() -> None:
+    now = lifecycle.join(record(), member(1))
+    assert (now.state, now.missing_ranks, now.ready, now.epoch) == (State.FORMING, (0,), False, 0)
+    now = lifecycle.join(now, member(0))
+    assert now.ready
+    assert [worker.rank for worker in now.spec().workers] == [0, 1]
+    now = lifecycle.begin(now, job_of(now, 7))
+    assert (now.state, now.epoch, phases(now)) == (State.INSTALLING, 7, {0: Phase.IN, 1: Phase.IN})
+    assert running(now).state is State.RUNNING
+
+
+def test_an_epoch_begins_only_as_it_was_planned() -> None:
+    now = lifecycle.join(record(), member(0))
+    with pytest.raises(ControlPlaneError, match="cannot begin epoch 7"):
+        lifecycle.begin(now, job_of(now, 7))
+    now = forming()
+    for wrong in (replace(job_of(now, 7), job_index=4), replace(job_of(now, 7), region=SlotRange(0, 16))):
+        with pytest.raises(ControlPlaneError, match="cannot begin epoch 7"):
+            lifecycle.begin(now, wrong)
+    with pytest.raises(ControlPlaneError, match="cannot run epoch 8"):
+        lifecycle.installed(installing(), replace(job_of(now, 8)))
+    with pytest.raises(ControlPlaneError, match="cannot form again"):
+        lifecycle.removed(running())
+
+
+def test_a_member_that_is_lost_ends_the_epoch_and_all_join_again() -> None:
+    now = lifecycle.lose(running(), 1, "silence")
+    assert (now.state, now.reason, now.epoch) == (State.CHANGING, "silence", 7)
+    assert phases(now) == {0: Phase.OVER, 1: Phase.LOST}
+    now = lifecycle.removed(now)
+    assert now is not None
+    assert (now.state, now.epoch, now.missing_ranks) == (State.FORMING, 0, (0, 1))
+    now = lifecycle.join(lifecycle.join(now, member(0)), member(1))  # the lost one too: it only was silent
+    assert now.ready
+
+
+def test_what_was_not_told_need_not_join_again() -> None:
+    now = lifecycle.change(installing(), "the switch refused")
+    assert phases(now) == {0: Phase.WAITING, 1: Phase.WAITING}
+    again = lifecycle.removed(now)
+    assert again is not None
+    assert again.ready
+
+
+def test_a_rank_that_was_started_again_ends_the_epoch() -> None:
+    now = lifecycle.join(running(), member(1, life=1))
+    assert (now.state, phases(now)) == (State.CHANGING, {0: Phase.OVER, 1: Phase.WAITING})
+    assert "rank 1 was started again, at 10.0.0.1:4011" in now.reason
+    with pytest.raises(NotAdmitted, match="taken its rank over"):
+        lifecycle.choose_rank(now, 1, member(1).incarnation)
+
+
+@pytest.mark.parametrize("state", [forming, installing, running])
+def test_the_same_incarnation_joins_without_effect(state: object) -> None:
+    now = state()  # type: ignore[operator]
+    assert lifecycle.choose_rank(now, None, member(1).incarnation) == 1
+    assert lifecycle.join(now, member(1)) is now
+    with pytest.raises(NotAdmitted, match=r"joined from 10\.0\.0\.1:4010, and now comes from 10\.0\.0\.1:9"):
+        lifecycle.join(now, member(1, udp_port=9))
+    with pytest.raises(NotAdmitted, match="has rank 1, it asks for rank 0"):
+        lifecycle.choose_rank(now, 0, member(1).incarnation)
+
+
+def test_the_epoch_lasts_until_the_last_worker_has_left() -> None:
+    now = lifecycle.leave(running(), 0)
+    assert (now.state, phases(now)) == (State.RUNNING, {0: Phase.LEFT, 1: Phase.IN})
+    assert lifecycle.leave(now, 0) is now
+    with pytest.raises(NotAdmitted, match="left job"):
+        lifecycle.choose_rank(now, None, member(0).incarnation)
+    waiting = lifecycle.join(now, member(0, life=1))  # for the next epoch
+    assert (waiting.state, waiting.missing_ranks) == (State.RUNNING, (1,))
+    for before, after in ((now, {}), (waiting, {0: Phase.WAITING})):
+        over = lifecycle.leave(before, 1)
+        assert (over.state, over.reason, phases(over)) == (State.CHANGING, "all its workers have left", after)
+        with pytest.raises(NotAdmitted, match="left job"):
+            lifecycle.choose_rank(over, None, member(1).incarnation)
+
+
+def test_who_leaves_early() -> None:
+    assert phases(lifecycle.leave(forming(), 0)) == {1: Phase.WAITING}
+    now = lifecycle.leave(installing(), 0)
+    assert (now.state, phases(now)) == (State.CHANGING, {1: Phase.WAITING})
+
+
+def test_deletion() -> None:
+    assert lifecycle.end(forming()) is None
+    for state in (installing(), running(), lifecycle.lose(running(), 0, "silence")):
+        ending = lifecycle.end(state)
+        assert ending is not None
+        assert (ending.state, ending.epoch) == (State.ENDING, 7)
+        with pytest.raises(NotAdmitted, match="being deleted"):
+            lifecycle.join(ending, member(0, life=1))
+        assert lifecycle.change(ending, "no matter") is ending
+        assert lifecycle.removed(ending) is None
+
+
+def test_ranks() -> None:
+    now = record(workers=2, observers=1)
+    assert lifecycle.choose_rank(now, None, b"a") == 0
+    now = lifecycle.join(now, member(0))
+    assert lifecycle.choose_rank(now, None, b"a") == 1
+    assert lifecycle.choose_rank(now, 0, b"a") == 0
+    with pytest.raises(InvalidRequest, match=r"no rank 2; its workers are 0 \.\. 1, observers 64 \.\. 64"):
+        lifecycle.choose_rank(now, 2, b"a")
+    with pytest.raises(NoRoom, match="all 2 ranks"):
+        lifecycle.choose_rank(lifecycle.join(now, member(1)), None, b"a")
+    assert lifecycle.choose_rank(lifecycle.lose(running(), 1, "silence"), None, b"a") == 1
+    with pytest.raises(InvalidRequest, match=r"rank 0 is at 10\.0\.0\.1:4000 already"):
+        lifecycle.join(now, member(1, udp_port=4000))
+
+
+def test_observers_come_and_go() -> None:
+    now = forming(observers=2)
+    assert now.ready
+    now = lifecycle.join(now, member(65))
+    now = lifecycle.begin(now, job_of(now, 7))
+    assert now.job is not None
+    assert [observer.rank for observer in now.job.spec.observers] == [65]
+    now = running(now)
+    assert lifecycle.lose(now, 65, "silence").state is State.RUNNING
+    assert lifecycle.leave(now, 65).state is State.RUNNING
+    assert lifecycle.join(now, member(65, life=1)).state is State.RUNNING
+    gone = lifecycle.leave(lifecycle.leave(now, 0), 1)
+    assert (gone.state, phases(gone)) == (State.CHANGING, {65: Phase.OVER})
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["join", "again", "leave", "lose", "begin", "installed", "change", "end", "removed"]),
+        st.sampled_from([0, 1, 2, 64]),
+    ),
+    max_size=60,
+)
+
+
+def step(now: JobRecord, what: str, rank: int, lives: dict[int, int], epoch: int) -> JobRecord | None:
+    if what in ("join", "again"):
+        lives[rank] += what == "again"
+        who = member(rank, lives[rank])
+        lifecycle.choose_rank(now, rank, who.incarnation)
+        return lifecycle.join(now, who)
+    if what == "begin" and now.ready:
+        return lifecycle.begin(now, job_of(now, epoch))
+    if what == "installed" and now.state is State.INSTALLING and now.job is not None:
+        return lifecycle.installed(now, now.job)
+    if what == "removed" and now.state in (State.CHANGING, State.ENDING):
+        return lifecycle.removed(now)
+    others = {"leave": lambda: lifecycle.leave(now, rank), "lose": lambda: lifecycle.lose(now, rank, "silence")}
+    others |= {"change": lambda: lifecycle.change(now, "because"), "end": lambda: lifecycle.end(now)}
+    return others[what]() if what in others else now
+
+
+def check(now: JobRecord) -> None:
+    assert (now.job is None) is (now.state is State.FORMING)
+    ranks = [each.rank for each in now.members]
+    assert ranks == sorted(set(ranks))
+    incarnations = [each.incarnation for each in now.members]
+    assert not set(incarnations) & set(now.retired)
+    assert len(set(now.retired)) == len(now.retired)
+    inside = [each for each in now.members if each.phase is Phase.IN]
+    if inside:
+        assert now.job is not None
+        assert now.state in (State.INSTALLING, State.RUNNING, State.ENDING)
+        assert {each.endpoint for each in inside} <= set(now.job.spec.members)
+    if now.state is State.INSTALLING:
+        assert {each.rank for each in inside} >= set(now.request.worker_ranks)
+    if now.state is State.RUNNING:
+        assert any(each.is_worker for each in inside)
+    assert not any(each.phase is Phase.LEFT for each in now.members) or now.state in (
+        State.INSTALLING,
+        State.RUNNING,
+        State.ENDING,
+    )
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_any_history(steps: list[tuple[str, int]]) -> None:
+    now, lives, epoch = record(3, observers=1), dict.fromkeys([0, 1, 2, 64], 0), 0
+    for what, rank in steps:
+        try:
+            after = step(now, what, rank, lives, epoch + 1)
+        except (NotAdmitted, InvalidRequest):
+            continue
+        if after is None:
+            assert now.state in (State.FORMING, State.ENDING)
+            break
+        check(after)
+        if after.epoch not in (0, epoch):
+            assert now.state is State.FORMING
+            epoch = after.epoch
+        if after.job is not None and now.job is not None:
+            assert after.job == now.job  # what is constant in an epoch is
+        now = after
+
+
+def test_incarnations_are_forgotten_in_the_end() -> None:
+    now = record(workers=1)
+    for life in range(lifecycle.KEPT_INCARNATIONS + 5):
+        now = lifecycle.join(now, member(0, life, udp_port=9))
+    assert len(now.retired) == lifecycle.KEPT_INCARNATIONS
+    assert now.retired[-1] == member(0, lifecycle.KEPT_INCARNATIONS + 3).incarnation

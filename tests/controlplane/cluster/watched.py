@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Switches and books that look at each other with every write, and die when they are told to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+
+from hopsum_controlplane.cluster import Store
+from hopsum_controlplane.cluster.lifecycle import JobRecord
+from hopsum_controlplane.entries import CounterValue, Insert, TableEntry, Update
+from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.testing import FakeDevice
+
+FOREIGN_EPOCH = 77
+"""Of entries that nobody's controller wrote."""
+
+
+class Killed(BaseException):
+    """The controller's process ends here: nothing of it runs any more."""
+
+
+class Fuse:
+    """Kills at the `at`-th event (from 0) since it was armed, and at all after it; None: at none."""
+
+    def __init__(self) -> None:
+        self.arm(None)
+
+    def arm(self, at: int | None) -> None:
+        self.events, self._at = 0, at
+
+    def burn(self) -> None:
+        self.events += 1
+        if self._at is not None and self.events > self._at:
+            raise Killed
+
+
+class Intents:
+    """Which place every epoch was written down for, as the books said at the time."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, tuple[str, str, SlotRange]] = {}
+
+
+class WatchedStore(Store):
+    """Books in which no epoch may be written down twice. `fuse` burns before and after every commit."""
+
+    def __init__(self, path: Path, intents: Intents, fuse: Fuse) -> None:
+        self.intents, self.fuse = intents, fuse
+        super().__init__(path)
+
+    def put(self, record: JobRecord) -> None:
+        self.fuse.burn()
+        super().put(record)
+        if record.epoch:
+            place = (record.name, record.switch, record.region)
+            assert self.intents.places.setdefault(record.epoch, place) == place, "an epoch twice"
+        self.fuse.burn()
+
+    def remove(self, name: str) -> None:
+        self.fuse.burn()
+        super().remove(name)
+        self.fuse.burn()
+
+
+class WatchedDevice(FakeDevice):
+    """A switch on which no epoch may stand that is not in the books, none twice, and no two in one slot.
+
+    `fuse` burns before every update and every read, and when a batch is done.
+    """
+
+    def __init__(self, name: str, intents: Intents, fuse: Fuse) -> None:
+        super().__init__()
+        self.name, self.intents, self.fuse = name, intents, fuse
+        self.admitted: set[int] = set()
+
+    def write(self, updates: Sequence[Update]) -> None:
+        super().write(updates)
+        self.fuse.burn()
+
+    def read_table(self, table: str) -> list[TableEntry]:
+        self.fuse.burn()
+        return super().read_table(table)
+
+    def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
+        self.fuse.burn()
+        return super().read_counter(counter, start, count)
+
+    def forget(self) -> None:
+        """Lose everything, as a switch does that was started again."""
+        self.entities.clear()
+
+    def _apply(self, update: Update) -> str:
+        self.fuse.burn()
+        code = super()._apply(update)
+        entity = update.entity
+        if not code and isinstance(update, Insert) and isinstance(entity, TableEntry) and entity.table == "jobs":
+            assert entity.match["epoch"] not in self.admitted, "an epoch a second time"
+            self.admitted.add(entity.match["epoch"])
+        self._check()
+        return code
+
+    def _check(self) -> None:
+        standing = self.epochs() - {FOREIGN_EPOCH}
+        assert standing <= set(self.intents.places), "an epoch stands that is not in the books"
+        for one, other in combinations(standing, 2):
+            (_, switch, a), (_, _, b) = self.intents.places[one], self.intents.places[other]
+            assert switch == self.name
+            assert a.end <= b.base or b.end <= a.base, f"epochs {one} and {other} in one slot"
+
+    def epochs(self) -> set[int]:
+        """Return the epochs of which something stands."""
+        return {
+            entity.match["epoch"]
+            for entity in self.entities.values()
+            if isinstance(entity, TableEntry) and "epoch" in entity.match
+        }

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster of switches in memory, with a clock that tests turn, and workers that join it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+from hopsum.wire import WIRE_VERSION
+from hopsum_controlplane import SwitchEndpoint
+from hopsum_controlplane.cluster import (
+    Beat,
+    ClusterConfig,
+    JobRequest,
+    Joined,
+    JoinRequest,
+    Manager,
+    Pending,
+    PortRule,
+    Store,
+    SwitchConfig,
+)
+from hopsum_controlplane.devices.base import Device
+from hopsum_controlplane.entries import Entity
+from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.plan import plan
+from hopsum_controlplane.tables.address import switch_address
+from hopsum_controlplane.testing import FakeDevice
+
+LEASE_S = 10.0
+TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
+
+
+def switch_config(number: int = 1, networks: Mapping[int, str] | None = None, **options: Any) -> SwitchConfig:
+    rules = tuple(PortRule(port, IPv4Network(text)) for port, text in (networks or {1: "10.0.0.0/16"}).items())
+    endpoint = SwitchEndpoint(f"02:00:00:00:00:{number:02x}", f"10.9.0.{number}")
+    return SwitchConfig(f"s{number}", "native", f"127.0.0.1:{9558 + number}", 0, endpoint, rules, **options)
+
+
+class Clock:
+    """Seconds that pass when a test says so, both of the wall and of leases."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@dataclass
+class Worker:
+    """One worker of a job, in all its lives."""
+
+    cluster: Cluster
+    job: str
+    token: str = field(repr=False)
+    rank: int
+    lives: int = 0
+    joined: Joined | None = None
+    epoch: int = 0
+
+    @property
+    def incarnation(self) -> bytes:
+        return f"{self.job[:5]:5} {self.rank:4} {self.lives:5}".encode()
+
+    def request(self, **changes: Any) -> JoinRequest:
+        values: dict[str, Any] = {
+            "job": self.job,
+            "token": self.token,
+            "rank": self.rank,
+            "ip": f"10.0.1.{self.rank + 1}",
+            "udp_port": 4000 + self.rank,
+            "mac": None,
+            "side_port": 5000 + self.rank,
+            "incarnation": self.incarnation,
+            "wire_version": WIRE_VERSION,
+            "version": "1.0",
+        }
+        return JoinRequest(**{**values, **changes})
+
+    def start_again(self) -> Joined:
+        """Join as a worker that knows nothing any more."""
+        self.lives += 1
+        self.epoch = 0
+        return self.join()
+
+    def join(self, **changes: Any) -> Joined:
+        self.joined = self.cluster.manager.join(self.request(**changes))
+        return self.joined
+
+    def membership(self, timeout_s: float = 0.0) -> dict[str, Any] | Pending:
+        found = self.cluster.manager.await_membership(
+            self.job, self.rank, self.secret, known_epoch=self.epoch, timeout_s=timeout_s
+        )
+        if not isinstance(found, Pending):
+            self.epoch = found["epoch"]
+        return found
+
+    def beat(self, **statistics: float) -> Beat:
+        return self.cluster.manager.heartbeat(self.job, self.rank, self.secret, epoch=self.epoch, statistics=statistics)
+
+    def leave(self) -> None:
+        self.cluster.manager.leave(self.job, self.rank, self.secret)
+
+    @property
+    def secret(self) -> bytes:
+        assert self.joined is not None
+        return self.joined.secret
+
+
+class Cluster:
+    """Managers, one after the other, over one database and the same switches."""
+
+    def __init__(self, folder: Path, switches: tuple[SwitchConfig, ...], devices: Mapping[str, Device]) -> None:
+        self.clock = Clock()
+        self.config = ClusterConfig(switches, folder / "books.sqlite", lease_s=LEASE_S, heartbeat_s=2.0)
+        self.devices = devices
+        self.open_store: Callable[[], Store] = lambda: Store(self.config.database)
+        self.store: Store | None = None
+        self.manager: Manager
+
+    def start(self, **options: Any) -> Manager:
+        """Start a manager, in the place of the one before if there is one."""
+        self.stop()
+        self.store = self.open_store()
+        timing = {"clock": self.clock, "monotonic": self.clock}
+        self.manager = Manager(self.config, self.store, self.devices, **{**timing, **options})
+        return self.manager
+
+    def stop(self) -> None:
+        if self.store is not None:
+            self.store.close()
+
+    def make(self, name: str = "job", workers: int = 2, slots: int = 16, **options: Any) -> list[Worker]:
+        """Make a job, and return its workers, who have not joined yet."""
+        created = self.manager.create_job(JobRequest(name, workers, slots, **options))
+        return [Worker(self, name, created.token, rank) for rank in range(workers)]
+
+    def run(self, name: str = "job", workers: int = 2, slots: int = 16, **options: Any) -> list[Worker]:
+        """Make a job, and return its workers, who are in its first epoch."""
+        crew = self.make(name, workers, slots, **options)
+        enter(crew)
+        return crew
+
+    def standing(self, switch: str = "s1") -> dict[tuple[object, ...], Entity]:
+        device = self.devices[switch]
+        assert isinstance(device, FakeDevice)
+        return dict(device.entities)
+
+    def check(self) -> None:
+        """Assert that on every switch stands exactly what the books say."""
+        for switch in self.config.switches:
+            jobs = [view.name for view in self.manager.jobs() if view.switch == switch.name and view.epoch]
+            records = [self.manager._ledger.get(name) for name in jobs]
+            wanted = expected(switch, [record.job for record in records if record.job is not None])
+            assert self.standing(switch.name) == wanted
+
+
+def expected(switch: SwitchConfig, jobs: Iterable[Job]) -> dict[tuple[object, ...], Entity]:
+    entities = [switch_address(switch.endpoint), *(entity for job in jobs for entity in plan(job).entities)]
+    return {entity.key(): entity for entity in entities}
+
+
+def enter(crew: list[Worker]) -> None:
+    for worker in crew:
+        worker.join()
+    for worker in crew:
+        assert not isinstance(worker.membership(), Pending)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Switch processes that restart, that others write to, and that two controllers want."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import grpc
+import pytest
+from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
+
+from hopsum_controlplane import Controller, ControlPlaneError, Fate, Job, JobSpec, SwitchEndpoint, artifacts
+from hopsum_controlplane.audit import read_standing
+from hopsum_controlplane.devices.base import Device, Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.drivers import open_device
+from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
+from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
+from hopsum_controlplane.encoding import encode_update
+from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, Update
+from hopsum_controlplane.errors import NotPrimaryError, SwitchForgotError
+from hopsum_controlplane.tables import admit, reply
+from hopsum_topologies import Bmv2Switch, NativeSwitch
+
+from .test_audit import STRANGERS, altered, desired
+
+DEADLINE_S = 20.0
+
+MakeSpec = Callable[..., JobSpec]
+
+
+class Rig:
+    """A switch process that can be restarted; `opened` devices are closed at the end."""
+
+    def __init__(self, target: str, stack: ExitStack) -> None:
+        self._target = target
+        self._stack = stack
+        self._running = self._start()
+        self.sessions: list[P4RuntimeDevice] = []
+
+    def restart(self) -> None:
+        self._running.stop()
+        self._running = self._start()
+
+    @property
+    def address(self) -> str:
+        return self._running.address
+
+    def open(self, election_id: tuple[int, int] = (1, 0)) -> P4RuntimeDevice:
+        device = open_device(self._target, self.address, election_id=election_id, rpc_timeout_s=DEADLINE_S)
+        self.sessions.append(self._stack.enter_context(device))
+        return device
+
+    def _start(self) -> Bmv2Switch | NativeSwitch:
+        if self._target == "bmv2":
+            return self._stack.enter_context(Bmv2Switch({}))
+        return self._stack.enter_context(NativeSwitch(*artifacts.compiled_program()))
+
+
+@pytest.fixture(params=["native", "bmv2"])
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    if request.param == "bmv2" and shutil.which("simple_switch_grpc") is None:
+        pytest.skip("simple_switch_grpc is not on PATH")
+    with ExitStack() as stack:
+        yield Rig(request.param, stack)
+
+
+@pytest.fixture
+def device(rig: Rig, pipeline: Pipeline) -> Device:
+    device = ReconnectingDevice(rig.open, pipeline.cookie)
+    ensure_pipeline(device, pipeline)
+    return device
+
+
+def write_as(controller_id: tuple[int, int], rig: Rig, device: P4RuntimeDevice, updates: list[Update]) -> None:
+    """Write with somebody else's election id, which takes no session."""
+    request = p4runtime_pb2.WriteRequest(updates=[encode_update(device.p4info, update) for update in updates])
+    request.election_id.high, request.election_id.low = controller_id
+    with grpc.insecure_channel(rig.address) as channel:
+        p4runtime_pb2_grpc.P4RuntimeStub(channel).Write(request, timeout=DEADLINE_S)
+
+
+def until_not_primary(controller: Controller) -> NotPrimaryError:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        try:
+            controller.audit()
+        except NotPrimaryError as error:
+            return error
+        time.sleep(0.01)
+    raise AssertionError(f"still primary after {DEADLINE_S} s")
+
+
+def jobs_of(controller: Controller, make_spec: MakeSpec) -> list[Job]:
+    return [controller.create_job(make_spec(name, workers=4)) for name in ("first", "second")]
+
+
+def test_a_restarted_switch_is_never_filled_again(
+    rig: Rig, device: ReconnectingDevice, pipeline: Pipeline, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
+) -> None:
+    controller = Controller(device, switch_endpoint)
+    old = jobs_of(controller, make_spec)
+    rig.restart()
+    with pytest.raises(SwitchForgotError, match="its jobs need new epochs"):
+        controller.audit()
+    with pytest.raises(SwitchForgotError):
+        controller.delete_job(old[0])
+    assert controller.ending == ()
+    assert ensure_pipeline(device, pipeline)
+    audit = controller.audit()
+    assert audit.lost == tuple(old)
+    controller.put_right(audit)
+    assert read_standing(device) == desired(switch_endpoint)
+    new = jobs_of(controller, make_spec)
+    assert min(job.epoch for job in new) > max(job.epoch for job in old)
+    assert read_standing(device) == desired(switch_endpoint, *new)
+    assert controller.audit().clean
+
+
+def test_a_new_controller_adopts(
+    rig: Rig, device: ReconnectingDevice, pipeline: Pipeline, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
+) -> None:
+    old = jobs_of(Controller(device, switch_endpoint), make_spec)
+    device.write([Delete(admit.workers(old[0])[1]), Modify(altered(reply.group(old[1])[0]))])
+    device.close()
+    again = ReconnectingDevice(rig.open, pipeline.cookie)
+    assert not ensure_pipeline(again, pipeline)
+    controller = Controller(again, switch_endpoint, adopt=old)
+    assert [controller.adoptions[job.epoch].fate for job in old] == [Fate.LOST, Fate.RUNNING]
+    assert read_standing(again) == desired(switch_endpoint, old[1])
+    rig.restart()
+    ensure_pipeline(again, pipeline)
+    later = Controller(again, switch_endpoint, adopt=controller.jobs)
+    assert later.adoptions[old[1].epoch].fate is Fate.LOST
+    assert read_standing(again) == desired(switch_endpoint)
+
+
+def test_what_another_client_changed_is_put_right(
+    rig: Rig, device: ReconnectingDevice, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
+) -> None:
+    controller = Controller(device, switch_endpoint)
+    kept, lost = jobs_of(controller, make_spec)
+    removed: list[Entity] = [admit.workers(lost)[0]]
+    changed: list[Entity] = [*reply.group(kept), reply.rewrite(kept)[2]]
+    meddling: list[Update] = [
+        *(Delete(entity) for entity in removed),
+        *(Modify(altered(entity)) for entity in changed),
+        *(Insert(entity) for entity in STRANGERS[3:]),
+    ]
+    write_as((1, 0), rig, rig.sessions[0], meddling)
+    audit = controller.audit()
+    assert audit.lost == (lost,)
+    assert {entity.key() for entity in audit.foreign} == {STRANGERS[3].key(), STRANGERS[4].key()}
+    assert {change.wanted.key() for finding in audit.findings for change in finding.changed} == {
+        entity.key() for entity in changed
+    }
+    repair = controller.put_right(audit)
+    assert (repair.lost, len(repair.removed), len(repair.restored)) == ((lost,), 2, 2)
+    assert read_standing(device) == desired(switch_endpoint, kept)
+    assert controller.audit().clean
+
+
+def test_two_controllers(
+    rig: Rig, device: ReconnectingDevice, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
+) -> None:
+    first = Controller(device, switch_endpoint)
+    (job, other) = jobs_of(first, make_spec)
+    with pytest.raises(NotPrimaryError, match=r"\(0, 9\) is not the primary's"):
+        rig.open(election_id=(0, 9))
+    with rig.open(election_id=(3, 0)) as higher:
+        before = read_standing(higher)
+        with pytest.raises(ControlPlaneError, match="entries of another controller stand here"):
+            Controller(higher, switch_endpoint)
+        second = Controller(higher, switch_endpoint, adopt=[job, other])
+        assert {adoption.fate for adoption in second.adoptions.values()} == {Fate.RUNNING}
+        error = until_not_primary(first)
+        assert "higher election id" in str(error)
+        for action in (lambda: first.create_job(make_spec("third")), lambda: first.delete_job(job)):
+            with pytest.raises(NotPrimaryError):
+                action()
+        assert read_standing(higher) == before
+        second.delete_job(other)
+    with pytest.raises(NotPrimaryError):  # also when the other has gone
+        first.audit()
+    assert (first.jobs, first.ending) == ((job, other), ())
+    with rig.open(election_id=(3, 0)) as again:
+        third = Controller(again, switch_endpoint, adopt=first.jobs)
+        assert [third.adoptions[old.epoch].fate for old in (job, other)] == [Fate.RUNNING, Fate.LOST]
+        assert read_standing(again) == desired(switch_endpoint, job)
