@@ -17,12 +17,17 @@ from .desk import TOKEN, Desk, desk_service
 def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("RANK", "HOPSUM_RANK", "HOPSUM_URL", "HOPSUM_CONFIG", "HOPSUM_TOKEN"):
         monkeypatch.delenv(variable, raising=False)
-    for variable in ("http_proxy", "https_proxy", "grpc_proxy", "HTTPS_PROXY"):
-        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # nobody listens: no call may go there
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[Desk, Service]]:
+def proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on machines behind one; nobody listens at this one, so no call may go there."""
+    for variable in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+
+
+@pytest.fixture
+def served(proxies: None) -> Iterator[tuple[Desk, Service]]:
     with desk_service() as found:
         yield found
 

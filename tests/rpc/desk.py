@@ -170,5 +170,5 @@ def desk_service(workers: int = 2, **options: Any) -> Iterator[tuple[Desk, Servi
     """Serve a desk on a free port of loopback."""
     with LockedSwitch() as switch:
         desk = Desk(switch, workers)
-        with Service(desk, "127.0.0.1:0", **options) as service:  # type: ignore[arg-type]
+        with Service(desk, "127.0.0.1:0", **options) as service:
             yield desk, service

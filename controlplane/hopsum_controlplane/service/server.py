@@ -71,6 +71,7 @@ class Service:
         waits: int = WAITS,
     ) -> None:
         _check(listen, tls, admin_token)
+        credentials = None if tls is None else _credentials(tls)
         self._workers = Workers(manager, waits=waits)
         jobs = Jobs(manager, Administrator(admin_token))
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="hopsum-service")
@@ -78,7 +79,7 @@ class Service:
         self._server.add_generic_rpc_handlers(
             (handler_of(WORKERS, self._workers.answers()), handler_of(JOBS, jobs.answers()))
         )
-        self.address = self._bind(listen, None if tls is None else _credentials(tls))
+        self.address = self._bind(listen, credentials)
         """Where it listens, with the port that it got."""
         self._server.start()
         _log.info("service at %s, TLS %s", self.address, "off" if tls is None else "on")
@@ -123,8 +124,8 @@ class Service:
         if not port:
             self._pool.shutdown(wait=False)
             raise ControlPlaneError(
-                f"the service cannot listen at {listen} ({why})",
-                hint="see whether another controller runs, or choose another `listen`",
+                f"the service cannot listen at {listen}{'' if credentials is None else ' with TLS'} ({why})",
+                hint="see whether another controller runs there, and that tls_key belongs to tls_certificate",
             )
         return listen if listen.startswith(UNIX) else f"{listen.rpartition(':')[0]}:{port}"
 
