@@ -48,7 +48,9 @@ class Rank:
     sent: dict[int, int] = field(default_factory=dict)
 
     def play(self) -> list[tuple[int, int]]:
-        program = [(number, what) for number, back in enumerate(self.taken_back) for what in ("submit", "end")[: 1 + back]]
+        program = [
+            (number, what) for number, back in enumerate(self.taken_back) for what in ("submit", "end")[: 1 + back]
+        ]
         while program or self.tasks:
             if program and self.rng.random() < 0.3:
                 number, what = program.pop(0)

@@ -23,6 +23,7 @@ from hopsum_controlplane.cluster.errors import (
 )
 from hopsum_controlplane.cluster.lifecycle import Phase, State
 from hopsum_controlplane.cluster.manager import Manager
+from hopsum_controlplane.cluster.opening import openers
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.store import Store
 from hopsum_controlplane.cluster.views import (
@@ -63,4 +64,5 @@ __all__ = [
     "SwitchView",
     "UnknownJob",
     "load_config",
+    "openers",
 ]

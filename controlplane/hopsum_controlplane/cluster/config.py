@@ -22,6 +22,7 @@
   ip = "10.0.0.254"
   send_to = "127.0.0.1:47500"                # where workers send to, if not to `ip`
   slots = 2048
+  election_id = 1                            # the highest of several controllers has the switch
   ports = [{port = 1, network = "10.0.0.0/24"}]
 
 A worker belongs to the port whose network has its address: the longest prefix, where several have.
@@ -39,11 +40,13 @@ from typing import Any
 
 from hopsum.wire import HOPSUM_UDP_PORT, MAX_SLOTS
 from hopsum_controlplane.cluster.errors import ClusterConfigError
+from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID, check_driver
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import MAX_PORT, MAX_UDP_PORT, SwitchEndpoint
 
 MIN_LEASE_S, MAX_LEASE_S = 1.0, 86400.0
 _MIN_HEARTBEAT_S = 0.1
+_MAX_ELECTION_ID = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ class SwitchConfig:
     """One switch: how it is reached, what its service is called, who stands behind its ports.
 
     `driver` names a target, `address` its P4Runtime server. `send_to` is the (IPv4 address, UDP port) that workers
-    send to, None for the service's own. `slots` is how many of its slots may be used.
+    send to, None for the service's own. `slots` is how many of its slots may be used. Of several controllers the one
+    with the highest `election_id`, 1 .. 2^63 - 1, has the switch.
     """
 
     name: str
@@ -74,6 +78,7 @@ class SwitchConfig:
     ports: tuple[PortRule, ...]
     send_to: tuple[str, int] | None = None
     slots: int = MAX_SLOTS
+    election_id: int = CONTROLLER_ELECTION_ID[0]
 
     @property
     def service(self) -> tuple[str, int]:
@@ -89,6 +94,9 @@ class SwitchConfig:
         """Raise ControlPlaneError naming the first thing that is wrong."""
         if not self.name:
             raise _wrong("a switch without a name", "give it one")
+        check_driver(self.driver)
+        if not 1 <= self.election_id <= _MAX_ELECTION_ID:
+            raise _wrong(f"switch {self.name!r}: election_id {self.election_id}", f"it is 1 .. {_MAX_ELECTION_ID}")
         if not 1 <= self.slots <= MAX_SLOTS:
             raise _wrong(f"switch {self.name!r}: {self.slots} slots", f"a switch has 1 .. {MAX_SLOTS}")
         if not self.ports:
@@ -191,7 +199,7 @@ def _cluster(document: Mapping[str, Any]) -> ClusterConfig:
 def _switch(entry: Any, where: str) -> SwitchConfig:
     kinds = {"name": str, "driver": str, "address": str, "device_id": int, "mac": str, "ip": str, "send_to": str}
     required = ("name", "driver", "address", "mac", "ip", "ports")
-    values = _take(_table(entry, where), {**kinds, "slots": int, "ports": list}, where, required)
+    values = _take(_table(entry, where), {**kinds, "slots": int, "election_id": int, "ports": list}, where, required)
     send_to = values.pop("send_to", None)
     endpoint = SwitchEndpoint(mac=values.pop("mac"), ip=values.pop("ip"))
     ports = tuple(_port(rule, f"{where} ports {number}") for number, rule in enumerate(values.pop("ports")))

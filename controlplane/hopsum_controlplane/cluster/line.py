@@ -26,11 +26,15 @@ from hopsum_controlplane.cluster.lifecycle import JobRecord, State
 from hopsum_controlplane.cluster.retries import Retries
 from hopsum_controlplane.controller import Controller
 from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
 from hopsum_controlplane.jobs import Job, JobSpec
 
 _log = logging.getLogger(__name__)
+
+DeviceSource = Device | Callable[[], Device]
+"""A switch, or what opens a session with it: then it need not answer when the controller starts."""
 
 _PATIENCE_S = 1.0
 """A look waits for the work on a switch no longer than this."""
@@ -46,7 +50,7 @@ class Line:
     def __init__(
         self,
         config: SwitchConfig,
-        device: Device,
+        device: DeviceSource,
         ledger: Ledger,
         *,
         audit_s: float,
@@ -60,7 +64,9 @@ class Line:
         self.audits = 0
         self.put_right = 0
         self.findings: tuple[str, ...] = ()
-        self._device = device
+        self._connect = device
+        self._device: Device | None = None
+        self._sessions = 0
         self._ledger = ledger
         self._audit_s = audit_s
         self._clock = clock
@@ -108,6 +114,13 @@ class Line:
         finally:
             self._lock.release()
 
+    def close(self) -> None:
+        """Hang up. What stands on the switch stays."""
+        with self._lock:
+            self.controller = None
+            if self._device is not None:
+                self._device.close()
+
     def counters(self, job: Job) -> Mapping[str, int]:
         """Read what the switch did with a job's packets; nothing when it cannot say soon."""
         return self._look(lambda controller: controller.job_counters(job))
@@ -130,7 +143,7 @@ class Line:
     def _attend(self) -> None:
         try:
             controller = self.controller or self._take_over()
-            if self._audit_s and self._monotonic() >= self._audit_at_s:
+            if self._audit_is_due():
                 self._audit(controller)
             while (record := self._next()) is not None:
                 self._work(controller, record)
@@ -188,7 +201,7 @@ class Line:
         if not record.ready:
             return record
         epoch = self._ledger.allot_epoch(self._clock())
-        place = (epoch, record.job_index, record.region, self._device.capabilities.max_window)
+        place = (epoch, record.job_index, record.region, self._open().capabilities.max_window)
         return lifecycle.begin(record, Job.at(record.spec(), self.config.endpoint, *place))
 
     def _confirm(self, controller: Controller, record: JobRecord) -> None:
@@ -218,10 +231,11 @@ class Line:
         )
 
     def _take_over(self) -> Controller:
-        self._check_program()
+        device = self._open()
+        self._check_program(device)
         epochs = EpochAllocator()
         controller = Controller(
-            self._device,
+            device,
             self.config.endpoint,
             epochs=epochs,
             clock=self._clock,
@@ -241,19 +255,31 @@ class Line:
         _log.info("switch %s: %d jobs adopted", self.config.name, len(controller.jobs))
         return controller
 
-    def _check_program(self) -> None:
+    def _open(self) -> Device:
+        if self._device is None:
+            self._device = self._connect if isinstance(self._connect, Device) else self._connect()
+        return self._device
+
+    def _check_program(self, device: Device) -> None:
         if self._pipeline is None:
             return
-        cookie = self._device.cookie()
+        cookie = device.cookie()
         if cookie == self._pipeline.cookie:
             return
         if cookie is not None and not self._remove_existing:
             raise SwitchTrouble(
                 f"it runs a program with cookie {cookie:#x}, not ours with {self._pipeline.cookie:#x}",
-                where=self._device.where,
+                where=device.where,
                 hint="stop what uses it, or let the controller remove it, which ends what runs there",
             )
-        self._device.push(self._pipeline)
+        device.push(self._pipeline)
+
+    def _audit_is_due(self) -> bool:
+        """Return whether it is time, or the switch may have changed in the time between two sessions."""
+        sessions = self._device.sessions if isinstance(self._device, ReconnectingDevice) else 0
+        fresh = sessions != self._sessions
+        self._sessions = sessions
+        return fresh or (self._audit_s > 0 and self._monotonic() >= self._audit_at_s)
 
     def _audit(self, controller: Controller) -> None:
         audit = controller.audit()

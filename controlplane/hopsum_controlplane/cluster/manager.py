@@ -30,13 +30,13 @@ from hopsum_controlplane.cluster.errors import (
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.ledger import Ledger
 from hopsum_controlplane.cluster.lifecycle import JobRecord, Member, Phase, State
-from hopsum_controlplane.cluster.line import Line
+from hopsum_controlplane.cluster.line import DeviceSource, Line
 from hopsum_controlplane.cluster.placement import Candidate
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics
 from hopsum_controlplane.cluster.store import Store
 from hopsum_controlplane.cluster.tokens import RandomSource, digest, matches, member_secret, new_token
 from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined, Located, Pending, SwitchView
-from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.membership import membership
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ _BEATS_PER_LEASE = 3
 
 
 class Manager:
-    """The only one who uses `store` and drives `devices`, which are by switch name. Thread-safe.
+    """The only one who uses `store` and drives `devices`, by switch name: open ones, or what opens them. Thread-safe.
 
     Construction takes every switch over that answers: jobs of the books that still stand there go on, those that do
     not are over, entries of nobody are a trouble of that switch unless `remove_existing`. With `pipeline` the switches
@@ -58,7 +58,7 @@ class Manager:
         self,
         config: ClusterConfig,
         store: Store,
-        devices: Mapping[str, Device],
+        devices: Mapping[str, DeviceSource],
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -70,6 +70,7 @@ class Manager:
         self._config = config
         self._monotonic = monotonic
         self._random = random
+        self._store = store
         self._ledger = Ledger(store)
         self._leases = Leases()  # under the ledger's lock
         self._check_fit(devices)
@@ -241,6 +242,12 @@ class Manager:
         self._known_switch(switch)
         self._lines[switch].attend()
 
+    def close(self) -> None:
+        """Close devices and store. What stands on the switches stays, for the next one to adopt."""
+        for line in self._lines.values():
+            line.close()
+        self._store.close()
+
     def _lose(self, record: JobRecord, rank: int) -> None:
         why = f"the lease of rank {rank} ran out: nothing was heard of it for {self._lease_s(record):g} s"
         try:
@@ -250,7 +257,7 @@ class Manager:
         else:
             self._leases.forget(record.name, rank)
 
-    def _check_fit(self, devices: Mapping[str, Device]) -> None:
+    def _check_fit(self, devices: Mapping[str, DeviceSource]) -> None:
         for switch in self._config.switches:
             if switch.name not in devices:
                 raise ClusterConfigError(f"no device for switch {switch.name!r}", hint="open one for each switch")

@@ -41,6 +41,7 @@ mac = "02:00:00:00:00:fe"
 ip = "10.0.0.254"
 send_to = "127.0.0.1:47500"
 slots = 512
+election_id = 9
 ports = [{port = 1, network = "10.0.0.0/24"}, {port = 2, network = "10.0.0.128/25"}]
 """
 SHORT = """
@@ -72,6 +73,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ports=(PortRule(1, IPv4Network("10.0.0.0/24")), PortRule(2, IPv4Network("10.0.0.128/25"))),
         send_to=("127.0.0.1", 47500),
         slots=512,
+        election_id=9,
     )
     assert load(tmp_path, WHOLE) == ClusterConfig(
         switches=(switch,),
@@ -120,6 +122,8 @@ def test_a_short_file(tmp_path: Path) -> None:
         ('"127.0.0.1:47500"', '"127.0.0.1:0"', r"port 0; ports are 1 \.\. 65535"),
         ("10.0.0.0/24", "10.0.0.1/24", "network '10.0.0.1/24': .*has host bits set; write"),
         ("10.0.0.128/25", "10.0.0.0/24", r"switch 'leaf1': network 10\.0\.0\.0/24 at several ports"),
+        ("election_id = 9", "election_id = 0", r"election_id 0; it is 1 \.\. 9223372036854775807"),
+        ('driver = "native"', 'driver = "nativ"', "no driver 'nativ' among native, bmv2; did you mean 'native'"),
         ("port = 2", "port = 511", r"switch 'leaf1': port 511; ports are 0 \.\. 510"),
         ("slots = 512", "slots = 4096", r"4096 slots; a switch has 1 \.\. 2048"),
         ('"02:00:00:00:00:fe"', '"fe"', "'fe' is not the MAC address of a host"),

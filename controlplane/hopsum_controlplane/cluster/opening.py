@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions with the switches of a configuration, opened when they are wanted, and again when they were lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
+from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.drivers import open_device
+from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
+
+
+def openers(config: ClusterConfig, pipeline: Pipeline, **timeouts: float) -> dict[str, Callable[[], Device]]:
+    """Return by switch name what opens a session with it that comes back as long as the switch runs `pipeline`.
+
+    `timeouts` are those of `open_device`. Nothing is opened yet; give the result to a Manager.
+    """
+    return {switch.name: _opener(switch, pipeline, timeouts) for switch in config.switches}
+
+
+def _opener(switch: SwitchConfig, pipeline: Pipeline, timeouts: dict[str, float]) -> Callable[[], Device]:
+    def connect() -> Device:
+        election_id = (switch.election_id, 0)
+        return open_device(switch.driver, switch.address, switch.device_id, election_id=election_id, **timeouts)
+
+    return lambda: ReconnectingDevice(connect, pipeline.cookie)
