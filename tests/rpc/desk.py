@@ -166,9 +166,9 @@ class Desk:
 
 
 @contextmanager
-def desk_service(workers: int = 2, **options: Any) -> Iterator[tuple[Desk, Service]]:
-    """Serve a desk on a free port of loopback."""
+def desk_service(workers: int = 2, listen: str = "127.0.0.1:0", **options: Any) -> Iterator[tuple[Desk, Service]]:
+    """Serve a desk, on a free port of loopback unless told."""
     with LockedSwitch() as switch:
         desk = Desk(switch, workers)
-        with Service(desk, "127.0.0.1:0", **options) as service:
+        with Service(desk, listen, **options) as service:
             yield desk, service

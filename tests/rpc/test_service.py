@@ -254,7 +254,7 @@ def test_what_goes_wrong_inside_stays_there(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_only_one_controller_at_an_address(cluster: Cluster, service: Service) -> None:
-    with pytest.raises(ControlPlaneError, match="cannot listen at .*see whether another controller runs"):
+    with pytest.raises(ControlPlaneError, match=r"cannot listen at .*see whether another controller runs"):
         Service(cluster.manager, service.address, admin_token=ADMIN)
 
 

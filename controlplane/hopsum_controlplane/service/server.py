@@ -70,7 +70,7 @@ class Service:
         threads: int = THREADS,
         waits: int = WAITS,
     ) -> None:
-        _check(listen, tls, admin_token)
+        _require_token(listen, admin_token)
         credentials = None if tls is None else _credentials(tls)
         self._workers = Workers(manager, waits=waits)
         jobs = Jobs(manager, Administrator(admin_token))
@@ -82,7 +82,7 @@ class Service:
         self.address = self._bind(listen, credentials)
         """Where it listens, with the port that it got."""
         self._server.start()
-        _log.info("service at %s, TLS %s", self.address, "off" if tls is None else "on")
+        _report(self.address, tls, admin_token)
 
     @classmethod
     def of(cls, config: ClusterConfig, manager: Manager) -> Self:
@@ -130,17 +130,21 @@ class Service:
         return listen if listen.startswith(UNIX) else f"{listen.rpartition(':')[0]}:{port}"
 
 
-def _check(listen: str, tls: Tls | None, admin_token: str | None) -> None:
-    """Say, or refuse, what an address of other machines leaves open."""
+def _require_token(listen: str, admin_token: str | None) -> None:
+    if admin_token is None and not is_local(listen):
+        raise ControlPlaneError(
+            f"the service at {listen} would let everybody who reaches it make and delete jobs",
+            hint="write a token into a file of mode 0600 and name it as admin_token_file, or listen on loopback",
+        )
+
+
+def _report(address: str, tls: Tls | None, admin_token: str | None) -> None:
+    """Say where it listens, and what that leaves open."""
+    _log.info("service at %s, TLS %s", address, "off" if tls is None else "on")
     if admin_token is None:
-        if not is_local(listen):
-            raise ControlPlaneError(
-                f"the service at {listen} would let everybody who reaches it make and delete jobs",
-                hint="write a token into a file of mode 0600 and name it as admin_token_file, or listen on loopback",
-            )
-        _log.warning("service at %s: every user of this machine who reaches it may make and delete jobs", listen)
-    if tls is None and not is_local(listen):
-        _log.warning("service at %s without TLS: tokens pass in the clear; give tls_certificate and tls_key", listen)
+        _log.warning("service at %s: every user of this machine who reaches it may make and delete jobs", address)
+    if tls is None and not is_local(address):
+        _log.warning("service at %s without TLS: tokens pass in the clear; give tls_certificate and tls_key", address)
 
 
 def _credentials(tls: Tls) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,7 @@ WAIT_S: Final = 10.0
 """That a call may wait, at most."""
 AGAIN_S: Final = 1.0
 """Pause that a worker is told to make where nobody can wait for it here."""
+_PIECE_S: Final = 0.5
 _MARGIN_S: Final = 0.5
 """Before a call's deadline, for the answer to get there."""
 
@@ -71,9 +73,7 @@ class Workers:
         may_wait = not self._closing.is_set() and self._waits.acquire(blocking=False)
         try:
             wait_s = _wait_s(request.timeout_s, context.time_remaining()) if may_wait else 0.0
-            found = self._manager.await_membership(
-                request.job, request.rank, secret, known_epoch=request.known_epoch, timeout_s=wait_s
-            )
+            found = self._wait(request, secret, wait_s, context)
         finally:
             if may_wait:
                 self._waits.release()
@@ -81,6 +81,25 @@ class Workers:
             again_s = 0.0 if may_wait else AGAIN_S * random.uniform(0.5, 1.5)
             return pending_message(found, again_s)
         return pb.AwaitMembershipReply(membership=json.dumps(found))
+
+    def _wait(
+        self, request: Any, secret: bytes, wait_s: float, context: grpc.ServicerContext
+    ) -> dict[str, Any] | Pending:
+        """Wait in pieces, as nothing else ends it when the worker has gone or the service closes."""
+        until = time.monotonic() + wait_s
+        while True:
+            left_s = until - time.monotonic()
+            found = self._manager.await_membership(
+                request.job,
+                request.rank,
+                secret,
+                known_epoch=request.known_epoch,
+                timeout_s=max(0.0, min(left_s, _PIECE_S)),
+            )
+            if not isinstance(found, Pending) or left_s <= _PIECE_S:
+                return found
+            if self._closing.is_set() or not context.is_active():
+                return found
 
     def _heartbeat(self, request: Any, token: str, context: grpc.ServicerContext) -> Any:
         statistics = dict(request.statistics)
