@@ -5,7 +5,6 @@
 # source: hopsum/rpc/control.proto
 # Protobuf Python Version: 4.25.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import symbol_database as _symbol_database
@@ -15,85 +14,85 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x18hopsum/rpc/control.proto\x12\x11hopsum.control.v1"(\n\x08\x45ndpoint\x12\n\n\x02ip\x18\x01 \x01(\t\x12\x10\n\x08udp_port\x18\x02 \x01(\r"\x1c\n\rLocateRequest\x12\x0b\n\x03job\x18\x01 \x01(\t"L\n\x0bLocateReply\x12,\n\x07send_to\x18\x01 \x01(\x0b\x32\x1b.hopsum.control.v1.Endpoint\x12\x0f\n\x07workers\x18\x02 \x01(\r"\xe1\x01\n\x0bJoinRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x11\n\x04rank\x18\x02 \x01(\rH\x00\x88\x01\x01\x12-\n\x08\x65ndpoint\x18\x03 \x01(\x0b\x32\x1b.hopsum.control.v1.Endpoint\x12\x10\n\x03mac\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x16\n\tside_port\x18\x05 \x01(\rH\x02\x88\x01\x01\x12\x13\n\x0bincarnation\x18\x06 \x01(\x0c\x12\x14\n\x0cwire_version\x18\x07 \x01(\r\x12\x0f\n\x07version\x18\x08 \x01(\tB\x07\n\x05_rankB\x06\n\x04_macB\x0c\n\n_side_port"O\n\tJoinReply\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06secret\x18\x02 \x01(\x0c\x12\x0f\n\x07lease_s\x18\x03 \x01(\x01\x12\x13\n\x0bheartbeat_s\x18\x04 \x01(\x01"[\n\x16\x41waitMembershipRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x13\n\x0bknown_epoch\x18\x03 \x01(\r\x12\x11\n\ttimeout_s\x18\x04 \x01(\x01"\xeb\x01\n\x14\x41waitMembershipReply\x12\x14\n\nmembership\x18\x01 \x01(\tH\x00\x12\x42\n\x07pending\x18\x02 \x01(\x0b\x32/.hopsum.control.v1.AwaitMembershipReply.PendingH\x00\x1an\n\x07Pending\x12\x15\n\rmissing_ranks\x18\x01 \x03(\r\x12\x0f\n\x07\x61gain_s\x18\x02 \x01(\x01\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.hopsum.control.v1.JobState\x12\x0f\n\x07trouble\x18\x04 \x01(\tB\t\n\x07outcome"\xb8\x01\n\x10HeartbeatRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\r\n\x05\x65poch\x18\x03 \x01(\r\x12G\n\nstatistics\x18\x04 \x03(\x0b\x32\x33.hopsum.control.v1.HeartbeatRequest.StatisticsEntry\x1a\x31\n\x0fStatisticsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01"[\n\x0eHeartbeatReply\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.hopsum.control.v1.JobState\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t")\n\x0cLeaveRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\r"\x0c\n\nLeaveReply"\xfa\x01\n\rCreateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07workers\x18\x02 \x01(\r\x12\r\n\x05slots\x18\x03 \x01(\r\x12\r\n\x05table\x18\x04 \x03(\r\x12\x0f\n\x07table16\x18\x05 \x03(\r\x12\x13\n\x06quorum\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nmin_quorum\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x13\n\x06switch\x18\x08 \x01(\tH\x02\x88\x01\x01\x12\x14\n\x07lease_s\x18\t \x01(\x01H\x03\x88\x01\x01\x12\x11\n\tobservers\x18\n \x01(\rB\t\n\x07_quorumB\r\n\x0b_min_quorumB\t\n\x07_switchB\n\n\x08_lease_s"m\n\x0b\x43reateReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0e\n\x06switch\x18\x03 \x01(\t\x12\x11\n\tslot_base\x18\x04 \x01(\r\x12\r\n\x05slots\x18\x05 \x01(\r\x12\x0f\n\x07workers\x18\x06 \x01(\r"\r\n\x0bListRequest"1\n\tListReply\x12$\n\x04jobs\x18\x01 \x03(\x0b\x32\x16.hopsum.control.v1.Job"\x1b\n\x0bShowRequest\x12\x0c\n\x04name\x18\x01 \x01(\t"\xb9\x03\n\x03Job\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.hopsum.control.v1.JobState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07trouble\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\r\x12\x0e\n\x06switch\x18\x06 \x01(\t\x12\x11\n\tjob_index\x18\x07 \x01(\r\x12\x11\n\tslot_base\x18\x08 \x01(\r\x12\r\n\x05slots\x18\t \x01(\r\x12\x0f\n\x07workers\x18\n \x01(\r\x12\x0e\n\x06quorum\x18\x0b \x01(\r\x12\x12\n\nmin_quorum\x18\x0c \x01(\r\x12\x11\n\tobservers\x18\r \x01(\r\x12\x0f\n\x07lease_s\x18\x0e \x01(\x01\x12*\n\x07members\x18\x0f \x03(\x0b\x32\x19.hopsum.control.v1.Member\x12\x15\n\rmissing_ranks\x18\x10 \x03(\r\x12\x36\n\x08\x63ounters\x18\x11 \x03(\x0b\x32$.hopsum.control.v1.Job.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01"\xd7\x02\n\x06Member\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12-\n\x05phase\x18\x02 \x01(\x0e\x32\x1e.hopsum.control.v1.MemberPhase\x12-\n\x08\x65ndpoint\x18\x03 \x01(\x0b\x32\x1b.hopsum.control.v1.Endpoint\x12\x16\n\tside_port\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x0c\n\x04port\x18\x05 \x01(\r\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x19\n\x0clease_left_s\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12=\n\nstatistics\x18\x08 \x03(\x0b\x32).hopsum.control.v1.Member.StatisticsEntry\x1a\x31\n\x0fStatisticsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0c\n\n_side_portB\x0f\n\r_lease_left_s"\x1d\n\rDeleteRequest\x12\x0c\n\x04name\x18\x01 \x01(\t"\r\n\x0b\x44\x65leteReply"\x11\n\x0fSwitchesRequest"<\n\rSwitchesReply\x12+\n\x08switches\x18\x01 \x03(\x0b\x32\x19.hopsum.control.v1.Switch"\xc0\x02\n\x06Switch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64river\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x11\n\treachable\x18\x04 \x01(\x08\x12\x0f\n\x07trouble\x18\x05 \x01(\t\x12\r\n\x05slots\x18\x06 \x01(\r\x12\x12\n\nslots_used\x18\x07 \x01(\r\x12\x1a\n\x12slots_largest_free\x18\x08 \x01(\r\x12\x0c\n\x04jobs\x18\t \x01(\r\x12\x33\n\x05\x64rops\x18\n \x03(\x0b\x32$.hopsum.control.v1.Switch.DropsEntry\x12\x0e\n\x06\x61udits\x18\x0b \x01(\r\x12\x11\n\tput_right\x18\x0c \x01(\r\x12\x10\n\x08\x66indings\x18\r \x03(\t\x1a,\n\nDropsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01*\x9b\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_STATE_FORMING\x10\x01\x12\x18\n\x14JOB_STATE_INSTALLING\x10\x02\x12\x15\n\x11JOB_STATE_RUNNING\x10\x03\x12\x16\n\x12JOB_STATE_CHANGING\x10\x04\x12\x14\n\x10JOB_STATE_ENDING\x10\x05*\x9f\x01\n\x0bMemberPhase\x12\x1c\n\x18MEMBER_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14MEMBER_PHASE_WAITING\x10\x01\x12\x13\n\x0fMEMBER_PHASE_IN\x10\x02\x12\x15\n\x11MEMBER_PHASE_OVER\x10\x03\x12\x15\n\x11MEMBER_PHASE_LEFT\x10\x04\x12\x15\n\x11MEMBER_PHASE_LOST\x10\x05\x32\xa0\x03\n\x07Workers\x12J\n\x06Locate\x12 .hopsum.control.v1.LocateRequest\x1a\x1e.hopsum.control.v1.LocateReply\x12\x44\n\x04Join\x12\x1e.hopsum.control.v1.JoinRequest\x1a\x1c.hopsum.control.v1.JoinReply\x12\x65\n\x0f\x41waitMembership\x12).hopsum.control.v1.AwaitMembershipRequest\x1a\'.hopsum.control.v1.AwaitMembershipReply\x12S\n\tHeartbeat\x12#.hopsum.control.v1.HeartbeatRequest\x1a!.hopsum.control.v1.HeartbeatReply\x12G\n\x05Leave\x12\x1f.hopsum.control.v1.LeaveRequest\x1a\x1d.hopsum.control.v1.LeaveReply2\xf6\x02\n\x04Jobs\x12J\n\x06\x43reate\x12 .hopsum.control.v1.CreateRequest\x1a\x1e.hopsum.control.v1.CreateReply\x12\x44\n\x04List\x12\x1e.hopsum.control.v1.ListRequest\x1a\x1c.hopsum.control.v1.ListReply\x12>\n\x04Show\x12\x1e.hopsum.control.v1.ShowRequest\x1a\x16.hopsum.control.v1.Job\x12J\n\x06\x44\x65lete\x12 .hopsum.control.v1.DeleteRequest\x1a\x1e.hopsum.control.v1.DeleteReply\x12P\n\x08Switches\x12".hopsum.control.v1.SwitchesRequest\x1a .hopsum.control.v1.SwitchesReplyb\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18hopsum/rpc/control.proto\x12\x11hopsum.control.v1\"(\n\x08\x45ndpoint\x12\n\n\x02ip\x18\x01 \x01(\t\x12\x10\n\x08udp_port\x18\x02 \x01(\r\"\x1c\n\rLocateRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\"L\n\x0bLocateReply\x12,\n\x07send_to\x18\x01 \x01(\x0b\x32\x1b.hopsum.control.v1.Endpoint\x12\x0f\n\x07workers\x18\x02 \x01(\r\"\xe1\x01\n\x0bJoinRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x11\n\x04rank\x18\x02 \x01(\rH\x00\x88\x01\x01\x12-\n\x08\x65ndpoint\x18\x03 \x01(\x0b\x32\x1b.hopsum.control.v1.Endpoint\x12\x10\n\x03mac\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x16\n\tside_port\x18\x05 \x01(\rH\x02\x88\x01\x01\x12\x13\n\x0bincarnation\x18\x06 \x01(\x0c\x12\x14\n\x0cwire_version\x18\x07 \x01(\r\x12\x0f\n\x07version\x18\x08 \x01(\tB\x07\n\x05_rankB\x06\n\x04_macB\x0c\n\n_side_port\"O\n\tJoinReply\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06secret\x18\x02 \x01(\x0c\x12\x0f\n\x07lease_s\x18\x03 \x01(\x01\x12\x13\n\x0bheartbeat_s\x18\x04 \x01(\x01\"[\n\x16\x41waitMembershipRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x13\n\x0bknown_epoch\x18\x03 \x01(\r\x12\x11\n\ttimeout_s\x18\x04 \x01(\x01\"\xeb\x01\n\x14\x41waitMembershipReply\x12\x14\n\nmembership\x18\x01 \x01(\tH\x00\x12\x42\n\x07pending\x18\x02 \x01(\x0b\x32/.hopsum.control.v1.AwaitMembershipReply.PendingH\x00\x1an\n\x07Pending\x12\x15\n\rmissing_ranks\x18\x01 \x03(\r\x12\x0f\n\x07\x61gain_s\x18\x02 \x01(\x01\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.hopsum.control.v1.JobState\x12\x0f\n\x07trouble\x18\x04 \x01(\tB\t\n\x07outcome\"\xb8\x01\n\x10HeartbeatRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\r\n\x05\x65poch\x18\x03 \x01(\r\x12G\n\nstatistics\x18\x04 \x03(\x0b\x32\x33.hopsum.control.v1.HeartbeatRequest.StatisticsEntry\x1a\x31\n\x0fStatisticsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"[\n\x0eHeartbeatReply\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.hopsum.control.v1.JobState\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\")\n\x0cLeaveRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\r\"\x0c\n\nLeaveReply\"\xfa\x01\n\rCreateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07workers\x18\x02 \x01(\r\x12\r\n\x05slots\x18\x03 \x01(\r\x12\r\n\x05table\x18\x04 \x03(\r\x12\x0f\n\x07table16\x18\x05 \x03(\r\x12\x13\n\x06quorum\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nmin_quorum\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x13\n\x06switch\x18\x08 \x01(\tH\x02\x88\x01\x01\x12\x14\n\x07lease_s\x18\t \x01(\x01H\x03\x88\x01\x01\x12\x11\n\tobservers\x18\n \x01(\rB\t\n\x07_quorumB\r\n\x0b_min_quorumB\t\n\x07_switchB\n\n\x08_lease_s\"m\n\x0b\x43reateReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0e\n\x06switch\x18\x03 \x01(\t\x12\x11\n\tslot_base\x18\x04 \x01(\r\x12\r\n\x05slots\x18\x05 \x01(\r\x12\x0f\n\x07workers\x18\x06 \x01(\r\"\r\n\x0bListRequest\"1\n\tListReply\x12$\n\x04jobs\x18\x01 \x03(\x0b\x32\x16.hopsum.control.v1.Job\"\x1b\n\x0bShowRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xb9\x03\n\x03Job\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.hopsum.control.v1.JobState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07trouble\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\r\x12\x0e\n\x06switch\x18\x06 \x01(\t\x12\x11\n\tjob_index\x18\x07 \x01(\r\x12\x11\n\tslot_base\x18\x08 \x01(\r\x12\r\n\x05slots\x18\t \x01(\r\x12\x0f\n\x07workers\x18\n \x01(\r\x12\x0e\n\x06quorum\x18\x0b \x01(\r\x12\x12\n\nmin_quorum\x18\x0c \x01(\r\x12\x11\n\tobservers\x18\r \x01(\r\x12\x0f\n\x07lease_s\x18\x0e \x01(\x01\x12*\n\x07members\x18\x0f \x03(\x0b\x32\x19.hopsum.control.v1.Member\x12\x15\n\rmissing_ranks\x18\x10 \x03(\r\x12\x36\n\x08\x63ounters\x18\x11 \x03(\x0b\x32$.hopsum.control.v1.Job.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xd7\x02\n\x06Member\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12-\n\x05phase\x18\x02 \x01(\x0e\x32\x1e.hopsum.control.v1.MemberPhase\x12-\n\x08\x65ndpoint\x18\x03 \x01(\x0b\x32\x1b.hopsum.control.v1.Endpoint\x12\x16\n\tside_port\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x0c\n\x04port\x18\x05 \x01(\r\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x19\n\x0clease_left_s\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12=\n\nstatistics\x18\x08 \x03(\x0b\x32).hopsum.control.v1.Member.StatisticsEntry\x1a\x31\n\x0fStatisticsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0c\n\n_side_portB\x0f\n\r_lease_left_s\"\x1d\n\rDeleteRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\r\n\x0b\x44\x65leteReply\"\x11\n\x0fSwitchesRequest\"<\n\rSwitchesReply\x12+\n\x08switches\x18\x01 \x03(\x0b\x32\x19.hopsum.control.v1.Switch\"\xc0\x02\n\x06Switch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64river\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x11\n\treachable\x18\x04 \x01(\x08\x12\x0f\n\x07trouble\x18\x05 \x01(\t\x12\r\n\x05slots\x18\x06 \x01(\r\x12\x12\n\nslots_used\x18\x07 \x01(\r\x12\x1a\n\x12slots_largest_free\x18\x08 \x01(\r\x12\x0c\n\x04jobs\x18\t \x01(\r\x12\x33\n\x05\x64rops\x18\n \x03(\x0b\x32$.hopsum.control.v1.Switch.DropsEntry\x12\x0e\n\x06\x61udits\x18\x0b \x01(\r\x12\x11\n\tput_right\x18\x0c \x01(\r\x12\x10\n\x08\x66indings\x18\r \x03(\t\x1a,\n\nDropsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01*\x9b\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_STATE_FORMING\x10\x01\x12\x18\n\x14JOB_STATE_INSTALLING\x10\x02\x12\x15\n\x11JOB_STATE_RUNNING\x10\x03\x12\x16\n\x12JOB_STATE_CHANGING\x10\x04\x12\x14\n\x10JOB_STATE_ENDING\x10\x05*\x9f\x01\n\x0bMemberPhase\x12\x1c\n\x18MEMBER_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14MEMBER_PHASE_WAITING\x10\x01\x12\x13\n\x0fMEMBER_PHASE_IN\x10\x02\x12\x15\n\x11MEMBER_PHASE_OVER\x10\x03\x12\x15\n\x11MEMBER_PHASE_LEFT\x10\x04\x12\x15\n\x11MEMBER_PHASE_LOST\x10\x05\x32\xa0\x03\n\x07Workers\x12J\n\x06Locate\x12 .hopsum.control.v1.LocateRequest\x1a\x1e.hopsum.control.v1.LocateReply\x12\x44\n\x04Join\x12\x1e.hopsum.control.v1.JoinRequest\x1a\x1c.hopsum.control.v1.JoinReply\x12\x65\n\x0f\x41waitMembership\x12).hopsum.control.v1.AwaitMembershipRequest\x1a\'.hopsum.control.v1.AwaitMembershipReply\x12S\n\tHeartbeat\x12#.hopsum.control.v1.HeartbeatRequest\x1a!.hopsum.control.v1.HeartbeatReply\x12G\n\x05Leave\x12\x1f.hopsum.control.v1.LeaveRequest\x1a\x1d.hopsum.control.v1.LeaveReply2\xf6\x02\n\x04Jobs\x12J\n\x06\x43reate\x12 .hopsum.control.v1.CreateRequest\x1a\x1e.hopsum.control.v1.CreateReply\x12\x44\n\x04List\x12\x1e.hopsum.control.v1.ListRequest\x1a\x1c.hopsum.control.v1.ListReply\x12>\n\x04Show\x12\x1e.hopsum.control.v1.ShowRequest\x1a\x16.hopsum.control.v1.Job\x12J\n\x06\x44\x65lete\x12 .hopsum.control.v1.DeleteRequest\x1a\x1e.hopsum.control.v1.DeleteReply\x12P\n\x08Switches\x12\".hopsum.control.v1.SwitchesRequest\x1a .hopsum.control.v1.SwitchesReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "hopsum.rpc.control_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hopsum.rpc.control_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
-    DESCRIPTOR._options = None
-    _globals["_HEARTBEATREQUEST_STATISTICSENTRY"]._options = None
-    _globals["_HEARTBEATREQUEST_STATISTICSENTRY"]._serialized_options = b"8\001"
-    _globals["_JOB_COUNTERSENTRY"]._options = None
-    _globals["_JOB_COUNTERSENTRY"]._serialized_options = b"8\001"
-    _globals["_MEMBER_STATISTICSENTRY"]._options = None
-    _globals["_MEMBER_STATISTICSENTRY"]._serialized_options = b"8\001"
-    _globals["_SWITCH_DROPSENTRY"]._options = None
-    _globals["_SWITCH_DROPSENTRY"]._serialized_options = b"8\001"
-    _globals["_JOBSTATE"]._serialized_start = 2874
-    _globals["_JOBSTATE"]._serialized_end = 3029
-    _globals["_MEMBERPHASE"]._serialized_start = 3032
-    _globals["_MEMBERPHASE"]._serialized_end = 3191
-    _globals["_ENDPOINT"]._serialized_start = 47
-    _globals["_ENDPOINT"]._serialized_end = 87
-    _globals["_LOCATEREQUEST"]._serialized_start = 89
-    _globals["_LOCATEREQUEST"]._serialized_end = 117
-    _globals["_LOCATEREPLY"]._serialized_start = 119
-    _globals["_LOCATEREPLY"]._serialized_end = 195
-    _globals["_JOINREQUEST"]._serialized_start = 198
-    _globals["_JOINREQUEST"]._serialized_end = 423
-    _globals["_JOINREPLY"]._serialized_start = 425
-    _globals["_JOINREPLY"]._serialized_end = 504
-    _globals["_AWAITMEMBERSHIPREQUEST"]._serialized_start = 506
-    _globals["_AWAITMEMBERSHIPREQUEST"]._serialized_end = 597
-    _globals["_AWAITMEMBERSHIPREPLY"]._serialized_start = 600
-    _globals["_AWAITMEMBERSHIPREPLY"]._serialized_end = 835
-    _globals["_AWAITMEMBERSHIPREPLY_PENDING"]._serialized_start = 714
-    _globals["_AWAITMEMBERSHIPREPLY_PENDING"]._serialized_end = 824
-    _globals["_HEARTBEATREQUEST"]._serialized_start = 838
-    _globals["_HEARTBEATREQUEST"]._serialized_end = 1022
-    _globals["_HEARTBEATREQUEST_STATISTICSENTRY"]._serialized_start = 973
-    _globals["_HEARTBEATREQUEST_STATISTICSENTRY"]._serialized_end = 1022
-    _globals["_HEARTBEATREPLY"]._serialized_start = 1024
-    _globals["_HEARTBEATREPLY"]._serialized_end = 1115
-    _globals["_LEAVEREQUEST"]._serialized_start = 1117
-    _globals["_LEAVEREQUEST"]._serialized_end = 1158
-    _globals["_LEAVEREPLY"]._serialized_start = 1160
-    _globals["_LEAVEREPLY"]._serialized_end = 1172
-    _globals["_CREATEREQUEST"]._serialized_start = 1175
-    _globals["_CREATEREQUEST"]._serialized_end = 1425
-    _globals["_CREATEREPLY"]._serialized_start = 1427
-    _globals["_CREATEREPLY"]._serialized_end = 1536
-    _globals["_LISTREQUEST"]._serialized_start = 1538
-    _globals["_LISTREQUEST"]._serialized_end = 1551
-    _globals["_LISTREPLY"]._serialized_start = 1553
-    _globals["_LISTREPLY"]._serialized_end = 1602
-    _globals["_SHOWREQUEST"]._serialized_start = 1604
-    _globals["_SHOWREQUEST"]._serialized_end = 1631
-    _globals["_JOB"]._serialized_start = 1634
-    _globals["_JOB"]._serialized_end = 2075
-    _globals["_JOB_COUNTERSENTRY"]._serialized_start = 2028
-    _globals["_JOB_COUNTERSENTRY"]._serialized_end = 2075
-    _globals["_MEMBER"]._serialized_start = 2078
-    _globals["_MEMBER"]._serialized_end = 2421
-    _globals["_MEMBER_STATISTICSENTRY"]._serialized_start = 973
-    _globals["_MEMBER_STATISTICSENTRY"]._serialized_end = 1022
-    _globals["_DELETEREQUEST"]._serialized_start = 2423
-    _globals["_DELETEREQUEST"]._serialized_end = 2452
-    _globals["_DELETEREPLY"]._serialized_start = 2454
-    _globals["_DELETEREPLY"]._serialized_end = 2467
-    _globals["_SWITCHESREQUEST"]._serialized_start = 2469
-    _globals["_SWITCHESREQUEST"]._serialized_end = 2486
-    _globals["_SWITCHESREPLY"]._serialized_start = 2488
-    _globals["_SWITCHESREPLY"]._serialized_end = 2548
-    _globals["_SWITCH"]._serialized_start = 2551
-    _globals["_SWITCH"]._serialized_end = 2871
-    _globals["_SWITCH_DROPSENTRY"]._serialized_start = 2827
-    _globals["_SWITCH_DROPSENTRY"]._serialized_end = 2871
-    _globals["_WORKERS"]._serialized_start = 3194
-    _globals["_WORKERS"]._serialized_end = 3610
-    _globals["_JOBS"]._serialized_start = 3613
-    _globals["_JOBS"]._serialized_end = 3987
+  DESCRIPTOR._options = None
+  _globals['_HEARTBEATREQUEST_STATISTICSENTRY']._options = None
+  _globals['_HEARTBEATREQUEST_STATISTICSENTRY']._serialized_options = b'8\001'
+  _globals['_JOB_COUNTERSENTRY']._options = None
+  _globals['_JOB_COUNTERSENTRY']._serialized_options = b'8\001'
+  _globals['_MEMBER_STATISTICSENTRY']._options = None
+  _globals['_MEMBER_STATISTICSENTRY']._serialized_options = b'8\001'
+  _globals['_SWITCH_DROPSENTRY']._options = None
+  _globals['_SWITCH_DROPSENTRY']._serialized_options = b'8\001'
+  _globals['_JOBSTATE']._serialized_start=2874
+  _globals['_JOBSTATE']._serialized_end=3029
+  _globals['_MEMBERPHASE']._serialized_start=3032
+  _globals['_MEMBERPHASE']._serialized_end=3191
+  _globals['_ENDPOINT']._serialized_start=47
+  _globals['_ENDPOINT']._serialized_end=87
+  _globals['_LOCATEREQUEST']._serialized_start=89
+  _globals['_LOCATEREQUEST']._serialized_end=117
+  _globals['_LOCATEREPLY']._serialized_start=119
+  _globals['_LOCATEREPLY']._serialized_end=195
+  _globals['_JOINREQUEST']._serialized_start=198
+  _globals['_JOINREQUEST']._serialized_end=423
+  _globals['_JOINREPLY']._serialized_start=425
+  _globals['_JOINREPLY']._serialized_end=504
+  _globals['_AWAITMEMBERSHIPREQUEST']._serialized_start=506
+  _globals['_AWAITMEMBERSHIPREQUEST']._serialized_end=597
+  _globals['_AWAITMEMBERSHIPREPLY']._serialized_start=600
+  _globals['_AWAITMEMBERSHIPREPLY']._serialized_end=835
+  _globals['_AWAITMEMBERSHIPREPLY_PENDING']._serialized_start=714
+  _globals['_AWAITMEMBERSHIPREPLY_PENDING']._serialized_end=824
+  _globals['_HEARTBEATREQUEST']._serialized_start=838
+  _globals['_HEARTBEATREQUEST']._serialized_end=1022
+  _globals['_HEARTBEATREQUEST_STATISTICSENTRY']._serialized_start=973
+  _globals['_HEARTBEATREQUEST_STATISTICSENTRY']._serialized_end=1022
+  _globals['_HEARTBEATREPLY']._serialized_start=1024
+  _globals['_HEARTBEATREPLY']._serialized_end=1115
+  _globals['_LEAVEREQUEST']._serialized_start=1117
+  _globals['_LEAVEREQUEST']._serialized_end=1158
+  _globals['_LEAVEREPLY']._serialized_start=1160
+  _globals['_LEAVEREPLY']._serialized_end=1172
+  _globals['_CREATEREQUEST']._serialized_start=1175
+  _globals['_CREATEREQUEST']._serialized_end=1425
+  _globals['_CREATEREPLY']._serialized_start=1427
+  _globals['_CREATEREPLY']._serialized_end=1536
+  _globals['_LISTREQUEST']._serialized_start=1538
+  _globals['_LISTREQUEST']._serialized_end=1551
+  _globals['_LISTREPLY']._serialized_start=1553
+  _globals['_LISTREPLY']._serialized_end=1602
+  _globals['_SHOWREQUEST']._serialized_start=1604
+  _globals['_SHOWREQUEST']._serialized_end=1631
+  _globals['_JOB']._serialized_start=1634
+  _globals['_JOB']._serialized_end=2075
+  _globals['_JOB_COUNTERSENTRY']._serialized_start=2028
+  _globals['_JOB_COUNTERSENTRY']._serialized_end=2075
+  _globals['_MEMBER']._serialized_start=2078
+  _globals['_MEMBER']._serialized_end=2421
+  _globals['_MEMBER_STATISTICSENTRY']._serialized_start=973
+  _globals['_MEMBER_STATISTICSENTRY']._serialized_end=1022
+  _globals['_DELETEREQUEST']._serialized_start=2423
+  _globals['_DELETEREQUEST']._serialized_end=2452
+  _globals['_DELETEREPLY']._serialized_start=2454
+  _globals['_DELETEREPLY']._serialized_end=2467
+  _globals['_SWITCHESREQUEST']._serialized_start=2469
+  _globals['_SWITCHESREQUEST']._serialized_end=2486
+  _globals['_SWITCHESREPLY']._serialized_start=2488
+  _globals['_SWITCHESREPLY']._serialized_end=2548
+  _globals['_SWITCH']._serialized_start=2551
+  _globals['_SWITCH']._serialized_end=2871
+  _globals['_SWITCH_DROPSENTRY']._serialized_start=2827
+  _globals['_SWITCH_DROPSENTRY']._serialized_end=2871
+  _globals['_WORKERS']._serialized_start=3194
+  _globals['_WORKERS']._serialized_end=3610
+  _globals['_JOBS']._serialized_start=3613
+  _globals['_JOBS']._serialized_end=3987
 # @@protoc_insertion_point(module_scope)
