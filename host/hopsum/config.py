@@ -39,6 +39,8 @@ class _Kind:
     name: str
     parse: Callable[[str], Any]
     fits: Callable[[Any], bool]
+    secret: bool = False
+    """Its values stand in no message."""
 
 
 def _text(*choices: str) -> _Kind:
@@ -55,6 +57,7 @@ def _seconds(low: float, high: float) -> _Kind:
     return _Kind(f"number of {low:g} to {high:g}", float, fits)
 
 
+_SECRET: Final = _Kind("text", str, lambda value: isinstance(value, str), secret=True)
 _FLAG: Final = _Kind("true or false", lambda text: _BOOLEANS[text.lower()], lambda value: isinstance(value, bool))
 _OPTIONS: Final = _Kind(
     "table", lambda text: tomllib.loads(f"it = {text}")["it"], lambda value: isinstance(value, dict)
@@ -106,8 +109,15 @@ class Config:
     )
     deadline_s: float = field(default=300.0, metadata=_about(_seconds(0.01, 86400), "before an exchange is given up"))
     membership_wait_s: float = field(
-        default=60.0, metadata=_about(_seconds(0, 86400), "for the job's membership file to appear (UDP)")
+        default=60.0, metadata=_about(_seconds(0, 86400), "for the job's membership file, or its other ranks")
     )
+    token: str = field(default="", repr=False, metadata=_about(_SECRET, "of the controller's job (hopsum://)"))
+    token_file: str = field(default="", metadata=_about(_text(), "that holds the token instead"))
+    ca_file: str = field(default="", metadata=_about(_text(), "by which the controller's certificate is known (PEM)"))
+    certificate_file: str = field(default="", metadata=_about(_text(), "to be known by to the controller (PEM)"))
+    key_file: str = field(default="", metadata=_about(_text(), "the key of this certificate (PEM)"))
+    ip: str = field(default="", metadata=_about(_text(), "IPv4 address to send from; else the one of the route"))
+    udp_port: int = field(default=0, metadata=_about(_integer(0, 65535), "to send from (hopsum://); 0: any"))
 
 
 class Setting(NamedTuple):
@@ -225,7 +235,8 @@ def _require_fit(found: _Found) -> None:
 
 
 def _unfit(found: _Found, kind: _Kind) -> ConfigError:
-    return ConfigError(f"{found.origin} is {found.value!r:.80}: {found.name} is {_article(kind.name)}")
+    shown = "of another kind" if kind.secret else f"{found.value!r:.80}"
+    return ConfigError(f"{found.origin} is {shown}: {found.name} is {_article(kind.name)}")
 
 
 def _article(kind: str) -> str:

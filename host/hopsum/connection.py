@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """`connect`: from a URL to what sums.
 
-file:///PATH/membership.json                          a switch, by the file that the controller wrote
-udp://HOST:PORT/JOB?membership=PATH                   the same, and the file must be that switch's and that job's
-memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
-collective://gloo, collective://nccl                  torch.distributed; needs no switch
+    file:///PATH/membership.json                          a switch, by the file that the controller wrote
+    udp://HOST:PORT/JOB?membership=PATH                   the same, and the file must be that switch's and that job's
+    hopsum://HOST:PORT/JOB?token_file=PATH&ca=PATH        a job of the controller there, which says where the switch is
+    raw://INTERFACE/JOB?membership=PATH                   the same as udp://, by whole frames over one interface
+    memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
+    collective://gloo, collective://nccl                  torch.distributed; needs no switch
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -51,7 +54,9 @@ def connect(
 
     Raises:
         ConfigError: an unknown or unfit setting; UrlError for the URL.
-        MembershipError: no membership file, a malformed one, of another job or switch, or no such rank.
+        MembershipError: no membership file, a malformed one, of another job or switch, or no such rank; or the other
+            ranks of a controller's job do not come.
+        ControllerError: hopsum:// and the controller refuses, or gives no answer (hopsum.rpc.errors).
         JoinError: memory:// or collective:// and the other ranks have other settings.
         CodecError: the codec's options do not fit it or the job.
         OSError: no socket at this rank's address.
@@ -64,7 +69,7 @@ def open_config(config: Config, group: Any = None) -> Aggregation:
     parts = _split(config)
     if group is not None and parts.scheme != "collective":
         raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
-    if config.on_lost == "zero" and parts.scheme not in _MEMBERSHIPS:
+    if config.on_lost == "zero" and parts.scheme not in (*_MEMBERSHIPS, "hopsum"):
         raise ConfigError(f'on_lost="zero" with URL {config.url!r}: only a switch loses sums; leave it out')
     opened = _OPENERS[parts.scheme](config, parts, group)
     _settings[opened] = config
@@ -88,7 +93,7 @@ def _split(config: Config) -> SplitResult:
     if parts.scheme not in _OPENERS:
         told = f"{parts.scheme}:// sums nowhere" if parts.scheme else "has no scheme"
         raise UrlError(f"URL {config.url!r}: {told}; {nearest(parts.scheme, _OPENERS)}. {_examples()}")
-    if parts.scheme != "udp" and port is not None:
+    if parts.scheme not in ("udp", "hopsum") and port is not None:
         raise UrlError(f"URL {config.url!r}: {parts.scheme}:// takes no port")
     return parts
 
@@ -142,7 +147,7 @@ def _open_raw(config: Config, parts: SplitResult, group: Any) -> Aggregation:
     def link(seat: WorkerEndpoint) -> Link:
         return RawLink(parts.netloc, seat.endpoint.address, seat.send_to.address, via=None if via is None else str(via))
 
-    return _open_agent(config, membership, link)
+    return _open_agent(config, membership, make_link=link)
 
 
 def _raw_membership(config: Config, parts: SplitResult) -> JobMembership:
@@ -206,28 +211,54 @@ def _address(config: Config, host: str) -> str:
         raise UrlError(f"URL {config.url!r}: no IPv4 address of host {host!r}: {error}") from error
 
 
+def _open_controller(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+    query = _query(config, parts, {"token_file": str, "ca": str, "tls": _on_or_off})
+    job = unquote(parts.path.strip("/"))
+    if not parts.hostname or not parts.port or not job:
+        raise UrlError(f"URL {config.url!r}: a controller's job is hopsum://HOST:PORT/JOB")
+    try:
+        rpc = import_module("hopsum.rpc.source")
+    except ModuleNotFoundError as error:
+        raise UrlError(f"URL {config.url!r} needs gRPC: pip install 'hopsum[rpc]' ({error})") from error
+    token = rpc.token_of(config, query.get("token_file", config.token_file))
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    place = rpc.Place.of(
+        f"{host}:{parts.port}",
+        tls=query.get("tls"),
+        ca_file=query.get("ca", config.ca_file),
+        certificate_file=config.certificate_file,
+        key_file=config.key_file,
+    )
+    ways = rpc.Ways(codec=partial(codec_of, config), agent=partial(_open_agent, config))
+    opened: Aggregation = rpc.open_job(config, place, job, token, ways)
+    return opened
+
+
 def _open_agent(
-    config: Config, membership: JobMembership, make_link: Callable[[WorkerEndpoint], Link] | None = None
-) -> Aggregation:
-    seat = membership.worker(_rank(config, len(membership.workers)))  # before a table is solved
-    codec = codec_of(config, len(membership.workers))
+    config: Config,
+    membership: JobMembership,
+    rank: int | None = None,
+    *,
+    codec: Codec | None = None,
+    make: Callable[..., Agent] = Agent,
+    make_link: Callable[[WorkerEndpoint], Link] | None = None,
+    **given: Any,
+) -> Agent:
+    rank = _rank(config, len(membership.workers)) if rank is None else rank
+    seat = membership.worker(rank)  # before a table is solved
+    codec = codec or codec_of(config, len(membership.workers))
     timing = Timing(
         retransmit_s=config.retransmit_s, retransmit_min_s=config.retransmit_min_s, deadline_s=config.deadline_s
     )
-    link = None if make_link is None else make_link(seat)
+    if make_link is not None:
+        given["link"] = make_link(seat)
     try:
-        return Agent(
-            membership,
-            seat.rank,
-            codec=codec,
-            timing=timing,
-            seed=config.seed,
-            link=link,
-            on_lost=config.on_lost,
+        return make(
+            membership, seat.rank, codec=codec, timing=timing, seed=config.seed, on_lost=config.on_lost, **given
         )
     except BaseException:
-        if link is not None:
-            link.close()
+        if make_link is not None:
+            given["link"].close()
         raise
 
 
@@ -279,6 +310,7 @@ _MEMBERSHIPS: Final[dict[str, Callable[[Config, SplitResult], JobMembership]]] =
 _OPENERS: Final[dict[str, Callable[[Config, SplitResult, Any], Aggregation]]] = {
     "udp": _open_udp,
     "file": _open_file,
+    "hopsum": _open_controller,
     "raw": _open_raw,
     "memory": _open_memory,
     "collective": _open_collective,
@@ -287,8 +319,8 @@ _OPENERS: Final[dict[str, Callable[[Config, SplitResult, Any], Aggregation]]] = 
 
 def _examples() -> str:
     return (
-        "for example file:///PATH/membership.json, udp://HOST:PORT/JOB?membership=PATH, memory://NAME?workers=2, "
-        "collective://gloo"
+        "for example file:///PATH/membership.json, udp://HOST:PORT/JOB?membership=PATH, "
+        "hopsum://HOST:PORT/JOB?token_file=PATH, memory://NAME?workers=2, collective://gloo"
     )
 
 
@@ -306,8 +338,18 @@ def _query(config: Config, parts: SplitResult, kinds: dict[str, Callable[[str], 
         try:
             found[key] = kinds[key](text)
         except ValueError:
-            raise UrlError(f"URL {config.url!r}: {key} is {text!r}, no {kinds[key].__name__}") from None
+            raise UrlError(f"URL {config.url!r}: {key} is {text!r}, no {_words(kinds[key])}") from None
     return found
+
+
+def _words(kind: Callable[[str], Any]) -> str:
+    return kind.__name__.strip("_").replace("_", " ")
+
+
+def _on_or_off(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise ValueError(text)
+    return text == "on"
 
 
 def _require_range(config: Config, key: str, value: float, low: float, high: float) -> None:

@@ -5,6 +5,10 @@ An all-reduce is the exchanges that the codec asks for: mostly the ranges of its
 All ranks submit vectors of the same lengths in the same order, so that the stream of chunks is the same on all ranks
 whatever their timing (order.py).
 
+    state    input                      next     also
+    OPEN     end                        FAILED   all futures have EpochOver
+    other states and inputs: aggregation.py
+
 Any other failure ends the epoch for this agent, also one of the codec on this rank alone: the other ranks go on with
 the stream, and this one has left it. What the failed all-reduces did not deliver is back in their error feedback.
 """
@@ -21,12 +25,13 @@ from typing import Final
 
 from hopsum.agent.aggregation import Aggregation
 from hopsum.agent.engine import CLOSE, END_SERIES, Engine
+from hopsum.agent.network import Failed
 from hopsum.agent.order import Task
 from hopsum.agent.values import AgentStatistics, Span, Traffic
 from hopsum.codec import Codec, CodecError, Context, job_tables, make_codec
 from hopsum.codec.base import OnLost, require_on_lost
 from hopsum.codec.range_codec import RangeCodec
-from hopsum.errors import HopsumError
+from hopsum.errors import EpochOver, HopsumError
 from hopsum.membership import JobMembership, MembershipError, read_membership
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.worker import Timing
@@ -98,6 +103,8 @@ class Agent(Aggregation):
         policy = RepairPolicy(unproved_max=UNPROVED_MAX * self.codec.exchanges)
         self._transport = _transport_for(membership, rank, timing, link, side, policy, on_lost)
         self._failed = False
+        self._ended = False
+        """By somebody who knows that the epoch is over on all ranks."""
         self._engine = Engine(
             self.codec,
             Context(seed, 0, rank),
@@ -118,6 +125,11 @@ class Agent(Aggregation):
         asked = found.worker.fetches, found.worker.repaired
         return replace(self._engine.statistics, traffic=Traffic.of(found), fetches=asked[0], repaired=asked[1])
 
+    def end(self, reason: str) -> None:
+        """End the epoch for this agent: what is in progress fails with EpochOver, as what comes later. Any thread."""
+        self._ended = True
+        self._engine.inbox.put(Failed(None, EpochOver(f"rank {self.rank}: {reason}. Connect again")))
+
     def close(self) -> None:
         """End the agent and wait for its thread; what it has not finished fails. Harmless when it is closed."""
         super().close()
@@ -128,7 +140,7 @@ class Agent(Aggregation):
         try:
             self._engine.run()
         finally:
-            self._transport.close()
+            self._transport.close(farewell=not self._ended)
 
     def _queue_task(self, task: Task) -> None:
         self._engine.inbox.put(task)

@@ -98,9 +98,11 @@ class Engine:
             self._end_closed()
 
     def over(self) -> HopsumError:
-        """Return what an all-reduce ends with that comes after a failed one."""
+        """Return what an all-reduce ends with that comes after a failed one, or after the epoch's end."""
         over = EpochOver(
-            f"rank {self._rank} is no longer in epoch {self._epoch}, since an all-reduce failed: "
+            str(self._failure)
+            if isinstance(self._failure, EpochOver)
+            else f"rank {self._rank} is no longer in epoch {self._epoch}, since an all-reduce failed: "
             f"{self._failure}. Make a new agent with a membership of a new epoch"
         )
         over.__cause__ = self._failure
@@ -134,9 +136,7 @@ class Engine:
         elif message.task is not None:
             self._fail(message.task, message.error)
         else:
-            self._network_over = True
-            if self._tasks:
-                self._fail(self._tasks[0], message.error)
+            self._end_epoch(message.error)
 
     def _arrive(self, arrived: Arrived) -> None:
         task = arrived.task
@@ -249,6 +249,15 @@ class Engine:
             error = self.over()
         task.error = task.error or error
         if self._failure is None:
+            self._failure = error
+            self._on_failure(error)
+
+    def _end_epoch(self, error: BaseException) -> None:
+        """Note that no more results come, whatever is in progress."""
+        self._network_over = True
+        if self._tasks:
+            self._fail(self._tasks[0], error)
+        elif self._failure is None:
             self._failure = error
             self._on_failure(error)
 

@@ -26,6 +26,7 @@ from hopsum.transport.udp import UdpTransport
 PEER_POLL_S: Final = 0.005
 """How long a link that cannot be woken is listened to while an answer of a peer would help as well."""
 LEAVE_EVERY_S: Final = 0.1
+HASTE_S: Final = 0.5
 _ANSWERS: Final = (PeerKind.FOUND, PeerKind.GONE, PeerKind.DONE, PeerKind.LEAVE)
 """What may let the caller's thread go on."""
 
@@ -108,12 +109,15 @@ class RepairingTransport(UdpTransport):
             events.append(event)
         return events
 
-    def close(self) -> None:
-        """Serve peers until they need nothing more, `farewell_s` at most; then close link and channel."""
+    def close(self, *, farewell: bool = True) -> None:
+        """Serve peers until they need nothing more, `farewell_s` at most; then close link and channel.
+
+        Without `farewell` they are hardly waited for: they need nothing of an epoch that is over, but may not know yet.
+        """
         if self._closed:
             return
         self._closed = True
-        repair, until = self.worker.repair, time.monotonic() + self._farewell_s
+        repair, until = self.worker.repair, time.monotonic() + (self._farewell_s if farewell else HASTE_S)
         with self._changed:
             while repair is not None and self._channel.failure is None:
                 repair.leave()

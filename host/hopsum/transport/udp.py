@@ -124,8 +124,8 @@ class UdpTransport:
         if isinstance(self._link, WakingLink):
             self._link.wake()
 
-    def close(self) -> None:
-        """Close the socket."""
+    def close(self, *, farewell: bool = True) -> None:
+        """Close the socket. `farewell` is for transports with peers."""
         self._link.close()
 
     def _send(self, trains: Sequence[NDArray[np.uint8]]) -> None:

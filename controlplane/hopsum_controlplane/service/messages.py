@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages as values of the cluster, and back. What is out of range is for the cluster to refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopsum.rpc import control_pb2 as pb
+from hopsum_controlplane.cluster.lifecycle import Phase, State
+from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
+from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, MemberView, Pending, SwitchView
+
+
+def join_request(message: Any, token: str) -> JoinRequest:
+    """Return what a worker asks for."""
+    return JoinRequest(
+        job=message.job,
+        token=token,
+        rank=_given(message, "rank"),
+        ip=message.endpoint.ip,
+        udp_port=message.endpoint.udp_port,
+        mac=_given(message, "mac"),
+        side_port=_given(message, "side_port"),
+        incarnation=message.incarnation,
+        wire_version=message.wire_version,
+        version=message.version,
+    )
+
+
+def job_request(message: Any) -> JobRequest:
+    """Return what an operator asks for."""
+    return JobRequest(
+        name=message.name,
+        workers=message.workers,
+        slots=message.slots,
+        table=tuple(message.table) or None,
+        table16=tuple(message.table16) or None,
+        quorum=_given(message, "quorum"),
+        min_quorum=message.min_quorum if message.HasField("min_quorum") else 1,
+        switch=_given(message, "switch"),
+        lease_s=_given(message, "lease_s"),
+        observers=message.observers,
+    )
+
+
+def created_message(made: CreatedJob) -> pb.CreateReply:
+    """Return what an operator is told of a new job, its token among it."""
+    return pb.CreateReply(
+        name=made.name,
+        token=made.token,
+        switch=made.switch,
+        slot_base=made.slot_base,
+        slots=made.slots,
+        workers=made.workers,
+    )
+
+
+def pending_message(pending: Pending, again_s: float) -> pb.AwaitMembershipReply:
+    """Return what a worker is told that waits."""
+    return pb.AwaitMembershipReply(
+        pending=pb.AwaitMembershipReply.Pending(
+            missing_ranks=pending.missing_ranks,
+            again_s=again_s,
+            state=_state(pending.state),
+            trouble=pending.trouble,
+        )
+    )
+
+
+def beat_message(beat: Beat) -> pb.HeartbeatReply:
+    """Return what a worker is told that lives."""
+    return pb.HeartbeatReply(state=_state(beat.state), epoch=beat.epoch, reason=beat.reason)
+
+
+def job_message(view: JobView) -> pb.Job:
+    """Return a job."""
+    return pb.Job(
+        name=view.name,
+        state=_state(view.state),
+        reason=view.reason,
+        trouble=view.trouble,
+        epoch=view.epoch,
+        switch=view.switch,
+        job_index=view.job_index,
+        slot_base=view.slot_base,
+        slots=view.slots,
+        workers=view.workers,
+        quorum=view.quorum,
+        min_quorum=view.min_quorum,
+        observers=view.observers,
+        lease_s=view.lease_s,
+        members=[_member_message(member) for member in view.members],
+        missing_ranks=view.missing_ranks,
+        counters=view.counters,
+    )
+
+
+def switch_message(view: SwitchView) -> pb.Switch:
+    """Return a switch."""
+    return pb.Switch(
+        name=view.name,
+        driver=view.driver,
+        address=view.address,
+        reachable=view.reachable,
+        trouble=view.trouble,
+        slots=view.slots,
+        slots_used=view.slots_used,
+        slots_largest_free=view.slots_largest_free,
+        jobs=view.jobs,
+        drops=view.drops,
+        audits=view.audits,
+        put_right=view.put_right,
+        findings=view.findings,
+    )
+
+
+def _member_message(view: MemberView) -> pb.Member:
+    return pb.Member(
+        rank=view.rank,
+        phase=_phase(view.phase),
+        endpoint=pb.Endpoint(ip=view.ip, udp_port=view.udp_port),
+        side_port=view.side_port,
+        port=view.port,
+        version=view.version,
+        lease_left_s=view.lease_left_s,
+        statistics=view.statistics,
+    )
+
+
+def _state(state: State) -> pb.JobState:
+    value: pb.JobState = pb.JobState.Value(f"JOB_STATE_{state.name}")
+    return value
+
+
+def _phase(phase: Phase) -> pb.MemberPhase:
+    value: pb.MemberPhase = pb.MemberPhase.Value(f"MEMBER_PHASE_{phase.name}")
+    return value
+
+
+def _given(message: Any, name: str) -> Any:
+    return getattr(message, name) if message.HasField(name) else None

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of the control plane as status codes: RESOURCE_EXHAUSTED may also be the server's own, "too many calls"."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import grpc
+
+from hopsum_controlplane.cluster.errors import (
+    InvalidRequest,
+    JobExists,
+    NoRoom,
+    NotAdmitted,
+    StoreError,
+    UnknownJob,
+)
+from hopsum_controlplane.errors import ControlPlaneError
+
+_STATUS: Final[dict[type[ControlPlaneError], grpc.StatusCode]] = {
+    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    UnknownJob: grpc.StatusCode.NOT_FOUND,
+    JobExists: grpc.StatusCode.ALREADY_EXISTS,
+    NotAdmitted: grpc.StatusCode.UNAUTHENTICATED,
+    NoRoom: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    StoreError: grpc.StatusCode.INTERNAL,
+}
+
+
+def status_of(error: ControlPlaneError) -> grpc.StatusCode:
+    """Return the code of an error: FAILED_PRECONDITION for what is asked rightly, but not now."""
+    for kind, code in _STATUS.items():
+        if isinstance(error, kind):
+            return code
+    return grpc.StatusCode.FAILED_PRECONDITION

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 5bd432fbf7ccf59d237443f9c3b314cd
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    JOB_STATE_UNSPECIFIED: _ClassVar[JobState]
+    JOB_STATE_FORMING: _ClassVar[JobState]
+    JOB_STATE_INSTALLING: _ClassVar[JobState]
+    JOB_STATE_RUNNING: _ClassVar[JobState]
+    JOB_STATE_CHANGING: _ClassVar[JobState]
+    JOB_STATE_ENDING: _ClassVar[JobState]
+
+class MemberPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MEMBER_PHASE_UNSPECIFIED: _ClassVar[MemberPhase]
+    MEMBER_PHASE_WAITING: _ClassVar[MemberPhase]
+    MEMBER_PHASE_IN: _ClassVar[MemberPhase]
+    MEMBER_PHASE_OVER: _ClassVar[MemberPhase]
+    MEMBER_PHASE_LEFT: _ClassVar[MemberPhase]
+    MEMBER_PHASE_LOST: _ClassVar[MemberPhase]
+JOB_STATE_UNSPECIFIED: JobState
+JOB_STATE_FORMING: JobState
+JOB_STATE_INSTALLING: JobState
+JOB_STATE_RUNNING: JobState
+JOB_STATE_CHANGING: JobState
+JOB_STATE_ENDING: JobState
+MEMBER_PHASE_UNSPECIFIED: MemberPhase
+MEMBER_PHASE_WAITING: MemberPhase
+MEMBER_PHASE_IN: MemberPhase
+MEMBER_PHASE_OVER: MemberPhase
+MEMBER_PHASE_LEFT: MemberPhase
+MEMBER_PHASE_LOST: MemberPhase
+
+class Endpoint(_message.Message):
+    __slots__ = ("ip", "udp_port")
+    IP_FIELD_NUMBER: _ClassVar[int]
+    UDP_PORT_FIELD_NUMBER: _ClassVar[int]
+    ip: str
+    udp_port: int
+    def __init__(self, ip: _Optional[str] = ..., udp_port: _Optional[int] = ...) -> None: ...
+
+class LocateRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class LocateReply(_message.Message):
+    __slots__ = ("send_to", "workers")
+    SEND_TO_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    send_to: Endpoint
+    workers: int
+    def __init__(self, send_to: _Optional[_Union[Endpoint, _Mapping]] = ..., workers: _Optional[int] = ...) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("job", "rank", "endpoint", "mac", "side_port", "incarnation", "wire_version", "version")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
+    SIDE_PORT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    rank: int
+    endpoint: Endpoint
+    mac: str
+    side_port: int
+    incarnation: bytes
+    wire_version: int
+    version: str
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., mac: _Optional[str] = ..., side_port: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., wire_version: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("rank", "secret", "lease_s", "heartbeat_s")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    secret: bytes
+    lease_s: float
+    heartbeat_s: float
+    def __init__(self, rank: _Optional[int] = ..., secret: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., heartbeat_s: _Optional[float] = ...) -> None: ...
+
+class AwaitMembershipRequest(_message.Message):
+    __slots__ = ("job", "rank", "known_epoch", "timeout_s")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    rank: int
+    known_epoch: int
+    timeout_s: float
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., known_epoch: _Optional[int] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
+class AwaitMembershipReply(_message.Message):
+    __slots__ = ("membership", "pending")
+    class Pending(_message.Message):
+        __slots__ = ("missing_ranks", "again_s", "state", "trouble")
+        MISSING_RANKS_FIELD_NUMBER: _ClassVar[int]
+        AGAIN_S_FIELD_NUMBER: _ClassVar[int]
+        STATE_FIELD_NUMBER: _ClassVar[int]
+        TROUBLE_FIELD_NUMBER: _ClassVar[int]
+        missing_ranks: _containers.RepeatedScalarFieldContainer[int]
+        again_s: float
+        state: JobState
+        trouble: str
+        def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ..., again_s: _Optional[float] = ..., state: _Optional[_Union[JobState, str]] = ..., trouble: _Optional[str] = ...) -> None: ...
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    membership: str
+    pending: AwaitMembershipReply.Pending
+    def __init__(self, membership: _Optional[str] = ..., pending: _Optional[_Union[AwaitMembershipReply.Pending, _Mapping]] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("job", "rank", "epoch", "statistics")
+    class StatisticsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    rank: int
+    epoch: int
+    statistics: _containers.ScalarMap[str, float]
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., epoch: _Optional[int] = ..., statistics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class HeartbeatReply(_message.Message):
+    __slots__ = ("state", "epoch", "reason")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    state: JobState
+    epoch: int
+    reason: str
+    def __init__(self, state: _Optional[_Union[JobState, str]] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("job", "rank")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    rank: int
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
+
+class LeaveReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CreateRequest(_message.Message):
+    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    TABLE16_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    MIN_QUORUM_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    workers: int
+    slots: int
+    table: _containers.RepeatedScalarFieldContainer[int]
+    table16: _containers.RepeatedScalarFieldContainer[int]
+    quorum: int
+    min_quorum: int
+    switch: str
+    lease_s: float
+    observers: int
+    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ...) -> None: ...
+
+class CreateReply(_message.Message):
+    __slots__ = ("name", "token", "switch", "slot_base", "slots", "workers")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    SLOT_BASE_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    token: str
+    switch: str
+    slot_base: int
+    slots: int
+    workers: int
+    def __init__(self, name: _Optional[str] = ..., token: _Optional[str] = ..., switch: _Optional[str] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ...) -> None: ...
+
+class ListRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListReply(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[Job]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ...) -> None: ...
+
+class ShowRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("name", "state", "reason", "trouble", "epoch", "switch", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters")
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SLOT_BASE_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    MIN_QUORUM_FIELD_NUMBER: _ClassVar[int]
+    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_RANKS_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: JobState
+    reason: str
+    trouble: str
+    epoch: int
+    switch: str
+    job_index: int
+    slot_base: int
+    slots: int
+    workers: int
+    quorum: int
+    min_quorum: int
+    observers: int
+    lease_s: float
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    missing_ranks: _containers.RepeatedScalarFieldContainer[int]
+    counters: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., trouble: _Optional[str] = ..., epoch: _Optional[int] = ..., switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("rank", "phase", "endpoint", "side_port", "port", "version", "lease_left_s", "statistics")
+    class StatisticsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    SIDE_PORT_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEASE_LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    phase: MemberPhase
+    endpoint: Endpoint
+    side_port: int
+    port: int
+    version: str
+    lease_left_s: float
+    statistics: _containers.ScalarMap[str, float]
+    def __init__(self, rank: _Optional[int] = ..., phase: _Optional[_Union[MemberPhase, str]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., side_port: _Optional[int] = ..., port: _Optional[int] = ..., version: _Optional[str] = ..., lease_left_s: _Optional[float] = ..., statistics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class DeleteRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SwitchesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SwitchesReply(_message.Message):
+    __slots__ = ("switches",)
+    SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    switches: _containers.RepeatedCompositeFieldContainer[Switch]
+    def __init__(self, switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ...) -> None: ...
+
+class Switch(_message.Message):
+    __slots__ = ("name", "driver", "address", "reachable", "trouble", "slots", "slots_used", "slots_largest_free", "jobs", "drops", "audits", "put_right", "findings")
+    class DropsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_USED_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_LARGEST_FREE_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    DROPS_FIELD_NUMBER: _ClassVar[int]
+    AUDITS_FIELD_NUMBER: _ClassVar[int]
+    PUT_RIGHT_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    driver: str
+    address: str
+    reachable: bool
+    trouble: str
+    slots: int
+    slots_used: int
+    slots_largest_free: int
+    jobs: int
+    drops: _containers.ScalarMap[str, int]
+    audits: int
+    put_right: int
+    findings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., driver: _Optional[str] = ..., address: _Optional[str] = ..., reachable: bool = ..., trouble: _Optional[str] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., slots_largest_free: _Optional[int] = ..., jobs: _Optional[int] = ..., drops: _Optional[_Mapping[str, int]] = ..., audits: _Optional[int] = ..., put_right: _Optional[int] = ..., findings: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread that keeps a worker's place: heartbeats until it stops, or the controller says that the epoch is over.
+
+    state     heartbeat                                        next      also
+    FORMING   answered, or not                                 FORMING   no epoch yet: nothing can be over
+    FORMING   refused                                          OVER
+    FORMING   `enter`                                          HELD
+    HELD      RUNNING in this epoch                            HELD
+    HELD      no answer                                        HELD      again soon: sums need no controller
+    HELD      another state or epoch                           FORMING   `on_over` is called, once, in this thread
+    HELD      refused                                          OVER      the same: the place is lost as well
+    any       `stop`                                           STOPPED   LEAVE, unless it was refused
+
+Without an answer the agent goes on: where the controller is down the switch keeps serving, and where it has given this
+worker up the switch's silence ends the all-reduce.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from hopsum.rpc import control_pb2 as pb
+from hopsum.rpc.channel import CALL_S
+from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.jobs import word_of
+from hopsum.rpc.member import Member
+
+Statistics = Callable[[], Mapping[str, float]]
+_FIRST_AGAIN_S: Final = 0.2
+_log: Final = logging.getLogger(__name__)
+
+
+class Lease:
+    """Heartbeats of a member that has joined, from now on. `enter` and `stop` are for one thread at a time."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._seat = member.seat
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._epoch = 0
+        self._statistics: Statistics = dict
+        self._on_over: Callable[[str], None] | None = None
+        self._refused = ""
+        """Why this worker has no place any more, if so."""
+        self._silent_since: float | None = None
+        self._thread = threading.Thread(target=self._run, name=f"hopsum-lease-{self._seat.rank}", daemon=True)
+        self._thread.start()
+
+    def enter(self, epoch: int, statistics: Statistics, on_over: Callable[[str], None]) -> None:
+        """Name an epoch from now on.
+
+        Args:
+            statistics: called before each heartbeat, in this object's thread.
+            on_over: called with the controller's reason when the epoch is over; at once if the place is lost already.
+        """
+        with self._lock:
+            self._epoch, self._statistics, self._on_over = epoch, statistics, on_over
+            refused = self._refused
+        if refused:
+            self._end(refused)
+
+    def stop(self) -> None:
+        """End the thread and leave the job. Harmless when it was done; returns whatever the controller does."""
+        self._stopping.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        if not self._refused:
+            try:
+                self._member.leave(min(CALL_S, max(1.0, self._seat.heartbeat_s)))
+            except ControllerError as error:
+                _log.warning("rank %d left without saying so, its lease runs out: %s", self._seat.rank, error)
+
+    def _run(self) -> None:
+        wait_s = 0.0
+        while not self._stopping.wait(wait_s) and not self._refused:
+            wait_s = self._beat()
+
+    def _beat(self) -> float:
+        """Send one heartbeat; return how long to wait for the next one."""
+        with self._lock:
+            epoch, statistics = self._epoch, self._statistics
+        interval_s = self._seat.heartbeat_s
+        try:
+            reply = self._member.beat(epoch, statistics(), min(CALL_S, max(0.5, interval_s)))
+        except ControllerError as error:
+            if isinstance(error, ControllerUnreachable) or error.code == "RESOURCE_EXHAUSTED":
+                return self._note_silence(error)
+            with self._lock:
+                self._refused = str(error)
+            self._end(self._refused)
+            return 0.0
+        self._note_answer()
+        if epoch and (reply.state != pb.JOB_STATE_RUNNING or reply.epoch != epoch):
+            self._end(_reason(reply, epoch))
+        return interval_s * random.uniform(0.8, 1.0)
+
+    def _end(self, reason: str) -> None:
+        with self._lock:
+            on_over, self._on_over, self._epoch = self._on_over, None, 0
+        if on_over is not None:
+            on_over(reason)
+
+    def _note_silence(self, error: ControllerError) -> float:
+        if self._silent_since is None:
+            self._silent_since = time.monotonic()
+            _log.warning("rank %d: no answer to a heartbeat, trying again: %s", self._seat.rank, error)
+        silent_s = time.monotonic() - self._silent_since
+        return min(self._seat.heartbeat_s, _FIRST_AGAIN_S + silent_s / 4) * random.uniform(0.5, 1.0)
+
+    def _note_answer(self) -> None:
+        if self._silent_since is not None:
+            silent_s = time.monotonic() - self._silent_since
+            _log.warning("rank %d: the controller answers again, after %.1f s", self._seat.rank, silent_s)
+            self._silent_since = None
+
+
+def _reason(reply: Any, epoch: int) -> str:
+    told = reply.reason or f"the job is {word_of(pb.JobState.DESCRIPTOR, reply.state)} in epoch {reply.epoch}"
+    return f"the controller has ended epoch {epoch}: {told}"

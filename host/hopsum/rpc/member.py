@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker's calls: find the switch, join, wait for the others, beat, leave. Not thread-safe but for `beat`.
+
+    state      input                                next       also
+    OUTSIDE    join answered                        SEATED     rank and secret are known
+    OUTSIDE    join without an answer               OUTSIDE    again with the same incarnation: same answer
+    SEATED     membership                           SEATED     the epoch that heartbeats name
+    SEATED     leave                                OUTSIDE
+    any        refused                              same       ControllerError
+
+What a member asks for may be asked again: an answer that was lost does no harm.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from hopsum.membership import JobMembership, MembershipError, parse_membership
+from hopsum.rpc import control_pb2 as pb
+from hopsum.rpc.channel import CALL_S, Channel
+from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.services import WORKERS
+from hopsum.wire import WIRE_VERSION
+
+INCARNATION_BYTES: Final = 16
+_AGAIN_S: Final = (0.1, 2.0)
+"""Pause after the first call without an answer, and the longest."""
+_BUSY: Final = "RESOURCE_EXHAUSTED"
+_NO_PLACE: Final = ("UNAUTHENTICATED", "NOT_FOUND")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A rank in a job, and what it takes to keep it. Seconds."""
+
+    rank: int
+    lease_s: float
+    heartbeat_s: float
+    secret: str = field(repr=False)
+
+
+class Member:
+    """One worker of `job`, for one life of it: what joins again is another one.
+
+    Args:
+        token: of the job.
+        version: of hopsum, for the controller's lists.
+    """
+
+    def __init__(self, channel: Channel, job: str, token: str, *, version: str = "") -> None:
+        self.job = job
+        self._channel = channel
+        self._token = token
+        self._version = version
+        self._incarnation = secrets.token_bytes(INCARNATION_BYTES)
+        self._seat: Seat | None = None
+
+    @property
+    def seat(self) -> Seat:
+        """Return the rank that it has. Raises MembershipError if it has none."""
+        if self._seat is None:
+            raise MembershipError(f"this worker is not in job {self.job!r}: join first")
+        return self._seat
+
+    def locate(self, wait_s: float) -> tuple[tuple[str, int], int]:
+        """Return where workers send to, (IPv4 address, UDP port), and how many they are.
+
+        Tries for `wait_s` seconds to reach the controller. Raises ControllerError.
+        """
+        reply = _until(wait_s, lambda left_s: self._call("Locate", pb.LocateRequest(job=self.job), timeout_s=left_s))
+        return (reply.send_to.ip, reply.send_to.udp_port), reply.workers
+
+    def join(
+        self,
+        endpoint: tuple[str, int],
+        wait_s: float,
+        *,
+        rank: int | None = None,
+        mac: str | None = None,
+        side_port: int | None = None,
+    ) -> Seat:
+        """Take a rank, and return it.
+
+        Args:
+            endpoint: (IPv4 address, UDP port) that this worker's datagrams come from.
+            wait_s: to try to reach the controller for.
+            rank: chosen by the controller if left out.
+            mac: of the interface, where the switch is reached by Ethernet.
+            side_port: TCP port, at the same address, for its peers.
+
+        Raises:
+            ControllerError: refused, with the numbers, or no controller.
+        """
+        request = pb.JoinRequest(
+            job=self.job,
+            rank=rank,
+            endpoint=pb.Endpoint(ip=endpoint[0], udp_port=endpoint[1]),
+            mac=mac,
+            side_port=side_port,
+            incarnation=self._incarnation,
+            wire_version=WIRE_VERSION,
+            version=self._version,
+        )
+        reply = _until(wait_s, lambda left_s: self._call("Join", request, timeout_s=left_s))
+        self._seat = Seat(reply.rank, reply.lease_s, reply.heartbeat_s, reply.secret.hex())
+        return self._seat
+
+    def membership(self, wait_s: float, *, known_epoch: int = 0) -> JobMembership:
+        """Return the job's membership when all ranks are there, under another epoch than `known_epoch`.
+
+        Raises:
+            MembershipError: not within `wait_s` seconds; the message names the ranks that are missing.
+            ControllerError: this worker is no longer in the job, or there is no controller.
+        """
+        deadline, lack = time.monotonic() + wait_s, "nobody was asked"
+        while (left_s := deadline - time.monotonic()) > 0:
+            reply = _until(left_s, lambda left_s: self._poll(known_epoch, left_s))
+            if reply.WhichOneof("outcome") == "membership":
+                return parse_membership(reply.membership, where=f"membership of job {self.job!r}")
+            lack = _lack(reply.pending)
+            time.sleep(max(0.0, min(reply.pending.again_s, deadline - time.monotonic())))
+        raise MembershipError(
+            f"job {self.job!r} is not complete within {wait_s:g} s: {lack}. Start all workers of the job, or wait "
+            "longer (membership_wait_s)"
+        )
+
+    def beat(self, epoch: int, statistics: Mapping[str, float], timeout_s: float = CALL_S) -> Any:
+        """Renew the lease; return the HeartbeatReply. Raises ControllerError."""
+        seat = self.seat
+        request = pb.HeartbeatRequest(job=self.job, rank=seat.rank, epoch=epoch, statistics=statistics)
+        return self._call("Heartbeat", request, secret=seat.secret, timeout_s=timeout_s)
+
+    def leave(self, wait_s: float = CALL_S) -> None:
+        """Give the rank back, trying for `wait_s` seconds. Harmless without one, or when the controller took it.
+
+        Raises ControllerError: the lease runs out by itself then.
+        """
+        if self._seat is None:
+            return
+        seat, self._seat = self._seat, None
+        request = pb.LeaveRequest(job=self.job, rank=seat.rank)
+        try:
+            _until(wait_s, lambda left_s: self._call("Leave", request, secret=seat.secret, timeout_s=left_s))
+        except ControllerError as error:
+            if error.code not in _NO_PLACE:
+                raise
+
+    def _poll(self, known_epoch: int, wait_s: float) -> Any:
+        seat = self.seat
+        request = pb.AwaitMembershipRequest(job=self.job, rank=seat.rank, known_epoch=known_epoch, timeout_s=wait_s)
+        return self._call("AwaitMembership", request, secret=seat.secret, timeout_s=wait_s + CALL_S)
+
+    def _call(self, name: str, request: Any, *, secret: str | None = None, timeout_s: float) -> Any:
+        secret = self._token if secret is None else secret
+        return self._channel.call(WORKERS, name, request, secret=secret, timeout_s=timeout_s)
+
+
+def _lack(pending: Any) -> str:
+    """Say what a job waits for."""
+    if pending.missing_ranks:
+        return f"ranks {', '.join(map(str, pending.missing_ranks))} have not joined"
+    return f"its switch is not written{': ' if pending.trouble else ''}{pending.trouble}"
+
+
+def _until(wait_s: float, call: Callable[[float], Answer]) -> Answer:
+    """Return what `call` returns, given seconds for one try; where there is no answer, again until `wait_s` is over."""
+    deadline, (pause_s, longest_s) = time.monotonic() + wait_s, _AGAIN_S
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            return call(min(max(left_s, 0.001), CALL_S))
+        except ControllerError as error:
+            may_pass = isinstance(error, ControllerUnreachable) or error.code == _BUSY
+            if not may_pass or time.monotonic() + pause_s > deadline:
+                raise
+        time.sleep(pause_s * random.uniform(0.5, 1.0))
+        pause_s = min(2 * pause_s, longest_s)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hopsum:// URLs: an agent whose job, membership and end come from the controller.
+
+    locate the switch -> bind a socket towards it -> join -> wait for the others -> agent, with a lease under it
+
+What fails on the way gives everything back: sockets are closed and the rank is given up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from hopsum.agent import Agent
+from hopsum.codec import Codec
+from hopsum.config import Config, ConfigError
+from hopsum.membership import JobMembership, MembershipError
+from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.interfaces import mac_of, reserve_tcp_port
+from hopsum.rpc.lease import Lease
+from hopsum.rpc.member import Member
+from hopsum.transport.link import UdpLink
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How `connection` makes what a job's size decides."""
+
+    codec: Callable[[int], Codec]
+    """For a number of workers."""
+    agent: Callable[..., Any]
+    """For a membership, a rank, a codec, and what else `Agent` takes; `make` is the class."""
+
+
+class JobAgent(Agent):
+    """An agent that leaves its job when it is closed, and ends when the controller says so.
+
+    Args:
+        lease: of its rank; stopped with the agent.
+        held: what else goes when the agent has gone.
+    """
+
+    def __init__(self, membership: JobMembership, rank: int, *, lease: Lease, held: ExitStack, **rest: Any) -> None:
+        self._lease, self._held = lease, held
+        super().__init__(membership, rank, **rest)
+        lease.enter(membership.epoch, self._counts, self.end)
+
+    def close(self) -> None:
+        """End the agent, then leave the job. Harmless when it is closed."""
+        super().close()
+        self._lease.stop()
+        self._held.close()
+
+    def _counts(self) -> Mapping[str, float]:
+        """Return what heartbeats carry."""
+        counted = self.statistics
+        traffic = counted.traffic
+        return {
+            "allreduces": counted.allreduces,
+            "skipped": counted.skipped,
+            "elements": counted.elements,
+            "datagrams_sent": traffic.datagrams_sent,
+            "datagrams_received": traffic.datagrams_received,
+            "retransmits": traffic.retransmits,
+            "bytes_sent": traffic.bytes_sent,
+            "bytes_received": traffic.bytes_received,
+        }
+
+
+def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> Agent:
+    """Take part in a job of the controller at `place`, as the settings say.
+
+    Raises:
+        ControllerError: the controller refused, or cannot be reached.
+        MembershipError: the other ranks have not joined within `membership_wait_s`.
+        ConfigError, CodecError, OSError: as `connect`.
+    """
+    wait_s = config.membership_wait_s
+    with ExitStack() as stack:
+        channel = stack.enter_context(Channel(place))
+        member = Member(channel, job, token, version=_version())
+        send_to, workers = member.locate(wait_s)
+        codec = ways.codec(workers)  # what does not fit the job takes no rank
+        link = UdpLink((config.ip or "0.0.0.0", config.udp_port), send_to)
+        stack.callback(link.close)
+        ip = link.local[0]
+        side = stack.enter_context(reserve_tcp_port(ip))
+        side_port = None if config.on_lost == "zero" else side.getsockname()[1]  # peers would be served zeros
+        seat = member.join(link.local, wait_s, rank=config.rank, mac=mac_of(ip), side_port=side_port)
+        lease = Lease(member)
+        stack.callback(lease.stop)
+        membership = member.membership(wait_s)
+        _require_ours(membership, seat.rank, link, send_to)
+        held = stack.pop_all()
+        try:
+            made: Agent = ways.agent(
+                membership, seat.rank, codec=codec, make=JobAgent, link=link, lease=lease, held=held
+            )
+        except BaseException:
+            held.close()
+            raise
+        side.close()
+        return made
+
+
+def _require_ours(membership: JobMembership, rank: int, link: UdpLink, send_to: tuple[str, int]) -> None:
+    """Raise MembershipError unless the membership has this worker where it is, and the switch where it was."""
+    found = membership.worker(rank)
+    if found.endpoint.address != link.local or found.send_to.address != send_to:
+        raise MembershipError(
+            f"job {membership.job!r} has rank {rank} at {found.endpoint} sending to {found.send_to}, but it is at "
+            f"{link.local[0]}:{link.local[1]} sending to {send_to[0]}:{send_to[1]}: the job was moved while it formed; "
+            "connect again"
+        )
+
+
+def token_of(config: Config, token_file: str) -> str:
+    """Return the job's token: what a file holds, else the setting `token`. Raises ConfigError."""
+    where, found = "the setting token", config.token
+    if token_file:
+        where = f"token file {token_file}"
+        try:
+            found = Path(token_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{where} cannot be read: {error}") from error
+    elif not found:
+        raise ConfigError(
+            "a job is joined with its token: ?token_file=PATH in the URL, the setting token_file, or HOPSUM_TOKEN. "
+            "`hopsum job create` printed it"
+        )
+    if not re.fullmatch(r"[\x21-\x7e]+", found):
+        raise ConfigError(f"{where} holds no token: it is one line of letters, digits, - and _")
+    return found
+
+
+def _version() -> str:
+    with contextlib.suppress(PackageNotFoundError):
+        return version("hopsum")
+    return "unknown"

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A manager of one job that does what a test wants, with the oracle as its switch; and services in front of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from hopsum.protocol.aggregator import Aggregator
+from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, membership
+from hopsum_controlplane.cluster.errors import InvalidRequest, NoRoom, NotAdmitted, UnknownJob
+from hopsum_controlplane.cluster.lifecycle import State
+from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
+from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined, Located, Pending, SwitchView
+from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.slots import SlotRange
+
+from ..transport.server import UdpSwitch, job_for
+
+NAME, TOKEN, SLOTS, FIRST_EPOCH = "ddp", "the-token-of-the-job-ddp", 32, 70
+TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
+
+
+class LockedSwitch(UdpSwitch):
+    """Jobs come and go while it serves."""
+
+    def __init__(self) -> None:
+        super().__init__(Aggregator())
+        self.lock = threading.Lock()
+
+    def _answer(self, data: bytes, host: str, port: int) -> None:
+        with self.lock:
+            super()._answer(data, host, port)
+
+
+class Desk:
+    """Stands where a Manager would. `before` is called with each method's name, and may raise or block."""
+
+    def __init__(self, switch: LockedSwitch, workers: int = 2, *, heartbeat_s: float = 0.05) -> None:
+        self.workers, self.switch, self.heartbeat_s = workers, switch, heartbeat_s
+        self.changed = threading.Condition()
+        self.members: dict[int, tuple[JoinRequest, bytes]] = {}
+        self.epoch, self.over, self.document = 0, "", dict[str, Any]()
+        self.beats: list[tuple[int, int, dict[str, float]]] = []
+        self.left: list[int] = []
+        self.joins: list[JoinRequest] = []
+        self.before: Callable[[str], None] = lambda name: None
+
+    # ---- as a manager ---------------------------------------------------------------------------------
+
+    def locate(self, job: str, token: str) -> Located:
+        self.before("locate")
+        self._admit(job, token)
+        return Located(self.switch.address, self.workers)
+
+    def join(self, request: JoinRequest) -> Joined:
+        self.before("join")
+        self._admit(request.job, request.token)
+        request.check()
+        with self.changed:
+            self.joins.append(request)
+            free = [rank for rank in range(self.workers) if rank not in self.members]
+            rank = request.rank if request.rank is not None else next(iter(free), None)
+            if rank is None:
+                raise NoRoom(f"all {self.workers} ranks are taken", hint="go away")
+            if not rank < self.workers:
+                raise InvalidRequest(f"no rank {rank}")
+            secret = b"secret of " + bytes([65 + rank]) + request.incarnation
+            self.members[rank] = (request, secret)
+            if len(self.members) == self.workers:
+                self._begin()
+            self.changed.notify_all()
+        return Joined(rank, secret, 60.0, self.heartbeat_s)
+
+    def await_membership(
+        self, job: str, rank: int, secret: bytes, *, known_epoch: int, timeout_s: float
+    ) -> dict[str, Any] | Pending:
+        self.before("await_membership")
+        with self.changed:
+            self._know(job, rank, secret)
+            self.changed.wait_for(lambda: self.document, timeout_s)
+            if not self.document:
+                return Pending(tuple(r for r in range(self.workers) if r not in self.members), State.FORMING)
+            return self.document
+
+    def heartbeat(self, job: str, rank: int, secret: bytes, *, epoch: int, statistics: Mapping[str, float]) -> Beat:
+        self.before("heartbeat")
+        with self.changed:
+            self._know(job, rank, secret)
+            self.beats.append((rank, epoch, dict(statistics)))
+            self.changed.notify_all()
+            state, serves = (State.RUNNING, self.epoch) if self.document else (State.FORMING, 0)
+            return Beat(state, serves, self.over if epoch else "")
+
+    def leave(self, job: str, rank: int, secret: bytes) -> None:
+        self.before("leave")
+        with self.changed:
+            self._know(job, rank, secret)
+            del self.members[rank]
+            self.left.append(rank)
+            self.changed.notify_all()
+
+    def create_job(self, request: JobRequest) -> CreatedJob:
+        self.before("create_job")
+        request.check()
+        return CreatedJob(request.name, TOKEN, "leaf", 0, request.slots, request.workers)
+
+    def delete_job(self, name: str) -> None:
+        self.before("delete_job")
+        raise UnknownJob(f"no job {name!r}", hint="look")
+
+    def jobs(self) -> list[JobView]:
+        self.before("jobs")
+        return []
+
+    def job(self, name: str) -> JobView:
+        raise UnknownJob(f"no job {name!r}", hint="look")
+
+    def switches(self) -> list[SwitchView]:
+        return []
+
+    # ---- for tests ------------------------------------------------------------------------------------
+
+    def end(self, reason: str) -> None:
+        """Take the job from the switch: its epoch is over."""
+        with self.changed, self.switch.lock:
+            self.switch.aggregator.remove_job(self.epoch)
+            self.over, self.document = reason, {}
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, 20), (self.beats[-3:], self.left)
+
+    def _begin(self) -> None:
+        self.epoch, self.over = max(self.epoch + 1, FIRST_EPOCH), ""
+        seats = [self.members[rank][0] for rank in range(self.workers)]
+        endpoints = tuple(
+            WorkerEndpoint(rank, 1, "02:00:00:00:01:01", seat.ip, seat.udp_port) for rank, seat in enumerate(seats)
+        )
+        job = Job(
+            JobSpec(NAME, endpoints, SLOTS, TABLE),
+            SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.254"),
+            self.epoch,
+            0,
+            SlotRange(0, SLOTS),
+            1,
+            SLOTS,
+        )
+        sides = {rank: (seat.ip, seat.side_port) for rank, seat in enumerate(seats) if seat.side_port}
+        self.document = membership(job, dict.fromkeys(range(self.workers), self.switch.address), sides or False)
+        locals_ = [(seat.ip, seat.udp_port) for seat in seats]
+        with self.switch.lock:
+            self.switch.aggregator.add_job(job_for(locals_, epoch=self.epoch, slots=SLOTS, table=TABLE))
+
+    def _admit(self, job: str, token: str) -> None:
+        if token != TOKEN:
+            raise NotAdmitted("this is not the job's token")
+        if job != NAME:
+            raise UnknownJob(f"no job {job!r}")
+
+    def _know(self, job: str, rank: int, secret: bytes) -> None:
+        if job != NAME or rank not in self.members or self.members[rank][1] != secret:
+            raise NotAdmitted(f"rank {rank} is not with this secret in job {job!r}", hint="join again")
+
+
+@contextmanager
+def desk_service(workers: int = 2, listen: str = "127.0.0.1:0", **options: Any) -> Iterator[tuple[Desk, Service]]:
+    """Serve a desk, on a free port of loopback unless told."""
+    with LockedSwitch() as switch:
+        desk = Desk(switch, workers)
+        with Service(desk, listen, **options) as service:
+            yield desk, service

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All of it: the embedded switch, a manager with its books, the service, and workers that connect by URL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopsum
+from hopsum.aggregation import Aggregation
+from hopsum.cli.stage.targets import NATIVE_PORT, SWITCH, native_stage
+from hopsum.codec import job_tables, make_codec
+from hopsum.errors import EpochOver
+from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.jobs import JobsClient
+from hopsum_controlplane.cluster import ClusterConfig, Manager, PortRule, Store, SwitchConfig
+from hopsum_controlplane.devices.base import Device
+from hopsum_controlplane.service.server import Service
+
+SLOTS, LEASE_S, SHORT_LEASE_S, TICK_S = 16, 60.0, 4.0, 0.05
+
+
+@dataclass
+class Controller:
+    """A controller that can be stopped and started again over its books."""
+
+    config: ClusterConfig
+    devices: dict[str, Device]
+    address: str = "127.0.0.1:0"
+
+    @contextmanager
+    def running(self) -> Iterator[Manager]:
+        over = threading.Event()
+        with ExitStack() as stack:
+            store = Store(self.config.database)
+            stack.callback(store.close)
+            manager = Manager(self.config, store, self.devices)
+            ticking = threading.Thread(target=_tick, args=(manager, over))
+            ticking.start()
+            stack.callback(ticking.join)
+            stack.callback(over.set)
+            service = stack.enter_context(Service(manager, self.address))
+            self.address = service.address  # and so it stays
+            yield manager
+
+    def operator(self, stack: ExitStack) -> JobsClient:
+        return JobsClient(stack.enter_context(Channel(Place.of(self.address))))
+
+    def connect(self, job: str, token: str, rank: int | None = None, **settings: Any) -> Aggregation:
+        given = {"codec": "fixed", "backend": "numpy", "deadline_s": 60.0, "membership_wait_s": 60.0, **settings}
+        return hopsum.connect(f"hopsum://{self.address}/{job}", token=token, rank=rank, **given)
+
+    def connect_all(self, job: str, token: str, workers: int = 2, **settings: Any) -> list[Aggregation]:
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(lambda rank: self.connect(job, token, rank, **settings), range(workers)))
+
+
+def _tick(manager: Manager, over: threading.Event) -> None:
+    while not over.wait(TICK_S):
+        manager.tick()
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    with native_stage(1) as stage:
+        switch = SwitchConfig(
+            "leaf",
+            "native",
+            "127.0.0.1:1",
+            0,
+            SWITCH,
+            (PortRule(NATIVE_PORT, IPv4Network("127.0.0.0/8")),),
+            send_to=stage.seats[0].switch,
+        )
+        config = ClusterConfig((switch,), tmp_path / "books.sqlite", lease_s=LEASE_S, heartbeat_s=0.2)
+        yield Controller(config, {"leaf": stage.device})
+
+
+def _sum(jobs: list[Aggregation]) -> list[list[float]]:
+    futures = [job.submit(np.float32([job.rank, 2])) for job in jobs]
+    return [future.result(60).mean.tolist() for future in futures]
+
+
+def _close(jobs: list[Aggregation]) -> None:
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        list(pool.map(lambda job: job.close(), jobs))
+
+
+def _over(job: Aggregation, match: str) -> None:
+    """Wait until the job's agent has heard that its epoch is over."""
+    with pytest.raises(EpochOver, match=match):
+        job.submit(np.ones(2, np.float32)).result(60)
+
+
+def _vanish(job: Any) -> None:
+    """End a worker as a crash would: no LEAVE, no heartbeat."""
+    job._lease._stopping.set()
+    job._lease._member.leave = lambda wait_s: None
+
+
+def test_two_jobs_on_one_switch(controller: Controller) -> None:
+    codec = make_codec("uhc", workers=2, backend="numpy")
+    with controller.running() as manager, ExitStack() as stack:
+        operator = controller.operator(stack)
+        first, second = operator.create("first", 2, SLOTS), operator.create("second", 2, SLOTS, **job_tables(codec))
+        jobs = controller.connect_all("first", first.token) + controller.connect_all(
+            "second", second.token, codec="uhc"
+        )
+        assert _sum(jobs[:2]) == [[0.5, 2]] * 2
+        means = _sum(jobs[2:])
+        assert means[0] == means[1]
+        with pytest.raises(ControllerError, match="wrong token for job 'second'"):
+            controller.connect("second", first.token, 0)
+        assert {job.name: job.counters["added"] > 0 for job in map(operator.job, ("first", "second"))} == {
+            "first": True,
+            "second": True,
+        }
+        operator.delete("first")
+        _over(jobs[0], "no job 'first'|the job was deleted")
+        means = _sum(jobs[2:])
+        assert means[0] == means[1]
+        _close(jobs)
+        _until(lambda: [job.state.name for job in manager.jobs()] == ["FORMING"])
+        operator.delete("second")
+        assert operator.switches()[0].slots_used == 0
+
+
+def test_a_lost_worker_ends_the_epoch_and_all_come_again(controller: Controller) -> None:
+    with controller.running(), ExitStack() as stack:
+        token = controller.operator(stack).create("train", 2, SLOTS, lease_s=SHORT_LEASE_S).token
+        jobs = controller.connect_all("train", token)
+        assert _sum(jobs) == [[0.5, 2]] * 2
+        waiting = jobs[0].submit(np.ones(2, np.float32))  # a round that rank 1 never comes to
+        _vanish(jobs[1])
+        with pytest.raises(EpochOver, match="the lease of rank 1 ran out: nothing was heard of it for 4 s"):
+            waiting.result(60)
+        _close(jobs)
+        again = controller.connect_all("train", token)
+        assert _sum(again) == [[0.5, 2]] * 2
+        assert again[0].membership.epoch > jobs[0].membership.epoch
+        _close(again)
+
+
+def test_workers_go_on_while_the_controller_is_away(controller: Controller) -> None:
+    with controller.running(), ExitStack() as stack:
+        token = controller.operator(stack).create("train", 2, SLOTS).token
+        jobs = controller.connect_all("train", token)
+    assert _sum(jobs) == [[0.5, 2]] * 2
+    with controller.running() as manager:
+        assert [job.state.name for job in manager.jobs()] == ["RUNNING"]
+        assert _sum(jobs) == [[0.5, 2]] * 2
+        heard = lambda: [member.statistics.get("allreduces") for member in manager.job("train").members]  # noqa: E731
+        _until(lambda: heard() == [2, 2])
+        _close(jobs)
+        _until(lambda: manager.job("train").state.name == "FORMING")
+
+
+def _until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    over = threading.Event()
+    for _ in range(int(timeout_s / TICK_S)):
+        if condition():
+            return
+        over.wait(TICK_S)
+    raise AssertionError("it did not come to that")

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hopsum:// URLs: workers that join, sum, hear that their epoch is over, and leave."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopsum
+from hopsum.aggregation import Aggregation
+from hopsum.codec import CodecError
+from hopsum.config import ConfigError, resolve
+from hopsum.connection import UrlError
+from hopsum.errors import EpochOver
+from hopsum.membership import MembershipError
+from hopsum.rpc.channel import TlsError
+from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum_controlplane.service.server import Service
+
+from .desk import FIRST_EPOCH, NAME, TOKEN, Desk, desk_service
+
+Served = tuple[Desk, Service]
+
+
+def _connect(service: Service, rank: int | None = None, **settings: Any) -> Aggregation:
+    given: dict[str, Any] = {"codec": "fixed", "token": TOKEN, "backend": "numpy", "deadline_s": 20.0, **settings}
+    return hopsum.connect(f"hopsum://{service.address}/{NAME}", rank=rank, **given)
+
+
+def _connect_all(service: Service, workers: int = 2, **settings: Any) -> list[Aggregation]:
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda rank: _connect(service, rank, **settings), range(workers)))
+
+
+def _close(jobs: list[Aggregation]) -> None:
+    """All at once, as each waits until the others need nothing of it."""
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        list(pool.map(lambda job: job.close(), jobs))
+
+
+def _sum(jobs: list[Aggregation]) -> list[list[float]]:
+    futures = [job.submit(np.float32([job.rank, 2])) for job in jobs]
+    return [future.result(20).mean.tolist() for future in futures]
+
+
+def test_workers_join_sum_and_leave(served: Served, token_file: Path) -> None:
+    desk, service = served
+    url = f"hopsum://{service.address}/{NAME}?token_file={token_file}"
+    with ThreadPoolExecutor(2) as pool:
+        jobs = list(pool.map(lambda _: hopsum.connect(url, codec="fixed", backend="numpy"), range(2)))
+    assert sorted(job.rank for job in jobs) == [0, 1]
+    assert _sum(jobs) == [[0.5, 2]] * 2
+    desk.wait(lambda: {rank for rank, _, counts in desk.beats if counts.get("allreduces") == 1} == {0, 1})
+    _, epoch, counts = desk.beats[-1]
+    assert epoch == FIRST_EPOCH
+    assert counts["bytes_sent"] > 0
+    _close(jobs)
+    _close(jobs)
+    assert sorted(desk.left) == [0, 1]
+    assert all(join.side_port and join.version for join in desk.joins)
+
+
+def test_the_epoch_is_over_when_the_controller_says_so(served: Served) -> None:
+    desk, service = served
+    jobs = _connect_all(service)
+    waiting = jobs[0].submit(np.ones(3, np.float32))  # rank 1 never submits
+    desk.end("rank 7 was silent for 15 s")
+    with pytest.raises(EpochOver, match="rank 0: the controller has ended epoch 70: rank 7 was silent for 15 s"):
+        waiting.result(20)
+    for job in jobs:
+        with pytest.raises(EpochOver, match="rank 7 was silent"):
+            job.submit(np.ones(3, np.float32)).result(20)
+    with desk.changed:
+        count = len(desk.beats)
+    desk.wait(lambda: {rank for rank, epoch, _ in desk.beats[count:] if epoch == 0} == {0, 1})  # they keep their places
+    _close(jobs)
+    again = _connect_all(service)
+    assert _sum(again) == [[0.5, 2]] * 2
+    desk.wait(lambda: desk.beats[-1][1] == FIRST_EPOCH + 1)
+    _close(again)
+
+
+def test_a_worker_that_lost_its_place_hears_it(served: Served) -> None:
+    desk, service = served
+    jobs = _connect_all(service)
+    with desk.changed:
+        request, secret = desk.members[1]
+        desk.members[1] = request, secret + b"another"
+    with pytest.raises(EpochOver, match="rank 1 is not with this secret"):
+        jobs[1].submit(np.ones(3, np.float32)).result(20)
+    _close(jobs)
+    assert desk.left == [0]
+
+
+def test_sums_need_no_controller(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    desk, service = served
+    jobs = _connect_all(service)
+    with caplog.at_level(logging.WARNING, "hopsum.rpc.lease"):
+        service.close()
+        with desk.changed:
+            count = len(desk.beats)
+        assert _sum(jobs) == [[0.5, 2]] * 2
+        assert len(desk.beats) == count
+        _close(jobs)
+    assert "left without saying so" in caplog.text
+    assert TOKEN not in caplog.text
+
+
+def test_heartbeats_go_on_after_silence(served: Served) -> None:
+    desk, service = served
+    jobs = _connect_all(service)
+
+    def fail(name: str) -> None:
+        if name == "heartbeat":
+            time.sleep(0.7)  # longer than the call's deadline
+
+    desk.before = fail
+    desk.wait(lambda: len(desk.beats) >= 4)
+    desk.before = lambda name: None
+    count = len(desk.beats)
+    desk.wait(lambda: len(desk.beats) >= count + 4)
+    assert _sum(jobs) == [[0.5, 2]] * 2
+    _close(jobs)
+
+
+def test_ranks_that_do_not_come_are_named(served: Served) -> None:
+    desk, service = served
+    with pytest.raises(MembershipError, match=r"not complete within 0\.3 s: ranks 1 have not joined\. Start all"):
+        _connect(service, 0, membership_wait_s=0.3)
+    assert desk.left == [0]
+    assert desk.members == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"token": "another-token-of-nobody"}, ControllerError, "this is not the job's token"),
+        ({"rank": 9}, ControllerError, "no rank 9"),
+        ({"codec": "uhc", "codec_options": {"bits": 17}}, CodecError, "bits"),
+        ({"ip": "192.0.2.1"}, OSError, "annot assign"),
+    ],
+)
+def test_what_is_refused_holds_no_rank(
+    served: Served, settings: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    desk, service = served
+    with pytest.raises(error, match=message) as raised:
+        _connect(service, **settings)
+    assert desk.members == {}
+    assert TOKEN not in str(raised.value)
+    assert "another-token" not in str(raised.value)
+
+
+def test_codec_of_another_table_gives_the_rank_back(served: Served) -> None:
+    desk, service = served
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(_connect, service, rank, codec="uhc") for rank in range(2)]
+        for future in futures:
+            with pytest.raises(CodecError, match="make the job with the codec's tables"):
+                future.result(30)
+    desk.wait(lambda: sorted(desk.left) == [0, 1])
+
+
+def test_no_controller_is_one_error_in_time() -> None:
+    start = time.monotonic()
+    with pytest.raises(ControllerUnreachable, match=r"controller at 127\.0\.0\.1:1, without TLS, gave no answer"):
+        hopsum.connect("hopsum://127.0.0.1:1/ddp", token="t", membership_wait_s=0.5)
+    assert time.monotonic() - start < 20
+
+
+def test_a_controller_that_comes_later_is_waited_for() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with socket.create_server(("127.0.0.1", 0)) as early:
+            host, port = early.getsockname()
+            url = f"hopsum://{host}:{port}/{NAME}"
+            joined = pool.submit(hopsum.connect, url, token=TOKEN, codec="fixed", backend="numpy")
+            early.accept()[0].close()  # it has tried
+        with desk_service(workers=1, listen=f"{host}:{port}"), joined.result(60) as job:
+            assert job.allreduce(np.ones(3, np.float32)).mean.tolist() == [1, 1, 1]
+
+
+def test_a_worker_that_ends_without_a_word_leaves() -> None:
+    with desk_service(workers=1) as (desk, service):
+        code = (
+            "import hopsum, numpy as np;"
+            f"url = 'hopsum://{service.address}/{NAME}';"
+            f"job = hopsum.connect(url, token='{TOKEN}', codec='fixed', backend='numpy');"
+            "assert job.allreduce(np.ones(3, np.float32)).mean.tolist() == [1, 1, 1]"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert desk.left == [0]
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "message"),
+    [
+        ("hopsum://127.0.0.1/ddp", UrlError, "hopsum://HOST:PORT/JOB"),
+        ("hopsum://127.0.0.1:1/", UrlError, "hopsum://HOST:PORT/JOB"),
+        ("hopsum://127.0.0.1:1/ddp", ConfigError, "a job is joined with its token"),
+        ("hopsum://127.0.0.1:1/ddp?token_file=/none", ConfigError, "token file /none cannot be read"),
+        ("hopsum://127.0.0.1:1/ddp?tls=maybe", UrlError, "tls is 'maybe', no on or off"),
+        ("hopsum://127.0.0.1:1/ddp?tokens=x", UrlError, "did you mean token_file"),
+    ],
+)
+def test_urls_that_do_not_fit(url: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        hopsum.connect(url)
+
+
+def test_tls_files_have_to_be_used() -> None:
+    with pytest.raises(TlsError, match=r"a\.pem is for TLS, which is off"):
+        hopsum.connect("hopsum://127.0.0.1:1/ddp?tls=off&ca=a.pem", token="t")
+    with pytest.raises(TlsError, match="one of certificate_file and key_file"):
+        hopsum.connect("hopsum://127.0.0.1:1/ddp", token="t", key_file="a.key")
+
+
+def test_a_token_stands_in_no_settings_message(tmp_path: Path) -> None:
+    config = resolve({"token": TOKEN})
+    assert TOKEN not in repr(config)
+    with pytest.raises(ConfigError, match="argument token is of another kind: token is a text"):
+        resolve({"token": 12345})
+    path = tmp_path / "empty"
+    path.write_text("two words\n")
+    with pytest.raises(ConfigError, match="holds no token") as raised:
+        hopsum.connect(f"hopsum://127.0.0.1:1/ddp?token_file={path}")
+    assert "two words" not in str(raised.value)

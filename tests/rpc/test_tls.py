@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS: who has the certificate is talked to, nobody else, and clients are asked for theirs where that is wanted."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hopsum.rpc.channel import Channel, Place, TlsError
+from hopsum.rpc.errors import ControllerUnreachable
+from hopsum.rpc.member import Member
+from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.service.server import Service, Tls
+
+from .desk import NAME, TOKEN, Desk, LockedSwitch
+
+_openssl = shutil.which("openssl")
+pytestmark = pytest.mark.skipif(_openssl is None, reason="no openssl command to make certificates with")
+
+
+@dataclass
+class Authority:
+    """Certifies in a folder of its own."""
+
+    folder: Path
+    name: str
+
+    def __post_init__(self) -> None:
+        self.certificate, self._key = self.folder / f"{self.name}.pem", self.folder / f"{self.name}.key"
+        self._run("req", "-x509", *self._new_key(self._key), "-out", self.certificate, "-subj", f"/CN={self.name}")
+
+    def certify(self, name: str, *, alternative: str = "IP:127.0.0.1") -> tuple[Path, Path]:
+        """Return certificate and key of `name`."""
+        certificate, key, request = (self.folder / f"{self.name}-{name}.{end}" for end in ("pem", "key", "csr"))
+        extensions = self.folder / f"{name}.ext"
+        extensions.write_text(f"subjectAltName={alternative}\n")
+        self._run("req", *self._new_key(key), "-out", request, "-subj", f"/CN={name}")
+        signed = ("-CA", self.certificate, "-CAkey", self._key, "-CAcreateserial", "-days", "2")
+        self._run("x509", "-req", "-in", request, *signed, "-extfile", extensions, "-out", certificate)
+        return certificate, key
+
+    def _new_key(self, path: Path) -> tuple[str | Path, ...]:
+        return "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-keyout", path
+
+    def _run(self, *arguments: str | Path) -> None:
+        done = subprocess.run([str(_openssl), *map(str, arguments)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"), "ours")
+
+
+@pytest.fixture(scope="module")
+def other(authority: Authority) -> Authority:
+    return Authority(authority.folder, "theirs")
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with LockedSwitch() as switch:
+        yield Desk(switch)
+
+
+def _locate(place: Place) -> int:
+    with Channel(place) as channel:
+        return Member(channel, NAME, TOKEN).locate(1.0)[1]
+
+
+def test_the_certificate_is_checked(desk: Desk, authority: Authority, other: Authority) -> None:
+    certificate, key = authority.certify("controller")
+    with Service(desk, "127.0.0.1:0", tls=Tls(certificate, key)) as service:
+        assert _locate(Place.of(service.address, ca_file=authority.certificate)) == 2
+        for place in (
+            Place.of(service.address, ca_file=other.certificate),
+            Place.of(service.address, tls=True),
+            Place.of(service.address),  # without TLS
+        ):
+            with pytest.raises(ControllerUnreachable, match="asked as it listens"):
+                _locate(place)
+
+
+def test_a_certificate_for_another_name_is_none(desk: Desk, authority: Authority) -> None:
+    certificate, key = authority.certify("elsewhere", alternative="IP:192.0.2.1")
+    with Service(desk, "127.0.0.1:0", tls=Tls(certificate, key)) as service, pytest.raises(ControllerUnreachable):
+        _locate(Place.of(service.address, ca_file=authority.certificate))
+
+
+def test_clients_are_asked_for_theirs(desk: Desk, authority: Authority, other: Authority) -> None:
+    certificate, key = authority.certify("controller")
+    tls = Tls(certificate, key, client_ca=authority.certificate)
+    with Service(desk, "127.0.0.1:0", tls=tls) as service:
+        known, known_key = authority.certify("worker")
+        stranger, stranger_key = other.certify("worker")
+        ca = authority.certificate
+        assert _locate(Place.of(service.address, ca_file=ca, certificate_file=known, key_file=known_key)) == 2
+        with pytest.raises(ControllerUnreachable):
+            _locate(Place.of(service.address, ca_file=ca))
+        with pytest.raises(ControllerUnreachable):
+            _locate(Place.of(service.address, ca_file=ca, certificate_file=stranger, key_file=stranger_key))
+
+
+def test_files_that_are_not_there(desk: Desk, tmp_path: Path) -> None:
+    with pytest.raises(TlsError, match="cannot be read"):
+        Channel(Place.of("127.0.0.1:1", ca_file=tmp_path / "none.pem"))
+    with pytest.raises(ControlPlaneError, match=r"none\.key.*see tls_certificate"):
+        Service(desk, "127.0.0.1:0", tls=Tls(tmp_path / "none.pem", tmp_path / "none.key"))
+
+
+def test_tls_goes_without_saying_where_secrets_leave_the_machine() -> None:
+    for target, tls in (
+        ("127.0.0.1:4700", False),
+        ("localhost:4700", False),
+        ("[::1]:4700", False),
+        ("unix:/run/hopsum.socket", False),
+        ("10.0.0.1:4700", True),
+        ("controller:4700", True),
+    ):
+        assert Place.of(target).tls is tls, target
+    assert not Place.of("10.0.0.1:4700", tls=False).tls

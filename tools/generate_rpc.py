@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generate host/hopsum/rpc/control_pb2.py and .pyi from control.proto beside them.
+
+    python tools/generate_rpc.py             write the files
+    python tools/generate_rpc.py --check     exit 1 with a diff if one is stale
+
+Needs grpcio-tools of one version, whose stubs load on protobuf 3.20.3 up to 7. It wants a newer protobuf itself than
+p4runtime-shell does, so it cannot be in the same environment; the error message says how to have it beside one. Each
+file carries the digest of its source, so that a stale one is noticed where grpcio-tools is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tools")]
+
+from p4_subset import write_or_compare  # noqa: E402
+
+IMPORT_ROOT: Final = ROOT / "host"
+SOURCE: Final = IMPORT_ROOT / "hopsum" / "rpc" / "control.proto"
+TARGETS: Final = (SOURCE.with_name("control_pb2.py"), SOURCE.with_name("control_pb2.pyi"))
+GRPCIO_TOOLS: Final = "1.62.3"
+
+
+class GeneratorMissing(RuntimeError):
+    """grpcio-tools is not importable here in the version that is meant."""
+
+
+def header() -> str:
+    """Return what stands above the generated code: the licence, and which source it is of."""
+    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    return (
+        "# SPDX-License-Identifier: Apache-2.0\n"
+        f"# By tools/generate_rpc.py (grpcio-tools {GRPCIO_TOOLS}) from {SOURCE.name}, sha256 {digest[:32]}\n"
+    )
+
+
+def generate() -> dict[Path, str]:
+    """Return the text that each target should have. Raises GeneratorMissing, or CalledProcessError from protoc."""
+    require_generator()
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [f"--python_out={folder}", f"--pyi_out={folder}"]
+        name = str(SOURCE.relative_to(IMPORT_ROOT))
+        subprocess.run(
+            [sys.executable, "-m", "grpc_tools.protoc", f"-I{IMPORT_ROOT}", *outputs, name], check=True, cwd=folder
+        )
+        written = {target: Path(folder) / target.relative_to(IMPORT_ROOT) for target in TARGETS}
+        return {target: header() + found.read_text(encoding="utf-8") for target, found in written.items()}
+
+
+def require_generator() -> None:
+    """Raise GeneratorMissing unless grpcio-tools is here in its version; the message says how to get it."""
+    try:
+        found = version("grpcio-tools")
+    except PackageNotFoundError:
+        found = "none"
+    if found != GRPCIO_TOOLS:
+        raise GeneratorMissing(
+            f"the stubs are made by grpcio-tools {GRPCIO_TOOLS}, here is {found}: put it into a folder of its own with "
+            f"pip install --target FOLDER grpcio-tools=={GRPCIO_TOOLS}, and set PYTHONPATH=FOLDER"
+        )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the targets, or with --check compare them."""
+    parser = argparse.ArgumentParser(description="generate the stubs of the controller's service")
+    parser.add_argument("--check", action="store_true", help="exit 1 with a diff if a file is stale")
+    check = parser.parse_args(argv).check
+    try:
+        wanted = generate()
+    except GeneratorMissing as error:
+        print(error, file=sys.stderr)
+        return 2
+    return max(write_or_compare(target, text, check=check) for target, text in wanted.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
