@@ -24,15 +24,15 @@ from typing import Any
 import pytest
 
 from hopsum.protocol.aggregator import Aggregator, Outcome
-from hopsum.wire import Event, Header, Kind
+from hopsum.wire import Event, Header, Kind, Op
 
 from ..diagnosis.rig import PickySwitch, free_port, membership
 from ..transport.server import LOCALHOST, job_for
 from .stepping_worker import RETRANSMIT_S
 
 WORKERS, STEPS, ELEMENTS, SLOTS, EPOCH = 3, 3, 10_000, 16, 41
-STOPPED, STOPPED_AT = 2, 20
-"""The rank that is stopped, and by which of its UPDATEs: about half way through the first all-reduce."""
+STOPPED, STOPPED_AT = 2, 4
+"""The rank that is stopped, and by how many of its chunks: in the middle of the first all-reduce."""
 WAIT_S = 60.0
 PATIENCE_RETRANSMITS = 10
 WORKER = Path(__file__).with_name("stepping_worker.py")
@@ -58,9 +58,10 @@ class Crew:
 
     def __init__(self, stack: ExitStack, folder: Path, quorum: int) -> None:
         self.said: list[list[dict[str, Any]]] = [[] for _ in range(WORKERS)]
-        self._updates = 0
+        self._sent: set[tuple[int, int]] = set()
         self.aggregator = Switch()
         self.stopped = self.aggregator.loses
+        self._has_stopped = False
         switch = stack.enter_context(PickySwitch(self.aggregator, self._hear))
         addresses = [(LOCALHOST, free_port()) for _ in range(WORKERS)]
         job = job_for(addresses, epoch=EPOCH, slots=SLOTS, table=tuple(range(16)))
@@ -87,13 +88,17 @@ class Crew:
         for line in process.stdout:
             self.said[rank].append(json.loads(line))
 
-    def _hear(self, header: Header) -> Header:
-        """Stop the worker from the switch's thread, with its own UPDATE on the way."""
-        if header.worker == STOPPED and header.kind == Kind.UPDATE:
-            self._updates += 1
-            if self._updates == STOPPED_AT:
-                os.kill(self.processes[STOPPED].pid, signal.SIGSTOP)
-                self.stopped.set()
+    def _hear(self, header: Header) -> Header | None:
+        """Stop the worker from the switch's thread, with its own UPDATE on the way; others' chunks are lost before."""
+        if self._has_stopped or header.kind != Kind.UPDATE or header.op != Op.ADD32:
+            return header
+        if header.worker != STOPPED:
+            return None  # no sum is complete before: whoever starts last is in the first all-reduce too
+        self._sent.add((header.slot, header.round))
+        if len(self._sent) == STOPPED_AT:
+            os.kill(self.processes[STOPPED].pid, signal.SIGSTOP)
+            self.stopped.set()
+            self._has_stopped = True
         return header
 
     def go_on(self) -> None:
