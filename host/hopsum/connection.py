@@ -4,6 +4,7 @@
     file:///PATH/membership.json                          a switch, by the file that the controller wrote
     udp://HOST:PORT/JOB?membership=PATH                   the same, and the file must be that switch's and that job's
     hopsum://HOST:PORT/JOB?token_file=PATH&ca=PATH        a job of the controller there, which says where the switch is
+    raw://INTERFACE/JOB?membership=PATH                   the same as udp://, by whole frames over one interface
     memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
     collective://gloo, collective://nccl                  torch.distributed; needs no switch
 """
@@ -14,6 +15,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -23,9 +25,11 @@ from hopsum.agent import Agent
 from hopsum.aggregation import Aggregation
 from hopsum.codec import Codec, make_codec
 from hopsum.config import Config, ConfigError, nearest, resolve
-from hopsum.membership import JobMembership, MembershipError, read_membership
+from hopsum.membership import JobMembership, MembershipError, WorkerEndpoint, read_membership
 from hopsum.memory import MemoryAggregation, RackOptions
 from hopsum.protocol.worker import Timing
+from hopsum.transport.link import Link
+from hopsum.transport.raw import RawLink
 from hopsum.wire import MAX_WORKERS
 
 
@@ -108,34 +112,87 @@ def facts_of(config: Config) -> str:
     return f"codec {config.codec}({options}), seed {config.seed}"
 
 
+def membership_at(target: str) -> JobMembership:
+    """Read the membership file that a path or a URL (file://, udp://, raw://) names, without waiting for it.
+
+    Raises:
+        ConfigError: a URL of another kind, or malformed.
+        MembershipError: no file, a malformed one, or not of the switch and job that the URL names.
+    """
+    if "://" not in target:
+        return read_membership(target)
+    config = Config(url=target, membership_wait_s=0)
+    parts = _split(config)
+    if parts.scheme not in _MEMBERSHIPS:
+        raise UrlError(
+            f"URL {target!r}: {parts.scheme}:// has no membership file; {nearest(parts.scheme, _MEMBERSHIPS)}"
+        )
+    return _MEMBERSHIPS[parts.scheme](config, parts)
+
+
 def _open_file(config: Config, parts: SplitResult, group: Any) -> Aggregation:
-    _query(config, parts, {})
-    if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
-        raise UrlError(f"URL {config.url!r}: a path on this machine has three slashes, file:///PATH/membership.json")
-    return _open_agent(config, _membership(config, unquote(parts.path)))
+    return _open_agent(config, _file_membership(config, parts))
 
 
 def _open_udp(config: Config, parts: SplitResult, group: Any) -> Aggregation:
-    query = _query(config, parts, {"membership": str})
+    return _open_agent(config, _udp_membership(config, parts))
+
+
+def _open_raw(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+    membership = _raw_membership(config, parts)
+    via = _query(config, parts, _RAW_PARAMETERS).get("via")
+
+    def link(seat: WorkerEndpoint) -> Link:
+        return RawLink(parts.netloc, seat.endpoint.address, seat.send_to.address, via=None if via is None else str(via))
+
+    return _open_agent(config, membership, make_link=link)
+
+
+def _raw_membership(config: Config, parts: SplitResult) -> JobMembership:
+    query = _query(config, parts, _RAW_PARAMETERS)
+    if not parts.netloc:
+        raise UrlError(f"URL {config.url!r}: on which interface? raw://INTERFACE/JOB?membership=PATH")
+    membership = _named_membership(config, query)
+    _require_job(config, parts, membership)
+    return membership
+
+
+def _file_membership(config: Config, parts: SplitResult) -> JobMembership:
+    _query(config, parts, {})
+    if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
+        raise UrlError(f"URL {config.url!r}: a path on this machine has three slashes, file:///PATH/membership.json")
+    return _membership(config, unquote(parts.path))
+
+
+def _udp_membership(config: Config, parts: SplitResult) -> JobMembership:
+    membership = _named_membership(config, _query(config, parts, {"membership": str}))
+    _require_job(config, parts, membership)
+    _require_switch(config, parts, membership)
+    return membership
+
+
+def _named_membership(config: Config, query: dict[str, Any]) -> JobMembership:
     if "membership" not in query:
         raise UrlError(
             f"URL {config.url!r}: who takes part stands in the file that the controller wrote for the job; "
             "add ?membership=PATH to the URL"
         )
-    membership = _membership(config, query["membership"])
-    _require_same(config, parts, membership)
-    return _open_agent(config, membership)
+    return _membership(config, query["membership"])
 
 
 def _membership(config: Config, path: str) -> JobMembership:
     return read_membership(path, wait_s=config.membership_wait_s)
 
 
-def _require_same(config: Config, parts: SplitResult, membership: JobMembership) -> None:
-    """Raise MembershipError unless job, host and port of the URL, as far as it has them, are the membership's."""
+def _require_job(config: Config, parts: SplitResult, membership: JobMembership) -> None:
+    """Raise MembershipError unless the job of the URL, if it has one, is the membership's."""
     job = unquote(parts.path.strip("/"))
     if job and job != membership.job:
         raise MembershipError(f"URL {config.url!r} is for job {job!r}, its membership file for {membership.job!r}")
+
+
+def _require_switch(config: Config, parts: SplitResult, membership: JobMembership) -> None:
+    """Raise MembershipError unless host and port of the URL, as far as it has them, are the membership's."""
     places = {membership.switch, *(worker.send_to for worker in membership.workers)}
     wrong_port = parts.port is not None and parts.port not in {place.udp_port for place in places}
     if wrong_port or (parts.hostname and _address(config, parts.hostname) not in {place.ip for place in places}):
@@ -182,13 +239,21 @@ def _open_agent(
     *,
     codec: Codec | None = None,
     make: Callable[..., Agent] = Agent,
+    make_link: Callable[[WorkerEndpoint], Link] | None = None,
     **given: Any,
 ) -> Agent:
     rank = _rank(config, len(membership.workers)) if rank is None else rank
-    rank = membership.worker(rank).rank  # before a table is solved
+    seat = membership.worker(rank)  # before a table is solved
     codec = codec or codec_of(config, len(membership.workers))
     timing = Timing(retransmit_s=config.retransmit_s, deadline_s=config.deadline_s)
-    return make(membership, rank, codec=codec, timing=timing, seed=config.seed, **given)
+    if make_link is not None:
+        given["link"] = make_link(seat)
+    try:
+        return make(membership, seat.rank, codec=codec, timing=timing, seed=config.seed, **given)
+    except BaseException:
+        if make_link is not None:
+            given["link"].close()
+        raise
 
 
 def _open_memory(config: Config, parts: SplitResult, group: Any) -> Aggregation:
@@ -230,10 +295,17 @@ def _open_collective(config: Config, parts: SplitResult, group: Any) -> Aggregat
     return opened
 
 
+_RAW_PARAMETERS: Final[dict[str, Callable[[str], Any]]] = {"membership": str, "via": IPv4Address}
+_MEMBERSHIPS: Final[dict[str, Callable[[Config, SplitResult], JobMembership]]] = {
+    "file": _file_membership,
+    "udp": _udp_membership,
+    "raw": _raw_membership,
+}
 _OPENERS: Final[dict[str, Callable[[Config, SplitResult, Any], Aggregation]]] = {
     "udp": _open_udp,
     "file": _open_file,
     "hopsum": _open_controller,
+    "raw": _open_raw,
     "memory": _open_memory,
     "collective": _open_collective,
 }

@@ -86,7 +86,7 @@ def test_a_missing_membership_file(tmp_path: Path) -> None:
     ("url", "message"),
     [
         ("", "no URL: pass one, or set HOPSUM_URL"),
-        ("job.json", "has no scheme; there are udp, file, hopsum, memory, collective. for example file:///PATH"),
+        ("job.json", "has no scheme; there are udp, file, hopsum, raw, memory, collective. for example file:///PATH"),
         ("udq://h:1/j", "udq:// sums nowhere; did you mean udp?"),
         ("udp://h:99999/j", "Port out of range"),
         ("udp://h:1/j", r"add \?membership=PATH"),
@@ -102,6 +102,9 @@ def test_a_missing_membership_file(tmp_path: Path) -> None:
         ("memory://a?workers=2&loss=2", "loss is 2.0, not 0 to 1"),
         ("memory://a?workers=2#x", "no fragment and no user name"),
         ("memory://a:80?workers=2", "memory:// takes no port"),
+        ("raw:///digits?membership=x", r"on which interface\? raw://INTERFACE/JOB"),
+        ("raw://eth0", r"add \?membership=PATH"),
+        ("raw://eth0?membership=x&via=there", "via is 'there', no IPv4Address"),
         ("collective://mpi", "collective://gloo or collective://nccl"),
     ],
 )

@@ -21,6 +21,8 @@ from hopsum_controlplane.slots import SlotRange
 from ..transport.server import LOCALHOST, UdpSwitch, job_for
 
 EPOCH, SLOTS = 5, 32
+RANKS_S = 400.0
+"""For all ranks to end: ten times what they need, since machines are shared."""
 
 
 @contextmanager
@@ -61,9 +63,15 @@ def run_ranks(script: Path, folder: Path, *arguments: str, workers: int = 2) -> 
                 text=True,
                 env=environment,
             )
-            stack.callback(process.kill)
+            stack.callback(_end, process)
             processes.append(process)
-        outputs = [process.communicate(timeout=150) for process in processes]
+        outputs = [process.communicate(timeout=RANKS_S) for process in processes]
     for process, (_, errors) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, errors
     return [json.loads(printed) for printed, _ in outputs]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Kill a rank that is still there, and let nothing of it remain open."""
+    with process:
+        process.kill()

@@ -68,11 +68,20 @@ def build_frame(path: FramePath, header: Header, payload: bytes = b"") -> bytes:
     if header.length != len(payload):
         raise WireError(Drop.BAD_LENGTH, f"header says {header.length} payload bytes, there are {len(payload)}")
     datagram = header.pack() + payload
-    udp = {"src_port": path.src_port, "dst_port": path.dst_port, "length": UDP_BYTES + len(datagram)}
+    return lower_headers(path, len(datagram)) + datagram
+
+
+def lower_headers(path: FramePath, datagram_bytes: int) -> bytes:
+    """Return the 42 bytes in front of a datagram of this size, whatever is in it.
+
+    Raises:
+        WireError: a value does not fit; reason BAD_VALUE.
+    """
+    udp = {"src_port": path.src_port, "dst_port": path.dst_port, "length": UDP_BYTES + datagram_bytes}
     ipv4 = {
         "version": 4,
         "ihl": IPV4_BYTES // 4,
-        "total_length": IPV4_BYTES + UDP_BYTES + len(datagram),
+        "total_length": IPV4_BYTES + UDP_BYTES + datagram_bytes,
         "flags": IPV4_DO_NOT_FRAGMENT,
         "ttl": REPLY_TTL,
         "protocol": PROTO_UDP,
@@ -80,7 +89,7 @@ def build_frame(path: FramePath, header: Header, payload: bytes = b"") -> bytes:
         "dst": path.dst_ip,
     }
     ethernet = {"dst": path.dst_mac, "src": path.src_mac, "ethertype": ETHERTYPE_IPV4}
-    return pack_fields(ETHERNET_FIELDS, ethernet) + _ipv4_bytes(ipv4) + pack_fields(UDP_FIELDS, udp) + datagram
+    return pack_fields(ETHERNET_FIELDS, ethernet) + _ipv4_bytes(ipv4) + pack_fields(UDP_FIELDS, udp)
 
 
 def _ipv4_bytes(values: Mapping[str, int]) -> bytes:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of `hopsum doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import json
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from hopsum.cli.doctor.report import print_report
+from hopsum.config import ConfigError, resolve
+from hopsum.diagnosis import Observer, Patience, examine
+from hopsum.membership import Endpoint
+
+
+def _observer(text: str) -> Observer:
+    rank, _, endpoint = text.partition("@")
+    ip, _, port = endpoint.rpartition(":")
+    return Observer(int(rank), Endpoint(str(ipaddress.IPv4Address(ip)), int(port)))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="hopsum doctor",
+        description="Check a worker's way to its switch, on the host where it runs or is to run: each line passes, or "
+        "fails with what to do. A running job is not disturbed. Ends with 1 if a line failed.",
+    )
+    parser.add_argument("target", metavar="MEMBERSHIP", help="the job's membership file, or a URL: file://, udp://")
+    parser.add_argument(
+        "--rank", type=int, help="which worker; else the setting rank (HOPSUM_RANK, RANK), else whose address is here"
+    )
+    parser.add_argument(
+        "--observer", type=_observer, metavar="RANK@IP:PORT", help="ask the switch as this observer of the job"
+    )
+    parser.add_argument(
+        "--wait", type=float, default=1.0, metavar="SECONDS", help="for an answer (default %(default)s)"
+    )
+    parser.add_argument(
+        "--settle",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="how long a slot may wait for the same ranks before it counts as stuck (default %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; 0 if nothing failed."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.wait <= 0 or options.settle < 0:
+        parser.error("--wait is more than 0 seconds, --settle 0 or more")
+    try:
+        rank = resolve({"rank": options.rank}).rank
+    except ConfigError as error:
+        print(f"hopsum doctor: {error}", file=sys.stderr)
+        return 1
+    patience = Patience(answer_s=options.wait, settle_s=options.settle)
+    report = examine(options.target, rank, observer=options.observer, patience=patience)
+    if options.json:
+        print(json.dumps(report.as_json()))
+    else:
+        print_report(report, Console())
+    return 0 if report.good else 1

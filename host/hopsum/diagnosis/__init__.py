@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why does it hang, or not begin? Checks that pass, or fail with what to do.
+
+rows          what a check found, and the report of several: the same for workers and for the controller
+kernel        what this machine's kernel says of interfaces, routes, neighbours and sockets
+asking        PROBEs to a switch, from an address that it admits
+slots         what the copies of a job's slots hold, in words
+worker_side   the checks of one worker, in their order
+"""
+
+from __future__ import annotations
+
+from hopsum.diagnosis.rows import Report, Row, Status
+from hopsum.diagnosis.worker_side import Observer, Patience, examine
+
+__all__ = ["Observer", "Patience", "Report", "Row", "Status", "examine"]

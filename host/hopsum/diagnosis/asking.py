@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PROBEs to a switch, from an address that it admits, and the STATEs that come back. Nothing else is ever sent.
+
+A switch knows a worker by its source address and port. Where they are free a socket of our own has them. Where the
+worker's own socket has them, root can send from there nevertheless (a raw socket) and sees copies of what comes back;
+the worker gets the STATEs as well, and forgets what it has not asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
+
+from hopsum.membership import Endpoint
+from hopsum.transport.trains import cut_train
+from hopsum.wire import Header, Kind, WireError, split_datagram
+
+Place = tuple[int, int]
+"""Slot and round."""
+PENDING_MAX: Final = 32
+"""PROBEs under way at a time: less than the queue of any switch."""
+_RECEIVE_BUFFER_BYTES: Final = 4 << 20
+# linux/in.h
+_IP_MTU_DISCOVER, _IP_PMTUDISC_DO, _IP_RECVERR, _IP_MTU = 10, 2, 11, 14
+_UDP: Final = struct.Struct("!HHHH")
+_UNREACHABLE: Final = frozenset((errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN))
+
+
+class Asker(NamedTuple):
+    """Who asks: a rank of an epoch, at its address."""
+
+    rank: int
+    epoch: int
+    local: Endpoint
+
+
+class Answer(NamedTuple):
+    """A STATE, and how long after its PROBE it came."""
+
+    header: Header
+    rtt_s: float
+
+
+class Line(Protocol):
+    """Moves datagrams between an asker and a switch."""
+
+    socket: socket.socket
+    how: str
+    """In words, empty for the plain way."""
+
+    def send(self, datagram: bytes) -> None:
+        """Send one datagram. Raises OSError."""
+
+    def receive(self) -> Sequence[bytes | memoryview]:
+        """Wait for datagrams of the switch's; none is anything else that came. Raises OSError, also after its time."""
+
+
+class UdpLine:
+    """A socket at the asker's address. Raises OSError when it cannot be had."""
+
+    how = ""
+
+    def __init__(self, local: Endpoint, switch: Endpoint) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            self.socket.bind(local.address)
+            _prepare(self.socket, switch)
+        except OSError:
+            self.socket.close()
+            raise
+
+    def send(self, datagram: bytes) -> None:
+        """Send one datagram. Raises OSError."""
+        self.socket.send(datagram)
+
+    def receive(self) -> Sequence[bytes]:
+        """Return one datagram; see `Line`."""
+        return [self.socket.recv(65535)]
+
+
+class RawLine:
+    """Beside the socket of a worker that runs. Raises PermissionError unless root (CAP_NET_RAW)."""
+
+    how = "beside the running worker's socket"
+
+    def __init__(self, local: Endpoint, switch: Endpoint) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+        self._ports = local.udp_port, switch.udp_port
+        try:
+            self.socket.bind((local.ip, 0))
+            _prepare(self.socket, switch)
+        except OSError:
+            self.socket.close()
+            raise
+
+    def send(self, datagram: bytes) -> None:
+        """Send one datagram, with UDP checksum 0, "none". Raises OSError."""
+        own, switch = self._ports
+        self.socket.send(_UDP.pack(own, switch, _UDP.size + len(datagram), 0) + datagram)
+
+    def receive(self) -> Sequence[memoryview]:
+        """Return datagrams; see `Line`. What others receive from the switch's address comes by here too.
+
+        The worker's socket may take datagrams by the run, and then they come as runs here.
+        """
+        packet = memoryview(self.socket.recv(65535))
+        udp = packet[(packet[0] & 15) * 4 :]
+        if len(udp) < _UDP.size:
+            return []
+        source, destination, length, _ = _UDP.unpack_from(udp)
+        return cut_train(udp[_UDP.size : length]) if (destination, source) == self._ports else []
+
+
+def _prepare(made: socket.socket, switch: Endpoint) -> None:
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+    made.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+    made.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)  # all that ICMP says, "host unreachable" too
+    made.connect(switch.address)
+
+
+class Questions:
+    """Asks one switch.
+
+    Attributes:
+        unreachable: what the network said of the way there so far, by errno and times; routers say it seldom.
+    """
+
+    def __init__(self, asker: Asker, line: Line) -> None:
+        self.asker = asker
+        self.line = line
+        self.unreachable: dict[int, int] = {}
+
+    def ask(self, places: Sequence[Place], *, wait_s: float, tries: int = 3) -> dict[Place, Answer]:
+        """Ask what places hold, again those without an answer, `wait_s` in all for each handful.
+
+        Returns:
+            The answers there were, of any epoch.
+
+        Raises:
+            OSError: nothing can be sent at all: a firewall of this host, say.
+        """
+        answers: dict[Place, Answer] = {}
+        for first in range(0, len(places), PENDING_MAX):
+            handful = places[first : first + PENDING_MAX]
+            for _ in range(tries):
+                missing = [place for place in handful if place not in answers]
+                if missing:
+                    answers |= self._once(missing, wait_s / tries)
+            if not answers:  # nobody is there: do not wait for the rest
+                break
+        return answers
+
+    def path_mtu(self, datagram_bytes: int, wait_s: float) -> int:
+        """Return the path's MTU in bytes, after a PROBE of this size, padded: the switch drops and counts it.
+
+        Raises:
+            OSError: nothing can be sent at all.
+        """
+        probe = self._probe((0, 1))
+        self._send(probe + bytes(datagram_bytes - len(probe)))
+        until = time.monotonic() + wait_s
+        while (left_s := until - time.monotonic()) > 0:
+            self._receive(left_s)
+        return self.line.socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+
+    def close(self) -> None:
+        """Give the socket back."""
+        self.line.socket.close()
+
+    def _once(self, places: Iterable[Place], wait_s: float) -> dict[Place, Answer]:
+        sent: dict[Place, float] = {}
+        answers: dict[Place, Answer] = {}
+        for place in places:
+            sent[place] = time.monotonic()
+            self._send(self._probe(place))
+        until = time.monotonic() + wait_s
+        while len(answers) < len(sent) and (left_s := until - time.monotonic()) > 0:
+            for header in self._receive(left_s):
+                place = header.slot, header.round
+                if place in sent and place not in answers:
+                    answers[place] = Answer(header, time.monotonic() - sent[place])
+        return answers
+
+    def _probe(self, place: Place) -> bytes:
+        slot, round_ = place
+        asker = self.asker
+        return Header(kind=Kind.PROBE, worker=asker.rank, epoch=asker.epoch, slot=slot, round=round_).pack()
+
+    def _send(self, datagram: bytes) -> None:
+        try:
+            self.line.send(datagram)
+        except OSError as error:  # perhaps the ICMP answer to an earlier one, or a datagram above the path's MTU
+            if error.errno not in (*_UNREACHABLE, errno.EMSGSIZE):
+                raise
+            self._note(error)
+
+    def _receive(self, wait_s: float) -> list[Header]:
+        """Wait for something to come; return the headers of STATEs to the asker."""
+        self.line.socket.settimeout(wait_s)
+        try:
+            datagrams = self.line.receive()
+        except TimeoutError:
+            return []
+        except OSError as error:
+            self._note(error)
+            return []
+        finally:
+            self.line.socket.settimeout(None)
+        headers = []
+        for datagram in datagrams:
+            with suppress(WireError):
+                header, _ = split_datagram(datagram)
+                if header.kind == Kind.STATE and header.worker == self.asker.rank:
+                    headers.append(header)
+        return headers
+
+    def _note(self, error: OSError) -> None:
+        code = error.errno or 0
+        self.unreachable[code] = self.unreachable.get(code, 0) + 1

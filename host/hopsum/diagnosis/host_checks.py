@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of this host: what its kernel says of an address, the way to a switch, and sockets. Nothing is sent."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from hopsum.diagnosis import kernel
+from hopsum.diagnosis.rows import Row, failed, passed
+from hopsum.membership import Endpoint
+from hopsum.transport.link import RECEIVE_BUFFER_BYTES
+from hopsum.transport.offload import probe_offload
+from hopsum.wire import HOPSUM_BYTES
+from hopsum.wire._layout import IPV4_BYTES, UDP_BYTES
+from hopsum.wire.payload import SHAPES
+
+DATAGRAM_BYTES: Final = HOPSUM_BYTES + max(max(shape.up_bytes, shape.down_bytes) for shape in SHAPES.values())
+"""The largest of any op, up or down."""
+PACKET_BYTES: Final = IPV4_BYTES + UDP_BYTES + DATAGRAM_BYTES
+CHARGED_BYTES: Final = 2304
+"""What the kernel counts against a receive buffer for such a datagram, measured on loopback."""
+
+
+def check_address(own: Endpoint) -> Row:
+    """Check that an interface of this host has a worker's address."""
+    check, found = "address", kernel.interface_of(own.ip)
+    if found is None:
+        here = ", ".join(f"{each.ip} ({each.name})" for each in kernel.interfaces())
+        return failed(
+            check,
+            f"{own.ip} is no address of this host, which has {here or 'none'}",
+            f"run this worker where {own.ip} is, add it (ip addr add {own.ip}/24 dev INTERFACE), or register one of "
+            "this host's addresses when the job is made",
+        )
+    if not found.up:
+        return failed(check, f"{own.ip} is on {found.name}, which is down", f"ip link set dev {found.name} up")
+    return passed(check, f"{own.ip} is on {found.name}", {"interface": found.name})
+
+
+def check_route(own: Endpoint, switch: Endpoint) -> Row:
+    """Check that datagrams to the switch leave through the interface of the worker's address."""
+    check, interface = "route", kernel.interface_of(own.ip)
+    assert interface is not None, "after check_address"
+    try:
+        route = kernel.route_to(switch.ip, own.ip)
+    except OSError as error:
+        return failed(
+            check,
+            f"no way from {own.ip} to {switch.ip}: {error.strerror}",
+            f"ip route add {switch.ip}/32 dev {interface.name} (or via a gateway); if {switch.ip} is not where the "
+            "switch is, have the job made with its address",
+        )
+    if route.local or route.interface == interface.name:
+        way = "on this host" if route.local else f"through {route.interface}"
+        by = f", by gateway {route.gateway}" if route.gateway else ""
+        return passed(check, f"to {switch.ip} {way}{by}", {"interface": route.interface, "gateway": route.gateway})
+    others = " or ".join(each.ip for each in kernel.interfaces() if each.name == route.interface)
+    return failed(
+        check,
+        f"to {switch.ip} goes out of {route.interface}, but {own.ip} is on {interface.name}",
+        f"ip route replace {switch.ip}/32 dev {interface.name} src {own.ip}; or register this host's address on "
+        f"{route.interface} ({others or 'it has none'}) when the job is made",
+    )
+
+
+def check_mtu(own: Endpoint, switch: Endpoint, path_bytes: int | None) -> Row:
+    """Check that the largest datagram passes in one piece: the way's MTU, or `path_bytes` where it was found out."""
+    check, route = "mtu", kernel.route_to(switch.ip, own.ip)
+    mtu_bytes = _believed_mtu(own, switch) if path_bytes is None else path_bytes
+    facts = {"mtu_bytes": mtu_bytes, "needed_bytes": PACKET_BYTES}
+    told = f"{mtu_bytes} bytes for packets of up to {PACKET_BYTES}"
+    if mtu_bytes >= PACKET_BYTES:
+        return passed(check, told, facts)
+    where = f"ip link set dev {route.interface} mtu 1500, also on the switch's side"
+    own_bytes = {each.name: each.mtu_bytes for each in kernel.interfaces()}.get(route.interface, mtu_bytes)
+    if route.gateway and own_bytes > mtu_bytes:
+        where = f"raise the MTU of the links beyond gateway {route.gateway} to {PACKET_BYTES} or more"
+    return failed(check, f"{told}: larger ones are lost, since none may be fragmented", where, facts)
+
+
+def _believed_mtu(own: Endpoint, switch: Endpoint) -> int:
+    """Return what the kernel believes now: the interface's MTU, the route's, or what it has learnt of the path."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind((own.ip, 0))
+        probe.connect(switch.address)
+        return probe.getsockopt(socket.IPPROTO_IP, 14)  # IP_MTU, linux/in.h
+
+
+def check_port(own: Endpoint, switch: Endpoint) -> Row:
+    """Check that the worker's port is free, or that it is a worker of this switch that has it."""
+    check = "port"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(own.address)
+        except OSError as error:
+            problem = error.strerror
+        else:
+            return passed(check, f"UDP {own} is free", {"held": False})
+    holder = kernel.udp_socket_at(*own.address)
+    owner = kernel.owner_of(holder.inode) if holder is not None else None
+    who = f"process {owner[0]} ({owner[1]})" if owner else "a process that this user may not see"
+    facts = {"held": True, "pid": owner[0] if owner else None}
+    if holder is not None and holder.remote == switch.address:
+        return passed(check, f"UDP {own} is held by {who}, connected to the switch: the worker runs", facts)
+    if holder is None:
+        return failed(check, f"UDP {own}: {problem}", "register a port that this user may have", facts)
+    ended = f"end it (kill {owner[0]})" if owner else "find it (ss -uanp, as root) and end it"
+    return failed(
+        check,
+        f"UDP {own} is held by {who}, which is not connected to the switch: no worker of this job",
+        f"{ended}, or register another port when the job is made",
+        facts,
+    )
+
+
+def check_buffer(window: int) -> Row:
+    """Check that the kernel grants a receive buffer for a window of results."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        granted_bytes = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # it says twice what it was asked
+    return judge_buffer(granted_bytes, window)
+
+
+def judge_buffer(granted_bytes: int, window: int) -> Row:
+    """Say whether a buffer that was granted is enough for so many results."""
+    check, fits = "buffer", 2 * granted_bytes // CHARGED_BYTES
+    facts = {"granted_bytes": granted_bytes, "wanted_bytes": RECEIVE_BUFFER_BYTES, "window": window}
+    told = f"{granted_bytes} of {RECEIVE_BUFFER_BYTES} bytes asked for, some {fits} results; the window has {window}"
+    fix = f"sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}"
+    if fits < window:
+        return failed(check, f"{told}: results of a full window are lost", fix, facts)
+    return passed(check, told, facts, advice=fix if granted_bytes < RECEIVE_BUFFER_BYTES else "")
+
+
+def check_offload() -> Row:
+    """Say whether the kernel moves datagrams by the batch; without, all works, with one system call each."""
+    found = probe_offload()
+    words = [
+        f"{name} {'yes' if has else 'no'}" for name, has in (("UDP_SEGMENT", found.segment), ("UDP_GRO", found.gro))
+    ]
+    advice = "" if all(found) else "all works without; Linux 5.0 or later has both and is faster"
+    return passed("offload", ", ".join(words), found._asdict(), advice=advice)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a check found, and the report of several: plain values, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Status(Enum):
+    """How a check ended."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    SKIP = "skip"
+    """It would say nothing: something before it failed, or it may not ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a report."""
+
+    check: str
+    """One or two words, the same in every report."""
+    status: Status
+    finding: str
+    """What is so; for SKIP the reason."""
+    fix: str = ""
+    """What to do: always there for FAIL; for PASS advice, if any."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """The numbers behind the words, fit for JSON."""
+
+
+@dataclass(slots=True)
+class Report:
+    """The rows of one examination, in the order of the checks."""
+
+    subject: str
+    """Who was examined."""
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing failed."""
+        return not any(row.status is Status.FAIL for row in self.rows)
+
+    def __getitem__(self, check: str) -> Row:
+        """Return the row of a check. Raises KeyError if there is none."""
+        for row in self.rows:
+            if row.check == check:
+                return row
+        raise KeyError(check)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as one object: subject, good, and the checks in their order."""
+        checks = [
+            {"check": row.check, "status": row.status.value, "finding": row.finding, "fix": row.fix, **row.facts}
+            for row in self.rows
+        ]
+        return {"subject": self.subject, "good": self.good, "checks": checks}
+
+
+def passed(check: str, finding: str, facts: Mapping[str, Any] | None = None, *, advice: str = "") -> Row:
+    """Return a row that passes."""
+    return Row(check, Status.PASS, finding, advice, dict(facts or {}))
+
+
+def failed(check: str, finding: str, fix: str, facts: Mapping[str, Any] | None = None) -> Row:
+    """Return a row that fails, with what to do."""
+    return Row(check, Status.FAIL, finding, fix, dict(facts or {}))
+
+
+def skipped(check: str, reason: str, advice: str = "") -> Row:
+    """Return a row of a check that was not made."""
+    return Row(check, Status.SKIP, reason, advice)

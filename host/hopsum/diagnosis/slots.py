@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the copies of a job's slots hold, as their STATEs say: which are idle, which wait, and for whom.
+
+A slot has two copies, of odd and of even rounds; the one with the newer round says where the slot is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hopsum.diagnosis.asking import Answer, Place
+from hopsum.wire import State
+
+PARITIES = (1, 2)
+"""Rounds to ask for: any round of the parity finds the copy."""
+
+
+class Waiting(NamedTuple):
+    """A slot that collects."""
+
+    slot: int
+    round: int
+    contributors: int
+    """Bitmap."""
+
+    def missing(self, workers: int) -> tuple[int, ...]:
+        """Return the ranks whose contribution is not there."""
+        return tuple(rank for rank in range(workers) if not self.contributors >> rank & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """All slots that were asked about."""
+
+    untouched: int
+    """Nothing of this epoch came here."""
+    complete: int
+    """The newest round has its sum."""
+    waiting: tuple[Waiting, ...]
+    unknown: int
+    """A copy gave no answer."""
+    newest_round: int
+    """0: none."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether anybody has sent anything in this epoch."""
+        return self.newest_round > 0
+
+    def still(self, later: Window) -> tuple[Waiting, ...]:
+        """Return what waits in both, for the same contributions."""
+        return tuple(each for each in self.waiting if each in later.waiting)
+
+
+def places_of(slots: range | list[int]) -> list[Place]:
+    """Return what to ask about."""
+    return [(slot, round_) for slot in slots for round_ in PARITIES]
+
+
+def window_of(slots: range | list[int], answers: Mapping[Place, Answer]) -> Window:
+    """Return the state of slots from the answers about `places_of` them."""
+    untouched = complete = unknown = newest = 0
+    waiting = []
+    for slot in slots:
+        copies = [answers[slot, round_].header for round_ in PARITIES if (slot, round_) in answers]
+        held = [copy for copy in copies if copy.count != State.EMPTY]
+        if len(copies) < len(PARITIES):
+            unknown += 1
+        elif not held:
+            untouched += 1
+        else:
+            last = max(held, key=lambda copy: copy.held)
+            newest = max(newest, last.held)
+            if last.count == State.COLLECTING:
+                waiting.append(Waiting(slot, last.held, last.contributors))
+            else:
+                complete += 1
+    return Window(untouched, complete, tuple(waiting), unknown, newest)
+
+
+def stragglers(waiting: tuple[Waiting, ...], workers: int) -> dict[int, int]:
+    """Return how many slots miss each rank, most first."""
+    counts = Counter(rank for each in waiting for rank in each.missing(workers))
+    return dict(counts.most_common())

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that ask the neighbour, the switch, its slots, and the peers: by PROBEs, and by TCP connections."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from hopsum.diagnosis import kernel
+from hopsum.diagnosis.asking import Answer, Place, Questions
+from hopsum.diagnosis.kernel import Route
+from hopsum.diagnosis.rows import Row, failed, passed, skipped
+from hopsum.diagnosis.slots import Window, places_of, stragglers, window_of
+from hopsum.membership import Endpoint, JobMembership
+from hopsum.protocol.inquiry import name_ranks
+
+LOST_MAX: Final = 0.1
+"""Share of PROBEs without an answer that passes: what is lost is sent again."""
+_POLL_S: Final = 0.02
+_SHOWN: Final = 8
+_DIALS: Final = 16
+
+
+def check_neighbour(ip: str, route: Route, questions: Questions | None, wait_s: float) -> Row:
+    """Check that the next hop answers ARP; a PROBE makes the kernel ask."""
+    check, hop = "neighbour", route.gateway or ip
+    asks = {each.name: each.asks for each in kernel.interfaces()}
+    if route.local or not asks.get(route.interface, True):
+        return passed(check, "none needed: " + ("on this host" if route.local else f"{route.interface} has no ARP"))
+    if questions is None:
+        known = kernel.neighbour(hop, route.interface)
+        if known is None or known.mac is None:
+            return skipped(check, f"nobody may be asked for {hop} while another socket has the worker's port")
+    else:
+        known = _ask_neighbour(hop, route.interface, questions, wait_s)
+    if known is not None and known.mac is not None:
+        return passed(check, f"{hop} is {known.mac} on {route.interface}", {"mac": known.mac})
+    who = "the gateway" if route.gateway else "the switch"
+    return failed(
+        check,
+        f"nobody on {route.interface} answers ARP for {hop}",
+        f"check that {who} runs and is on this link (cable, VLAN, bridge); a switch answers for the address in its "
+        f"table switch_address, which a controller writes. Or: ip neigh replace {hop} lladdr MAC dev {route.interface}",
+    )
+
+
+def _ask_neighbour(hop: str, interface: str, questions: Questions, wait_s: float) -> kernel.Neighbour | None:
+    questions.ask([(0, 1)], wait_s=_POLL_S, tries=1)
+    until = time.monotonic() + wait_s
+    while (known := kernel.neighbour(hop, interface)) is None or known.mac is None:
+        if time.monotonic() > until:
+            break
+        time.sleep(_POLL_S)
+    return known
+
+
+def check_switch(questions: Questions, switch: Endpoint, route: Route, wait_s: float) -> Row:
+    """Check that the switch answers a PROBE, or say what its silence can mean, most likely first."""
+    check, asker = "switch", questions.asker
+    answers = questions.ask([(0, 1), (0, 2)], wait_s=wait_s)
+    how = f", {questions.line.how}" if questions.line.how else ""
+    if answers:
+        epochs = sorted({answer.header.epoch for answer in answers.values()})
+        return passed(check, f"{switch} answers rank {asker.rank} at {asker.local}{how}", {"epochs": epochs})
+    if errno.ECONNREFUSED in questions.unreachable:
+        return failed(
+            check,
+            f"{switch}: port unreachable, nobody listens there",
+            "start the switch (hopsum switch --udp PORT=HOST:PORT), or have the job made with the address where it "
+            "listens; a job made again has a new membership file",
+        )
+    for code in questions.unreachable.keys() - {errno.EMSGSIZE}:
+        return failed(check, f"{switch}: {os.strerror(code)}", "check what is between: routers, firewalls, the switch")
+    causes = silence_causes(questions, route)
+    numbered = "; ".join(f"({number}) {cause}" for number, cause in enumerate(causes, 1))
+    return failed(
+        check,
+        f"{switch} is silent: a switch drops without a word what it does not admit, and counts the reason in `drops` "
+        "(unknown_epoch, unknown_worker, wrong_source, wrong_port)",
+        f"most likely first: {numbered}",
+        {"causes": causes},
+    )
+
+
+def silence_causes(questions: Questions, route: Route) -> list[str]:
+    """Return what can be behind silence, most likely first, given that the checks before passed."""
+    asker = questions.asker
+    causes = [
+        f"epoch {asker.epoch} is over or its entries are not there (switch restarted, job deleted or made again): "
+        "use the membership file of the job as it is now, or make the job again",
+        f"rank {asker.rank} is registered with another address than {asker.local} (address translation, several "
+        "addresses): make the job with the source address that the switch sees",
+    ]
+    if not route.local:
+        causes.append(f"rank {asker.rank} is registered at another port of the switch: compare with its cable")
+    if route.gateway:
+        causes.insert(0, f"nothing beyond gateway {route.gateway} is known: check its route to the switch and back")
+    causes.append("a firewall drops UDP on the way there or back" + (" (on this host)" if route.local else ""))
+    return causes
+
+
+def check_epoch(membership: JobMembership, epochs: list[int]) -> Row:
+    """Check that what answers is the membership's epoch."""
+    if epochs == [membership.epoch]:
+        return passed("epoch", f"{membership.epoch} is live{_since(membership.epoch)}", {"epoch": membership.epoch})
+    return failed(
+        "epoch",
+        f"the switch answers for epoch {', '.join(map(str, epochs))}, the membership is of {membership.epoch}",
+        "read the membership file of the job as it is now, on all ranks, and start them again",
+        {"epoch": membership.epoch},
+    )
+
+
+def _since(epoch: int) -> str:
+    """Say when the job was made: a controller allots the time in seconds, if it can."""
+    if not 1_600_000_000 < epoch <= time.time() + 1:
+        return ""
+    return f", made at {datetime.fromtimestamp(epoch, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def check_slots(
+    questions: Questions, membership: JobMembership, *, wait_s: float, settle_s: float
+) -> tuple[Row, Window]:
+    """Check that no slot waits for the same contributions for `settle_s`; return the row and what was seen first."""
+    check, slots = "slots", range(membership.window)
+    first = window_of(slots, questions.ask(places_of(slots), wait_s=wait_s))
+    facts: dict[str, Any] = {
+        "idle": first.untouched + first.complete,
+        "waiting": len(first.waiting),
+        "unknown": first.unknown,
+        "newest_round": first.newest_round,
+    }
+    told = f"{first.untouched + first.complete} idle, {len(first.waiting)} waiting, newest round {first.newest_round}"
+    if first.unknown > len(slots) * LOST_MAX:
+        return failed(
+            check,
+            f"{first.unknown} of {len(slots)} slots gave no answer; {told}",
+            "PROBEs are lost (see round trip), or the job has fewer slots on the switch than its membership says: use "
+            "the membership file of the job as it is now",
+            facts,
+        ), first
+    stuck = first.still(_again(questions, first, wait_s, settle_s)) if first.waiting else ()
+    missing = stragglers(stuck, len(membership.workers))
+    facts["stragglers"] = {str(rank): count for rank, count in missing.items()}
+    if not stuck:
+        return passed(check, told, facts), first
+    where = ", ".join(f"{each.slot} (round {each.round})" for each in stuck[:_SHOWN])
+    more = f" and {len(stuck) - _SHOWN} more" if len(stuck) > _SHOWN else ""
+    late = name_ranks(list(missing))
+    places = ", ".join(f"rank {rank} at {membership.worker(rank).endpoint}" for rank in list(missing)[:_SHOWN])
+    return failed(
+        check,
+        f"{told}; for {settle_s:g} s nothing of {late} has come to slots {where}{more}",
+        f"look at {places}: not started, stopped, in another all-reduce, or what it sends does not arrive (run "
+        "hopsum doctor there)",
+        facts,
+    ), first
+
+
+def _again(questions: Questions, first: Window, wait_s: float, settle_s: float) -> Window:
+    time.sleep(settle_s)
+    slots = [each.slot for each in first.waiting]
+    return window_of(slots, questions.ask(places_of(slots), wait_s=wait_s))
+
+
+def check_round_trip(questions: Questions, slots: int, *, probes: int, wait_s: float) -> Row:
+    """Measure round trips of single PROBEs, one after the other."""
+    check, times = "round trip", list[float]()
+    for number in range(probes):
+        place: Place = (number % slots, number // slots + 1)
+        found: Mapping[Place, Answer] = questions.ask([place], wait_s=wait_s, tries=1)
+        times += [answer.rtt_s for answer in found.values()]
+    lost = probes - len(times)
+    told = f"{lost} of {probes} lost"
+    facts: dict[str, Any] = {"probes": probes, "lost": lost}
+    if times:
+        median_s, max_s = statistics.median(times), max(times)
+        facts |= {"median_s": median_s, "max_s": max_s}
+        told = f"median {median_s * 1e6:.0f} us, max {max_s * 1e6:.0f} us, {told}"
+    if lost <= probes * LOST_MAX:
+        return passed(check, told, facts)
+    return failed(
+        check,
+        told,
+        "look for full queues and errors on the way (ip -s link; tc -s qdisc), at the switch's ports (hopsum "
+        "switch-ctl ports), and for a loss simulator left on (its counters: ingress_loss.lost, egress_loss.lost)",
+        facts,
+    )
+
+
+def check_peers(membership: JobMembership, own: Endpoint, rank: int, *, begun: bool, wait_s: float) -> Row:
+    """Check that the side channels of the other ranks can be reached.
+
+    Args:
+        begun: the job has begun: a peer that does not listen is missing, and not just yet to be started.
+    """
+    check, sides = "peers", membership.side_channels
+    if sides is None:
+        return passed(check, "the job has no side channels: what the switch gave up cannot be had from peers")
+    refused, unreachable, others = list[int](), dict[int, str](), [other for other in sides if other != rank]
+    with ThreadPoolExecutor(_DIALS) as pool:
+        codes = list(pool.map(lambda other: _dial(own.ip, sides[other], wait_s), others))
+    for other, code in zip(others, codes, strict=True):
+        if code == errno.ECONNREFUSED:
+            refused.append(other)
+        elif code:
+            unreachable[other] = os.strerror(code)
+    facts = {
+        "reached": len(others) - len(refused) - len(unreachable),
+        "refused": refused,
+        "unreachable": list(unreachable),
+    }
+    if unreachable:
+        told = ", ".join(f"{_where(sides, [each])} ({reason})" for each, reason in list(unreachable.items())[:_SHOWN])
+        return failed(check, f"not reachable by TCP: {told}", "check route and firewall between the workers", facts)
+    if refused and begun:
+        return failed(
+            check,
+            f"the job has begun, and nobody listens for {_where(sides, refused[:_SHOWN])}",
+            "start these ranks, or see why they ended; all ranks need the same membership file",
+            facts,
+        )
+    told = f"{len(others) - len(refused)} of {len(others)} listen"
+    return passed(check, told + ("; the hosts of the others answer" if refused else ""), facts)
+
+
+def _where(sides: Mapping[int, tuple[str, int]], ranks: Sequence[int]) -> str:
+    return ", ".join(f"rank {each} at {sides[each][0]}:{sides[each][1]}" for each in ranks)
+
+
+def _dial(own_ip: str, address: tuple[str, int], wait_s: float) -> int:
+    """Connect by TCP and hang up; return 0 or the errno."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as dialled:
+        dialled.settimeout(wait_s)
+        try:
+            dialled.bind((own_ip, 0))  # peers hear nobody else
+            dialled.connect(address)
+        except TimeoutError:
+            return errno.ETIMEDOUT
+        except OSError as error:
+            return error.errno or errno.EIO
+    return 0

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of one worker, in an order in which each means something if those before it pass.
+
+    check        not made unless these pass          and then
+    membership   -
+    rank         membership
+    address      rank
+    route        address
+    neighbour    route
+    mtu          route
+    port         address
+    switch       port, neighbour                     not by the worker's own address while another socket has its
+                                                     port, unless root; by an observer's at any time
+    epoch        switch
+    slots        epoch
+    round trip   switch
+    peers        address
+    buffer       membership
+    offload      -
+
+A running job is not disturbed: the switch is sent PROBEs, which change nothing, from an address that it admits; peers'
+side channels see a connection that says nothing. Behind a gateway one PROBE is padded to the size of the largest
+datagram, which the switch counts as bad_length.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from hopsum.config import ConfigError
+from hopsum.connection import membership_at
+from hopsum.diagnosis import host_checks, kernel, switch_checks
+from hopsum.diagnosis.asking import Asker, Line, Questions, RawLine, UdpLine
+from hopsum.diagnosis.rows import Report, Row, Status, failed, passed, skipped
+from hopsum.membership import Endpoint, JobMembership, MembershipError
+
+_NEEDS: Final[dict[str, tuple[str, ...]]] = {
+    "membership": (),
+    "rank": ("membership",),
+    "address": ("rank",),
+    "route": ("address",),
+    "neighbour": ("route",),
+    "mtu": ("route",),
+    "port": ("address",),
+    "switch": ("port", "neighbour"),
+    "epoch": ("switch",),
+    "slots": ("epoch",),
+    "round trip": ("switch",),
+    "peers": ("address",),
+    "buffer": ("membership",),
+    "offload": (),
+}
+
+
+class Observer(NamedTuple):
+    """A rank of 64 or above that the job lets ask, and the address of this host that it asks from."""
+
+    rank: int
+    local: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long is waited for what, in seconds, and how often asked."""
+
+    answer_s: float = 1.0
+    """For answers to a handful of PROBEs, an ARP reply, a TCP connection."""
+    settle_s: float = 1.0
+    """How long a slot that waits may be on its way."""
+    probes: int = 20
+    """For round trips."""
+
+
+def examine(
+    target: str, rank: int | None = None, *, observer: Observer | None = None, patience: Patience | None = None
+) -> Report:
+    """Make all checks of one worker, on the host where it runs or is to run.
+
+    Args:
+        target: a membership file, or a URL that names one (file://, udp://, raw://).
+        rank: which worker; the one whose address is on this host if left out.
+        observer: who asks the switch instead of the worker itself.
+        patience: how long is waited.
+    """
+    return _Examination(target, rank, observer, patience or Patience()).run()
+
+
+class _Examination:
+    """What later checks need of earlier ones."""
+
+    membership: JobMembership
+    own: Endpoint
+    switch: Endpoint
+    route: kernel.Route
+
+    def __init__(self, target: str, rank: int | None, observer: Observer | None, patience: Patience) -> None:
+        self._target = target
+        self.rank = -1 if rank is None else rank
+        self._observer = observer
+        self._patience = patience
+        self._questions: Questions | None = None
+        self._refusal = ""
+        self._begun = False
+        self.report = Report(f"worker of {target}")
+
+    def run(self) -> Report:
+        """Make the checks, each unless one that it needs did not pass."""
+        try:
+            for check, needs in _NEEDS.items():
+                lacking = [need for need in needs if self.report[need].status is not Status.PASS]
+                made: Callable[[], Row] = getattr(self, "_" + check.replace(" ", "_"))
+                self.report.rows.append(
+                    skipped(check, f"nothing to be learnt without {lacking[0]}") if lacking else made()
+                )
+        finally:
+            if self._questions is not None:
+                self._questions.close()
+        return self.report
+
+    def _membership(self) -> Row:
+        fix = "give the file that the controller wrote for this job, or a URL with ?membership=PATH"
+        try:
+            self.membership = found = membership_at(self._target)
+        except (MembershipError, ConfigError) as error:
+            return failed("membership", str(error), fix)
+        told = f"job {found.job!r}, epoch {found.epoch}, {len(found.workers)} workers, quorum {found.quorum}"
+        facts = {"job": found.job, "epoch": found.epoch, "workers": len(found.workers), "slots": found.slots}
+        return passed("membership", f"{told}, window {found.window}", facts)
+
+    def _rank(self) -> Row:
+        workers = self.membership.workers
+        here = [each.rank for each in workers if kernel.is_local(each.endpoint.ip)]
+        if self.rank < 0 and len(here) == 1:
+            self.rank = here[0]
+        if not 0 <= self.rank < len(workers):
+            there = f"the job has ranks 0 to {len(workers) - 1}; "
+            there += f"{len(here)} of them have addresses of this host" + (
+                f": {', '.join(map(str, here))}" if here else ""
+            )
+            finding = f"no rank {self.rank}: {there}" if self.rank >= 0 else f"which worker? {there}"
+            return failed("rank", finding, "say --rank R", {"here": here})
+        seat = workers[self.rank]
+        self.own, self.switch = seat.endpoint, seat.send_to
+        self.report.subject = f"rank {self.rank} of job {self.membership.job!r}"
+        return passed("rank", f"{self.rank} at {self.own}, sends to {self.switch}", {"rank": self.rank})
+
+    def _address(self) -> Row:
+        return host_checks.check_address(self.own)
+
+    def _route(self) -> Row:
+        row = host_checks.check_route(self.own, self.switch)
+        if row.status is Status.PASS:
+            self.route = kernel.route_to(self.switch.ip, self.own.ip)
+            self._open()
+        return row
+
+    def _neighbour(self) -> Row:
+        return self._asking(
+            "neighbour",
+            lambda: switch_checks.check_neighbour(self.switch.ip, self.route, self._questions, self._patience.answer_s),
+        )
+
+    def _mtu(self) -> Row:
+        path_bytes = None
+        if self.route.gateway and self._questions is not None:
+            path_bytes = self._questions.path_mtu(host_checks.DATAGRAM_BYTES, self._patience.answer_s / 2)
+        return host_checks.check_mtu(self.own, self.switch, path_bytes)
+
+    def _port(self) -> Row:
+        if self._questions is not None and not self._observer and not self._questions.line.how:
+            return passed("port", f"UDP {self.own} is free", {"held": False})  # it was; now it is ours
+        row = host_checks.check_port(self.own, self.switch)
+        self._begun = row.status is Status.PASS and bool(row.facts["held"])
+        return row
+
+    def _switch(self) -> Row:
+        questions = self._questions
+        if questions is None:
+            return skipped("switch", self._refusal, "run this as root, or ask as an observer of the job (--observer)")
+        return self._asking(
+            "switch",
+            lambda: switch_checks.check_switch(questions, self.switch, self.route, self._patience.answer_s),
+        )
+
+    def _epoch(self) -> Row:
+        return switch_checks.check_epoch(self.membership, self.report["switch"].facts["epochs"])
+
+    def _slots(self) -> Row:
+        patience, questions = self._patience, self._questions
+        assert questions is not None, "after switch"
+        row, window = switch_checks.check_slots(
+            questions, self.membership, wait_s=patience.answer_s, settle_s=patience.settle_s
+        )
+        self._begun |= window.begun
+        return row
+
+    def _round_trip(self) -> Row:
+        questions, patience = self._questions, self._patience
+        assert questions is not None, "after switch"
+        return switch_checks.check_round_trip(
+            questions, self.membership.window, probes=patience.probes, wait_s=patience.answer_s / 4
+        )
+
+    def _peers(self) -> Row:
+        return switch_checks.check_peers(
+            self.membership, self.own, self.rank, begun=self._begun, wait_s=self._patience.answer_s
+        )
+
+    def _buffer(self) -> Row:
+        return host_checks.check_buffer(self.membership.window)
+
+    def _offload(self) -> Row:
+        return host_checks.check_offload()
+
+    def _open(self) -> None:
+        """Get a socket to ask with: the worker's address, root's way beside it, or the observer's address."""
+        rank, local = self._observer or (self.rank, self.own)
+        ways: tuple[Callable[[Endpoint, Endpoint], Line], ...] = (UdpLine, RawLine)
+        for way in ways:
+            try:
+                line = way(local, self.switch)
+            except OSError as error:
+                self._refusal = self._refusal or f"nobody can ask from UDP {local}: {error.strerror}"
+                continue
+            self._questions = Questions(Asker(rank, self.membership.epoch, local), line)
+            return
+
+    def _asking(self, check: str, made: Callable[[], Row]) -> Row:
+        try:
+            return made()
+        except OSError as error:
+            told = f"nothing can be sent to {self.switch}: {error.strerror or os.strerror(error.errno or 0)}"
+            return failed(check, told, "look for a firewall rule of this host (nft list ruleset, iptables -L OUTPUT)")

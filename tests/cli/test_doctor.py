@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum doctor` beside a real switch: what it prints, its exit status, and questions by an observer."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hopsum.cli.stage.seat import Seat
+from hopsum.cli.stage.targets import SWITCH, Stage, native_stage
+from hopsum.transport.offload import UDP_GRO, set_option
+from hopsum_controlplane import Controller, Job, JobSpec, WorkerEndpoint, write_membership
+
+COMMAND = [sys.executable, "-m", "hopsum.cli.main", "doctor"]
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Stage]:
+    with native_stage(2, extra=("--backend", "interpreter")) as scene:
+        yield scene
+
+
+@pytest.fixture
+def sockets(scene: Stage) -> Iterator[list[socket.socket]]:
+    """One for each worker and one for an observer, bound and connected."""
+    with ExitStack() as stack:
+        opened = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(3)]
+        for each in opened:
+            each.bind(("127.0.0.1", 0))
+            each.connect(scene.seats[0].switch)
+        yield opened
+
+
+def make_job(scene: Stage, sockets: list[socket.socket], path: Path) -> tuple[Controller, Job]:
+    def endpoint(seat: Seat, sock: socket.socket) -> WorkerEndpoint:
+        return seat.endpoint(sock.getsockname())
+
+    workers = tuple(endpoint(seat, sock) for seat, sock in zip(scene.seats, sockets, strict=False))
+    seat = scene.seats[0]
+    observer = WorkerEndpoint(64, seat.port, seat.mac, *sockets[2].getsockname())
+    controller = Controller(scene.device, SWITCH)
+    job = controller.create_job(JobSpec("digits", workers, 16, observers=(observer,)))
+    write_membership(job, path, {seat.rank: seat.switch for seat in scene.seats})
+    return controller, job
+
+
+def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "HOPSUM_RANK")}
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment
+    )
+
+
+def test_a_healthy_job_then_one_that_is_over(scene: Stage, sockets: list[socket.socket], tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    controller, job = make_job(scene, sockets, path)
+    sockets[0].close()
+    done = doctor(str(path), "--rank", "0", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["good"] is True
+    assert {check["status"] for check in report["checks"]} == {"pass"}
+    events, drops = controller.job_counters(job), controller.drop_counters()
+    assert events["probed"] == sum(events.values()) > 0
+    controller.delete_job(job)
+    done = doctor(str(path), "--rank", "0", "--wait", "0.2")
+    assert done.returncode == 1
+    assert "switch failed, 3 not made" in done.stdout
+    assert f"(1) epoch {job.epoch} is over" in " ".join(done.stdout.split())
+    changed = {name: count - drops[name] for name, count in controller.drop_counters().items() if count != drops[name]}
+    assert set(changed) == {"unknown_epoch"}
+
+
+def test_an_observer_asks_while_the_worker_runs(scene: Stage, sockets: list[socket.socket], tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    controller, job = make_job(scene, sockets, path)
+    at = f"127.0.0.1:{sockets[2].getsockname()[1]}"
+    sockets[2].close()
+    done = doctor(str(path), "--rank", "1", "--observer", f"64@{at}", "--json")
+    checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 0, done.stdout
+    assert checks["port"]["pid"] == os.getpid()
+    assert f"answers rank 64 at {at}" in checks["switch"]["finding"]
+    assert checks["slots"]["idle"] == 16
+    sockets[1].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        sockets[1].recv(100)  # the worker heard nothing of it
+    controller.delete_job(job)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
+def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
+    scene: Stage, sockets: list[socket.socket], tmp_path: Path
+) -> None:
+    path = tmp_path / "job.json"
+    controller, job = make_job(scene, sockets, path)
+    set_option(sockets[0], UDP_GRO, 1)
+    done = doctor(str(path), "--rank", "0", "--json")
+    checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 0, done.stdout
+    assert "beside the running worker's socket" in checks["switch"]["finding"]
+    assert (checks["slots"]["idle"], checks["slots"]["unknown"]) == (16, 0)
+    controller.delete_job(job)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("--observer", "64@nowhere"), "argument --observer"), (("--wait", "0"), "--wait is more than 0 seconds")],
+)
+def test_arguments_that_do_not_fit(arguments: tuple[str, ...], message: str) -> None:
+    done = doctor("job.json", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_table_for_people_names_the_fix() -> None:
+    done = doctor("nowhere.json")
+    assert done.returncode == 1
+    assert "FAIL  membership" in done.stdout
+    assert "->" in done.stdout
+    assert "membership failed, 12 not made" in done.stdout
