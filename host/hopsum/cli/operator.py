@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask a controller as its operator: the connection that the arguments name, and looks at it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hopsum.diagnosis.looks import Look
+from hopsum.errors import HopsumError
+from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.jobs import JobsClient, as_values
+
+
+@contextmanager
+def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
+    """Open the controller of the parsed arguments. Raises HopsumError when a file cannot be read."""
+    token = ""
+    if options.admin_token_file is not None:
+        try:
+            token = options.admin_token_file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise HopsumError(f"admin token file {options.admin_token_file} cannot be read: {error}") from error
+    with Channel(Place.of(options.controller, ca_file=options.ca_file)) as channel:
+        yield JobsClient(channel, token)
+
+
+def take_look(client: JobsClient) -> Look:
+    """Ask for switches and jobs, for running jobs with their counters. Raises ControllerError."""
+    switches = [as_values(switch) for switch in client.switches()]
+    jobs = []
+    for listed in client.jobs():
+        try:
+            jobs.append(as_values(client.job(listed.name)))
+        except ControllerError as error:
+            if error.code != "NOT_FOUND":  # deleted meanwhile
+                raise
+    return Look(time.monotonic(), switches, jobs)
