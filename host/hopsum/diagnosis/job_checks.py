@@ -143,7 +143,7 @@ def check_slots(before: Look, after: Look) -> Row:
         return passed(check, f"{done:g} completed in {seconds:.1f} s; nobody sends again without an end")
     told = "; ".join(
         f"job {name!r}: for {found.seconds:.1f} s nothing is complete, "
-        + (f"for {name_ranks(found.behind)} send nothing" if found.behind else "though all ranks send")
+        + (f"and {name_ranks(found.behind)} sent nothing" if found.behind else "though all ranks send")
         for name, found in standing.items()
     )
     fix = "; ".join(_stalled_fix(job, standing[job["name"]]) for _, job in heard if job["name"] in standing)
