@@ -33,6 +33,8 @@ def test_wheel_holds_packages_program_and_licences(wheel: Path) -> None:
     for expected in (
         "hopsum/__init__.py",
         "hopsum/py.typed",
+        "hopsum/rpc/control.proto",
+        "hopsum/rpc/control_pb2.py",
         "hopsum_switch/__init__.py",
         "hopsum_controlplane/_p4/hopsum.json",
         "hopsum_controlplane/_p4/hopsum.p4info.txtpb",

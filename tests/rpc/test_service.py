@@ -106,6 +106,17 @@ def test_a_job_forms_again_after_all_have_left(operator: JobsClient, channel: Ch
     assert after.epoch > before.epoch
 
 
+def test_leaving_twice_is_leaving(operator: JobsClient, channel: Channel) -> None:
+    made = operator.create("train", 2, 16)
+    member = Member(channel, "train", made.token)
+    seat = member.join(("127.0.0.1", 5000), 5.0)
+    channel.call("Workers", "Leave", pb.LeaveRequest(job="train", rank=seat.rank), secret=seat.secret)
+    member.leave()  # as if the first answer was lost
+    with pytest.raises(MembershipError, match="join first"):
+        member.seat  # noqa: B018
+    assert not operator.job("train").members
+
+
 def test_a_replayed_join_has_the_same_answer_and_a_superseded_one_none(operator: JobsClient, channel: Channel) -> None:
     made = operator.create("train", 2, 16)
     (first, membership), (second, _) = _join_all(channel, "train", made.token)

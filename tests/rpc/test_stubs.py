@@ -26,8 +26,8 @@ def generator() -> dict[str, Any]:
 
 def _install(folder: Path, *packages: str) -> Path:
     """Put packages into a folder of their own: what they need is not what the environment has."""
-    pip = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--target", str(folder)]
-    done = subprocess.run([*pip, *packages], capture_output=True, text=True, check=False)
+    pip = [sys.executable, "-m", "pip", "install", "-qq", "--no-deps", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, "--target", str(folder), *packages], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"pip cannot install {' '.join(packages)}: {done.stderr.strip()[-300:]}")
     return folder
@@ -56,7 +56,7 @@ def test_without_the_generator_one_line_says_what_to_install() -> None:
 
 
 def test_client_works_on_the_newest_protobuf(tmp_path: Path) -> None:
-    newest = _install(tmp_path, "protobuf", "grpcio")
+    newest = _install(tmp_path, "protobuf", "grpcio", "typing_extensions")
     code = (
         "from google.protobuf import __version__; from hopsum.rpc import channel, control_pb2 as pb, jobs, services;"
         "assert __version__ >= '6', __version__;"

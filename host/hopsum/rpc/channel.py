@@ -23,7 +23,7 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5000),  # also how long one attempt may take
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.use_local_subchannel_pool", 1),
 )
@@ -139,9 +139,10 @@ class Channel:
         where = f"controller at {self.place.target}"
         if code in _NO_ANSWER:
             how = "with TLS" if self.place.tls else "without TLS"
+            within = f" within {timeout_s:.3g} s" if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
             return ControllerUnreachable(
-                f"{where}, {how}, gave no answer to {name} within {timeout_s:.3g} s ({told}): check that it runs "
-                "there, and that it is asked as it listens (ca_file, or tls=off in the URL)",
+                f"{where}, {how}, gave no answer to {name}{within} ({told}): check that it runs there, and that it is "
+                "asked as it listens (ca_file, or tls=off in the URL)",
                 code.name,
             )
         return ControllerError(f"{where}: {told}", code.name)

@@ -31,6 +31,7 @@ INCARNATION_BYTES: Final = 16
 _AGAIN_S: Final = (0.1, 2.0)
 """Pause after the first call without an answer, and the longest."""
 _BUSY: Final = "RESOURCE_EXHAUSTED"
+_NO_PLACE: Final = ("UNAUTHENTICATED", "NOT_FOUND")
 Answer = TypeVar("Answer")
 
 
@@ -135,11 +136,20 @@ class Member:
         request = pb.HeartbeatRequest(job=self.job, rank=seat.rank, epoch=epoch, statistics=statistics)
         return self._call("Heartbeat", request, secret=seat.secret, timeout_s=timeout_s)
 
-    def leave(self, timeout_s: float = CALL_S) -> None:
-        """Give the rank back. Harmless without one. Raises ControllerError: the lease runs out by itself then."""
-        if self._seat is not None:
-            seat, self._seat = self._seat, None
-            self._call("Leave", pb.LeaveRequest(job=self.job, rank=seat.rank), secret=seat.secret, timeout_s=timeout_s)
+    def leave(self, wait_s: float = CALL_S) -> None:
+        """Give the rank back, trying for `wait_s` seconds. Harmless without one, or when the controller took it.
+
+        Raises ControllerError: the lease runs out by itself then.
+        """
+        if self._seat is None:
+            return
+        seat, self._seat = self._seat, None
+        request = pb.LeaveRequest(job=self.job, rank=seat.rank)
+        try:
+            _until(wait_s, lambda left_s: self._call("Leave", request, secret=seat.secret, timeout_s=left_s))
+        except ControllerError as error:
+            if error.code not in _NO_PLACE:
+                raise
 
     def _poll(self, known_epoch: int, wait_s: float) -> Any:
         seat = self.seat

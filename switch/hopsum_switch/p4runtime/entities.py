@@ -37,13 +37,13 @@ def write_update(target: Target, update: p4runtime_pb2.Update) -> None:
     kind.write(target, update.type, getattr(update.entity, name))
 
 
-def read_entity(target: Target, query: p4runtime_pb2.Entity) -> list[p4runtime_pb2.Entity]:
-    """Return the Entity messages that one Entity of a ReadRequest selects; the caller holds the gate.
+def read_entity(target: Target, query: p4runtime_pb2.Entity) -> list[tuple[str, Any]]:
+    """Return what one Entity of a ReadRequest selects: the Entity's field and its message. The caller holds the gate.
 
     Raises P4RuntimeError: the query makes no sense or names something that does not exist.
     """
     name, kind = _kind(query)
-    return [p4runtime_pb2.Entity(**{name: message}) for message in kind.read(target, getattr(query, name))]
+    return [(name, message) for message in kind.read(target, getattr(query, name))]
 
 
 def error_messages(errors: Iterable[P4RuntimeError | None]) -> list[p4runtime_pb2.Error]:

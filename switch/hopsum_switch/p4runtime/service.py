@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 import grpc
+from google.protobuf.message import Message
 from google.rpc import status_pb2
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2_grpc
 from p4.v1.p4runtime_pb2 import (
     CapabilitiesRequest,
     CapabilitiesResponse,
-    Entity,
     ForwardingPipelineConfig,
     GetForwardingPipelineConfigRequest,
     GetForwardingPipelineConfigResponse,
@@ -158,7 +158,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
 
     def Read(self, request: ReadRequest, context: grpc.ServicerContext) -> Iterator[ReadResponse]:
         """Stream what a batch of queries selects, then the errors of those that make no sense."""
-        entities: list[Entity] = []
+        entities: list[tuple[str, Message]] = []
         errors: list[P4RuntimeError | None] = []
         with _answering(context), self._lock:
             self._check_device(request)
@@ -334,13 +334,14 @@ def _abort_batch(context: grpc.ServicerContext, errors: list[P4RuntimeError | No
     context.abort(grpc.StatusCode.UNKNOWN, summary)
 
 
-def _responses(entities: Iterable[Entity]) -> Iterator[ReadResponse]:
+def _responses(entities: Iterable[tuple[str, Message]]) -> Iterator[ReadResponse]:
     response, size = ReadResponse(), 0
-    for entity in entities:
+    for name, message in entities:
         if size >= _RESPONSE_BYTES:
             yield response
             response, size = ReadResponse(), 0
-        response.entities.append(entity)
+        entity = response.entities.add()
+        getattr(entity, name).CopyFrom(message)
         size += entity.ByteSize()
     if size:
         yield response

@@ -17,12 +17,12 @@ from hopsum_switch.p4runtime.pipeline import NO_NOTES, Notes, Target
 from hopsum_switch.p4runtime.status import Code, P4RuntimeError
 from hopsum_switch.p4runtime.translate import (
     action_from_proto,
-    action_to_proto,
     counter_from_proto,
     counter_to_proto,
+    fill_action,
+    fill_match,
     invalid,
     match_from_proto,
-    match_to_proto,
     meter_from_proto,
     meter_to_proto,
     store_refusals,
@@ -320,7 +320,7 @@ def _filtered(messages: Iterable[TableEntry], query: TableEntry) -> Iterator[Tab
 def _entry_message(table: _Table, entry: Entry, query: TableEntry) -> TableEntry:
     message = TableEntry()
     _fill_key(table, entry, message)
-    message.action.CopyFrom(action_to_proto(table.target.pipeline.p4info, table.info, entry.call))
+    fill_action(table.target.pipeline.p4info, table.info, entry.call, message.action)
     message.is_const = table.info.is_const
     _fill_notes(table, entry.handle, message)
     if query.HasField("counter_data") and table.info.direct_counter:
@@ -336,14 +336,14 @@ def _default_message(table: _Table) -> TableEntry:
     message.is_const = table.info.const_default
     call = table.state.get_default()
     if call is not None:
-        message.action.CopyFrom(action_to_proto(table.target.pipeline.p4info, table.info, call))
+        fill_action(table.target.pipeline.p4info, table.info, call, message.action)
     _fill_notes(table, None, message)
     return message
 
 
 def _fill_key(table: _Table, entry: Entry, message: TableEntry) -> None:
     message.table_id = table.info.id
-    message.match.extend(match_to_proto(table.info, table.state.ir, entry.match))
+    fill_match(table.info, table.state.ir, entry.match, message)
     message.priority = entry.priority
 
 

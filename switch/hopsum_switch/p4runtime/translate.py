@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from p4.v1.p4runtime_pb2 import CounterData, FieldMatch, MeterConfig, TableAction
+from p4.v1.p4runtime_pb2 import CounterData, FieldMatch, MeterConfig, TableAction, TableEntry
 
 from hopsum_switch import errors
 from hopsum_switch.p4runtime.p4info import MatchField, MatchKind, P4Info, TableInfo
@@ -63,14 +63,11 @@ def match_from_proto(table: TableInfo, ir: TableIR, messages: Iterable[FieldMatc
     )
 
 
-def match_to_proto(table: TableInfo, ir: TableIR, match: tuple[Match, ...]) -> list[FieldMatch]:
-    """Return the FieldMatch messages of an entry, without fields that match everything."""
-    messages = []
+def fill_match(table: TableInfo, ir: TableIR, match: tuple[Match, ...], message: TableEntry) -> None:
+    """Add the match of an entry to its empty message, without fields that match everything."""
     for field, key, value in zip(table.fields, ir.keys, match, strict=True):
-        message = FieldMatch(field_id=field.id)
-        if _fill_match(message, field, key, value):
-            messages.append(message)
-    return messages
+        if not _fill_match(message.match.add(field_id=field.id), field, key, value):
+            del message.match[-1]
 
 
 def action_from_proto(
@@ -114,16 +111,15 @@ def action_from_proto(
     )
 
 
-def action_to_proto(info: P4Info, table: TableInfo, call: ActionCall) -> TableAction:
-    """Return the TableAction message of an engine's action call."""
+def fill_action(info: P4Info, table: TableInfo, call: ActionCall, message: TableAction) -> None:
+    """Fill the empty TableAction message of an engine's action call."""
     for action_id in table.entry_actions | table.default_actions:
         action = info.actions[action_id]
         if action.name == call.action.name:
-            message = TableAction()
             message.action.action_id = action_id
             for param, value in zip(action.params, call.args, strict=True):
                 message.action.params.add(param_id=param.id, value=encode(value))
-            return message
+            return
     raise P4RuntimeError(Code.INTERNAL, f"action {call.action.name} of table {table.name} is not in the P4Info")
 
 

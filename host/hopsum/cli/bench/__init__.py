@@ -14,6 +14,7 @@ dataplane  codes per second of the switches
   naive      the program of benchmarks/naive behind the shipped one's control plane
   traffic    datagrams made beforehand, and the sums they must bring
   report     figures as JSON and as a table
+controlplane   jobs made and ended, table writes, adoption; controlplane_run: what is done to each switch
 placement  cores: who works where, and how busy they are
 timing     medians of alternating runs; where they ran
 """
@@ -28,13 +29,14 @@ BENCHMARKS = {
     "allreduce": ("an all-reduce over shaped links, beside gloo fp32 and fp16 (root)", "hopsum.cli.bench.allreduce"),
     "dataplane": ("codes per second of the embedded switch and of bmv2", "hopsum.cli.bench.dataplane"),
     "codec": ("encode, decode and error of the codecs, without a network", "hopsum.cli.bench.codec"),
+    "controlplane": ("jobs made and ended, table writes and adoption by a controller", "hopsum.cli.bench.controlplane"),
     "lossless": ("speed, bytes and memory of codec lossless on a sparse vector", "hopsum.cli.bench.lossless"),
 }
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the benchmark's name; the rest belongs to the benchmark."""
-    lines = "\n".join(f"  {name:10} {summary}" for name, (summary, _) in BENCHMARKS.items())
+    lines = "\n".join(f"  {name:12} {summary}" for name, (summary, _) in BENCHMARKS.items())
     parser = argparse.ArgumentParser(
         prog="hopsum bench",
         description="Measure a part of hopsum on this machine.",

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any history of jobs, members, failures and restarts, on two switches that watch (see `watched`) for slots with two
+epochs, epochs that come twice, and entries that are not in the books. When all is quiet the switches are as the books
+say; when all jobs are deleted nothing is left."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.cluster import Pending, State
+from hopsum_controlplane.entries import Entity, MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.testing import Failure
+
+from .watched import FOREIGN_EPOCH, Fuse, Intents, Killed, WatchedDevice, WatchedStore
+from .world import LEASE_S, Cluster, Worker, switch_config
+
+MEMORY = Path("/dev/shm")
+"""Where nothing waits for a disk, which has no part in this."""
+NAMES = ("a", "b", "c", "d")
+JOBS = st.sampled_from(NAMES)
+RANKS = st.integers(0, 2)
+SWITCHES = st.sampled_from(["s1", "s2"])
+
+
+class Histories(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
+        self.intents, self.fuse = Intents(), Fuse()
+        switches = tuple(switch_config(number, slots=40) for number in (1, 2))
+        self.devices = {each.name: WatchedDevice(each.name, self.intents, self.fuse) for each in switches}
+        self.cluster = Cluster(Path(self.folder.name), switches, self.devices)
+        path = self.cluster.config.database
+        self.cluster.open_store = lambda: WatchedStore(path, self.intents, self.fuse)
+        self.crews: dict[str, list[Worker]] = {}
+        self.cluster.start()
+
+    def teardown(self) -> None:
+        self.settle()
+        for name in NAMES:
+            if name in self.states():
+                self.cluster.manager.delete_job(name)
+        self.cluster.check()
+        assert [view.slots_used for view in self.cluster.manager.switches()] == [0, 0]
+        assert all(device.epochs() == set() for device in self.devices.values())
+        self.cluster.stop()
+        self.folder.cleanup()
+
+    def states(self) -> dict[str, State]:
+        return {job.name: job.state for job in self.cluster.manager.jobs()}
+
+    def settle(self) -> None:
+        """Let everything answer, and all that is due be done."""
+        self.fuse.arm(None)
+        for device in self.devices.values():
+            device.repair()
+        for _ in range(4):
+            self.cluster.clock.sleep(61.0)
+            self.cluster.manager.tick()
+        self.cluster.check()
+        assert not set(self.states().values()) & {State.INSTALLING, State.CHANGING, State.ENDING}
+
+    def running(self) -> dict[str, tuple[int, list[Entity]]]:
+        """Return the epochs that run, by job, each with its entries."""
+        epochs = {job.name: job.epoch for job in self.cluster.manager.jobs() if job.state is State.RUNNING}
+        standing = [entity for device in self.devices.values() for entity in device.entities.values()]
+        return {
+            name: (epoch, [e for e in standing if isinstance(e, TableEntry) and e.match.get("epoch") == epoch])
+            for name, epoch in epochs.items()
+        }
+
+    @contextmanager
+    def only(self, name: str) -> Iterator[None]:
+        """Check that what follows changes no other job, unless it finds that a switch has lost it."""
+        before = self.running()
+        with suppress(ControlPlaneError):
+            yield
+        after = self.running()
+        for other in before.keys() - {name}:
+            lost = "switch s" in self.cluster.manager.job(other).reason
+            assert after.get(other) == before[other] or (lost and other not in after)
+
+    def worker(self, name: str, rank: int) -> Worker | None:
+        crew = self.crews.get(name, [])
+        return crew[rank] if rank < len(crew) else None
+
+    @rule(name=JOBS, workers=st.integers(1, 3), slots=st.integers(1, 24))
+    def create(self, name: str, workers: int, slots: int) -> None:
+        with self.only(name):
+            self.crews[name] = self.cluster.make(name, workers, slots)
+
+    @rule(name=JOBS, rank=RANKS, how=st.sampled_from(["join", "start_again", "leave", "beat", "membership"]))
+    def member(self, name: str, rank: int, how: str) -> None:
+        worker = self.worker(name, rank)
+        if worker is None or (worker.joined is None and how not in ("join", "start_again")):
+            return
+        with self.only(name):
+            getattr(worker, how)()
+
+    @rule(name=JOBS)
+    def everybody(self, name: str) -> None:
+        """Let all workers of a job join, as whom they are."""
+        for worker in self.crews.get(name, []):
+            self.member(name, worker.rank, "join")
+
+    @rule(name=JOBS)
+    def delete(self, name: str) -> None:
+        with self.only(name):
+            self.cluster.manager.delete_job(name)
+
+    @rule(seconds=st.sampled_from([0.5, 2.0, LEASE_S / 2, LEASE_S]), beating=st.sets(JOBS))
+    def time_passes(self, seconds: float, beating: set[str]) -> None:
+        self.cluster.clock.sleep(seconds)
+        for name in beating:
+            for rank in range(3):
+                self.member(name, rank, "beat")
+        self.cluster.manager.tick()
+
+    @rule()
+    def controller_restarts(self) -> None:
+        self.cluster.start(remove_existing=True)
+
+    @rule(name=SWITCHES)
+    def switch_restarts(self, name: str) -> None:
+        self.devices[name].forget()
+
+    @rule(name=SWITCHES, table=st.sampled_from(["jobs", "workers"]), group=st.integers(1, 4))
+    def somebody_writes(self, name: str, table: str, group: int) -> None:
+        entry = TableEntry(table, {"epoch": FOREIGN_EPOCH, "worker": 0}, "job", {})
+        for entity in (entry, MulticastGroup(group, (Replica(9, 9),))):
+            self.devices[name].entities.setdefault(entity.key(), entity)
+
+    @rule(name=SWITCHES, data=st.data())
+    def somebody_removes(self, name: str, data: st.DataObject) -> None:
+        entities = self.devices[name].entities
+        if entities:
+            del entities[data.draw(st.sampled_from(sorted(entities, key=str)))]
+
+    @rule(name=SWITCHES, at=st.integers(0, 12), failure=st.sampled_from(list(Failure)))
+    def switch_will_fail(self, name: str, at: int, failure: Failure) -> None:
+        self.devices[name].fail(at=self.devices[name].updates + at, failure=failure)
+
+    @rule(name=SWITCHES)
+    def switch_is_repaired(self, name: str) -> None:
+        self.devices[name].repair()
+
+    @rule(at=st.integers(0, 40), name=JOBS, what=st.sampled_from(["everybody", "delete", "time_passes"]))
+    def controller_dies(self, at: int, name: str, what: str) -> None:
+        self.fuse.arm(at)
+        try:
+            if what == "time_passes":
+                self.cluster.clock.sleep(LEASE_S)
+                self.cluster.manager.tick()
+            elif what == "delete":
+                with suppress(ControlPlaneError):
+                    self.cluster.manager.delete_job(name)
+            else:
+                for worker in self.crews.get(name, []):
+                    with suppress(ControlPlaneError):
+                        worker.join()
+        except Killed:
+            pass
+        self.fuse.arm(None)
+        self.cluster.start(remove_existing=True)
+
+    @precondition(lambda self: any(self.crews.values()))
+    @rule(name=JOBS)
+    def quiet(self, name: str) -> None:
+        """When all is quiet a job whose workers all join has an epoch, and the same for all of them."""
+        self.settle()
+        if name not in self.states() or name not in self.crews:
+            return
+        epochs = set()
+        for how in (Worker.start_again, Worker.join):
+            for worker in self.crews[name]:
+                how(worker)
+        for worker in self.crews[name]:
+            found = worker.membership()
+            assert not isinstance(found, Pending)
+            epochs.add(found["epoch"])
+        assert len(epochs) == 1
+        self.cluster.check()
+
+    @invariant()
+    def books_are_consistent(self) -> None:
+        for job in self.cluster.manager.jobs():
+            assert (job.epoch == 0) is (job.state is State.FORMING)
+
+
+Histories.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+test_histories = Histories.TestCase
