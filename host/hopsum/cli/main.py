@@ -25,6 +25,8 @@ COMMANDS = {
     "sum": Command("sum vectors of workers through a switch, against numpy", "hopsum.cli.sums.command", "demo"),
     "doctor": Command("say why a worker cannot begin, or hangs", "hopsum.cli.doctor", "cli"),
     "top": Command("show a controller's switches, jobs and rates", "hopsum.cli.top", "rpc,cli"),
+    "controller": Command("run jobs, slots and leases on switches", "hopsum.cli.controller", "controlplane"),
+    "job": Command("make, see and delete a controller's jobs", "hopsum.cli.job", "rpc,cli"),
     "switch": Command("run the embedded switch with a compiled v1model program", "hopsum_switch.cli", "switch"),
     "switch-ctl": Command("show ports, counts and registers of a running switch", "hopsum_switch.control", "switch"),
     "table": Command("solve lookup tables of codec thc, search the best one for a job", "hopsum.cli.table", "cli"),

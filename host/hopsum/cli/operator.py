@@ -13,18 +13,29 @@ from hopsum.errors import HopsumError
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient, as_values
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.service.access import read_admin_token
+
+
+def place_of(options: argparse.Namespace) -> Place:
+    """Return where the controller of the parsed arguments is. Raises TlsError for files that do not fit."""
+    return Place.of(
+        options.controller,
+        tls=options.tls,
+        ca_file=options.ca_file,
+        certificate_file=options.certificate_file,
+        key_file=options.key_file,
+    )
 
 
 @contextmanager
 def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
-    """Open the controller of the parsed arguments. Raises HopsumError when a file cannot be read."""
-    token = ""
-    if options.admin_token_file is not None:
-        try:
-            token = options.admin_token_file.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise HopsumError(f"admin token file {options.admin_token_file} cannot be read: {error}") from error
-    with Channel(Place.of(options.controller, ca_file=options.ca_file)) as channel:
+    """Open the controller of the parsed arguments. Raises HopsumError when a file cannot be read, or others can."""
+    try:
+        token = "" if options.admin_token_file is None else read_admin_token(options.admin_token_file)
+    except ControlPlaneError as error:
+        raise HopsumError(str(error)) from error
+    with Channel(place_of(options)) as channel:
         yield JobsClient(channel, token)
 
 
