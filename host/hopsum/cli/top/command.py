@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command until it is interrupted; 0, or 1 when the controller refuses or --once finds none."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.interval <= 0 or options.window < options.interval:
+    if options.interval <= 0 or (not options.once and options.window < options.interval):
         parser.error("--interval is more than 0 seconds, --window no less than --interval")
     try:
         with operator(options) as client:
