@@ -4,36 +4,54 @@
   {"job": name, "epoch": int, "slots": int, "window": int, "quorum": int, "table": [16 ints] or null,
    "table16": [16 ints] or null, "wire_version": int, "switch": {"ip": str, "udp_port": int},
    "workers": [{"rank": int, "ip": str, "udp_port": int, "send_to": {"ip": str, "udp_port": int},
-                "side_port": int, where it has one}, ...]}
+                "side_port": int and "side_ip": str, each where there is one}, ...]}
 
 `switch` is the source of results; `send_to` is where this worker sends to: the same, unless the switch
 listens on ordinary UDP sockets. `window` is how many packets a worker should have in flight at most, at
-most `slots`. `side_port` is the TCP port where a worker's peers reach it to fetch results that it holds.
+most `slots`.
+
+`side_port` is the TCP port where a worker's peers reach it, at `side_ip` or else `ip`, to fetch results that the
+switch no longer has. With a quorum of all workers it has every result until all of them do, so the workers of a job
+have side channels by default where its quorum is smaller: all of them, each at its own address and the TCP port with
+the number of its UDP port, which no other worker there has. `side_channels` says otherwise, for example where that port
+is taken, or peers talk over another network. Workers whose timing has `flush_after_s` want them at any quorum: FLUSH
+closes a sum at `min_quorum`.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hopsum.wire import WIRE_VERSION
+from hopsum_controlplane.addresses import ipv4_to_int
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.files import write_atomically
-from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.jobs import MAX_UDP_PORT, Job
+
+Address = tuple[str, int]
+SideChannels = Mapping[int, Address] | bool | Literal["auto"]
+"""(IPv4 address, TCP port) by rank; True: those of the UDP port; "auto": that if quorum < workers; False: none."""
+_MAX_TCP_PORT = MAX_UDP_PORT
 
 
 def membership(
-    job: Job, send_to: Mapping[int, tuple[str, int]] | None = None, side_ports: Mapping[int, int] | None = None
+    job: Job, send_to: Mapping[int, Address] | None = None, side_channels: SideChannels = "auto"
 ) -> dict[str, Any]:
     """Return the membership of a job.
 
     Args:
         send_to: by rank, the (IPv4, UDP port) that it sends to; the switch's service for the others.
-        side_ports: by rank, the TCP port of its side channel; the others have none.
+        side_channels: (IPv4 address, TCP port) of every rank; True: that of its UDP port; False: none; "auto": as True
+            if sums may be without a worker, quorum < workers.
+
+    Raises:
+        ControlPlaneError: side channels of some workers only, of others than the job has, or where none can be.
     """
-    addresses, sides = send_to or {}, side_ports or {}
+    addresses, sides = send_to or {}, _side_channels(job, side_channels)
     service = (job.switch.ip, job.udp_port)
     workers = sorted(job.spec.workers, key=lambda worker: worker.rank)
     return {
@@ -51,7 +69,7 @@ def membership(
                 "rank": worker.rank,
                 **_endpoint((worker.ip, worker.udp_port)),
                 "send_to": _endpoint(addresses.get(worker.rank, service)),
-                **({"side_port": sides[worker.rank]} if worker.rank in sides else {}),
+                **(_side(worker.ip, sides[worker.rank]) if sides else {}),
             }
             for worker in workers
         ],
@@ -61,17 +79,50 @@ def membership(
 def write_membership(
     job: Job,
     path: Path,
-    send_to: Mapping[int, tuple[str, int]] | None = None,
-    side_ports: Mapping[int, int] | None = None,
+    send_to: Mapping[int, Address] | None = None,
+    side_channels: SideChannels = "auto",
 ) -> None:
     """Write the membership of a job atomically, so that a worker that polls for the file reads all of it.
 
-    `send_to` and `side_ports` as for `membership`. Raises ControlPlaneError when the file cannot be written.
+    `send_to` and `side_channels` as for `membership`, which says what is refused; nothing is written then. Raises
+    ControlPlaneError also when the file cannot be written.
     """
+    document = membership(job, send_to, side_channels)
     try:
-        write_atomically(path, json.dumps(membership(job, send_to, side_ports), indent=2) + "\n")
+        write_atomically(path, json.dumps(document, indent=2) + "\n")
     except OSError as error:
         raise ControlPlaneError(f"membership cannot be written: {error}", hint="make its folder writable") from error
+
+
+def _side_channels(job: Job, wanted: SideChannels) -> dict[int, Address]:
+    """Return the side channels by rank, none or one of every worker. Raises ControlPlaneError."""
+    workers = {worker.rank: worker for worker in job.spec.workers}
+    if wanted == "auto":
+        wanted = job.quorum < len(workers)
+    if isinstance(wanted, bool):
+        return {rank: (worker.ip, worker.udp_port) for rank, worker in workers.items()} if wanted else {}
+    assert not isinstance(wanted, str), "the one word was replaced"
+    if wanted.keys() != workers.keys():
+        raise _wrong(
+            job, f"side channels of ranks {sorted(wanted)}, workers of ranks {sorted(workers)}", "all have one, or none"
+        )
+    for rank, (ip, port) in wanted.items():
+        ipv4_to_int(ip)
+        if not 1 <= port <= _MAX_TCP_PORT:
+            raise _wrong(job, f"side channel of rank {rank} at TCP port {port}", f"ports are 1 .. {_MAX_TCP_PORT}")
+    (ip, port), times = Counter(wanted.values()).most_common(1)[0]
+    if times > 1:
+        raise _wrong(job, f"{times} side channels at {ip}:{port}", "give each worker there a TCP port of its own")
+    return dict(wanted)
+
+
+def _side(own_ip: str, address: Address) -> dict[str, Any]:
+    ip, port = address
+    return {"side_port": port, **({"side_ip": ip} if ip != own_ip else {})}
+
+
+def _wrong(job: Job, what: str, hint: str) -> ControlPlaneError:
+    return ControlPlaneError(f"job {job.spec.name!r}: {what}", hint=hint)
 
 
 def _endpoint(address: tuple[str, int]) -> dict[str, Any]:

@@ -31,6 +31,8 @@ class _Vector(NamedTuple):
 
     x: NDArray[np.float32]
     restore: Callable[[NDArray[np.float32]], Any]
+    out: NDArray[np.float32] | None = None
+    """Where the mean may be made: what the caller wants it in, if that is such a vector."""
 
 
 class _Kept:
@@ -162,6 +164,7 @@ def _submit(
         step=step,
         tensors=() if name is None else ((name, vector.x.size),),
         on_nonfinite=on_nonfinite or config.on_nonfinite,
+        out=vector.out,
     )
     if kept is not None and name is not None:
         _kept[aggregation].pending[name] = submitted
@@ -198,7 +201,8 @@ def _read(tensor: Any, out: Any) -> _Vector:
         torch_side = import_module("hopsum.torch.tensors")
         if out is not None:
             torch_side.require_out(tensor, out)
-        return _Vector(torch_side.read_tensor(tensor), lambda mean: torch_side.write_tensor(mean, tensor, out))
+        place = None if out is None else torch_side.vector_of(out)
+        return _Vector(torch_side.read_tensor(tensor), lambda mean: torch_side.write_tensor(mean, tensor, out), place)
     if not isinstance(tensor, np.ndarray | np.floating):
         raise TypeError(f"hopsum sums numpy arrays and torch tensors, not {type(tensor).__name__}")
     array = np.asarray(tensor)
@@ -209,7 +213,8 @@ def _read(tensor: Any, out: Any) -> _Vector:
         raise TypeError(f"out is {shown}, but the array {array.dtype}{list(array.shape)}")
     with np.errstate(over="ignore", invalid="ignore"):
         x = np.require(array.reshape(-1).astype(np.float32, copy=False), requirements=["C", "A"])
-    return _Vector(x, lambda mean: _write(mean, array, out))
+    plain = out is not None and out.dtype == np.float32 and out.flags.carray
+    return _Vector(x, lambda mean: _write(mean, array, out), out.reshape(-1) if plain and out is not None else None)
 
 
 def _write(mean: NDArray[np.float32], like: NDArray[Any], out: NDArray[Any] | None) -> NDArray[Any]:

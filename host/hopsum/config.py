@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from hopsum.codec import CODECS
-from hopsum.codec.base import ON_NONFINITE, OnNonfinite
+from hopsum.codec.base import ON_LOST, ON_NONFINITE, OnLost, OnNonfinite
 from hopsum.errors import HopsumError
 
 FILE_VARIABLE: Final = "HOPSUM_CONFIG"
@@ -95,8 +95,17 @@ class Config:
     error_feedback: bool = field(
         default=True, metadata=_about(_FLAG, "whether `allreduce(..., name=)` carries its error to the next one")
     )
+    on_lost: OnLost = field(
+        default="fail",
+        metadata=_about(
+            _text(*ON_LOST), 'a sum that the switch no longer has; "zero", for comparisons only, takes zeros (UDP)'
+        ),
+    )
     retransmit_s: float = field(
         default=0.1, metadata=_about(_seconds(0.001, 3600), "before a datagram is first sent again (UDP)")
+    )
+    retransmit_min_s: float = field(
+        default=0.01, metadata=_about(_seconds(0.0001, 3600), "the same at least, once round trips are known (UDP)")
     )
     deadline_s: float = field(default=300.0, metadata=_about(_seconds(0.01, 86400), "before an exchange is given up"))
     membership_wait_s: float = field(

@@ -69,6 +69,8 @@ def open_config(config: Config, group: Any = None) -> Aggregation:
     parts = _split(config)
     if group is not None and parts.scheme != "collective":
         raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
+    if config.on_lost == "zero" and parts.scheme not in (*_MEMBERSHIPS, "hopsum"):
+        raise ConfigError(f'on_lost="zero" with URL {config.url!r}: only a switch loses sums; leave it out')
     opened = _OPENERS[parts.scheme](config, parts, group)
     _settings[opened] = config
     return opened
@@ -245,11 +247,15 @@ def _open_agent(
     rank = _rank(config, len(membership.workers)) if rank is None else rank
     seat = membership.worker(rank)  # before a table is solved
     codec = codec or codec_of(config, len(membership.workers))
-    timing = Timing(retransmit_s=config.retransmit_s, deadline_s=config.deadline_s)
+    timing = Timing(
+        retransmit_s=config.retransmit_s, retransmit_min_s=config.retransmit_min_s, deadline_s=config.deadline_s
+    )
     if make_link is not None:
         given["link"] = make_link(seat)
     try:
-        return make(membership, seat.rank, codec=codec, timing=timing, seed=config.seed, **given)
+        return make(
+            membership, seat.rank, codec=codec, timing=timing, seed=config.seed, on_lost=config.on_lost, **given
+        )
     except BaseException:
         if make_link is not None:
             given["link"].close()

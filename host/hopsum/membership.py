@@ -56,7 +56,9 @@ class WorkerEndpoint:
     endpoint: Endpoint
     send_to: Endpoint
     side_port: int | None = None
-    """TCP port, at the same IPv4 address, where its peers reach it; None: it has no side channel."""
+    """TCP port where its peers reach it; None: it has no side channel."""
+    side_ip: str | None = None
+    """IPv4 address of that; None: the same as the endpoint's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,11 @@ class JobMembership:
     @property
     def side_channels(self) -> dict[int, tuple[str, int]] | None:
         """Return (IPv4 address, TCP port) by rank, or None unless all workers have a side channel."""
-        found = {each.rank: (each.endpoint.ip, each.side_port) for each in self.workers if each.side_port is not None}
+        found = {
+            each.rank: (each.side_ip or each.endpoint.ip, each.side_port)
+            for each in self.workers
+            if each.side_port is not None
+        }
         return found if len(found) == len(self.workers) else None
 
     def worker(self, rank: int) -> WorkerEndpoint:
@@ -141,7 +147,7 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
     if sorted(ranks) != list(range(len(ranks))):
         raise root.wrong("workers", f"has ranks {ranks}, not 0 .. {len(ranks) - 1}, each once")
     slots = root.integer("slots", *_LIMITS["slots"])
-    return JobMembership(
+    made = JobMembership(
         job=root.text("job"),
         epoch=root.integer("epoch", *_LIMITS["epoch"]),
         slots=slots,
@@ -152,21 +158,30 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
         switch=_endpoint(root.object("switch")),
         workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
     )
+    sides = list((made.side_channels or {}).values())
+    if len(set(sides)) < len(sides):
+        raise root.wrong("workers", f"has side channels {sides}, several at the same address")
+    return made
 
 
 def _worker(entry: _Object) -> WorkerEndpoint:
     rank = entry.integer("rank", 0, MAX_WORKERS - 1)
     side_port = entry.integer("side_port", *_LIMITS["side_port"]) if "side_port" in entry.value else None
-    return WorkerEndpoint(rank, _endpoint(entry), _endpoint(entry.object("send_to")), side_port)
+    side_ip = _ip(entry, "side_ip") if "side_ip" in entry.value else None
+    return WorkerEndpoint(rank, _endpoint(entry), _endpoint(entry.object("send_to")), side_port, side_ip)
 
 
 def _endpoint(entry: _Object) -> Endpoint:
-    ip = entry.text("ip")
+    return Endpoint(_ip(entry, "ip"), entry.integer("udp_port", *_LIMITS["udp_port"]))
+
+
+def _ip(entry: _Object, key: str) -> str:
+    ip = entry.text(key)
     try:
         ipaddress.IPv4Address(ip)
     except ipaddress.AddressValueError:
-        raise entry.wrong("ip", f"is {ip!r}, no IPv4 address") from None
-    return Endpoint(ip, entry.integer("udp_port", *_LIMITS["udp_port"]))
+        raise entry.wrong(key, f"is {ip!r}, no IPv4 address") from None
+    return ip
 
 
 def _table(root: _Object, key: str, lane_bits: int) -> tuple[int, ...] | None:

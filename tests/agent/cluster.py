@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from hopsum.protocol.aggregator import Aggregator, JobConfig, WorkerConfig
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
-from hopsum.wire import Header
+from hopsum.wire import Header, Op
 
 from ..transport.server import LOCALHOST, UdpSwitch
 
@@ -41,6 +42,28 @@ class RecordingLink:
 
     def receive(self, timeout_s: float) -> Sequence[bytes | memoryview]:
         return self._link.receive(timeout_s)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+class Gate:
+    """A link that holds back the sums of one op until it is opened."""
+
+    def __init__(self, link: Link, op: Op, opened: threading.Event) -> None:
+        self._link, self._op, self._opened = link, op, opened
+        self._held: list[bytes] = []
+        self.statistics = link.statistics
+
+    def send(self, datagram: bytes | memoryview) -> None:
+        self._link.send(datagram)
+
+    def receive(self, timeout_s: float) -> Sequence[bytes | memoryview]:
+        self._held += [bytes(datagram) for datagram in self._link.receive(min(timeout_s, 0.01))]
+        shut = not self._opened.is_set()
+        passing = [each for each in self._held if not (shut and Header.unpack(each).op == self._op)]
+        self._held = [each for each in self._held if each not in passing]
+        return passing
 
     def close(self) -> None:
         self._link.close()

@@ -37,7 +37,7 @@ def broken_codec(phase: str) -> Codec:
     """Make a codec that fails in one phase."""
     codec = make_codec("fixed", workers=2)
 
-    def fail(*_: object) -> Any:
+    def fail(*_: object, **__: object) -> Any:
         raise ZeroDivisionError(f"no {phase} today")
 
     setattr(codec, phase, fail)

@@ -57,10 +57,11 @@ def test_a_table_of_16_bit_lanes_travels_too(path: Path) -> None:
 def test_side_channels_where_all_have_one(path: Path) -> None:
     write_membership(make_job(), path)
     assert read_membership(path).side_channels is None
-    write_membership(make_job(), path, side_ports={1: 5001})
-    assert read_membership(path).side_channels is None
-    write_membership(make_job(), path, side_ports={1: 5001, 0: 5000})
-    assert read_membership(path).side_channels == {0: ("10.0.0.1", 5000), 1: ("10.0.0.2", 5001)}
+    write_membership(make_job(), path, side_channels={1: ("127.0.0.1", 5001), 0: ("10.0.0.1", 5000)})
+    assert read_membership(path).side_channels == {0: ("10.0.0.1", 5000), 1: ("127.0.0.1", 5001)}
+    document = json.loads(path.read_text())
+    del document["workers"][0]["side_port"]
+    assert parse_membership(json.dumps(document)).side_channels is None
 
 
 def test_a_job_without_table(path: Path) -> None:
@@ -133,12 +134,14 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("workers.1.send_to", KeyError, r"workers\[1\]\.send_to is missing"),
     ("workers.1.send_to.udp_port", 70000, r"workers\[1\]\.send_to\.udp_port is 70000"),
     ("workers.1.side_port", 0, r"workers\[1\]\.side_port is 0, not an integer of 1 \.\. 65535"),
+    ("workers.1.side_ip", "peer", r"workers\[1\]\.side_ip is 'peer', no IPv4 address"),
+    ("workers.1.side_ip", "10.0.0.1", r"workers has side channels .*, several at the same address"),
 ]
 
 
 @pytest.mark.parametrize(("key", "value", "message"), FAULTS)
 def test_malformed(path: Path, key: str, value: Any, message: str) -> None:
-    write_membership(make_job(), path)
+    write_membership(make_job(), path, side_channels={0: ("10.0.0.1", 5000), 1: ("10.0.0.2", 5000)})
     document = json.loads(path.read_text())
     change(key, value)(document)
     path.write_text(json.dumps(document))

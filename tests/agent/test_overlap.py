@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,10 +15,9 @@ from hopsum.agent import Agent, Span
 from hopsum.agent.timeline import draw, overlap_s
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
 from hopsum.errors import EpochOver, HopsumError
-from hopsum.transport.link import Link
-from hopsum.wire import Header, Op
+from hopsum.wire import Op
 
-from .cluster import HASTY, PATIENT, WINDOW, Cluster
+from .cluster import HASTY, PATIENT, WINDOW, Cluster, Gate
 
 WAIT_S = 60
 X = np.arange(1, 1001, dtype=np.float32)
@@ -28,28 +27,6 @@ X = np.arange(1, 1001, dtype=np.float32)
 def stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
-
-
-class Gate:
-    """A link that holds back the sums of one op until it is opened."""
-
-    def __init__(self, link: Link, op: Op, opened: threading.Event) -> None:
-        self._link, self._op, self._opened = link, op, opened
-        self._held: list[bytes] = []
-        self.statistics = link.statistics
-
-    def send(self, datagram: bytes | memoryview) -> None:
-        self._link.send(datagram)
-
-    def receive(self, timeout_s: float) -> Sequence[bytes | memoryview]:
-        self._held += [bytes(datagram) for datagram in self._link.receive(min(timeout_s, 0.01))]
-        shut = not self._opened.is_set()
-        passing = [each for each in self._held if not (shut and Header.unpack(each).op == self._op)]
-        self._held = [each for each in self._held if each not in passing]
-        return passing
-
-    def close(self) -> None:
-        self._link.close()
 
 
 @pytest.mark.parametrize(("more", "phase"), [(True, "encode"), (False, "prepare")])
@@ -158,6 +135,23 @@ def test_a_promise_that_is_not_kept_is_an_error(stack: ExitStack) -> None:
     np.testing.assert_array_equal(feedback.residual, X)
     with pytest.raises(EpochOver):
         agent.submit(X)
+
+
+def test_a_promise_that_is_taken_back_leaves_the_stream_as_without_it(stack: ExitStack) -> None:
+    cluster = Cluster(stack, 2)
+    eager, late = cluster.agents("thc", PATIENT)
+    futures = []
+    for agent in (eager, late):
+        feedback = ErrorFeedback(X.size)
+        futures.append(agent.submit(X, feedback=feedback, more=True))
+        agent.end_series()
+        agent.end_series()
+        futures.append(agent.submit(X, feedback=feedback))  # the same one: the promise is no longer in its way
+    means = [future.result(WAIT_S).mean.tobytes() for future in futures]
+    assert means[:2] == means[2:]
+    for link in cluster.links:
+        sent = sorted(link.headers, key=lambda header: (header.round, header.slot))
+        assert [header.op for header in sent] == 2 * [Op.MAX32, Op.LOOKUP_ADD8]
 
 
 def failing_at(number: int) -> Codec:

@@ -14,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.agent import Agent
-from hopsum.codec import ErrorFeedback
+from hopsum.codec import CODECS, Context, ErrorFeedback, job_tables, make_codec
+from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import RoundLost
 from hopsum.protocol.worker import Timing
 from hopsum.transport.lossy import Mishaps
@@ -69,6 +70,7 @@ def test_a_worker_that_comes_late_gets_all_of_it_from_its_peers(stack: ExitStack
     assert {mean.tobytes() for mean in means} == {result.mean.tobytes()}
     assert (result.contributors == 0b011).all()
     np.testing.assert_array_equal(feedback.residual, vectors(0)[2])
+    assert agents[2].statistics.fetches >= agents[2].statistics.repaired > 100
     close_together(agents)
 
 
@@ -97,3 +99,42 @@ def test_replicas_stay_equal_and_nothing_is_lost_or_doubled_at_loss(stack: ExitS
     left = np.sum([each.residual for each in feedback], axis=0, dtype=np.float64)
     np.testing.assert_allclose(came_out + left, put_in, atol=1e-4)
     close_together(agents)
+
+
+def test_a_side_channel_that_is_taken_is_named(stack: ExitStack) -> None:
+    cluster = with_side_channels(Cluster(stack, WORKERS, quorum=2))
+    taken = cluster.membership.worker(1).side_port
+    stack.enter_context(socket.create_server((LOCALHOST, taken)))
+    with pytest.raises(OSError, match=rf"no side channel of rank 1 of job 'test' at TCP 127.0.0.1:{taken}: .*in use"):
+        cluster.agent(1, "fixed")
+
+
+def test_a_socket_that_listens_already_is_used(stack: ExitStack) -> None:
+    cluster = Cluster(stack, WORKERS, quorum=2)
+    listening = [socket.create_server((LOCALHOST, 0)) for _ in range(WORKERS)]
+    seats = zip(cluster.membership.workers, listening, strict=True)
+    workers = tuple(replace(seat, side_port=each.getsockname()[1], side_ip=LOCALHOST) for seat, each in seats)
+    membership = replace(cluster.membership, workers=workers)
+    agents = [
+        stack.enter_context(Agent(membership, rank, codec="fixed", timing=EAGER, link=cluster.links[rank], side=side))
+        for rank, side in enumerate(listening)
+    ]
+    futures = [agent.submit(x) for agent, x in zip(agents, vectors(0), strict=True)]
+    assert len({future.result(WAIT_S).mean.tobytes() for future in futures}) == 1
+    close_together(agents)
+    assert all(each.fileno() == -1 for each in listening)
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_two_allreduces_are_kept_whatever_exchanges_they_have(stack: ExitStack, name: str) -> None:
+    cluster = with_side_channels(Cluster(stack, WORKERS, quorum=2))
+    codec = make_codec(name, workers=WORKERS, backend="numpy")
+    cluster.membership = replace(cluster.membership, **job_tables(codec))
+    repair = cluster.agent(0, codec)._transport.worker.repair
+    reduction, exchanges = codec.start(vectors(0)[0], Context(0, 0, 0)), 0
+    while (exchange := reduction.exchange) is not None:
+        payloads = [exchange.payloads] * WORKERS
+        reduction.take(*simulate_switch(exchange.op, payloads, codec.lookup, None))
+        exchanges += 1
+    assert repair is not None
+    assert repair.policy.unproved_max == 2 * exchanges

@@ -63,10 +63,19 @@ def test_fixed_point_is_as_good_as_exact() -> None:
     assert report["nmse_mean"] < 1e-12
 
 
-def in_process(tmp_path: Path, deadline_s: float = 60.0) -> Report:
-    report = Report("native", "thc", 2, 20, "digits", 1)
+def in_process(tmp_path: Path, deadline_s: float = 60.0, workers: int = 2, **more: Any) -> Report:
+    report = Report("native", "thc", workers, 20, "digits", 1, **more)
     command.run(command.make_plan(report, tmp_path, deadline_s), report, Console(stderr=True))
     return report
+
+
+def test_workers_repair_from_each_other_what_the_switch_no_longer_has(tmp_path: Path) -> None:
+    report = in_process(tmp_path, workers=3, quorum=2, loss=0.15)
+    assert 0 < report.repaired <= report.fetches
+    assert report.drops["simulated"] > 0
+    assert report.replicas_equal
+    assert report.counters_agree
+    assert report.all_through_switch
 
 
 def test_without_the_job_table_nothing_is_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,3 +86,4 @@ def test_an_all_reduce_with_error_feedback_needs_less_than_two_vectors(
         return reduction.mean
 
     assert beyond_output(all_reduce) - payload_bytes / (4 * ELEMENTS) < 2
+

@@ -8,7 +8,7 @@ import pytest
 
 from hopsum.codec import CodecError, Context, LookupTable, SharedRanges, make_codec
 from hopsum.codec.ranges import INFINITE
-from hopsum.codec.simulate import simulate_allreduce
+from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.table import best_table, expected_nmse, optimal_table
 from hopsum.codec.thc import HUGE, TINY, Thc
 
@@ -77,6 +77,33 @@ def test_ranges_are_root_mean_squares_with_limits(backend: str) -> None:
     assert codec.ranges(np.full(1024, HUGE, np.float32)).view(np.float32)[0] == HUGE
     assert codec.ranges(np.full(1024, 2 * HUGE, np.float32))[0] == INFINITE
     assert codec.ranges(np.full(1024, 3.4e38, np.float32))[0] == INFINITE
+
+
+def test_a_block_beyond_its_range_changes_no_other(backend: str) -> None:
+    """Shifts are worked out only where some block needs one: the codes of the rest must be the same either way."""
+    codec = make_codec("thc", workers=4, backend=backend)
+    x = layered(8 * 1024)
+    own = codec.ranges(x)
+    shared = own.view(np.float32).copy()
+    plain = codec.encode(x, own, SharedRanges(shared.copy()), Context(1, 1, 0))
+    shared[3] /= 10
+    clipped = codec.encode(x, own, SharedRanges(shared), Context(1, 1, 0))
+    assert [block for block in range(8) if (plain[block] != clipped[block]).any()] == [3]
+
+
+def test_contributors_of_one_chunk_are_its_own(backend: str) -> None:
+    codec = make_codec("thc", workers=4, backend=backend)
+    x = normal(3 * 1024)
+    payloads, shared = encode_alone(codec, x, Context(1, 1, 0))
+    results, everybody = simulate_switch(codec.op, [payloads] * 4, codec.lookup)
+    mean = codec.decode(results, everybody, shared, x.size, Context(1, 1, 0))
+    single, _ = simulate_switch(codec.op, [payloads], codec.lookup)
+    results[1], everybody[1] = single[1], 0b0100
+    np.testing.assert_allclose(codec.decode(results, everybody, shared, x.size, Context(1, 1, 0)), mean, rtol=1e-6)
+    for bad in (0, 0b10001):
+        everybody[1] = bad
+        with pytest.raises(CodecError, match=f"chunk 1: contributors {bad:#x} of a job of 4 workers"):
+            codec.decode(results, everybody, shared, x.size, Context(1, 1, 0))
 
 
 @pytest.mark.parametrize(("magnitude", "dropped"), [(TINY * 0.99, True), (TINY, False), (HUGE, False)])

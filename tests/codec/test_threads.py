@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from hopsum.codec import CodecError, Context, ErrorFeedback, make_codec
+from hopsum.codec.backends import load_kernels
+from hopsum.codec.backends.kernels import BlockKeys, Form, Steps
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
 from hopsum.codec.simulate import simulate_switch
+from hopsum.codec.table import optimal_table
 
 from .conftest import NAMES
 from .vectors import layered
@@ -60,6 +63,42 @@ def test_kernels_really_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({place for _, _, place in calls}) == len(calls) == 4
 
 
+@pytest.mark.parametrize("own", [0, 1])
+@pytest.mark.parametrize("turns", [[0, 25], [0, 50], [25, 25], [16, 32], [25, 57]])
+def test_a_compiled_kernel_takes_what_no_thread_has_taken(turns: list[int], own: int) -> None:
+    """50 blocks in two runs: from the first that is free, first of the own run, then of the other."""
+    compiled = pytest.importorskip("hopsum.codec.backends.compiled")
+    x = layered(50 * 1024).reshape(50, 1024)
+    whole = load_kernels("numpy").root_mean_square(x)
+    out = np.full(50, -1, np.float32)
+    shared = np.array(turns, np.int64)
+    compiled._root_mean_square(x, shared, own, out)
+    free = [turns[0] <= block < 25 or turns[1] <= block < 50 for block in range(50)]
+    assert np.where(free, whole, np.float32(-1)).tolist() == out.tolist()
+    assert (shared >= (25, 50)).all()
+
+
+def test_threads_in_one_compiled_kernel_share_its_blocks() -> None:
+    """Each of 4 threads has a turn: together they do all blocks, and no block twice, which deducting would show."""
+    compiled = pytest.importorskip("hopsum.codec.backends.compiled_back")
+    kernels = load_kernels("numpy")
+    steps, form = Steps.of(optimal_table(21, 1e-3)), Form()
+    payloads = np.random.default_rng(3).integers(0, 256, (400, 512), dtype=np.uint8)
+    factors = np.ones(400, np.float32)
+    expected, out = np.zeros((400, 1024), np.float32), np.zeros((400, 1024), np.float32)
+    kernels.thc_restore(payloads, factors, steps, form, BlockKeys(5, 6, 0), expected, subtract=True)
+    turns = np.arange(0, 400, 100)
+    meeting = threading.Barrier(4, timeout=10)
+
+    def job(own: int) -> None:
+        meeting.wait()
+        table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
+        compiled.restore8(payloads, factors, *table, True, True, np.uint64(5), True, turns, own, out)
+
+    run_parallel([partial(job, own) for own in range(4)], 4)
+    assert out.tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize(("jobs", "threads"), [(1, 4), (5, 1), (5, 2), (100, 3)])
 def test_every_job_runs_once(jobs: int, threads: int) -> None:
     done: list[int] = []
@@ -91,6 +130,40 @@ def test_an_exception_comes_out_after_all_have_ended(bad: int) -> None:
     with pytest.raises(IndexError, match=f"job {bad}"):
         run_parallel([partial(job, index) for index in range(6)], 2)
     run_parallel([running.release] * 4, 2)
+
+
+def test_an_exception_of_a_helper_comes_out() -> None:
+    caller = threading.get_ident()
+    meeting = threading.Barrier(2, timeout=10)
+
+    def job() -> None:
+        meeting.wait()
+        if threading.get_ident() != caller:
+            raise IndexError("of a helper")
+
+    with pytest.raises(IndexError, match="of a helper"):
+        run_parallel([job] * 2, 2)
+    done: list[int] = []
+    run_parallel([partial(done.append, index) for index in range(4)], 2)
+    assert sorted(done) == list(range(4))
+
+
+def test_a_call_does_not_wait_for_helpers_that_are_busy() -> None:
+    inside, leave = threading.Barrier(3, timeout=10), threading.Event()
+    done: list[int] = []
+
+    def hold() -> None:
+        inside.wait()
+        assert leave.wait(10)
+
+    holding = threading.Thread(target=run_parallel, args=([hold] * 2, 2))
+    holding.start()
+    inside.wait()  # the only helper is held
+    run_parallel([partial(done.append, index) for index in range(4)], 2)
+    leave.set()
+    holding.join(10)
+    assert done == list(range(4))
+    assert not holding.is_alive()
 
 
 def test_a_forked_process_makes_its_own_threads() -> None:

@@ -7,10 +7,11 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, write_membership
+from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, membership, write_membership
 from hopsum_controlplane.slots import SlotRange
 
 
@@ -51,6 +52,38 @@ def test_it_says_what_a_worker_needs(job: Job, tmp_path: Path) -> None:
         ],
     }
     assert list(tmp_path.iterdir()) == [path]
+
+
+def sides(document: dict[str, Any]) -> list[tuple[str | None, int | None]]:
+    return [(worker.get("side_ip"), worker.get("side_port")) for worker in document["workers"]]
+
+
+def test_side_channels_where_a_sum_may_be_without_a_worker(job: Job) -> None:
+    none, own = [(None, None)] * 2, [(None, 4000), (None, 4001)]
+    assert sides(membership(job)) == none
+    assert sides(membership(job, side_channels=True)) == own
+    small = replace(job, spec=replace(job.spec, quorum=1))
+    assert sides(membership(small)) == own
+    assert sides(membership(small, side_channels=False)) == none
+    given = {0: ("10.0.0.1", 7000), 1: ("127.0.0.1", 7000)}
+    assert sides(membership(job, side_channels=given)) == [(None, 7000), ("127.0.0.1", 7000)]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({0: ("10.0.0.1", 7000)}, r"side channels of ranks \[0\], workers of ranks \[0, 1\]"),
+        ({0: ("10.0.0.1", 7000), 2: ("10.0.0.2", 7000)}, r"side channels of ranks \[0, 2\]"),
+        ({0: ("10.0.0.1", 7000), 1: ("10.0.0.1", 7000)}, r"2 side channels at 10\.0\.0\.1:7000"),
+        ({0: ("10.0.0.1", 0), 1: ("10.0.0.1", 7000)}, "side channel of rank 0 at TCP port 0"),
+        ({0: ("10.0.0", 7000), 1: ("10.0.0.1", 7000)}, "10.0.0"),
+    ],
+)
+def test_side_channels_that_cannot_be(job: Job, tmp_path: Path, given: Any, message: str) -> None:
+    path = tmp_path / "membership.json"
+    with pytest.raises(ControlPlaneError, match=message):
+        write_membership(job, path, side_channels=given)
+    assert not path.exists()
 
 
 def test_a_missing_folder_is_an_error(job: Job, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def stale_settles(patch: Patch) -> None:
     """Take zeros for what the switch no longer has, as published systems do."""
 
     def zeros(self: Worker, header: Header, position: int, now: float) -> None:
-        if position in self._outbox.awaited:
+        if position in self._outbox.positions():
             self._take_zeros(position, now)
 
     patch.setattr(Worker, "_on_stale", zeros)

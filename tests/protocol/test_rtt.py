@@ -58,3 +58,16 @@ def test_the_window_halves_again_after_a_round_trip() -> None:
         window.grow(3.0 + turn)
         window.shrink(3.0 + turn)
     assert window.size == 1
+
+
+@given(st.lists(st.tuples(st.lists(st.floats(0, 10), max_size=20), st.integers(0, 20), st.booleans()), max_size=12))
+def test_results_at_once_are_results_one_by_one(turns: list[tuple[list[float], int, bool]]) -> None:
+    one, many = Window(9), Window(9)
+    for now, (once_sent_at, others, late) in enumerate(turns):
+        for sent_at in [*once_sent_at, *[None] * others]:
+            one.grow(sent_at)
+        many.grow(max(once_sent_at, default=None), len(once_sent_at) + others)
+        if late:
+            one.shrink(float(now))
+            many.shrink(float(now))
+        assert vars(one) == vars(many)

@@ -148,8 +148,8 @@ class Desk:
             1,
             SLOTS,
         )
-        sides = {rank: seat.side_port for rank, seat in enumerate(seats) if seat.side_port}
-        self.document = membership(job, dict.fromkeys(range(self.workers), self.switch.address), sides)
+        sides = {rank: (seat.ip, seat.side_port) for rank, seat in enumerate(seats) if seat.side_port}
+        self.document = membership(job, dict.fromkeys(range(self.workers), self.switch.address), sides or False)
         locals_ = [(seat.ip, seat.udp_port) for seat in seats]
         with self.switch.lock:
             self.switch.aggregator.add_job(job_for(locals_, epoch=self.epoch, slots=SLOTS, table=TABLE))

@@ -27,9 +27,10 @@ class InstantAgent:
 
     rank = 0
 
-    def submit(self, x: np.ndarray, *, feedback: Any, **_: Any) -> Future[AllReduceResult]:
+    def submit(self, x: np.ndarray, *, feedback: Any, out: np.ndarray, **_: Any) -> Future[AllReduceResult]:
         feedback.compensate(x)
-        mean = np.full(x.size, MEAN, np.float32)
+        out[:] = MEAN
+        mean = out
         feedback.settle(mean)
         future: Future[AllReduceResult] = Future()
         future.set_result(AllReduceResult(mean, np.zeros(0, np.uint64), False, Traffic(), 0.0))

@@ -22,6 +22,7 @@ from torch import nn
 from hopsum.agent import Agent, Span
 from hopsum.agent.timeline import overlap_s
 from hopsum.codec import NonFiniteError
+from hopsum.connection import connect
 from hopsum.errors import EpochOver, NoAnswer
 from hopsum.torch import State, hook
 from hopsum.wire import Op
@@ -156,6 +157,27 @@ def test_a_bucket_is_encoded_while_the_one_before_is_on_its_way(stack: ExitStack
         futures += [hook(state, bucket) for bucket in buckets]  # type: ignore[arg-type]
     assert all(torch.allclose(future.wait(), torch.ones(1)) for future in futures)
     assert overlap_s(spans) > 0
+
+
+def test_other_aggregations_will_do(stack: ExitStack) -> None:
+    """Threads of this process in place of a switch, several buckets a step; equal bytes on all ranks."""
+    urls = ["memory://hook?workers=2"] * 2
+    jobs = [stack.enter_context(connect(url, rank=rank, codec="fixed")) for rank, url in enumerate(urls)]
+    modules = [nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 10)) for _ in jobs]
+    states = [State(*each) for each in zip(jobs, modules, strict=True)]
+    for step in range(2):
+        sent = [gradients(310, 2, step), gradients(1230, 2, step)]
+        expected = [sum(each) / 2 for each in sent]
+        futures = [
+            hook(state, Bucket(module, names, sent[index][rank], index, index == 1))  # type: ignore[arg-type]
+            for rank, (state, module) in enumerate(zip(states, modules, strict=True))
+            for index, names in enumerate((LAST, FIRST))
+        ]
+        values = [future.wait() for future in futures]
+        for index in (0, 1):
+            assert torch.equal(values[index], values[2 + index])
+            torch.testing.assert_close(values[index], expected[index], rtol=0, atol=1e-5)
+    assert states[0].compression_stats()["allreduces"] == 4
 
 
 @pytest.mark.parametrize("ended_by", ["uncompressed bucket", "next backward pass"])

@@ -9,14 +9,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from itertools import groupby
 
+import numpy as np
 import pytest
 
 from hopsum.transport import link as link_module
-from hopsum.transport.link import TrainLink, UdpLink, WakingLink, send_all
+from hopsum.transport.link import RowLink, UdpLink, WakingLink
 from hopsum.transport.offload import GSO, PLAIN, Gso, Offload, probe_once
-
-from .test_lossy import Wire
 
 LOCALHOST = "127.0.0.1"
 WAIT_S = 10.0
@@ -39,6 +39,13 @@ def some_datagrams(seed: int) -> list[bytes]:
     return [rng.randbytes(size) for count, size in runs for _ in range(count)]
 
 
+def send_runs(link: UdpLink, datagrams: list[bytes]) -> None:
+    """Send runs of equal size as rows."""
+    assert isinstance(link, RowLink)
+    for size, run in groupby(datagrams, len):
+        link.send_rows(np.frombuffer(b"".join(run), np.uint8).reshape(-1, size))
+
+
 @pytest.mark.parametrize("gso", GSO)
 def test_trains_are_the_same_datagrams_in_order(peer: socket.socket, gso: Gso) -> None:
     if gso == "on" and not probe_once().segment:
@@ -47,7 +54,7 @@ def test_trains_are_the_same_datagrams_in_order(peer: socket.socket, gso: Gso) -
         return
     link = UdpLink((LOCALHOST, 0), peer.getsockname(), gso=gso)
     datagrams = some_datagrams(seed=1)
-    link.send_many([memoryview(datagram) for datagram in datagrams])
+    send_runs(link, datagrams)
     assert [peer.recv(65535) for _ in datagrams] == datagrams
     assert link.statistics.datagrams_sent == len(datagrams)
     assert link.statistics.bytes_sent == sum(map(len, datagrams))
@@ -70,9 +77,9 @@ def test_trains_that_arrive_as_one_buffer_are_cut(peer: socket.socket) -> None:
     """Two links as each other's switch: what one sends by the train the other receives by the train, where it can."""
     there = UdpLink((LOCALHOST, 0), peer.getsockname())
     here = UdpLink((LOCALHOST, 0), there.local)
-    there._socket.connect(here.local)
+    there._batches._socket.connect(here.local)
     datagrams = some_datagrams(seed=2)
-    here.send_many(datagrams)
+    send_runs(here, datagrams)
     received: list[bytes] = []
     while len(received) < len(datagrams):
         received += [bytes(view) for view in there.receive(WAIT_S)]
@@ -85,16 +92,16 @@ def test_trains_that_arrive_as_one_buffer_are_cut(peer: socket.socket) -> None:
 def test_a_way_that_refuses_trains_gets_single_datagrams(peer: socket.socket) -> None:
     datagrams = some_datagrams(seed=3)
     link = UdpLink((LOCALHOST, 0), peer.getsockname())
-    link._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)  # as good as a device without checksums
-    link.send_many(datagrams)
+    link._batches._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)  # as good as a device without checksums
+    send_runs(link, datagrams)
     assert [peer.recv(65535) for _ in datagrams] == datagrams
     assert not link.offload.segment
     assert link.statistics.datagrams_sent == len(datagrams)
     link.close()
     strict = UdpLink((LOCALHOST, 0), peer.getsockname(), gso="on")
-    strict._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
+    strict._batches._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
     with pytest.raises(OSError, match=rf"\[Errno ({errno.EINVAL}|{errno.EIO})\]"):
-        strict.send_many(datagrams)
+        send_runs(strict, datagrams)
     strict.close()
 
 
@@ -122,13 +129,6 @@ def test_another_thread_can_end_a_wait(peer: socket.socket) -> None:
     assert time.monotonic() - start < WAIT_S
     assert link.receive(0.0) == []
     link.close()
-
-
-def test_a_link_without_trains_gets_them_one_by_one() -> None:
-    wire = Wire()
-    assert not isinstance(wire, TrainLink)
-    send_all(wire, [b"a", memoryview(b"b")])
-    assert wire.sent == [b"a", b"b"]
 
 
 def test_a_receive_leaves_the_rest_for_the_next(monkeypatch: pytest.MonkeyPatch, peer: socket.socket) -> None:

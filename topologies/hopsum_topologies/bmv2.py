@@ -40,7 +40,9 @@ def bmv2_versions() -> dict[str, str]:
     Raises TopologyError when it cannot be run.
     """
     try:
-        done = subprocess.run((_PROGRAM, "--version"), capture_output=True, text=True, timeout=_START_S, check=False)
+        done = subprocess.run(
+            (_PROGRAM, "--version"), capture_output=True, text=True, timeout=_START_S, check=False
+        )
     except OSError as error:
         raise TopologyError(f"{_PROGRAM} cannot be run: {error}") from error
     match = re.search(r"\d+\.\d+\.\d+\S*", done.stdout)

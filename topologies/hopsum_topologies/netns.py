@@ -71,7 +71,9 @@ def _set_namespace(descriptor: int) -> None:
 
 def _ip(*arguments: str) -> str:
     try:
-        done = subprocess.run(("ip", *arguments), capture_output=True, text=True, timeout=_IP_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            ("ip", *arguments), capture_output=True, text=True, timeout=_IP_TIMEOUT_S, check=False
+        )
     except OSError as error:
         raise TopologyError(f"the `ip` command cannot be run: {error}; install iproute2") from error
     if done.returncode != 0:

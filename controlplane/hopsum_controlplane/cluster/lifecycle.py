@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The life of a job, as functions from one record to the next: no clock, no switch, no database.
 
-States, and what may stand on the switch:
+States, and what may stand on the switch::
 
   FORMING     nothing. Slots and job index are the job's; members join
   INSTALLING  some or all entries of `epoch`; nobody has been told of it
   RUNNING     all entries of `epoch`
   CHANGING    some or all entries of `epoch`, which is over; they are being removed
   ENDING      the same, and the job goes with them
+
+Transitions::
 
   state       event                                             to          function
   FORMING     every worker waits, the switch answers            INSTALLING  begin       under a new epoch
@@ -19,7 +21,7 @@ States, and what may stand on the switch:
   others      deleted                                           ENDING      end
   ENDING      nothing of the epoch stands, confirmed            gone        removed
 
-Phases of a member:
+Phases of a member::
 
   WAITING  has joined, for the next epoch        IN       belongs to the epoch
   OVER     its epoch is over: is to join again   LEFT     belonged to the epoch, has no part any more
@@ -30,6 +32,7 @@ Phases of a member:
   leave: IN -> LEFT, in RUNNING only; others are forgotten.    lose: WAITING, IN, OVER -> LOST.
 
 Rules:
+
 - E1: whatever ends an epoch, the job goes on under another one only, after CHANGING. Entries are never written
   again under an epoch that has been on a switch.
 - R3: a worker that leaves keeps its entries: the epoch lasts until all its workers have left or are lost.
@@ -131,7 +134,9 @@ class JobRecord:
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Return the workers that the next epoch lacks."""
+        """Return the workers that the next epoch lacks; none while an epoch is being written."""
+        if self.state is State.INSTALLING:
+            return ()
         waiting = {member.rank for member in self.members if member.phase is Phase.WAITING}
         return tuple(rank for rank in self.request.worker_ranks if rank not in waiting)
 

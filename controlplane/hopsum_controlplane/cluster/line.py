@@ -132,8 +132,8 @@ class Line:
                 self._device.close()
 
     def counters(self, job: Job) -> Mapping[str, int]:
-        """Read what the switch did with a job's packets; nothing when it cannot say soon."""
-        return self._look(lambda controller: controller.job_counters(job))
+        """Read what the switch did with a job's packets; nothing when it cannot say soon, or the job is over."""
+        return self._look(lambda controller: controller.job_counters(job) if _has(controller, job) else {})
 
     def drops(self) -> Mapping[str, int]:
         """Read how many packets the switch dropped, by reason; nothing when it cannot say soon."""
@@ -202,7 +202,7 @@ class Line:
             controller.create_job(job.spec, job_index=job.job_index, region=job.region, epoch=job.epoch)
         except ControlPlaneError as error:
             self._over(job, f"switch {self.config.name} did not take it: {error}")
-            if all(job.epoch != known.epoch for known in controller.jobs):
+            if not _has(controller, job):
                 self._if_current(job, lifecycle.removed)
             raise
         self._confirm(controller, begun)
@@ -227,7 +227,7 @@ class Line:
         job = record.job
         if job is None:
             return
-        if any(job.epoch == known.epoch for known in controller.jobs):
+        if _has(controller, job):
             controller.delete_job(job)
         self._if_current(job, lifecycle.removed)
 
@@ -307,3 +307,8 @@ class Line:
                 self._over(finding.job, f"switch {self.config.name} lost entries: {finding}")
         repair = controller.put_right(audit)
         self.put_right += len(repair.removed) + len(repair.restored)
+
+
+def _has(controller: Controller, job: Job) -> bool:
+    """Return whether something of the job's epoch stands, or may."""
+    return any(job.epoch == known.epoch for known in controller.jobs)

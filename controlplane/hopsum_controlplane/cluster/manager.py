@@ -258,7 +258,8 @@ class Manager:
         """Close devices and store. What stands on the switches stays, for the next one to adopt."""
         for line in self._lines.values():
             line.close()
-        self._store.close()
+        with self._ledger.changed:  # nobody is using it
+            self._store.close()
 
     def _lose(self, record: JobRecord, rank: int) -> None:
         why = f"the lease of rank {rank} ran out: nothing was heard of it for {self._lease_s(record):g} s"
@@ -327,8 +328,13 @@ class Manager:
             raise UnknownJob(f"job {record.name!r} has no epoch", hint="join again")
         members = [member for member in record.members if member.phase in (Phase.IN, Phase.LEFT)]
         service = self._lines[record.switch].config.service
-        sides = {member.rank: member.side_port for member in members if member.side_port is not None}
-        return membership(record.job, {worker.rank: service for worker in record.job.spec.workers}, sides)
+        ranks = {worker.rank for worker in record.job.spec.workers}
+        sides = {
+            member.rank: (member.endpoint.ip, member.side_port)
+            for member in members
+            if member.rank in ranks and member.side_port is not None
+        }
+        return membership(record.job, dict.fromkeys(ranks, service), sides if len(sides) == len(ranks) else False)
 
     def _view(self, record: JobRecord, counters: bool) -> JobView:
         line = self._lines[record.switch]

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums float32 vectors over all workers of a job, through its switch.
 
-agent     what a program touches: `Agent`
-engine    its thread: codecs, order, futures, failures
-order     which exchange is next in the stream, the same on all ranks
-network   the thread that has the socket
-values    results, counts, spans of time
-timeline  spans of time, drawn
+aggregation  what a program touches: submit, allreduce, close
+agent        `Agent`, an aggregation at a switch
+engine       its thread: codecs, order, futures, failures
+order        which exchange is next in the stream, the same on all ranks
+network      the thread that has the socket
+values       results, counts, spans of time
+timeline     spans of time, drawn
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.agent.network import Failed, Network
-from hopsum.agent.order import Arrived, Task, append, next_in_stream
+from hopsum.agent.order import Arrived, Task, append, end_series, next_in_stream
 from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult, Span, Traffic
 from hopsum.codec import AgreedError, Codec, Context
 from hopsum.codec.base import Reduction
@@ -36,7 +36,9 @@ from hopsum.transport.udp import UdpTransport
 
 CLOSE: Final = None
 """What `close` puts into the inbox."""
-Message = Task | Arrived | Failed | None
+END_SERIES: Final = "end of series"
+"""What `end_series` puts into it."""
+Message = Task | Arrived | Failed | Literal["end of series"] | None
 
 
 class Engine:
@@ -129,6 +131,8 @@ class Engine:
             append(self._tasks, message)
         elif isinstance(message, Arrived):
             self._arrive(message)
+        elif message == END_SERIES:
+            end_series(self._tasks)
         elif message.task is not None:
             self._fail(message.task, message.error)
         else:
@@ -174,7 +178,9 @@ class Engine:
 
     def _start(self, task: Task) -> Reduction:
         context = Context(self._context.seed, task.step, self._context.rank)
-        return self._codec.start(task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite)
+        return self._codec.start(
+            task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite, out=task.out
+        )
 
     def _take_next(self) -> bool:
         """Hand one task its results: first one that has more to send, the network may be waiting for it."""
@@ -191,7 +197,8 @@ class Engine:
         task.arrived, task.waiting = None, False
         start = time.perf_counter()
         try:
-            reduction.take(arrived.done.results, arrived.done.contributors)
+            done = arrived.done
+            reduction.take(done.results, done.contributors, *([done.lost] if done.lost.size else []))
         except AgreedError as error:
             self._count(task, arrived.traffic, skipped=True)
             self._end(task, error, give_back=False)
@@ -284,7 +291,8 @@ class Engine:
     def _nobody_followed(self) -> HopsumError:
         return HopsumError(
             f"the last all-reduce was submitted with more=True, but none followed within {self._follow_s:.3g} s: its "
-            f"chunks wait for the ranges of the next one. Submit the last of a series with more=False, on all ranks"
+            "chunks wait for the ranges of the next one. Submit the last of a series with more=False, or call "
+            "end_series, on all ranks"
         )
 
     def _note_span(self, task: Task, phase: str, start_s: float) -> None:

@@ -2,12 +2,14 @@
 """The order of exchanges in a job's stream: a function of what was submitted, never of when.
 
 r, c are the first exchange of an all-reduce and the others (ranges and codes of most codecs); 0, 1, 2 in the order of
-submission. Those submitted with `more` promise that another one follows; every rank's program says the same.
+submission. Those submitted with `more` promise that another one follows; every rank's program says the same. A promise
+may be taken back: after the end of a series it is as if the last one had been without `more`.
 
     submitted                  stream
     0, 1, 2                    r0 c0 r1 c1 r2 c2
     0 more, 1 more, 2          r0 r1 c0 r2 c1 c2
     0 more, 1, 2               r0 r1 c0 c1 r2 c2
+    0 more, end of series, 1   r0 c0 r1 c1
 
 So with `more` the codes of one vector are encoded while those of the one before are on their way; without it only its
 ranges are found meanwhile, since codes need the ranges of all ranks, which stand behind those codes in the stream.
@@ -45,6 +47,7 @@ class Task:
     tensors: Tensors
     on_nonfinite: OnNonfinite
     more: bool
+    out: NDArray[np.float32] | None = None
     future: Future[AllReduceResult] = field(default_factory=Future)
     number: int = 0
     step: int = 0
@@ -64,7 +67,9 @@ class Task:
 
     def give_back(self) -> None:
         """Put all of the vector into the error feedback; one that is not finite is dropped, as if skipped."""
-        if self.feedback is not None:
+        if self.reduction is not None and self.reduction.exchange is not None:
+            self.reduction.abandon()  # it has the vector, also when x is the mean already
+        elif self.feedback is not None:
             self.feedback.withdraw()
             finite = bool(np.isfinite(self.feedback.compensate(self.x)).all())
             self.feedback.settle(None) if finite else self.feedback.withdraw()
@@ -83,6 +88,12 @@ def append(tasks: list[Task], task: Task) -> None:
     if tasks and tasks[-1].follower is None:
         tasks[-1].follower = task
     tasks.append(task)
+
+
+def end_series(tasks: list[Task]) -> None:
+    """Take the promise of the last one submitted back, unless it was kept."""
+    if tasks and tasks[-1].follower is None:
+        tasks[-1].more = False
 
 
 def next_in_stream(tasks: Sequence[Task], *, overlap: bool) -> tuple[Task | None, bool]:

@@ -74,6 +74,10 @@ class AgentStatistics:
     seconds: float = 0.0
     """Summed over all-reduces, from the codec's first look at the vector to its mean; they may overlap."""
     traffic: Traffic = Traffic()
+    fetches: int = 0
+    """Results that peers were asked for."""
+    repaired: int = 0
+    """Of those: that came from a peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +85,10 @@ class AllReduceResult:
     """The mean of one vector over the workers that took part; the same bytes on all ranks."""
 
     mean: NDArray[np.float32]
-    """float32[elements], the caller's; all NaN if skipped."""
+    """float32[elements], the caller's: `out` if that was given; a new one, all NaN, if skipped."""
     contributors: NDArray[np.uint64]
-    """[chunks of the codec's last exchange], bitmap of the workers in each chunk's sum. Empty if skipped."""
+    """[chunks of the codec's last exchange], bitmap of the workers in each chunk's sum. Empty if skipped; 0 where this
+    rank lost the sum, with on_lost="zero" only."""
     skipped: bool
     """Some rank's vector was not finite: no rank has a mean, error feedback is as it was before."""
     traffic: Traffic

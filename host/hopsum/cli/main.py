@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": Command("train a small model through a switch, against fp32", "hopsum.cli.demo.command", "demo"),
     "sum": Command("sum vectors of workers through a switch, against numpy", "hopsum.cli.sums.command", "demo"),
     "doctor": Command("say why a worker cannot begin, or hangs", "hopsum.cli.doctor", "cli"),
+    "top": Command("show a controller's switches, jobs and rates", "hopsum.cli.top", "rpc,cli"),
     "controller": Command("run jobs, slots and leases on switches", "hopsum.cli.controller", "controlplane"),
     "job": Command("make, see and delete a controller's jobs", "hopsum.cli.job", "rpc,cli"),
     "switch": Command("run the embedded switch with a compiled v1model program", "hopsum_switch.cli", "switch"),

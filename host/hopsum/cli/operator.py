@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a controller as its operator: the connection that the arguments name."""
+"""Ask a controller as its operator: the connection that the arguments name, and looks at it."""
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hopsum.diagnosis.looks import Look
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import Channel, Place
-from hopsum.rpc.jobs import JobsClient
+from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.jobs import JobsClient, as_values
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import read_admin_token
 
@@ -34,3 +37,16 @@ def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
         raise HopsumError(str(error)) from error
     with Channel(place_of(options)) as channel:
         yield JobsClient(channel, token)
+
+
+def take_look(client: JobsClient) -> Look:
+    """Ask for switches and jobs, for running jobs with their counters. Raises ControllerError."""
+    switches = [as_values(switch) for switch in client.switches()]
+    jobs = []
+    for listed in client.jobs():
+        try:
+            jobs.append(as_values(client.job(listed.name)))
+        except ControllerError as error:
+            if error.code != "NOT_FOUND":  # deleted meanwhile
+                raise
+    return Look(time.monotonic(), switches, jobs)

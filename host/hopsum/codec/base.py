@@ -33,6 +33,9 @@ Tensors = Sequence[tuple[str, int]]
 OnNonfinite = Literal["error", "skip"]
 """What becomes of a vector with NaN or infinity on some rank: an error, or no mean; on all ranks alike."""
 ON_NONFINITE: Final = ("error", "skip")
+OnLost = Literal["fail", "zero"]
+"""What becomes of a sum that the switch no longer has, where no peer can be asked: see `hopsum.agent.Agent`."""
+ON_LOST: Final = ("fail", "zero")
 
 
 class CodecError(HopsumError):
@@ -94,20 +97,29 @@ class Reduction(Protocol):
     exchange: Exchange | None
     """What to sum next; None when it is over."""
     mean: NDArray[np.float32] | None
-    """float32[elements] once it is over, the caller's; None before, and if it was skipped or given up."""
+    """float32[elements] once it is over, the caller's, `out` if that was given; None before, and if there is none."""
     contributors: NDArray[np.uint64]
     """[chunks of the last exchange], bitmap of the workers in the mean; empty before, and if it was skipped."""
 
-    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def take(
+        self,
+        results: NDArray[np.uint8],
+        contributors: NDArray[np.uint64],
+        lost: NDArray[np.bool_] | None = None,
+    ) -> None:
         """Take the RESULT payloads of the current exchange, uint8[chunks, down_bytes(op)], and go on.
 
         Args:
             results: the same on all ranks.
             contributors: [chunks], bitmap of the workers in each sum.
+            lost: bool[chunks], where zeros stand for a result that is not to be had, on this rank alone: their part of
+                the mean is 0, and what this rank sent of them counts as delivered, as published systems do it. They
+                leave the ranks with different means. None: all results are there.
 
         Raises:
             AgreedError: there is no mean, on all ranks alike; the reduction is over and the feedback free.
-            CodecError: nothing to take, or results of another shape; nothing was changed.
+            CodecError: nothing to take, results of another shape, or some are lost and the codec needs them all;
+                nothing was changed.
         """
 
     def abandon(self) -> None:
@@ -130,6 +142,8 @@ class Codec(Protocol):
     """What the switch does with most of the chunks."""
     lookup: tuple[int, ...] | None
     """The table of that op that the job's switch needs, 16 integers; None where it needs none."""
+    exchanges: int
+    """Of one all-reduce, if nothing has to be repeated."""
 
     def start(
         self,
@@ -139,6 +153,7 @@ class Codec(Protocol):
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> Reduction:
         """Begin an all-reduce.
 
@@ -149,9 +164,11 @@ class Codec(Protocol):
             tensors: what messages about x may name.
             on_nonfinite: the same on all ranks. "error": `take` raises NonFiniteError on all of them; "skip": the
                 reduction ends without a mean. Either way residuals stay as they were, and bad gradients are gone.
+            out: becomes the mean, like x; may be x itself. Only written at the end, and left as it is where there is
+                no mean, unless the last results are refused.
 
         Raises:
-            CodecError: no float32 vector, or the feedback is busy or of another length.
+            CodecError: no float32 vector, an `out` that is not like it, or the feedback is busy or of another length.
         """
 
 
@@ -184,6 +201,17 @@ def require_vector(x: NDArray[Any]) -> None:
         )
 
 
+def require_out(out: NDArray[Any] | None, x: NDArray[np.float32]) -> None:
+    """Raise CodecError unless out, if there is one, can take a vector like x."""
+    if out is None or out is x:
+        return
+    if out.dtype != np.float32 or out.shape != x.shape or not out.flags.carray:
+        raise CodecError(
+            f"out is {out.dtype}{list(out.shape)}, {'' if out.flags.carray else 'not contiguous or read-only, '}but x "
+            f"is float32[{x.size}]"
+        )
+
+
 def require_rows(array: NDArray[Any], rows: int, columns: int, what: str) -> None:
     """Raise CodecError unless array is uint8[rows, columns] and contiguous."""
     if array.dtype != np.uint8 or array.shape != (rows, columns):
@@ -211,22 +239,37 @@ def padded_rows(x: NDArray[np.float32], columns: int) -> list[NDArray[np.float32
     return parts
 
 
-def contributor_counts(contributors: NDArray[np.uint64], workers: int) -> NDArray[np.int32]:
+def contributor_counts(
+    contributors: NDArray[np.uint64], workers: int, lost: NDArray[np.bool_] | None = None
+) -> NDArray[np.int32]:
     """Return the number of workers in each sum, int32[chunks].
+
+    Args:
+        lost: bool[chunks], where there is no sum; only there may nobody be in it.
 
     Raises:
         CodecError: a sum of nobody, or of a worker that the job does not have.
     """
+    first = int(contributors[0]) if contributors.size else 0
+    if 0 < first < 1 << workers and (contributors == contributors[0]).all():  # as a rule, and quick
+        return np.full(contributors.shape, first.bit_count(), np.int32)
     bitmaps = contributors.astype(np.uint64)
     counts = np.zeros(bitmaps.shape, np.int32)
     for worker in range(workers):
         counts += (bitmaps >> np.uint64(worker) & np.uint64(1)).astype(np.int32)
     beyond = bitmaps >> np.uint64(workers - 1) > 1
-    bad = np.flatnonzero((counts == 0) | beyond)
+    empty = counts == 0 if lost is None else (counts == 0) & ~lost
+    bad = np.flatnonzero(empty | beyond)
     if bad.size:
         chunk = int(bad[0])
         raise CodecError(f"chunk {chunk}: contributors {int(bitmaps[chunk]):#x} of a job of {workers} workers")
     return counts
+
+
+def require_on_lost(on_lost: str) -> None:
+    """Raise CodecError for a word that is no OnLost."""
+    if on_lost not in ON_LOST:
+        raise CodecError(f"on_lost={on_lost!r}: one of {', '.join(ON_LOST)}")
 
 
 def includes(contributors: NDArray[np.uint64], rank: int) -> NDArray[np.bool_]:

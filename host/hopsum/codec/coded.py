@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -116,7 +117,8 @@ class Coded(RangeCodec):
             energy = np.square(values, dtype=np.float64).sum() * self.block_elements
             values = np.array([math.sqrt(energy / x.size)]).astype(np.float32)
         bits = values.view(np.uint32)
-        bits[~(values <= HUGE)] = INFINITE
+        if not values.max() <= HUGE:
+            bits[~(values <= HUGE)] = INFINITE
         return bits
 
     def encode(
@@ -143,12 +145,14 @@ class Coded(RangeCodec):
         shared: SharedRanges,
         elements: int,
         context: Context,
+        lost: NDArray[np.bool_] | None = None,
+        out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the mean; see `RangeCodec`."""
+        """Return the mean; see `RangeCodec`. With full rotation in a new array, which has whole blocks."""
         blocks = blocks_of(elements, self.block_elements)
         require_rows(results, blocks, SHAPES[self.op].down_bytes, f"results of {elements} elements")
         require_ranges(contributors, blocks, "contributors instead of")
-        counts = contributor_counts(contributors, self.workers)
+        counts = contributor_counts(contributors, self.workers, lost)
         peaks = np.empty(blocks, np.int32)
         factors = self._factors(self._shared_ranges(shared, blocks), counts)
 
@@ -156,7 +160,8 @@ class Coded(RangeCodec):
             given = (results[rows], counts[rows], factors[rows], self.granularity, self._form)
             peaks[rows] = self._kernels.thc_decode(*given, _keys(context, rows.start), out)
 
-        out = self._result(elements)
+        if out is None or self.rotation == "full":
+            out = self._result(elements)
         self._by_rows(decode, out)
         self._require_sums(peaks, counts)
         return self._unprepared(out, elements, context)
@@ -213,8 +218,8 @@ class Coded(RangeCodec):
         self._by_rows(restore, x)
 
     def _block_ranges(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        parts = padded_rows(x, self.block_elements)
-        return np.concatenate([self._kernels.root_mean_square(part) for part in parts])
+        found = [self._kernels.root_mean_square(part) for _, part in _numbered(padded_rows(x, self.block_elements))]
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
     def _own_ranges(self, x: NDArray[np.float32], own: NDArray[np.uint32]) -> NDArray[np.float32]:
         """Return root mean squares of blocks: one range of a tensor says too little of them."""
@@ -223,7 +228,7 @@ class Coded(RangeCodec):
     def _shared_ranges(self, shared: SharedRanges, blocks: int) -> NDArray[np.float64]:
         require_ranges(shared.values, 1 if self.scale == "tensor" else blocks, "shared")
         require_usable(shared)
-        return np.broadcast_to(shared.values, blocks).astype(np.float64)
+        return np.full(blocks, shared.values, np.float64)
 
     def _require_sums(self, peaks: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
         """Refuse sums that this table cannot make: 16-bit arithmetic relies on it, and ranks would diverge."""
@@ -260,22 +265,27 @@ class Coded(RangeCodec):
     def _scales(
         self, own: NDArray[np.float32], shared: NDArray[np.float64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """Return what elements are multiplied with, 0 where the shared range is zero, and the shifts k."""
+        """Return what elements are multiplied with, 0 where the shared range is zero, and the shifts k.
+
+        Between kernels, with cold caches, each operation takes some 10 us on the calling thread alone: few of them.
+        """
         unit = self.granularity / (2 * self.bound) * 2.0**FRACTION_BITS
         shifts = np.zeros(own.shape, np.int32)
         used = np.where(shared < TINY, np.inf, shared)
         if self._form.rotated:
             unit /= math.sqrt(self.block_elements)
+        if self._form.rotated and (own > used).any():
             part, exponent = np.frexp(own / used)
             shifts = np.clip(np.where(part == 0.5, exponent - 1, exponent), 0, MAX_SHIFT).astype(np.int32)
             used = np.maximum(np.ldexp(used, shifts), own)
         return (unit / used).astype(np.float32), shifts
 
     def _factors(self, shared: NDArray[np.float64], counts: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Return what rotated-back integers are multiplied with; 0 where the shared range is zero."""
+        """Return what rotated-back integers are multiplied with; 0 where the shared range is zero, or nobody is in."""
         size = math.sqrt(self.block_elements) if self._form.rotated else 1.0
         unit = self.bound / (size * self.granularity)
-        return (np.where(shared < TINY, 0.0, shared) * unit / counts).astype(np.float32)
+        used = np.where((shared < TINY) | (counts == 0), 0.0, shared)
+        return (used * unit / np.maximum(counts, 1)).astype(np.float32)
 
 
 def require_lane_bits(lane_bits: int) -> None:
@@ -318,5 +328,5 @@ def _across_key(context: Context) -> int:
 
 def _numbered(parts: list[NDArray[np.float32]]) -> list[tuple[int, NDArray[np.float32]]]:
     """Pair each part of a vector with the number of its first block; parts without blocks are left out."""
-    firsts = np.cumsum([0, *(len(part) for part in parts)])
-    return [(int(first), part) for first, part in zip(firsts, parts, strict=False) if len(part)]
+    firsts = accumulate((len(part) for part in parts), initial=0)
+    return [(first, part) for first, part in zip(firsts, parts, strict=False) if len(part)]

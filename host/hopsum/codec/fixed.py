@@ -90,12 +90,16 @@ class Fixed(RangeCodec):
         shared: SharedRanges,
         elements: int,
         context: Context,
+        lost: NDArray[np.bool_] | None = None,
+        out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the mean: the exact sum, divided and rounded to float32 once; see `RangeCodec`."""
+        """Return the mean in a new array: the exact sum, divided and rounded to float32 once; see `RangeCodec`."""
         blocks = blocks_of(elements, FIXED_BLOCK)
         require_rows(results, blocks, _SHAPE.down_bytes, f"results of {elements} elements")
         require_ranges(contributors, blocks, "contributors instead of")
-        counts = contributor_counts(contributors, self.workers).astype(np.float64)
+        counts = contributor_counts(contributors, self.workers, lost).astype(np.float64)
+        if lost is not None:
+            counts[lost] = np.inf  # what is divided by it is 0
         return self._divide(results, counts, shared, elements)
 
     def contribution(

@@ -18,6 +18,10 @@
 Settlement: only a RESULT's contributors decide. Own bit set: only the quantisation error of that chunk stays.
 Clear: the whole contribution goes back. The residual changes at settlement and at no other time, so a skipped
 bucket leaves it untouched.
+
+Where results are lost (`take`): blocks whose ranges are lost are sent as zeros, so all of them stays in the residual,
+and their mean is 0 here. Chunks whose sums are lost have a mean of 0 here, and what was sent of them counts as
+delivered, whether it was or not. A rank that lost the ranges does not know that others skip: it is out of step then.
 """
 
 from __future__ import annotations
@@ -32,10 +36,11 @@ from hopsum.codec.base import (
     Exchange,
     OnNonfinite,
     Tensors,
+    blocks_of,
     includes,
 )
 from hopsum.codec.feedback import ErrorFeedback
-from hopsum.codec.ranges import INFINITE, SharedRanges, pack_ranges, read_ranges
+from hopsum.codec.ranges import INFINITE, RANGE_LANES, SharedRanges, pack_ranges, read_ranges, require_ranges
 from hopsum.codec.reduction import State, VectorReduction
 from hopsum.wire import Op
 
@@ -53,6 +58,7 @@ class RangeCodec(ABC):
     block_elements: int
     """Elements of a chunk, and of a block with a range of its own."""
     lookup: tuple[int, ...] | None
+    exchanges = 2
 
     def start(
         self,
@@ -62,9 +68,10 @@ class RangeCodec(ABC):
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> RangeReduction:
         """Begin an all-reduce; see `Codec`."""
-        return RangeReduction(self, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite)
+        return RangeReduction(self, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
     def prepare(self, x: NDArray[np.float32], context: Context) -> NDArray[np.float32]:
         """Return what `ranges` and `encode` take in place of x: x itself, or a new vector. x may be infinite."""
@@ -95,12 +102,15 @@ class RangeCodec(ABC):
         shared: SharedRanges,
         elements: int,
         context: Context,
+        lost: NDArray[np.bool_] | None = None,
+        out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the mean of the contributions, float32[elements], a new array.
+        """Return the mean of the contributions, float32[elements]: a new array, or `out` where that saves one.
 
         Args:
             results: RESULT payloads, uint8[chunks, down_bytes(op)].
             contributors: [chunks], bitmap of the workers in each sum; divides by their number.
+            lost: bool[chunks], where the mean is 0, and nobody may be in the sum; None: nowhere.
         """
 
     @abstractmethod
@@ -133,6 +143,11 @@ class RangeCodec(ABC):
 class RangeReduction(VectorReduction):
     """One all-reduce of one vector by a codec with ranges; the contract is `hopsum.codec.base.Reduction`."""
 
+    _sent: NDArray[np.float32]
+    """Prepared."""
+    _own: NDArray[np.uint32]
+    """Its ranges."""
+
     def __init__(
         self,
         codec: RangeCodec,
@@ -142,31 +157,43 @@ class RangeReduction(VectorReduction):
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> None:
         """Take a vector; see `Codec.start`."""
         self.codec = codec
         self._shared: SharedRanges | None = None
         self._payloads: NDArray[np.uint8] | None = None
-        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite)
+        self._blind: NDArray[np.bool_] | None = None
+        """Blocks whose ranges are lost, bool[blocks]; None: none."""
+        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
-    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def take(
+        self,
+        results: NDArray[np.uint8],
+        contributors: NDArray[np.uint64],
+        lost: NDArray[np.bool_] | None = None,
+    ) -> None:
         """Take the results of the current exchange; see `Reduction`."""
         self._require_exchange()
+        if lost is not None:
+            require_ranges(lost, len(results), "lost chunks instead of")
         if self.state is State.RANGES:
-            self._take_ranges(results)
+            self._take_ranges(results, lost)
         else:
-            self._take_sums(results, contributors)
+            self._take_sums(results, contributors, lost)
 
     def _first_exchange(self) -> Exchange:
         self._prepare()
         return Exchange(Op.MAX32, pack_ranges(self._own), self._own.size)
 
-    def _take_ranges(self, results: NDArray[np.uint8]) -> None:
+    def _take_ranges(self, results: NDArray[np.uint8], lost: NDArray[np.bool_] | None) -> None:
         shared = read_ranges(results, self._own.size)
         if shared.skipped:
             self._skip()
             return
         self._drop_infinite()
+        if lost is not None and lost.any():
+            self._go_blind(lost)
         self._payloads = self.codec.encode(self._sent, self._own, shared, self.context)
         self._shared = shared
         lanes = min(self._sent.size, len(self._payloads) * self.codec.block_elements)
@@ -174,13 +201,29 @@ class RangeReduction(VectorReduction):
         self.exchange = Exchange(self.codec.op, self._payloads, lanes, last=True)
         self.state = State.SUMS
 
-    def _take_sums(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def _take_sums(
+        self, results: NDArray[np.uint8], contributors: NDArray[np.uint64], lost: NDArray[np.bool_] | None
+    ) -> None:
         assert self._shared is not None
-        mean = self.codec.decode(results, contributors, self._shared, self.elements, self.context)
+        if self._blind is not None:
+            lost = self._blind if lost is None else self._blind | lost
+        mean = self.codec.decode(
+            results, contributors, self._shared, self.elements, self.context, lost=lost, out=self._out
+        )
         if self._feedback is not None:
-            self._deduct_delivered(contributors)
+            own = np.uint64(1 << self.context.rank)
+            self._deduct_delivered(contributors if lost is None else np.where(lost, own, contributors))
             self._settle(None)
-        self._finish(mean, contributors)
+        self._payloads = None
+        self._finish(mean, contributors if lost is None else np.where(lost, np.uint64(0), contributors))
+
+    def _go_blind(self, lost: NDArray[np.bool_]) -> None:
+        """Send zeros for the blocks whose ranges are lost: others would read their codes by ranges unknown here."""
+        blocks = blocks_of(self._sent.size, self.codec.block_elements)
+        self._blind = np.resize(lost.repeat(RANGE_LANES)[: self._own.size], blocks)  # one range may be that of all
+        self._sent = self._sent.copy()
+        for block in np.flatnonzero(self._blind):
+            self._sent[block * self.codec.block_elements : (block + 1) * self.codec.block_elements] = 0
 
     def _prepare(self) -> None:
         with np.errstate(over="ignore", invalid="ignore"):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranges: how large each block of a vector is, as MAX32 lanes, so that all ranks agree on a scale.
 
-own    = bits of non-negative float32, one lane per block; +inf: "my block is not finite"
-shared = read_ranges(results of MAX32 over pack_ranges(own), len(own))
-shared.skipped: no rank goes on, on all ranks alike
+    own    = bits of non-negative float32, one lane per block; +inf: "my block is not finite"
+    shared = read_ranges(results of MAX32 over pack_ranges(own), len(own))
+    shared.skipped: no rank goes on, on all ranks alike
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SharedRanges:
     @property
     def skipped(self) -> bool:
         """Whether some rank announced a block that is not finite: then no rank sends anything."""
-        return bool(np.isinf(self.values).any())
+        return bool(self.values.max(initial=0) == np.inf)
 
 
 def require_ranges(ranges: NDArray[Any], blocks: int, what: str) -> None:
@@ -44,8 +44,8 @@ def require_ranges(ranges: NDArray[Any], blocks: int, what: str) -> None:
 
 def require_finite(own: NDArray[np.uint32]) -> None:
     """Raise CodecError for own ranges with a block that is not finite."""
-    bad = np.flatnonzero(own >= INFINITE)
-    if bad.size:
+    if own.max(initial=0) >= INFINITE:
+        bad = np.flatnonzero(own >= INFINITE)
         raise CodecError(f"{bad.size} blocks to encode are not finite, the first is block {int(bad[0])}")
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all-reduces of all codecs have in common: the vector, its error feedback, and how they end.
 
-state     meaning                                          residual
-RANGES    ranges are to be summed (MAX32)                  as before
-INDEX     the index is to be summed (OR), if there is one  as before
-SUMS      codes or lanes are to be summed                  as before
-DONE      there is a mean                                  what was not delivered
-SKIPPED   some rank's vector is not finite                 as before
-GONE      given up, or not to be recovered                 residual + vector
+    state     meaning                                          residual
+    RANGES    ranges are to be summed (MAX32)                  as before
+    INDEX     the index is to be summed (OR), if there is one  as before
+    SUMS      codes or lanes are to be summed                  as before
+    DONE      there is a mean                                  what was not delivered
+    SKIPPED   some rank's vector is not finite                 as before
+    GONE      given up, or not to be recovered                 residual + vector
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from hopsum.codec.base import (
     Tensors,
     nonfinite_error,
     require_on_nonfinite,
+    require_out,
     require_vector,
 )
 from hopsum.codec.feedback import ErrorFeedback
@@ -53,15 +54,18 @@ class VectorReduction(ABC):
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> None:
         """Take a vector, see `Codec.start`, and make the first exchange; what that needs is set before."""
         require_vector(x)
+        require_out(out, x)
         require_on_nonfinite(on_nonfinite)
         self.context = context
         self.state = State.RANGES
         self.elements = x.size
         self.mean: NDArray[np.float32] | None = None
         self.contributors = np.zeros(0, np.uint64)
+        self._out = out
         self._feedback = feedback
         self._tensors = tensors
         self._on_nonfinite = on_nonfinite
@@ -73,7 +77,12 @@ class VectorReduction(ABC):
             raise
 
     @abstractmethod
-    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
+    def take(
+        self,
+        results: NDArray[np.uint8],
+        contributors: NDArray[np.uint64],
+        lost: NDArray[np.bool_] | None = None,
+    ) -> None:
         """Take the results of the current exchange; see `Reduction`."""
 
     @abstractmethod
@@ -105,7 +114,9 @@ class VectorReduction(ABC):
             raise error
 
     def _finish(self, mean: NDArray[np.float32], contributors: NDArray[np.uint64]) -> None:
-        self.mean, self.contributors = mean, contributors
+        if self._out is not None and mean is not self._out:
+            self._out[:] = mean
+        self.mean, self.contributors = mean if self._out is None else self._out, contributors
         self._end(State.DONE)
 
     def _settle(self, delivered: NDArray[np.float32] | None) -> None:

@@ -9,9 +9,11 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from hopsum.protocol.stream import Place
+from hopsum.protocol.outbox import Outbox
+from hopsum.protocol.stream import Place, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, Timing
 from hopsum.wire import Header, Kind, State
 
@@ -23,27 +25,44 @@ LEAD_MAX_S: Final = 1.0
 class Inquiry:
     """The questions of one worker."""
 
-    def __init__(self, membership: Membership, timing: Timing) -> None:
-        self._membership = membership
+    def __init__(self, membership: Membership, timing: Timing, stream: Stream, outbox: Outbox) -> None:
+        self._membership, self._stream, self._outbox = membership, stream, outbox
         self._lead_s = min(LEAD_MAX_S, timing.deadline_s / 4)
         self._handle = 0
         self._asked = 0
         self._place: Place | None = None
         self._answer: Header | None = None
+        self.outgoing: list[bytes] = []
+        """PROBEs to be sent."""
 
-    def due(self, reduce: AllReduce, oldest: Place) -> float | None:
-        """Return when to ask next about the oldest place of an all-reduce, or None if no more is to be asked."""
-        asked = self._asked if reduce.handle == self._handle else 0
-        if asked == PROBES_MAX or self._answer_about(oldest) is not None:
-            return None
-        return reduce.deadline_at - self._lead_s * 0.5**asked
+    def timer(self, active: Sequence[AllReduce]) -> float | None:
+        """Return when to ask next about the oldest open position, or None if no more is to be asked.
 
-    def ask(self, reduce: AllReduce, oldest: Place) -> bytes:
-        """Return the PROBE about a place, to be sent now."""
+        `active`: all-reduces in progress, in the order of the stream.
+        """
+        oldest = self._outbox.oldest
+        return None if oldest is None else self._due(active[0], self._stream.place(oldest))
+
+    def handle_timer(self, active: Sequence[AllReduce], now: float) -> None:
+        """Ask if it is time."""
+        if not active or now < active[0].deadline_at - self._lead_s:
+            return
+        oldest = self._outbox.oldest
+        if oldest is None:
+            return
+        reduce, place, own = active[0], self._stream.place(oldest), self._membership
+        due = self._due(reduce, place)
+        if due is None or due > now:
+            return
         self._asked = self._asked + 1 if reduce.handle == self._handle else 1
-        self._handle, self._place = reduce.handle, oldest
-        own = self._membership
-        return Header(kind=Kind.PROBE, worker=own.rank, slot=oldest.slot, round=oldest.round, epoch=own.epoch).pack()
+        self._handle, self._place = reduce.handle, place
+        probe = Header(kind=Kind.PROBE, worker=own.rank, slot=place.slot, round=place.round, epoch=own.epoch)
+        self.outgoing.append(probe.pack())
+
+    def take_outgoing(self) -> list[bytes]:
+        """Return the PROBEs to be sent now."""
+        outgoing, self.outgoing = self.outgoing, []
+        return outgoing
 
     def take(self, header: Header) -> None:
         """Take a STATE to this worker; one that was not asked for is forgotten."""
@@ -72,6 +91,12 @@ class Inquiry:
         if answer.held == oldest.round:
             return f"{where} is complete on the switch with {name_ranks(arrived)}: its RESULT does not reach this rank"
         return f"the switch has moved on to round {answer.held} of slot {oldest.slot} with {name_ranks(arrived)}"
+
+    def _due(self, reduce: AllReduce, oldest: Place) -> float | None:
+        asked = self._asked if reduce.handle == self._handle else 0
+        if asked == PROBES_MAX or self._answer_about(oldest) is not None:
+            return None
+        return reduce.deadline_at - self._lead_s * 0.5**asked
 
     def _answer_about(self, place: Place) -> Header | None:
         answer = self._answer

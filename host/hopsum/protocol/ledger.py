@@ -9,6 +9,9 @@ position        all-reduce   result                      held
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hopsum.protocol.result_store import Found
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.worker_state import ZEROED, AllReduce
@@ -26,7 +29,7 @@ class Ledger:
         """Results of all-reduces that are still to come."""
         self.open_end = 0
         """Positions before it may be opened; the all-reduces behind it are held back (R2)."""
-        self.open_position = list(range(stream.slots))
+        self.open_position: NDArray[np.int64] = np.arange(stream.slots, dtype=np.int64)
         """Per slot, the lowest position that is not held: the only one of its slot that may be sent (W1)."""
 
     @property
@@ -47,17 +50,44 @@ class Ledger:
             return bool(reduce.held[position - reduce.first])
         return position < self.stream.end or position in self.early
 
+    def are_held(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say of each position, at least one, whether a result is here."""
+        least, most = int(positions.min()), int(positions.max())
+        for reduce in self.active:
+            if reduce.first <= least and most < reduce.end:
+                held: NDArray[np.bool_] = reduce.held[positions - reduce.first] != 0
+                return held
+        held = positions < self.stream.end
+        for reduce in self.active:
+            if reduce.first <= most and reduce.end > least:
+                inside = (reduce.first <= positions) & (positions < reduce.end)
+                held[inside] = reduce.held[positions[inside] - reduce.first] != 0
+        if self.early and most >= self.stream.end:
+            held |= np.isin(positions, list(self.early))
+        return held
+
     def is_zeroed(self, position: int, reduce: AllReduce | None) -> bool:
         """Say whether zeros stand for a result, and it can still come."""
         return reduce is not None and reduce.held[position - reduce.first] == ZEROED
 
     def next_open(self, slot: int) -> int | None:
         """Move a slot to its lowest position that is not held; return it if it may be opened."""
-        position = self.open_position[slot]
+        position = int(self.open_position[slot])
         while self.is_held(position, self.find(position)):
             position += self.stream.slots
         self.open_position[slot] = position
         return position if position < self.open_end else None
+
+    def next_open_many(self, slots: NDArray[np.int64], held: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Move slots, at least one, to their lowest positions that are not held; return those that may be opened.
+
+        `held`: the lowest position of each slot that was not held before, and is now, if that is known.
+        """
+        positions = self.open_position[slots] if held is None else held + self.stream.slots
+        while (here := self.are_held(positions)).any():
+            positions[here] += self.stream.slots
+        self.open_position[slots] = positions
+        return positions if positions.max() < self.open_end else positions[positions < self.open_end]
 
     def held_back(self) -> AllReduce | None:
         """Return the first all-reduce that may not begin yet, or None."""

@@ -5,7 +5,10 @@ Rules
     W1      What is opened is the worker's business: one position per slot.
     window  A position is sent for the first time while fewer than the window are on the way, in the order of the
             stream. The oldest without a result is sent in any case: others may wait for just that one.
-    again   After a timeout (rtt.py), then `backoff` times as long, up to a maximum; a timeout shrinks the window.
+    again   After a timeout (rtt.py), then `backoff` times as long, up to a maximum; a timeout shrinks the window. What
+            is due at once goes in the order in which it was due, then of the stream.
+    instant Of results that come at the same time, one is measured: the first whose chunk was sent once. A batch counts
+            like its results one by one.
     S8      A position that has waited `flush_after_s` since it was first sent is sent at once, and from then on, with
             FLUSH. The flag is not among the bytes that W2 freezes; all others are.
 
@@ -15,13 +18,13 @@ Rules
     SENT     flush_after_s over                  FLUSHED  the same UPDATE with FLUSH
     FLUSHED  timeout                             FLUSHED  the same UPDATE with FLUSH
     any      result                              gone
+
+By W1 a slot has one open position at most, so everything is kept by slot, in arrays: a batch costs a few calls, and the
+next timer is the least of an array.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
@@ -31,28 +34,16 @@ from numpy.typing import NDArray
 from hopsum.protocol.rtt import RoundTrips
 from hopsum.protocol.window import Window
 from hopsum.protocol.worker_state import Timing, WorkerStatistics
-from hopsum.wire import Flag
-from hopsum.wire._layout import HOPSUM_FIELDS
 
-_FLAGS_AT: Final = next(field.offset_bits // 8 for field in HOPSUM_FIELDS if field.name == "flags")
-
-
-@dataclass(slots=True)
-class Awaited:
-    """A position that was opened for sending and has no result yet."""
-
-    sent: int = 0
-    """Transmissions so far."""
-    first_sent_at: float = 0.0
-    timeout_at: float = inf
-    """When it is a loss that no result has come."""
+_NONE: Final = (1 << 62) - 1
+"""In place of a position: the slot has none open. Behind all positions."""
 
 
-class Sending(NamedTuple):
-    """One transmission of a position."""
+class Sendings(NamedTuple):
+    """Transmissions, in order."""
 
-    position: int
-    flush: bool
+    positions: NDArray[np.int64]
+    flush: NDArray[np.bool_]
 
 
 class Outbox:
@@ -60,13 +51,19 @@ class Outbox:
 
     def __init__(self, slots: int, timing: Timing, statistics: WorkerStatistics) -> None:
         self._timing, self._statistics = timing, statistics
-        self.awaited: dict[int, Awaited] = {}
-        self._waiting: list[int] = []
-        """Heap of positions to be sent for the first time."""
-        self._again: deque[int] = deque()
-        self._timers: list[tuple[float, int, int]] = []
-        """Heap of (due, position, transmissions when it was set); an entry that no longer fits is void."""
+        self._slots = slots
+        self._open = np.full(slots, _NONE, np.int64)
+        self._sent = np.zeros(slots, np.int64)
+        """Transmissions so far of the open position; this and all below is by slot."""
+        self._first_sent_at = np.zeros(slots)
+        self._timeout_at = np.full(slots, inf)
+        """When it is a loss that no result has come."""
+        self._due_at = np.full(slots, inf)
+        """When it goes again: at the timeout or, before that, with FLUSH; never while it waits to be sent."""
+        self._again: list[int] = []
+        """Positions that were due, to be sent again; some may have their result by now."""
         self._on_the_way = 0
+        self._measured_at = -inf
         self._round_trips = RoundTrips(timing.retransmit_s, timing.retransmit_least_s, timing.retransmit_max_s)
         self._window = Window(slots)
         statistics.window = slots
@@ -76,97 +73,123 @@ class Outbox:
         """Return how long a result is waited for now."""
         return self._round_trips.timeout_s
 
+    @property
+    def oldest(self) -> int | None:
+        """Return the oldest position that is open, or None."""
+        oldest = int(self._open.min())
+        return None if oldest == _NONE else oldest
+
+    def positions(self) -> list[int]:
+        """Return all open positions in order."""
+        return sorted(self._open[self._open != _NONE].tolist())
+
+    def sent(self, position: int) -> int:
+        """Return how often a position was sent; 0 also if it is not open."""
+        slot = position % self._slots
+        return int(self._sent[slot]) if self._open[slot] == position else 0
+
     def open(self, position: int) -> None:
         """Let a position be sent, unless it is open."""
-        if position not in self.awaited:
-            self.awaited[position] = Awaited()
-            heapq.heappush(self._waiting, position)
+        slot = position % self._slots
+        if self._open[slot] != position:
+            self._open[slot], self._sent[slot], self._due_at[slot] = position, 0, inf
+
+    def open_many(self, positions: NDArray[np.int64]) -> None:
+        """Let positions be sent, of different slots, unless they are open."""
+        slots = positions % self._slots
+        new = self._open[slots] != positions
+        slots = slots[new]
+        self._open[slots], self._sent[slots], self._due_at[slots] = positions[new], 0, inf
 
     def settle(self, position: int, now: float | None) -> None:
         """Forget a position that has its result: from the switch at `now`, or from elsewhere (None)."""
-        awaited = self.awaited.pop(position, None)
-        if awaited is None or not awaited.sent:
+        slot = position % self._slots
+        if self._open[slot] != position:
             return
-        self._on_the_way -= 1
-        if now is None:
-            return
-        once = awaited.first_sent_at if awaited.sent == 1 else None
-        if once is not None:
-            self._round_trips.measure(now - once)
-            self._statistics.srtt_s = self._round_trips.srtt_s
-        self._window.grow(once)
-        self._statistics.window = self._window.size
+        self._open[slot], self._due_at[slot] = _NONE, inf
+        sent = int(self._sent[slot])
+        self._on_the_way -= sent > 0
+        if sent and now is not None:
+            self._count(1, [float(self._first_sent_at[slot])] if sent == 1 else [], now)
+
+    def settle_many(self, positions: NDArray[np.int64], now: float) -> None:
+        """Forget positions that have their results from the switch, in the order in which these came."""
+        slots = positions % self._slots
+        slots = slots[self._open[slots] == positions]
+        self._open[slots], self._due_at[slots] = _NONE, inf
+        sent = self._sent[slots]
+        results = int(np.count_nonzero(sent))
+        self._on_the_way -= results
+        if results:
+            self._count(results, self._first_sent_at[slots[sent == 1]].tolist(), now)
 
     def handle_timer(self, now: float) -> list[int]:
         """Queue what is due again, and return the positions whose timeout it was."""
-        late = []
-        while self._timers and self._timers[0][0] <= now:
-            _, position, sent = heapq.heappop(self._timers)
-            if not self._is_set(position, sent):
-                continue
-            self._again.append(position)
-            if self.awaited[position].timeout_at <= now:
-                late.append(position)
+        if self._due_at.min() > now:
+            return []
+        due = np.flatnonzero(self._due_at <= now)
+        due = due[np.lexsort((self._open[due], self._due_at[due]))]
+        self._due_at[due] = inf
+        self._again += self._open[due].tolist()
+        late: list[int] = self._open[due[self._timeout_at[due] <= now]].tolist()
         if late:
             self._window.shrink(now)
             self._statistics.window = self._window.size
         return late
 
-    def take(self, now: float) -> list[Sending]:
-        """Return what is to be sent now, in order, and set its timers."""
-        sendings = []
-        while self._again:
-            position = self._again.popleft()
-            if position in self.awaited:
-                sendings.append(self._send(position, now))
-        while self._waiting:
-            if self._waiting[0] not in self.awaited:  # the result came first (W3)
-                heapq.heappop(self._waiting)
-            elif self._on_the_way < self._window.size or self._waiting[0] == self.oldest():
-                sendings.append(self._send(heapq.heappop(self._waiting), now))
-            else:
-                break
-        return sendings
+    def take(self, now: float) -> Sendings:
+        """Return what is to be sent now, and set its timers."""
+        positions = self._first_time()
+        if self._again:
+            again = np.array(self._again, np.int64)
+            self._again = []
+            positions = np.concatenate([again[self._open[again % self._slots] == again], positions])
+        return Sendings(positions, self._send(positions, now) if positions.size else np.zeros(0, np.bool_))
 
     def timer(self) -> float | None:
         """Return when `handle_timer` is due, or None."""
-        while self._timers and not self._is_set(*self._timers[0][1:]):
-            heapq.heappop(self._timers)
-        return self._timers[0][0] if self._timers else None
-
-    def oldest(self) -> int:
-        """Return the oldest position that is open. There must be one."""
-        return min(self.awaited)
+        due_at = float(self._due_at.min())
+        return None if due_at == inf else due_at
 
     def clear(self) -> None:
         """Forget everything."""
-        self._on_the_way = 0
-        for pending in (self.awaited, self._waiting, self._again, self._timers):
-            pending.clear()
+        self._on_the_way, self._again = 0, []
+        self._open[:], self._due_at[:] = _NONE, inf
 
-    def _send(self, position: int, now: float) -> Sending:
-        awaited, timing, statistics = self.awaited[position], self._timing, self._statistics
-        awaited.sent += 1
-        if awaited.sent == 1:
-            statistics.updates += 1
-            self._on_the_way += 1
-            awaited.first_sent_at = now
-        else:
-            statistics.retransmits += 1
-        flush_at = inf if timing.flush_after_s is None else awaited.first_sent_at + timing.flush_after_s
-        awaited.timeout_at = now + timing.wait_s(awaited.sent, self._round_trips.timeout_s)
-        due = awaited.timeout_at if flush_at <= now else min(awaited.timeout_at, flush_at)
-        heapq.heappush(self._timers, (due, position, awaited.sent))
-        statistics.flushes += flush_at <= now
-        return Sending(position, flush_at <= now)
+    def _count(self, results: int, once_sent_at: list[float], now: float) -> None:
+        """Take results of the switch; `once_sent_at`: when their chunks were sent, of those that were sent once."""
+        if once_sent_at and now != self._measured_at:
+            self._measured_at = now
+            self._round_trips.measure(now - once_sent_at[0])
+            self._statistics.srtt_s = self._round_trips.srtt_s
+        self._window.grow(max(once_sent_at, default=None), results)
+        self._statistics.window = self._window.size
 
-    def _is_set(self, position: int, sent: int) -> bool:
-        awaited = self.awaited.get(position)
-        return awaited is not None and awaited.sent == sent
+    def _first_time(self) -> NDArray[np.int64]:
+        """Return what the window lets through of what was never sent."""
+        waiting = np.sort(self._open[(self._sent == 0) & (self._open != _NONE)])
+        room = self._window.size - self._on_the_way
+        if room <= 0 and waiting.size and waiting[0] == self.oldest:
+            room = 1
+        return waiting[: max(room, 0)]
 
-
-def with_flush(datagram: NDArray[np.uint8]) -> memoryview:
-    """Return an UPDATE, uint8[bytes], with the FLUSH flag: a read-only copy."""
-    copy = bytearray(datagram)
-    copy[_FLAGS_AT] |= Flag.FLUSH
-    return memoryview(copy).toreadonly()
+    def _send(self, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
+        """Count transmissions and set their timers; return which of them have FLUSH."""
+        slots, timing, statistics = positions % self._slots, self._timing, self._statistics
+        sent = self._sent[slots] + 1
+        self._sent[slots] = sent
+        first = slots[sent == 1]
+        self._first_sent_at[first] = now
+        self._on_the_way += len(first)
+        statistics.updates += len(first)
+        statistics.retransmits += len(slots) - len(first)
+        wait_s = {times: timing.wait_s(times, self._round_trips.timeout_s) for times in set(sent.tolist())}
+        timeout_at = now + np.array([wait_s[times] for times in sent.tolist()])
+        self._timeout_at[slots] = self._due_at[slots] = timeout_at
+        if timing.flush_after_s is None:
+            return np.zeros(len(slots), np.bool_)
+        flush_at = self._first_sent_at[slots] + timing.flush_after_s
+        flush: NDArray[np.bool_] = flush_at <= now
+        self._due_at[slots] = np.where(flush, timeout_at, np.minimum(timeout_at, flush_at))
+        statistics.flushes += int(np.count_nonzero(flush))
+        return flush

@@ -136,9 +136,11 @@ class Repair:
         self._ask(position, asked, now)
         return False
 
-    def settle(self, position: int) -> None:
-        """Forget a position that has its result."""
-        self._asked.pop(position, None)
+    def settle(self, positions: Iterable[int]) -> None:
+        """Forget positions that have their results."""
+        if self._asked:
+            for position in positions:
+                self._asked.pop(position, None)
 
     def _ask(self, position: int, asked: _Asked, now: float) -> None:
         candidates = self._candidates(asked)

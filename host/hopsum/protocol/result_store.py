@@ -71,8 +71,8 @@ class ResultStore:
         return self._kept[0].delivered_at if self._kept else None
 
     def keep(self, reduce: AllReduce, now: float) -> None:
-        """Take a complete all-reduce; its results are copied, since the caller has them from now on."""
-        kept = _Kept(reduce.first, reduce.end, reduce.op, reduce.results.copy(), reduce.contributors.copy(), now)
+        """Take a complete all-reduce; its results are not copied, since nobody changes them any more."""
+        kept = _Kept(reduce.first, reduce.end, reduce.op, reduce.results, reduce.contributors, now)
         self._kept.append(kept)
         self._kept.sort(key=lambda each: each.first)
         slots, rounds = self._stream.places(kept.first, kept.end - kept.first)

@@ -26,13 +26,17 @@ class Window:
         self._halved_at: float | None = None
         """When it was halved, while RECOVERING."""
 
-    def grow(self, first_sent_at: float | None) -> None:
-        """Take a result. `first_sent_at`: of a chunk that was sent exactly once, else None."""
+    def grow(self, first_sent_at: float | None, results: int = 1) -> None:
+        """Take results that came at once; `first_sent_at`: of those whose chunk was sent once the latest, or None."""
         if self._halved_at is not None and first_sent_at is not None and first_sent_at >= self._halved_at:
             self._halved_at = None
-        self._results += 1
-        if self._results >= self.size:
-            self.size, self._results = min(self.size + 1, self._most), 0
+        self._results += results
+        while self._results >= self.size:
+            self._results -= self.size
+            if self.size == self._most:
+                self._results %= self.size
+            else:
+                self.size += 1
 
     def shrink(self, now: float) -> None:
         """Take a timeout."""

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker of one job in one epoch, without I/O.
 
-The caller owns sockets and clock. After every input (`submit`, `receive_datagram`, `receive_peer`, `handle_timer`)
-it sends all of `datagrams_to_send` and `messages_to_peers`, drains `next_event`, and waits for more or until
-`get_timer`.
+The caller owns sockets and clock. After every input (`submit`, `receive_datagram` or `receive_rows`, `receive_peer`,
+`handle_timer`) it sends all of `trains_to_send` (or `datagrams_to_send`: the same) and `messages_to_peers`, drains
+`next_event`, and waits for more or until `get_timer`.
+
+`receive_datagram` is the reference. `receive_rows` does by the batch what most datagrams need (batch.py) and leaves the
+worker as if they had come one by one at that time.
 
 Rules
     N1-N4  One stream of positions; see stream.py.
@@ -47,41 +50,37 @@ two windows ahead, and counts when the all-reduce comes. What is further ahead i
 from __future__ import annotations
 
 from collections import deque
-from enum import Enum, auto
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import AllReduceFailed, EpochOver
+from hopsum.protocol.batch import ROWS_LEAST, Part, plain_part, sort_out
 from hopsum.protocol.failures import expelled, held_back, no_answer, round_lost
 from hopsum.protocol.inquiry import Inquiry
 from hopsum.protocol.ledger import Ledger
-from hopsum.protocol.outbox import Outbox, with_flush
+from hopsum.protocol.opening import Opening
+from hopsum.protocol.outbox import Outbox
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.repair import AHEAD, Repair, RepairPolicy, as_result, peer_fault
 from hopsum.protocol.replies import position_of
-from hopsum.protocol.stream import Place, Stream
+from hopsum.protocol.stream import Stream
+from hopsum.protocol.trains import trains_of
 from hopsum.protocol.worker_state import (
     AllReduce,
     AllReduceDone,
     AllReduceGone,
     Membership,
+    Phase,
     Timing,
     Unhelpful,
     WorkerStatistics,
 )
-from hopsum.wire import Drop, Header, Kind, WireError, split_datagram
+from hopsum.wire import HOPSUM_BYTES, Drop, Header, Kind, WireError, split_datagram
 from hopsum.wire.datagrams import stamp_datagrams, update_template
 
 __all__ = ["AllReduceDone", "AllReduceGone", "Membership", "RepairPolicy", "Timing", "Worker", "WorkerStatistics"]
-
-
-class Phase(Enum):
-    """What the worker does at all."""
-
-    RUN = auto()
-    OVER = auto()
 
 
 class Worker:
@@ -117,8 +116,8 @@ class Worker:
         self._zeroes = on_lost == "zero"
         self._ledger = Ledger(self.stream)
         self._outbox = Outbox(membership.slots, self.timing, self.statistics)
-        self._inquiry = Inquiry(membership, self.timing)
-        self._probes: list[bytes] = []
+        self._opening = Opening(self._ledger, self._outbox, self.repair)
+        self._inquiry = Inquiry(membership, self.timing, self.stream, self._outbox)
         self._events: deque[AllReduceDone | AllReduceGone] = deque()
         self._unhelpful = Unhelpful()
         self._failure: AllReduceFailed | None = None
@@ -176,6 +175,24 @@ class Worker:
         else:
             self._on_stale(header, position, now)
 
+    def receive_rows(self, rows: NDArray[np.uint8], now: float) -> None:
+        """Take datagrams of one size, uint8[n, bytes] and contiguous, as they came; `rows` are the caller's again."""
+        if len(rows) < ROWS_LEAST or rows.shape[1] <= HOPSUM_BYTES or self.phase is not Phase.RUN:
+            for row in rows:
+                self.receive_datagram(memoryview(row), now)
+            return
+        part = plain_part(rows, self.membership, self._ledger)
+        if part is not None:
+            self._hold_parts([part], part.positions, now, in_order=True)
+            return
+        batch = sort_out(rows, self.membership, self._ledger)
+        self.statistics.duplicates += batch.copies
+        for numbers, single in batch.steps():
+            if numbers.size:
+                self._hold_parts(batch.parts(numbers), batch.positions[numbers], now)
+            if single is not None:
+                self.receive_datagram(memoryview(rows[single]), now)
+
     def receive_peer(self, message: PeerMessage, now: float) -> None:
         """Take one message of a peer. Anything that is no use is counted and ignored."""
         reason = "no peers" if self.repair is None else peer_fault(message, self.membership)
@@ -190,7 +207,7 @@ class Worker:
             self._on_gone(message, now)
         else:
             self.repair.take(message)
-        self._release()
+        self._opening.release()
 
     def note_unreachable(self) -> None:
         """Take the network's word that nobody listens at the switch's address; treated as a loss."""
@@ -204,26 +221,27 @@ class Worker:
             return
         late = self._outbox.handle_timer(now)
         if self.repair is not None:
-            self.repair.ask_about({position: self._outbox.awaited[position].sent for position in late}, now)
+            self.repair.ask_about({position: self._outbox.sent(position) for position in late}, now)
             self.repair.handle_held_back(self._ledger.held_back(), now)
-            self._release()
-        due = self._probe_due()
-        if due is not None and due <= now:
-            self._probes.append(self._inquiry.ask(self._ledger.active[0], self._oldest()))
+            self._opening.release()
+        self._inquiry.handle_timer(self._ledger.active, now)
 
     # ---- outputs ------------------------------------------------------------------------------------
 
+    def trains_to_send(self, now: float) -> list[NDArray[np.uint8]]:
+        """Return what is to be sent now, in order, and set its timers.
+
+        Returns:
+            Read-only uint8[n, bytes] each, one datagram a row; they stay valid and unchanged.
+        """
+        trains = [np.frombuffer(probe, np.uint8)[None] for probe in self._inquiry.take_outgoing()]
+        self.statistics.probes += len(trains)
+        sendings = self._outbox.take(now)
+        return [*trains, *trains_of(sendings, self._ledger.active)] if sendings.positions.size else trains
+
     def datagrams_to_send(self, now: float) -> list[memoryview]:
-        """Return what is to be sent now, in order, and set its timers. The views stay valid and unchanged."""
-        datagrams = [memoryview(probe) for probe in self._probes]
-        self.statistics.probes += len(self._probes)
-        self._probes = []
-        for position, flush in self._outbox.take(now):
-            reduce = self._ledger.find(position)
-            assert reduce is not None, "what is awaited belongs to an all-reduce in progress"
-            row = reduce.datagrams[position - reduce.first]
-            datagrams.append(with_flush(row) if flush else memoryview(row))
-        return datagrams
+        """Return what `trains_to_send` does, one by one."""
+        return [memoryview(row) for train in self.trains_to_send(now) for row in train]
 
     def messages_to_peers(self) -> list[tuple[int, PeerMessage]]:
         """Return what is to be said to peers now, as (rank, message)."""
@@ -237,7 +255,7 @@ class Worker:
     def get_timer(self) -> float | None:
         """Return when `handle_timer` is due, or None if nothing is in progress."""
         deadlines = [reduce.deadline_at for reduce in self._ledger.active]
-        probe_due = self._probe_due()
+        probe_due = self._inquiry.timer(self._ledger.active)
         held_back_due = None if self.repair is None else self.repair.held_back_timer(self._ledger.held_back())
         due = (probe_due, self._outbox.timer(), held_back_due)
         return min([*deadlines, *(time for time in due if time is not None)], default=None)
@@ -265,7 +283,7 @@ class Worker:
                 self._refuse_op(header, reduce)
         elif position < self.stream.end + 2 * self.stream.slots:
             self._ledger.early[position] = (header, bytes(values))
-            self._open_slot(header.slot)
+            self._opening.slot(header.slot)
         else:
             self.statistics.ignored[Drop.BAD_ROUND] += 1
             self._unhelpful.note(f"RESULT far ahead (slot {header.slot}, round {header.round})")
@@ -297,12 +315,30 @@ class Worker:
         self.statistics.repaired += from_peer
         self._go_on(reduce, position, now, from_peer=from_peer)
 
+    def _hold_parts(
+        self, parts: list[Part], positions: NDArray[np.int64], now: float, *, in_order: bool = False
+    ) -> None:
+        """Do what `_hold` does with results, whose `positions` are as they came; `in_order`: lowest of each slot."""
+        for part in parts:
+            part.reduce.hold_many(part.positions, part.contributors, part.values)
+        self.statistics.results += len(positions)
+        self._outbox.settle_many(positions, now)
+        if self.repair is not None:
+            self.repair.settle(positions.tolist())
+        self._opening.slots(positions % self.stream.slots, positions if in_order else None)
+        for part in parts:
+            self._deliver(part.reduce, now)
+
     def _go_on(self, reduce: AllReduce, position: int, now: float, *, from_peer: bool) -> None:
         """Open what a result, or zeros in its place, allows; deliver what is complete."""
         self._outbox.settle(position, None if from_peer else now)
         if self.repair is not None:
-            self.repair.settle(position)
-        self._open_slot(position % self.stream.slots)
+            self.repair.settle((position,))
+        self._opening.slot(position % self.stream.slots)
+        self._deliver(reduce, now)
+
+    def _deliver(self, reduce: AllReduce, now: float) -> None:
+        """Deliver an all-reduce if it is complete."""
         if reduce.missing or reduce not in self._ledger.active:
             return
         self._ledger.active.remove(reduce)
@@ -310,12 +346,11 @@ class Worker:
         if self.repair is not None:
             self.repair.store.keep(reduce, now)
             self.repair.announce(self._ledger.delivered_to)
-            self._release()
+            self._opening.release()
 
     def _on_stale(self, header: Header, position: int, now: float) -> None:
         self._unhelpful.note(f"STALE(slot {header.slot}, asked {header.round}, held {header.held})")
-        awaited = self._outbox.awaited.get(position)
-        if awaited is None or not awaited.sent:
+        if not self._outbox.sent(position):
             self.statistics.stale_ignored += 1
         elif self.repair is not None:
             lacking = self._ledger.lacking(position, header.held, AHEAD)
@@ -332,17 +367,6 @@ class Worker:
         self.statistics.lost += 1
         self._go_on(reduce, position, now, from_peer=True)
 
-    def _release(self) -> None:
-        """Let all-reduces begin in order, as far as those before them are proved (R2)."""
-        for before, reduce in enumerate(self._ledger.active):
-            if reduce.first < self._ledger.open_end:
-                continue
-            if self.repair is not None and not self.repair.may_open(before):
-                return
-            self._ledger.open_end = reduce.end
-            for position in range(reduce.first, min(reduce.end, reduce.first + self.stream.slots)):
-                self._open_slot(position % self.stream.slots)
-
     def _open_new(self, reduce: AllReduce, now: float) -> None:
         """Let the slots of a new all-reduce go on, after it took the results that came before it."""
         for position in sorted(p for p in self._ledger.early if p < self.stream.end):
@@ -352,13 +376,7 @@ class Worker:
             else:
                 self._refuse_op(header, reduce)
                 self._ledger.open_position[header.slot] = min(self._ledger.open_position[header.slot], position)
-        self._release()
-
-    def _open_slot(self, slot: int) -> None:
-        """Open the lowest position of a slot that is not held (W1)."""
-        position = self._ledger.next_open(slot)
-        if position is not None:
-            self._outbox.open(position)
+        self._opening.release()
 
     def _refuse_op(self, header: Header, reduce: AllReduce) -> None:
         self.statistics.ignored[Drop.OP_MISMATCH] += 1
@@ -370,21 +388,12 @@ class Worker:
         self._failure = error
         self._events.extend(AllReduceGone(reduce.handle, error) for reduce in self._ledger.active)
         self._outbox.clear()
-        for pending in (self._ledger.active, self._probes, self._ledger.early):
+        for pending in (self._ledger.active, self._ledger.early, self._inquiry.outgoing):
             pending.clear()
 
     def _no_answer(self, reduce: AllReduce, now: float) -> AllReduceFailed:
-        own, waited_s = self.membership, now - reduce.submitted_at
-        if not self._outbox.awaited:
+        own, waited_s, oldest = self.membership, now - reduce.submitted_at, self._outbox.oldest
+        if oldest is None:
             return held_back(own, waited_s, [] if self.repair is None else self.repair.store.unproved())
-        sent = self._outbox.awaited[self._outbox.oldest()].sent
-        return no_answer(own, reduce, self._oldest(), sent, waited_s, (self._unhelpful, self._inquiry))
-
-    # ---- lookups ------------------------------------------------------------------------------------
-
-    def _oldest(self) -> Place:
-        """Return where the oldest position stands that was opened and has no result."""
-        return self.stream.place(self._outbox.oldest())
-
-    def _probe_due(self) -> float | None:
-        return self._inquiry.due(self._ledger.active[0], self._oldest()) if self._outbox.awaited else None
+        asked = (self._unhelpful, self._inquiry)
+        return no_answer(own, reduce, self.stream.place(oldest), self._outbox.sent(oldest), waited_s, asked)

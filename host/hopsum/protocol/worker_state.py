@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Final
 
 import numpy as np
@@ -12,6 +13,14 @@ from numpy.typing import NDArray
 
 from hopsum.errors import AllReduceFailed
 from hopsum.wire import MAX_WORKERS, Drop, down_bytes
+
+
+class Phase(Enum):
+    """What a worker does at all."""
+
+    RUN = auto()
+    OVER = auto()
+
 
 HELD: Final = 1
 ZEROED: Final = 2
@@ -85,9 +94,9 @@ class AllReduceDone:
 
     handle: int
     results: NDArray[np.uint8]
-    """uint8[chunks, down_bytes(op)], the caller's from now on; `hopsum.wire.payload.lanes` reads them."""
+    """uint8[chunks, down_bytes(op)], read-only: peers are served from them; `hopsum.wire.payload.lanes` reads them."""
     contributors: NDArray[np.uint64]
-    """[chunks]: bitmap of the workers in each sum. Divide by their number, not by the job's."""
+    """[chunks], read-only: bitmap of the workers in each sum. Divide by their number, not by the job's."""
     included: NDArray[np.bool_]
     """[chunks]: whether this worker's own contribution is in. Where it is not, all of it goes back (W5)."""
     lost: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
@@ -138,7 +147,7 @@ class WorkerStatistics:
     """Chunks that may be on the way now."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class AllReduce:
     """One all-reduce in the stream: positions first .. first + chunks - 1."""
 
@@ -151,7 +160,7 @@ class AllReduce:
     deadline_at: float
     results: NDArray[np.uint8] = field(init=False)
     contributors: NDArray[np.uint64] = field(init=False)
-    held: bytearray = field(init=False)
+    held: NDArray[np.uint8] = field(init=False)
     """Per chunk: 0, HELD or ZEROED."""
     missing: int = field(init=False)
     end: int = field(init=False)
@@ -161,9 +170,9 @@ class AllReduce:
         self.missing = len(self.datagrams)
         self.end = self.first + self.missing
         self.datagrams.flags.writeable = False
-        self.results = np.zeros((self.missing, down_bytes(self.op)), np.uint8)
+        self.results = np.zeros((self.missing, down_bytes(self.op)), np.uint8)  # zeros cost no memory until written
         self.contributors = np.zeros(self.missing, np.uint64)
-        self.held = bytearray(self.missing)
+        self.held = np.zeros(self.missing, np.uint8)
 
     def hold(self, position: int, contributors: int, values: bytes | memoryview) -> None:
         """Take the result of a position that is not held yet, or only as zeros."""
@@ -173,6 +182,16 @@ class AllReduce:
         self.contributors[index] = contributors
         self.held[index] = HELD
 
+    def hold_many(
+        self, positions: NDArray[np.int64], contributors: NDArray[np.uint64], values: NDArray[np.uint8]
+    ) -> None:
+        """Take the results, uint8[n, down_bytes(op)], of different positions that are not held, not even as zeros."""
+        index: NDArray[np.int64] | slice = positions - self.first
+        if is_run(positions):  # a slice is copied without a look at each index
+            index = slice(int(positions[0]) - self.first, int(positions[-1]) - self.first + 1)
+        self.missing -= len(positions)
+        self.results[index], self.contributors[index], self.held[index] = values, contributors, HELD
+
     def zero(self, position: int) -> None:
         """Take zeros in place of a result that is lost."""
         self.held[position - self.first] = ZEROED
@@ -180,10 +199,16 @@ class AllReduce:
 
     def done(self, rank: int) -> AllReduceDone:
         """Return the event of a complete all-reduce."""
+        self.results.flags.writeable = self.contributors.flags.writeable = False
         included = (self.contributors >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
-        states = np.frombuffer(self.held, np.uint8)
-        lost = states == ZEROED if ZEROED in self.held else np.zeros(0, np.bool_)
+        zeroed = self.held == ZEROED
+        lost = zeroed if zeroed.any() else np.zeros(0, np.bool_)
         return AllReduceDone(self.handle, self.results, self.contributors, included, lost)
+
+
+def is_run(positions: NDArray[np.int64]) -> bool:
+    """Say whether positions, at least one, are consecutive."""
+    return bool(positions[-1] - positions[0] == len(positions) - 1 and (positions[1:] - positions[:-1] == 1).all())
 
 
 @dataclass(slots=True)

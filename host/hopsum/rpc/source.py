@@ -92,7 +92,8 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
         stack.callback(link.close)
         ip = link.local[0]
         side = stack.enter_context(reserve_tcp_port(ip))
-        seat = member.join(link.local, wait_s, rank=config.rank, mac=mac_of(ip), side_port=side.getsockname()[1])
+        side_port = None if config.on_lost == "zero" else side.getsockname()[1]  # peers would be served zeros
+        seat = member.join(link.local, wait_s, rank=config.rank, mac=mac_of(ip), side_port=side_port)
         lease = Lease(member)
         stack.callback(lease.stop)
         membership = member.membership(wait_s)

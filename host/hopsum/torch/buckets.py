@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from hopsum.agent import Agent
+from hopsum.aggregation import Aggregation
 from hopsum.codec.base import OnNonfinite, nonfinite_error
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import Portion, Step, Sum, places_of
@@ -36,7 +36,7 @@ class Bucket(Protocol):
 class Sender:
     """Begins the sums of buckets. What it begins is noted in the step, and ends there."""
 
-    agent: Agent
+    agent: Aggregation
     names: dict[torch.Tensor, str]
     plain: frozenset[str]
     """Parameters that are never compressed."""
@@ -50,6 +50,9 @@ class Sender:
 
     def send(self, bucket: Bucket, step: Step, sums: list[Sum], *, number: int, compress: bool) -> None:
         """Begin the sums of a bucket, and append them to `sums`.
+
+        The agent is promised another all-reduce by every bucket but the last (`Agent.submit`, more): only DDP knows
+        whether one follows, and it knows the same on all ranks.
 
         Args:
             number: of the all-reduce that the agent is handed, if any.
@@ -68,7 +71,8 @@ class Sender:
             ]
             if chosen:
                 portion = Portion(buffer, [name for name, _ in chosen], [place for _, place in chosen])
-                sums.append(self._to_group(portion, step) if plain else self._to_agent(portion, step, number))
+                more = not bucket.is_last()
+                sums.append(self._to_group(portion, step) if plain else self._to_agent(portion, step, number, more))
         if self.drops_unused:
             self._ask_for_use(used, buffer.device, step, sums)
 
@@ -84,16 +88,19 @@ class Sender:
             raise ValueError(f"bucket of {buffer.numel()} elements for parameters of {elements}")
         return [self.names[each] for each in parameters]
 
-    def _to_agent(self, portion: Portion, step: Step, number: int) -> Sum:
+    def _to_agent(self, portion: Portion, step: Step, number: int, more: bool) -> Sum:
         names, sizes = portion.names, portion.sizes
         feedback = self.residuals.feedback(names, sizes) if self.error_feedback else None
         begun = Sum(portion, portion.gather().to("cpu", torch.float32).contiguous(), feedback, compressed=True)
+        vector = begun.x.numpy()
         future = self.agent.submit(
-            begun.x.numpy(),
+            vector,
             feedback=feedback,
             step=number,
             tensors=list(zip(names, sizes, strict=True)),
             on_nonfinite=self.on_nonfinite,
+            more=more,
+            out=vector,
         )
         step.begin(begun)
 
@@ -101,7 +108,6 @@ class Sender:
             result = future.result()
             if result.skipped:
                 return False
-            begun.x.numpy()[:] = result.mean
             begun.settled = True
             return True
 

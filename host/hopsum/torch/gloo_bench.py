@@ -7,13 +7,12 @@ Imported by name, in processes that are already where they belong.
 from __future__ import annotations
 
 import os
-import time
 from multiprocessing.connection import Connection
 
 import torch
 import torch.distributed as dist
 
-from hopsum.cli.bench.allreduce_worker import Plan, memory_of_this, vector_of
+from hopsum.cli.bench.allreduce_worker import Clock, Measured, Plan, memory_of_this, vector_of
 from hopsum.cli.stage.seat import Seat
 
 
@@ -31,7 +30,7 @@ def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
     pipe.send(("ready", memory_of_this()["rss"]))
     while (subject := pipe.recv()) is not None:
         mean = x.clone()  # an all-reduce works in place: the gradient of a step
-        start = time.perf_counter()
+        clock = Clock()
         if subject == "gloo-fp16":
             half = mean.half()
             dist.all_reduce(half)
@@ -39,6 +38,7 @@ def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
         else:
             dist.all_reduce(mean)
         mean /= plan.workers
-        seconds = time.perf_counter() - start
-        pipe.send(("done", seconds, mean[: plan.checked].numpy(), memory_of_this()["peak"], [], 0))
+        seconds, cpu = clock.read()
+        first = mean[: plan.checked].numpy()
+        pipe.send(("done", *Measured(seconds, cpu, first, memory_of_this()["peak"], [], 0)))
     dist.destroy_process_group()

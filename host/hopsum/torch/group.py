@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from hopsum.agent import Agent
+from hopsum.aggregation import Aggregation
 from hopsum.codec.base import OnNonfinite, require_on_nonfinite
 
 BACKEND: Final = "hopsum"
@@ -34,7 +34,7 @@ class GroupOptions:
             error on all ranks ("error").
     """
 
-    agent: Agent
+    agent: Aggregation
     min_elements: int = 1024
     on_nonfinite: OnNonfinite = "skip"
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.agent import Agent
+from hopsum.aggregation import Aggregation
 from hopsum.codec.base import OnNonfinite, require_on_nonfinite
 from hopsum.torch.buckets import Bucket, Sender
 from hopsum.torch.residuals import Residuals
@@ -91,7 +91,7 @@ class State:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Aggregation,
         module: nn.Module,
         *,
         error_feedback: bool = True,
@@ -129,7 +129,7 @@ class State:
 
     def attach(
         self,
-        agent: Agent,
+        agent: Aggregation,
         module: nn.Module,
         *,
         process_group: dist.ProcessGroup | None = None,
@@ -173,17 +173,18 @@ class State:
         What cannot be submitted fails the step: RuntimeError without an agent; ValueError for a foreign parameter or
         gradients that are not dense real numbers; EpochOver or AgentClosed if the agent takes nothing more.
         """
-        if self._step is None or self._step.over.done() or bucket.index() == 0:
-            self._step = Step(self._residuals.clear)  # one still open was given up: its backward pass was
-            self._follow_scale()
-        step, sums = self._step, list[Sum]()
+        open_step = self._step if bucket.index() and self._step and not self._step.over.done() else None
+        step, sums = open_step or self._begin_step(), list[Sum]()
         try:
             compress = self.steps >= self.start_iter
             self._require_sender().send(bucket, step, sums, number=self.allreduces, compress=compress)
         except Exception as error:
             step.fail(error)
-        self.allreduces += sum(each.compressed for each in sums)
+        compressed = sum(each.compressed for each in sums)
+        self.allreduces += compressed
         if bucket.is_last():
+            if not compressed:
+                self._end_series()
             self.steps += 1
             step.complete()
         return Submitted(bucket.buffer(), step, sums)
@@ -209,6 +210,19 @@ class State:
         if self._sender is None:
             raise RuntimeError("this State was unpickled: call attach(agent, module) first")
         return self._sender
+
+    def _begin_step(self) -> Step:
+        """Begin a step. One still open was given up, as its backward pass was, with what it had promised the agent."""
+        if self._step is not None and not self._step.is_complete:
+            self._end_series()
+        self._step = Step(self._residuals.clear)
+        self._follow_scale()
+        return self._step
+
+    def _end_series(self) -> None:
+        """Tell the agent that no bucket of this step follows to keep the promise of the one before."""
+        if self._sender is not None:
+            self._sender.agent.end_series()
 
     def _follow_scale(self) -> None:
         """Bring residuals to the scale of the gradients that come."""

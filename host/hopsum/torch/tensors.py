@@ -22,6 +22,14 @@ def read_tensor(tensor: torch.Tensor) -> NDArray[np.float32]:
     return flat
 
 
+def vector_of(out: torch.Tensor) -> NDArray[np.float32] | None:
+    """Return a tensor's own memory as float32[elements], None unless it is that, contiguous, on the CPU."""
+    if out.device.type != "cpu" or out.dtype != torch.float32 or not out.is_contiguous():
+        return None
+    flat: NDArray[np.float32] = out.detach().view(-1).numpy()
+    return flat
+
+
 def write_tensor(mean: NDArray[np.float32], like: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     """Return a vector in the shape, type and place of `like`, in `out` if there is one.
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.transport.link import DATAGRAM_BYTES_MAX, RECEIVE_BUFFER_BYTES, LinkStatistics
 from hopsum.transport.offload import (
     ANCILLARY_BYTES,
     PLAIN,
@@ -42,13 +41,18 @@ __all__ = [
     "UDP_GRO",
     "UDP_SEGMENT",
     "BatchLink",
-    "BatchStatistics",
+    "LinkStatistics",
     "Offload",
     "Run",
+    "arrays_of",
     "datagrams_of",
     "probe_offload",
     "rows_of",
 ]
+
+RECEIVE_BUFFER_BYTES: Final = 4 << 20
+"""Asked of the kernel for SO_RCVBUF, which may give less. A window of results must fit."""
+DATAGRAM_BYTES_MAX: Final = 65535
 
 
 class Run(NamedTuple):
@@ -60,9 +64,15 @@ class Run(NamedTuple):
 
 
 @dataclass(slots=True)
-class BatchStatistics(LinkStatistics):
-    """As of any link, and how often the kernel was called."""
+class LinkStatistics:
+    """Datagrams and their bytes (UDP payload) at the socket, and how often the kernel was called."""
 
+    datagrams_sent: int = 0
+    bytes_sent: int = 0
+    datagrams_received: int = 0
+    bytes_received: int = 0
+    unreachable: int = 0
+    """Times that the network said that nobody listens there."""
     sends: int = 0
     receives: int = 0
     refused_trains: int = 0
@@ -76,13 +86,22 @@ class BatchLink:
         local: (IPv4 address, port) to send from. Port 0: any.
         switch: (IPv4 address, port) of the service.
         offload: None asks the kernel (`probe_offload`).
+        strict: raise where the kernel refuses UDP_SEGMENT on the way to this switch, instead of doing without.
 
     Raises:
         OSError: the local address is not this host's, or the port is taken.
     """
 
-    def __init__(self, local: tuple[str, int], switch: tuple[str, int], offload: Offload | None = None) -> None:
-        self.statistics = BatchStatistics()
+    def __init__(
+        self,
+        local: tuple[str, int],
+        switch: tuple[str, int],
+        offload: Offload | None = None,
+        *,
+        strict: bool = False,
+    ) -> None:
+        self.statistics = LinkStatistics()
+        self._strict = strict
         wanted = probe_offload() if offload is None else offload
         self._segment_bytes = 0
         self._socket = udp_socket()
@@ -109,33 +128,36 @@ class BatchLink:
     def send(self, datagrams: NDArray[np.uint8]) -> None:
         """Send rows of uint8[n, bytes], C-contiguous, one datagram each in this order, or lose some of them."""
         count, size = datagrams.shape
-        most = train_segments(size) if self.offload.segment else 1
-        for first in range(0, count, most):
-            self._send_train(datagrams[first : first + most])
+        first = 0
+        while first < count:
+            stop = first + (train_segments(size) if self.offload.segment else 1)  # a refusal ends all trains
+            self._send_train(datagrams[first:stop])
+            first = stop
 
-    def receive(self, buffer: NDArray[np.uint8]) -> list[Run]:
+    def receive(self, buffer: NDArray[np.uint8], most: int | None = None) -> list[Run]:
         """Take what has arrived, without waiting, while `buffer` has room for the largest datagram.
 
         Args:
             buffer: uint8[bytes], contiguous; at least 65535 bytes. Runs lie in it one behind the other.
+            most: no more once there are so many datagrams.
         """
         runs: list[Run] = []
-        view, at, last = buffer.data, 0, len(buffer) - DATAGRAM_BYTES_MAX
-        datagrams = 0
-        while at <= last:
+        view, at, last, datagrams = buffer.data, 0, len(buffer) - DATAGRAM_BYTES_MAX, 0
+        while at <= last and (most is None or datagrams < most):
             try:
-                size, ancillary, _, _ = self._socket.recvmsg_into([view[at:]], ANCILLARY_BYTES, socket.MSG_DONTWAIT)
+                size, each = self._receive_into(view[at:])
             except BlockingIOError:
                 break
             except ConnectionRefusedError:  # the ICMP answer to an earlier datagram
                 self.statistics.unreachable += 1
                 continue
             self.statistics.receives += 1
-            if size:
-                each = datagram_bytes(ancillary, size)
+            datagrams += -(-size // each) if size else 1
+            if runs and runs[-1].datagram_bytes == each and not (at - runs[-1].start) % each:
+                runs[-1] = Run(runs[-1].start, at + size, each)
+            elif size:
                 runs.append(Run(at, at + size, each))
-                datagrams += -(-size // each)
-                at += size
+            at += size
         self.statistics.datagrams_received += datagrams
         self.statistics.bytes_received += at
         return runs
@@ -143,6 +165,14 @@ class BatchLink:
     def close(self) -> None:
         """Give the socket back."""
         self._socket.close()
+
+    def _receive_into(self, room: memoryview) -> tuple[int, int]:
+        """Take one datagram or run; return its bytes, and those of each datagram in it."""
+        if not self.offload.gro:
+            size = self._socket.recv_into(room, 0, socket.MSG_DONTWAIT)
+            return size, size
+        size, ancillary, _, _ = self._socket.recvmsg_into([room], ANCILLARY_BYTES, socket.MSG_DONTWAIT)
+        return size, datagram_bytes(ancillary, size)
 
     def _send_train(self, train: NDArray[np.uint8]) -> None:
         """Send what fits one call."""
@@ -157,7 +187,7 @@ class BatchLink:
             self.statistics.unreachable += 1
             return
         except OSError as error:
-            if count == 1 or error.errno not in REFUSES_SEGMENTS:
+            if count == 1 or self._strict or error.errno not in REFUSES_SEGMENTS:
                 raise
             self._send_singly(train)
             return
@@ -190,6 +220,16 @@ def rows_of(buffer: NDArray[np.uint8], runs: Sequence[Run], datagram_bytes: int)
         elif (stop - start) % each == datagram_bytes:
             parts.append(buffer[stop - datagram_bytes : stop])
     return np.concatenate(parts).reshape(-1, datagram_bytes) if parts else buffer[:0].reshape(-1, datagram_bytes)
+
+
+def arrays_of(buffer: NDArray[np.uint8], runs: Sequence[Run]) -> list[NDArray[np.uint8]]:
+    """Return all datagrams in the order of arrival, as views: each uint8[n, bytes], one a row."""
+    arrays = []
+    for start, stop, each in runs:
+        cut = stop - (stop - start) % each
+        arrays += [buffer[start:cut].reshape(-1, each)] if cut > start else []
+        arrays += [buffer[cut:stop].reshape(1, -1)] if stop > cut else []
+    return arrays
 
 
 def datagrams_of(buffer: NDArray[np.uint8], runs: Sequence[Run]) -> list[bytes]:

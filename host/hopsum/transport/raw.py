@@ -16,7 +16,6 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -88,11 +87,6 @@ class RawLink:
             return
         self.statistics.datagrams_sent += 1
         self.statistics.bytes_sent += len(datagram)
-
-    def send_many(self, datagrams: Sequence[bytes | memoryview]) -> None:
-        """Send datagrams in this order, or lose some of them."""
-        for datagram in datagrams:
-            self.send(datagram)
 
     def receive(self, timeout_s: float) -> list[memoryview]:
         """Return what has arrived; wait for the first up to `timeout_s`, then take what is there.

@@ -19,7 +19,7 @@ from hopsum.errors import HopsumError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Timing, Worker
-from hopsum.transport.link import Link, send_all
+from hopsum.transport.link import Link
 from hopsum.transport.side_channel import SideChannel, SideStatistics
 from hopsum.transport.udp import UdpTransport
 
@@ -90,24 +90,19 @@ class RepairingTransport(UdpTransport):
         """
         worker, unreachable = self.worker, self._link.statistics.unreachable
         with self._changed:
-            datagrams = worker.datagrams_to_send(time.monotonic())
+            trains = worker.trains_to_send(time.monotonic())
             self._say()
             timer = worker.get_timer()
             polls = worker.waits_for_peers and not self.can_wake
-        send_all(self._link, datagrams)
+        self._send(trains)
         due_s = 0.0 if timer is None else timer - time.monotonic()
-        arrived = self._link.receive(min(wait_s, due_s, PEER_POLL_S) if polls else min(wait_s, due_s))
+        arrived = self._receive(min(wait_s, due_s, PEER_POLL_S) if polls else min(wait_s, due_s))
         if self._channel.failure is not None:
             raise HopsumError(
                 f"the side channel of rank {worker.membership.rank} has ended: {self._channel.failure}"
             ) from self._channel.failure
         with self._changed:
-            now = time.monotonic()
-            for received in arrived:
-                worker.receive_datagram(received, now)
-            for _ in range(self._link.statistics.unreachable - unreachable):
-                worker.note_unreachable()
-            worker.handle_timer(now)
+            self._hand_over(arrived, unreachable, time.monotonic())
             self._say()
         events = []
         while (event := worker.next_event()) is not None:

@@ -85,17 +85,18 @@ class SideChannel:
     Args:
         rank, epoch: whose channel it is; messages of other epochs close their connection.
         local: (IPv4 address, TCP port) to listen at. Port 0: any.
+        listener: instead of that, a TCP socket that listens already; closed with the channel.
 
     Raises:
         OSError: nobody can listen at `local`.
     """
 
-    def __init__(self, rank: int, epoch: int, local: Address) -> None:
+    def __init__(self, rank: int, epoch: int, local: Address, listener: socket.socket | None = None) -> None:
         self._rank, self._epoch = rank, epoch
         self.statistics = SideStatistics()
         self.failure: BaseException | None = None
         """What `deliver` raised, if it did: the channel has ended then."""
-        self._listener = socket.create_server(local)
+        self._listener = listener or socket.create_server(local)
         self._listener.setblocking(False)
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)

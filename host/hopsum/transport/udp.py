@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """All-reduces over an ordinary UDP socket, blocking or several at a time: no root, no threads.
 
-One loop: send what the worker wants sent, wait for a datagram or the worker's timer, hand it over.
+One loop: send what the worker wants sent, wait for datagrams or the worker's timer, hand them over; by the batch where
+the link can.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, Timing, Worker, WorkerStatistics
-from hopsum.transport.link import Link, LinkStatistics, UdpLink, WakingLink, send_all
+from hopsum.transport.link import Link, LinkStatistics, RowLink, UdpLink, WakingLink
 
 _STEP_S: Final = 1.0
 
@@ -36,6 +38,7 @@ class UdpTransport:
         switch: (IPv4 address, port) of the service; messages name the switch by it.
         epoch, rank, workers, slots: this worker's part in the job, see `Membership`.
         link: instead of a UDP socket of its own; closed with the transport.
+        on_lost: see `Worker`.
 
     Raises:
         OSError: the socket cannot be opened at `local`.
@@ -53,10 +56,12 @@ class UdpTransport:
         slots: int,
         timing: Timing | None = None,
         link: Link | None = None,
+        on_lost: Literal["fail", "zero"] = "fail",
     ) -> None:
         label = f"switch {switch[0]}:{switch[1]}"
-        self.worker = Worker(Membership(epoch, rank, workers, slots, label), timing)
+        self.worker = Worker(Membership(epoch, rank, workers, slots, label), timing, on_lost=on_lost)
         self._link = link or UdpLink(local, switch)
+        self._rows = self._link if isinstance(self._link, RowLink) else None
 
     @property
     def statistics(self) -> TransportStatistics:
@@ -99,14 +104,11 @@ class UdpTransport:
     def step(self, wait_s: float) -> list[AllReduceDone | AllReduceGone]:
         """Send what is to be sent, wait for datagrams, a timer or `wake`, for `wait_s` at most; return events."""
         worker, unreachable = self.worker, self._link.statistics.unreachable
-        send_all(self._link, worker.datagrams_to_send(time.monotonic()))
+        self._send(worker.trains_to_send(time.monotonic()))
         timer = worker.get_timer()
         due_s = 0.0 if timer is None else timer - time.monotonic()
-        for received in self._link.receive(min(wait_s, due_s)):
-            worker.receive_datagram(received, time.monotonic())
-        for _ in range(self._link.statistics.unreachable - unreachable):
-            worker.note_unreachable()
-        worker.handle_timer(time.monotonic())
+        arrived = self._receive(min(wait_s, due_s))
+        self._hand_over(arrived, unreachable, time.monotonic())
         events = []
         while (event := worker.next_event()) is not None:
             events.append(event)
@@ -125,6 +127,32 @@ class UdpTransport:
     def close(self, *, farewell: bool = True) -> None:
         """Close the socket. `farewell` is for transports with peers."""
         self._link.close()
+
+    def _send(self, trains: Sequence[NDArray[np.uint8]]) -> None:
+        """Send trains in this order."""
+        for train in trains:
+            if self._rows is not None:
+                self._rows.send_rows(train)
+            else:
+                for datagram in train:
+                    self._link.send(memoryview(datagram))
+
+    def _receive(self, timeout_s: float) -> Sequence[NDArray[np.uint8] | bytes | memoryview]:
+        """Wait for what arrives: rows, or one datagram each."""
+        return self._link.receive(timeout_s) if self._rows is None else self._rows.receive_rows(timeout_s)
+
+    def _hand_over(
+        self, arrived: Sequence[NDArray[np.uint8] | bytes | memoryview], unreachable: int, now: float
+    ) -> None:
+        """Give the worker what arrived, what the network said since there were so many `unreachable`, and the time."""
+        for received in arrived:
+            if isinstance(received, np.ndarray):
+                self.worker.receive_rows(received, now)
+            else:
+                self.worker.receive_datagram(received, now)
+        for _ in range(self._link.statistics.unreachable - unreachable):
+            self.worker.note_unreachable()
+        self.worker.handle_timer(now)
 
     def __enter__(self) -> UdpTransport:
         return self

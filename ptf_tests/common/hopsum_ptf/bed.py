@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The test bed: eight switch ports, the switch's address, and who sits where.
 
-workers of all jobs, several behind one port        stations: plain hosts, one behind each port
-      \\____  port 0 .. port 7  ____/
-                 switch 02:00:00:00:00:fe 10.0.0.254
+    workers of all jobs, several behind one port        stations: plain hosts, one behind each port
+          \\____  port 0 .. port 7  ____/
+                     switch 02:00:00:00:00:fe 10.0.0.254
 """
 
 from __future__ import annotations

@@ -267,7 +267,9 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         )
         self.oracle = FrameAggregator(config)
 
-    def _completes(self, job: Job, rank: int, payload: bytes, header: dict[str, int], *events: Event) -> NDArray[Any]:
+    def _completes(
+        self, job: Job, rank: int, payload: bytes, header: dict[str, int], *events: Event
+    ) -> NDArray[Any]:
         outputs = self.send_update(job, rank, payload, **header)
         self.assertEqual(self.outcome.events, events)
         received = self._results(outputs, header)
@@ -279,7 +281,9 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         outputs = self.send_update(job, rank, payload, **header)
         self.assertEqual((self.outcome.events, outputs), (events, []))
 
-    def _results(self, outputs: Sequence[Output], header: dict[str, int]) -> list[tuple[int, Header, NDArray[Any]]]:
+    def _results(
+        self, outputs: Sequence[Output], header: dict[str, int]
+    ) -> list[tuple[int, Header, NDArray[Any]]]:
         received = []
         for port, frame in outputs:
             reply = frames.hopsum_header(frame)

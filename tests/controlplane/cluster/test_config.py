@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
@@ -151,3 +153,8 @@ def test_the_documented_file_is_right(tmp_path: Path) -> None:
     assert config.__doc__ is not None
     text = config.__doc__.split("::\n")[1].split("\n\nA worker")[0]
     assert load(tmp_path, text).switches[0].name == "leaf1"
+
+
+def test_importing_the_cluster_needs_no_grpc() -> None:
+    code = "import hopsum_controlplane.cluster, sys; sys.exit({'grpc', 'google.protobuf'} & set(sys.modules) != set())"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -193,6 +193,15 @@ def test_members_are_bounded_and_other_statistics_left_out(cluster: Cluster) -> 
     assert not any("made" in name for name in values)
 
 
+def test_no_secret_and_no_address_of_a_worker_is_shown(cluster: Cluster) -> None:
+    crew = cluster.run("train")
+    text = expose(collect(cluster.manager))
+    assert "train" in text
+    for worker in crew:
+        for secret in (worker.token, repr(worker.secret)[2:-1], worker.secret.hex(), worker.request().ip):
+            assert secret not in text
+
+
 def test_every_family_is_declared_once_and_used(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(switch_config(1), switch_config(2, {1: "10.0.0.0/16"}))
     for worker in cluster.run("train"):

@@ -24,6 +24,7 @@ from hopsum.agent.timeline import draw
 from hopsum.cli.bench.allreduce_report import Findings, as_json, show
 from hopsum.cli.bench.allreduce_run import SUBJECTS, Setting, WrongMean, run
 from hopsum.cli.stage.crew import WorkerDied
+from hopsum.transport.offload import GSO
 from hopsum_controlplane import ControlPlaneError
 from hopsum_topologies.errors import TopologyError
 
@@ -51,6 +52,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", action="append", choices=SUBJECTS, metavar="SUBJECT", help=f"of {', '.join(SUBJECTS)}; repeatable"
     )
+    parser.add_argument(
+        "--gso", choices=GSO, default="auto",
+        help="many datagrams per system call of hopsum's workers (default %(default)s: where the kernel can)",
+    )  # fmt: skip
     parser.add_argument("--timeline", action="store_true", help="draw what codec and network of rank 0 did, on stderr")
     parser.add_argument("--seed", type=int, default=1)
     return parser
@@ -72,8 +77,9 @@ def main(arguments: Sequence[str]) -> int:
         print("torch is not installed: no gloo to compare with", file=sys.stderr)
     rates = [None if rate == UNSHAPED else rate for rate in options.rates.split(",")]
     setting = Setting(
-        rates, options.workers, options.elements, options.buckets, options.window, options.runs, options.seed, subjects
-    )
+        rates, options.workers, options.elements, options.buckets, options.window, options.runs, options.seed, subjects,
+        options.gso,
+    )  # fmt: skip
     start = time.perf_counter()
     try:
         findings = run(setting, Console(stderr=True))

@@ -18,6 +18,7 @@ from hopsum_topologies import LinkCounts
 
 if TYPE_CHECKING:
     from hopsum.cli.bench.allreduce_run import Setting
+    from hopsum.cli.bench.allreduce_worker import Measured
 
 
 @dataclass(slots=True)
@@ -39,14 +40,19 @@ class Finding:
     retransmits: int = 0
     spans: list[Span] = field(default_factory=list)
     """Of rank 0 in the last run."""
+    worker_cpu_s: list[float] = field(default_factory=list)
+    """Processor time, own code and kernel, of each run: mean over ranks."""
+    switch_cpu_s: list[float] = field(default_factory=list)
 
-    def add(self, done: Sequence[tuple[Any, ...]], passed: list[LinkCounts]) -> None:
-        """Take in one run: (seconds, mean, peak, spans, retransmits) of every rank, and what passed its link."""
-        self.seconds.append(max(message[0] for message in done))
+    def add(self, done: Sequence[Measured], passed: list[LinkCounts], switch_cpu_s: float) -> None:
+        """Take in one run: what every rank measured, and what passed its link."""
+        self.seconds.append(max(measured.seconds for measured in done))
         self.passed.append(passed)
-        self.peak_rss_bytes = [message[2] for message in done]
-        self.spans = done[0][3]
-        self.retransmits += sum(message[4] for message in done)
+        self.peak_rss_bytes = [measured.peak_rss_bytes for measured in done]
+        self.spans = done[0].spans
+        self.retransmits += sum(measured.retransmits for measured in done)
+        self.worker_cpu_s.append(fmean(sum(measured.cpu) for measured in done))
+        self.switch_cpu_s.append(switch_cpu_s)
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures of the subject."""
@@ -54,6 +60,8 @@ class Finding:
             "seconds": round(median(self.seconds), 4),
             "seconds_min": round(min(self.seconds), 4),
             "seconds_max": round(max(self.seconds), 4),
+            "worker_cpu_s": round(median(self.worker_cpu_s), 4),
+            "switch_cpu_s": round(median(self.switch_cpu_s), 2),
             "peak_rss_bytes": max(self.peak_rss_bytes),
             "ready_rss_bytes": self.ready_rss_bytes,
             "retransmits": self.retransmits,
@@ -68,6 +76,8 @@ class Finding:
             report[f"link_utilisation_{way}"] = used
         if self.spans:
             report["codec_beside_network_s"] = round(overlap_s(self.spans), 4)
+            codec = [span.stop_s - span.start_s for span in self.spans if not span.phase.startswith("network")]
+            report["codec_s"] = round(sum(codec), 4)
         return report
 
     def _mean(self, name: str) -> float:
@@ -99,6 +109,7 @@ def as_json(findings: Findings, setting: Setting, elapsed_s: float) -> dict[str,
         "workers": setting.workers,
         "buckets": setting.buckets,
         "window": setting.window,
+        "gso": setting.gso,
         "runs": setting.runs,
         "seed": setting.seed,
         "rates": rates,

@@ -14,12 +14,14 @@ import numpy as np
 from rich.console import Console
 
 from hopsum.cli.bench.allreduce_report import Finding, Findings
-from hopsum.cli.bench.allreduce_worker import Plan, vector_of
+from hopsum.cli.bench.allreduce_worker import Measured, Plan, vector_of
 from hopsum.cli.bench.allreduce_worker import run as run_worker
+from hopsum.cli.bench.placement import cpu_time
 from hopsum.cli.stage.crew import Crew
 from hopsum.cli.stage.seat import Seat
 from hopsum.cli.stage.targets import NATIVE_PORT, SWITCH
 from hopsum.codec import job_tables, make_codec
+from hopsum.transport.offload import Gso
 from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_controlplane import Controller, JobSpec, write_membership
 from hopsum_controlplane.artifacts import compiled_program
@@ -51,6 +53,7 @@ class Setting:
     runs: int
     seed: int
     subjects: Sequence[str]
+    gso: Gso
 
 
 def run(setting: Setting, console: Console) -> Findings:
@@ -61,11 +64,11 @@ def run(setting: Setting, console: Console) -> Findings:
         star = stack.enter_context(Star(setting.workers))
         stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
         console.print(f"starting the switch and {setting.workers} workers a subject ...")
-        device, seats = stack.enter_context(_switch(star))
+        switch_pid, device, seats = stack.enter_context(_switch(star))
         controller = Controller(device, SWITCH)
         plan = Plan(
             _HOPSUM, setting.workers, setting.elements, setting.buckets, setting.seed,
-            min(CHECKED, setting.elements), "eth0", folder,
+            min(CHECKED, setting.elements), "eth0", folder, gso=setting.gso,
         )  # fmt: skip
         crews: dict[str, Crew] = {}
         for subject in setting.subjects:
@@ -78,7 +81,9 @@ def run(setting: Setting, console: Console) -> Findings:
             crew = stack.enter_context(Crew(seats, run_worker, replace(plan, module=_GLOO)))
             crews.update(dict.fromkeys(gloo, crew))
         ready = {crew: max(rss for (rss,) in crew.gather("ready")) for crew in dict.fromkeys(crews.values())}
-        findings = [found for rate in setting.rates for found in _at_rate(rate, setting, plan, star, crews, console)]
+        findings: Findings = []
+        for rate in setting.rates:
+            findings += _at_rate(rate, setting, plan, star, crews, switch_pid, console)
         for found in findings:
             found.ready_rss_bytes = ready[crews[found.subject]]
         for crew in dict.fromkeys(crews.values()):
@@ -88,8 +93,8 @@ def run(setting: Setting, console: Console) -> Findings:
 
 
 @contextmanager
-def _switch(star: Star) -> Iterator[tuple[Device, tuple[Seat, ...]]]:
-    """Run the embedded switch in the middle of a star, on one UDP socket; yield it and the workers' seats."""
+def _switch(star: Star) -> Iterator[tuple[int, Device, tuple[Seat, ...]]]:
+    """Run the embedded switch in the middle of a star, on one UDP socket; yield process, device and workers' seats."""
     program, p4info = compiled_program()
     with ExitStack() as stack:
         switch = stack.enter_context(NativeSwitch(program, p4info))
@@ -100,6 +105,7 @@ def _switch(star: Star) -> Iterator[tuple[Device, tuple[Seat, ...]]]:
         host, _, port = bound.rpartition(":")
         mac = f"02:00:00:00:01:{NATIVE_PORT:02x}"
         yield (
+            switch.process.pid,
             device,
             tuple(
                 Seat(rank, NATIVE_PORT, mac, f"10.0.0.{rank + 1}", (host, int(port)), namespace.name)
@@ -131,7 +137,13 @@ def _join(
 
 
 def _at_rate(
-    rate: str | None, setting: Setting, plan: Plan, star: Star, crews: dict[str, Crew], console: Console
+    rate: str | None,
+    setting: Setting,
+    plan: Plan,
+    star: Star,
+    crews: dict[str, Crew],
+    switch_pid: int,
+    console: Console,
 ) -> list[Finding]:
     """Measure all subjects in turn at one rate, once to warm up."""
     star.shape(rate)
@@ -139,19 +151,20 @@ def _at_rate(
     findings = [Finding(subject, rate, star.rate_bits_per_s()) for subject in crews]
     for number in range(setting.runs + 1):
         for finding in findings:
-            before = star.counts()
+            before, used = star.counts(), cpu_time(switch_pid)
             crews[finding.subject].send(finding.subject)
-            done = crews[finding.subject].gather("done")
+            done = [Measured(*message) for message in crews[finding.subject].gather("done")]
+            switch_cpu_s = sum(cpu_time(switch_pid)) - sum(used)
             passed = [now.since(then) for now, then in zip(star.counts(), before, strict=True)]
             _check(finding.subject, done, truth)
             if number:
-                finding.add(done, passed)
+                finding.add(done, passed, switch_cpu_s)
                 console.print(f"{rate or 'unshaped':10} {finding.subject:15} {finding.seconds[-1]:.3f} s")
     return findings
 
 
-def _check(subject: str, done: Sequence[tuple[Any, ...]], truth: np.ndarray[Any, Any]) -> None:
-    means = [message[1] for message in done]
+def _check(subject: str, done: Sequence[Measured], truth: np.ndarray[Any, Any]) -> None:
+    means = [measured.mean for measured in done]
     if any(mean.tobytes() != means[0].tobytes() for mean in means):
         raise WrongMean(f"{subject}: the ranks have different means")
     nmse = float(np.sum((means[0] - truth) ** 2) / np.sum(truth**2))

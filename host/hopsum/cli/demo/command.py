@@ -30,6 +30,7 @@ BATCH = 32
 DEADLINE_S = 60.0
 MAX_WORKERS = 16
 STEPS = 200
+MAX_LOSS = 0.3
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -45,6 +46,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--codec", choices=tuple(CODECS), default="thc")
     parser.add_argument("--data", choices=("digits", "fashion"), default="digits")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--quorum", type=int, help="workers that complete a sum (default: all of them)")
+    parser.add_argument(
+        "--loss", type=float, default=0.0, help="share of frames, 0 to 0.3, that the switch loses each way (default 0)"
+    )
+    parser.add_argument(
+        "--no-peers", action="store_true", help="workers do not repair from each other what the switch no longer has"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     return parser
 
@@ -57,8 +65,16 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--workers {options.workers}: 1 to {MAX_WORKERS}")
     if options.steps < 20:
         parser.error(f"--steps {options.steps}: at least 20, since the first ten and the last ten are compared")
+    quorum = options.workers if options.quorum is None else options.quorum
+    if not 1 <= quorum <= options.workers:
+        parser.error(f"--quorum {quorum}: 1 to {options.workers}, the workers")
+    if not 0 <= options.loss <= MAX_LOSS:
+        parser.error(f"--loss {options.loss}: 0 to {MAX_LOSS}")
     console = Console(stderr=options.json)
-    report = Report(options.target, options.codec, options.workers, options.steps, options.data, options.seed)
+    report = Report(
+        options.target, options.codec, options.workers, options.steps, options.data, options.seed,
+        quorum=quorum, loss=options.loss, peers=not options.no_peers,
+    )  # fmt: skip
     start = time.perf_counter()
     try:
         load_images(options.data)
@@ -78,7 +94,8 @@ def main(arguments: Sequence[str]) -> int:
 def make_plan(report: Report, folder: Path, deadline_s: float = DEADLINE_S) -> Plan:
     """Return the plan of the run that `report` is about."""
     same = (report.workers, report.steps, BATCH, report.codec, report.data, report.seed)
-    return Plan(*same, deadline_s=deadline_s, folder=folder)
+    how = (report.quorum, report.loss, report.peers)
+    return Plan(*same, *how, deadline_s=deadline_s, folder=folder)
 
 
 def run(plan: Plan, report: Report, console: Console) -> None:
@@ -91,9 +108,8 @@ def run(plan: Plan, report: Report, console: Console) -> None:
         report.where = scene.where
         controller = Controller(scene.device, SWITCH)
         with Crew(scene.seats, work, plan) as crew:
-            job = make_job(controller, scene, crew, job_tables(codec))
             path = plan.folder / "membership.json"
-            write_membership(job, path, {seat.rank: seat.switch for seat in scene.seats})
+            job = make_job(controller, scene, crew, plan, job_tables(codec), path)
             before, drops = scene.read_interfaces(), controller.drop_counters()
             crew.send(str(path))
             with _progress(console) as progress:
@@ -110,12 +126,20 @@ def run(plan: Plan, report: Report, console: Console) -> None:
         controller.delete_job(job)
 
 
-def make_job(controller: Controller, scene: Stage, crew: Crew, tables: dict[str, tuple[int, ...]]) -> Job:
-    """Make the job for the sockets that the workers have opened."""
+def make_job(
+    controller: Controller, scene: Stage, crew: Crew, plan: Plan, tables: dict[str, tuple[int, ...]], path: Path
+) -> Job:
+    """Make the job for the sockets that the workers have opened, write its membership, and begin to lose frames."""
     bound = crew.gather("bound")
-    endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(scene.seats, bound, strict=True))
-    spec = JobSpec("demo", endpoints, SLOTS, table=tables.get("table"), table16=tables.get("table16"))
-    return controller.create_job(spec)
+    endpoints = tuple(seat.endpoint(address) for seat, (address, _) in zip(scene.seats, bound, strict=True))
+    job = controller.create_job(
+        JobSpec("demo", endpoints, SLOTS, tables.get("table"), plan.quorum, table16=tables.get("table16"))
+    )
+    sides = {seat.rank: side for seat, (_, side) in zip(scene.seats, bound, strict=True)}
+    write_membership(job, path, {seat.rank: seat.switch for seat in scene.seats}, sides if plan.peers else False)
+    for port in {seat.port for seat in scene.seats}:
+        controller.set_loss(port, plan.loss, plan.loss)
+    return job
 
 
 def follow(crew: Crew, progress: Progress, plan: Plan, phase: str, last: str) -> list[tuple[Any, ...]]:
@@ -140,6 +164,8 @@ def take_in(report: Report, trained: Sequence[Trained]) -> None:
     report.accuracy = trained[0].accuracy
     report.parameters = trained[0].parameters
     report.replicas_equal = len({each.digest for each in trained}) == 1
+    report.fetches = sum(each.statistics.fetches for each in trained)
+    report.repaired = sum(each.statistics.repaired for each in trained)
     traffic = [each.statistics.traffic for each in trained]
     report.retransmits = sum(each.retransmits for each in traffic)
     report.updates = sum(each.datagrams_sent - each.retransmits for each in traffic)

@@ -25,6 +25,11 @@ class Report:
     steps: int
     data: str
     seed: int
+    quorum: int = 0
+    """Workers that complete a sum; all of them if left out."""
+    loss: float = 0.0
+    """Of frames, at every switch port in both directions."""
+    peers: bool = True
     where: str = ""
     loss_first: float = 0.0
     loss_last: float = 0.0
@@ -40,28 +45,48 @@ class Report:
     retransmits: int = 0
     updates: int = 0
     """First transmissions of all agents."""
+    fetches: int = 0
+    """Results that workers asked each other for."""
+    repaired: int = 0
+    """Of those: that they got."""
     events: dict[str, int] = field(default_factory=dict)
     drops: dict[str, int] = field(default_factory=dict)
     nmse_mean: float | None = None
     nmse_theory: float | None = None
     seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.quorum = self.quorum or self.workers
+
     @property
     def counters_agree(self) -> bool:
-        """Whether interfaces, program and agents counted the same, and every chunk was added once."""
+        """Whether interfaces, program and agents counted the same, and no chunk was added twice.
+
+        With loss, or sums without a worker, answers may be under way to workers that need them no more.
+        """
         arrived = sum(self.events[name] for name in ("added", "duplicate", "answered", "stale", "probed"))
+        seen, own = self.interfaces, self.agents
+        whole = self.quorum == self.workers
+        up = (seen.packets_up, seen.bytes_up) == (own.packets_up, own.bytes_up)
+        same = seen == own if whole and not self.loss else up and seen.packets_down >= own.packets_down
         return (
-            self.interfaces == self.agents
+            same
             and arrived + sum(self.drops.values()) == self.interfaces.packets_up
-            and self.events["added"] == self.updates == self.events["completed"] * self.workers
+            and self._added_once(whole)
             and self.events["fault"] == 0
         )
+
+    def _added_once(self, whole: bool) -> bool:
+        added, completed = self.events["added"], self.events["completed"]
+        if whole:
+            return added == self.updates == completed * self.workers
+        return completed * self.quorum <= added <= min(self.updates, completed * self.workers)
 
     @property
     def all_through_switch(self) -> bool:
         """Whether the switch added as many chunks as the gradients have, and a range for each step's first."""
         chunks = (-(-self.parameters // self.chunk_elements) if self.chunk_elements else 1) + 1
-        return self.events["added"] >= self.workers * self.steps * chunks
+        return self.events["added"] >= self.quorum * self.steps * chunks
 
     @property
     def nmse_fits(self) -> bool:
@@ -90,6 +115,9 @@ class Report:
             "steps": self.steps,
             "data": self.data,
             "seed": self.seed,
+            "quorum": self.quorum,
+            "loss": self.loss,
+            "peers": self.peers,
             "parameters": self.parameters,
             "loss_first": round(self.loss_first, 4),
             "loss_last": round(self.loss_last, 4),
@@ -103,6 +131,8 @@ class Report:
             "bytes_fp32_allreduce": self.bytes_fp32_allreduce,
             "packets": self.interfaces.packets_up + self.interfaces.packets_down,
             "retransmits": self.retransmits,
+            "fetches": self.fetches,
+            "repaired": self.repaired,
             "nmse_mean": self.nmse_mean,
             "nmse_theory": self.nmse_theory,
             "switch_events": self.events,
@@ -156,6 +186,8 @@ class Report:
         table.add_row("bytes down", f"{self.agents.bytes_down:,}", f"{self.interfaces.bytes_down:,}", "")
         table.add_row("contributions added", f"{self.updates:,}", "", f"{self.events['added']:,}")
         table.add_row("repeated, answered, stale", f"{self.retransmits:,}", "", f"{arrived - self.events['added']:,}")
+        if self.quorum < self.workers:
+            table.add_row("results asked of peers, and got", f"{self.fetches:,}, {self.repaired:,}", "", "")
         table.add_row("dropped", "", "", f"{sum(self.drops.values()):,}")
         table.add_row("all agree", "", "", _yes(self.counters_agree))
         table.add_row("every gradient went through the switch", "", "", _yes(self.all_through_switch))

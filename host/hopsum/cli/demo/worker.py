@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker process of the demo: trains through the switch, measures the error of the mean, trains in fp32.
 
-Messages to the parent, in this order: ("bound", (ip, port)) · ("step", phase, step, loss) ... · ("trained",
-Trained) after the first training · ("nmse", Nmse or None) · ("step", ...) ... · ("baseline", accuracy).
+Messages to the parent, in this order: ("bound", (ip, port), (ip, TCP port) for peers or None) · ("step", phase, step,
+loss) ... · ("trained", Trained) after the first training · ("nmse", Nmse or None) · ("step", ...) ... · ("baseline",
+accuracy).
 From the parent: the membership file's path · True once it has read the interfaces after the first training.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -31,6 +33,9 @@ from hopsum.codec.theory import expected_nmse_of
 from hopsum.protocol.worker import Timing
 from hopsum.torch import State, hook
 
+RETRANSMIT_S = 0.25
+RETRANSMIT_MIN_S = 0.05
+"""Once round trips are known. Four workers and a switch on few cores: a result that is later than that is not lost."""
 PROBES = 16
 """All-reduces of one gradient by which the error of the mean is measured."""
 
@@ -45,6 +50,11 @@ class Plan:
     codec: str
     data: str
     seed: int
+    quorum: int
+    loss: float
+    """Of frames, at every switch port in both directions."""
+    peers: bool
+    """Results that the switch no longer has come from the other workers."""
     deadline_s: float
     """Of each exchange with the switch."""
     folder: Path
@@ -70,13 +80,14 @@ class Nmse:
 
     measured: float
     theory: float | None
-    """None for a codec without one."""
+    """None for a codec without one, or where sums may be without a worker."""
 
 
 def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
     """Be one worker."""
     link = open_link(seat)
-    pipe.send(("bound", link.local))
+    side = socket.create_server(("127.0.0.1", 0)) if plan.peers else None  # all processes are here, wherever links are
+    pipe.send(("bound", link.local, side and side.getsockname()))
     membership: str = pipe.recv()
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -84,11 +95,12 @@ def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
         "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers
     )
     images = load_images(plan.data)
-    timing = Timing(retransmit_s=min(0.25, plan.deadline_s), deadline_s=plan.deadline_s)
+    retransmit_s = min(RETRANSMIT_S, plan.deadline_s)
+    timing = Timing(retransmit_s=retransmit_s, retransmit_min_s=RETRANSMIT_MIN_S, deadline_s=plan.deadline_s)
     with ExitStack() as stack:
         stack.callback(dist.destroy_process_group)
         agent = stack.enter_context(
-            Agent(membership, seat.rank, codec=plan.codec, timing=timing, link=link, seed=plan.seed)
+            Agent(membership, seat.rank, codec=plan.codec, timing=timing, link=link, side=side, seed=plan.seed)
         )
         network = make_network(images, plan.seed)
         ddp = DistributedDataParallel(network)
@@ -144,6 +156,6 @@ def _measure_nmse(agent: Agent, network: nn.Module) -> Nmse | None:
         return None
     errors = [np.square(agent.allreduce(x).mean - x, dtype=np.float64).sum() for _ in range(PROBES)]
     theory = None
-    if isinstance(agent.codec, Thc):
+    if isinstance(agent.codec, Thc) and agent.membership.quorum == agent.workers:
         theory = expected_nmse_of(x, agent.codec.table, agent.workers, np.random.default_rng(1))
     return Nmse(float(np.mean(errors)) / energy, theory)

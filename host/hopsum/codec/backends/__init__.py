@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from typing import Final
 
 from hopsum.codec.backends.kernels import Kernels
-from hopsum.codec.backends.threads import ThreadedKernels
 from hopsum.codec.base import CodecError
 
 _MODULES: Final = {"numpy": "reference", "numba": "compiled"}
@@ -40,5 +39,5 @@ def load_kernels(backend: str, threads: int = 1) -> Kernels:
         module = import_module(f"hopsum.codec.backends.{_MODULES[backend]}")
     except ModuleNotFoundError as error:
         raise CodecError(f"backend {backend!r} needs the package {error.name}; install it or use numpy") from error
-    kernels: Kernels = module.make_kernels()
-    return kernels if threads == 1 else ThreadedKernels(kernels, threads)
+    kernels: Kernels = module.make_kernels(threads)
+    return kernels

@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numba backend. Here: ranges and fixed; those of thc and uhc: compiled_thc, _back, _parts.
 
-Kernels hold no lock (nogil) and start no threads (threads.py does). They are compiled when this module is imported,
-a quarter of a minute once per machine, and come from numba's cache beside this file after that: make a codec before
-spawning workers.
+Kernels hold no lock (nogil) and start no threads (threads.py does), but threads that call them may share their blocks.
+They are compiled when this module is imported, a quarter of a minute once per machine, and come from numba's cache
+beside this file after that: make a codec before spawning workers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import compiled_back, compiled_thc
+from hopsum.codec.backends.compiled_parts import TURNS, take
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
 from hopsum.codec.backends.kernels import BlockKeys, Form, Steps
+from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
 
 i32, u32, f32, f64 = np.int32, np.uint32, np.float32, np.float64
-_U32, _F32, _F64 = types.uint32, types.float32, types.float64
+_I64, _U32, _F32, _F64 = types.int64, types.uint32, types.float32, types.float64
 
 
 @inner
@@ -27,33 +31,39 @@ def _squares(row: Any, start: Any, lane: Any) -> Any:
     return value * value
 
 
-@kernel(read(_F32, 2), filled(_F32, 1))
-def _root_mean_square(x: Any, out: Any) -> None:
+@kernel(read(_F32, 2), TURNS, _I64, filled(_F32, 1))
+def _root_mean_square(x: Any, turns: Any, own: Any, out: Any) -> None:
     """Take eight rows of lanes at a time: every sum is still in order, but visits memory an eighth as often."""
     lanes = np.empty(16, f64)
     elements = x.shape[1]
-    for block in range(x.shape[0]):
-        row = x[block]
-        lanes[:] = 0.0
-        for start in range(0, elements, 128):
-            for lane in range(16):
-                total = lanes[lane]
-                for step in range(0, 128, 16):
-                    total += _squares(row, start + step, lane)
-                lanes[lane] = total
-        for half in (8, 4, 2, 1):
-            for lane in range(half):
-                lanes[lane] += lanes[lane + half]
-        out[block] = f32(np.sqrt(lanes[0] / f64(elements)))
+    first, end = take(turns, own, x.shape[0])
+    while first < end:
+        for block in range(first, end):
+            row = x[block]
+            lanes[:] = 0.0
+            for start in range(0, elements, 128):
+                for lane in range(16):
+                    total = lanes[lane]
+                    for step in range(0, 128, 16):
+                        total += _squares(row, start + step, lane)
+                    lanes[lane] = total
+            for half in (8, 4, 2, 1):
+                for lane in range(half):
+                    lanes[lane] += lanes[lane + half]
+            out[block] = f32(np.sqrt(lanes[0] / f64(elements)))
+        first, end = take(turns, own, x.shape[0])
 
 
-@kernel(read(_U32, 2), filled(_U32, 1))
-def _peak_bits(bits: Any, out: Any) -> None:
-    for block in range(bits.shape[0]):
-        peak = u32(0)
-        for j in range(256):
-            peak = max(peak, u32(bits[block, j] & u32(0x7FFFFFFF)))
-        out[block] = peak
+@kernel(read(_U32, 2), TURNS, _I64, filled(_U32, 1))
+def _peak_bits(bits: Any, turns: Any, own: Any, out: Any) -> None:
+    first, end = take(turns, own, bits.shape[0])
+    while first < end:
+        for block in range(first, end):
+            peak = u32(0)
+            for j in range(256):
+                peak = max(peak, u32(bits[block, j] & u32(0x7FFFFFFF)))
+            out[block] = peak
+        first, end = take(turns, own, bits.shape[0])
 
 
 @inner
@@ -62,21 +72,27 @@ def _swap(word: Any) -> Any:
     return u32(low | u32(u32(u32(word >> u32(8)) & u32(0xFF00)) | u32(word >> u32(24))))
 
 
-@kernel(read(_F32, 2), read(_F32, 1), _F32, filled(_U32))
-def _fixed_encode(x: Any, scales: Any, limit: Any, out: Any) -> None:
-    for block in range(x.shape[0]):
-        scale = scales[block]
-        for j in range(256):
-            value = min(max(x[block, j] * scale, -limit), limit)
-            out[block, j] = _swap(u32(i32(np.rint(value))))
+@kernel(read(_F32, 2), read(_F32, 1), _F32, TURNS, _I64, filled(_U32))
+def _fixed_encode(x: Any, scales: Any, limit: Any, turns: Any, own: Any, out: Any) -> None:
+    first, end = take(turns, own, x.shape[0])
+    while first < end:
+        for block in range(first, end):
+            scale = scales[block]
+            for j in range(256):
+                value = min(max(x[block, j] * scale, -limit), limit)
+                out[block, j] = _swap(u32(i32(np.rint(value))))
+        first, end = take(turns, own, x.shape[0])
 
 
-@kernel(read(_U32, 2), read(_F64, 1), filled(_F32))
-def _fixed_decode(lanes: Any, divisors: Any, out: Any) -> None:
-    for block in range(lanes.shape[0]):
-        divisor = divisors[block]
-        for j in range(256):
-            out[block, j] = f32(f64(i32(_swap(lanes[block, j]))) / divisor)
+@kernel(read(_U32, 2), read(_F64, 1), TURNS, _I64, filled(_F32))
+def _fixed_decode(lanes: Any, divisors: Any, turns: Any, own: Any, out: Any) -> None:
+    first, end = take(turns, own, lanes.shape[0])
+    while first < end:
+        for block in range(first, end):
+            divisor = divisors[block]
+            for j in range(256):
+                out[block, j] = f32(f64(i32(_swap(lanes[block, j]))) / divisor)
+        first, end = take(turns, own, lanes.shape[0])
 
 
 def _key(key: int, first: int) -> np.uint64:
@@ -84,20 +100,28 @@ def _key(key: int, first: int) -> np.uint64:
 
 
 class NumbaKernels:
-    """See `Kernels`. Any thread may call; the interpreter lock is released meanwhile."""
+    """See `Kernels`. Any thread may call; the interpreter lock is released meanwhile.
+
+    Threads call a kernel once each and share the blocks in there (`take`): to come back to Python for every few blocks
+    costs about 7 us each time, and the interpreter lock.
+    """
 
     name = "numba"
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """See `Kernels`."""
         out = np.empty(len(x), np.float32)
-        _root_mean_square(x, out)
+        self._run(x, lambda turns, own: _root_mean_square(x, turns, own, out))
         return out
 
     def peak_bits(self, x: NDArray[np.float32]) -> NDArray[np.uint32]:
         """See `Kernels`."""
         out = np.empty(len(x), np.uint32)
-        _peak_bits(x.view(np.uint32), out)
+        bits = x.view(np.uint32)
+        self._run(x, lambda turns, own: _peak_bits(bits, turns, own, out))
         return out
 
     def thc_encode(
@@ -114,7 +138,8 @@ class NumbaKernels:
         encode = compiled_thc.encode8 if form.lane_bits == 8 else compiled_thc.encode16
         rotation, rounding = _key(keys.rotation, keys.first), _key(keys.rounding, keys.first)
         table = (steps.widths, steps.starts, steps.below, steps.lengths, steps.granularity, steps.identity)
-        encode(x, scales, shifts, *table, form.packed, form.rotated, rotation, rounding, out)
+        given = (x, scales, shifts, *table, form.packed, form.rotated, rotation, rounding)
+        self._run(x, lambda turns, own: encode(*given, turns, own, out))
 
     def thc_restore(
         self,
@@ -130,7 +155,8 @@ class NumbaKernels:
         restore = compiled_back.restore8 if form.lane_bits == 8 else compiled_back.restore16
         rotation = _key(keys.rotation, keys.first)
         table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
-        restore(payloads, factors, *table, form.packed, form.rotated, rotation, subtract, out)
+        given = (payloads, factors, *table, form.packed, form.rotated, rotation, subtract)
+        self._run(out, lambda turns, own: restore(*given, turns, own, out))
 
     def thc_decode(
         self,
@@ -145,20 +171,27 @@ class NumbaKernels:
         """See `Kernels`."""
         peaks = np.empty(len(lanes), np.int32)
         decode = compiled_back.decode8 if form.lane_bits == 8 else compiled_back.decode16
-        decode(lanes, counts, factors, granularity, form.rotated, _key(keys.rotation, keys.first), out, peaks)
+        given = (lanes, counts, factors, granularity, form.rotated, _key(keys.rotation, keys.first))
+        self._run(out, lambda turns, own: decode(*given, turns, own, out, peaks))
         return peaks
 
     def fixed_encode(
         self, x: NDArray[np.float32], scales: NDArray[np.float32], limit: np.float32, out: NDArray[np.uint32]
     ) -> None:
         """See `Kernels`."""
-        _fixed_encode(x, scales, limit, out)
+        self._run(x, lambda turns, own: _fixed_encode(x, scales, limit, turns, own, out))
 
     def fixed_decode(self, lanes: NDArray[np.uint32], divisors: NDArray[np.float64], out: NDArray[np.float32]) -> None:
         """See `Kernels`."""
-        _fixed_decode(lanes, divisors, out)
+        self._run(out, lambda turns, own: _fixed_decode(lanes, divisors, turns, own, out))
+
+    def _run(self, floats: NDArray[np.float32], work: Callable[[NDArray[np.int64], int], None]) -> None:
+        """Call work on as many threads as `floats` is worth, each with `turns`, which all share, and its number."""
+        threads = max(1, min(self.threads, floats.nbytes // MIN_THREAD_BYTES))
+        turns = np.array([len(floats) * run // threads for run in range(threads)], np.int64)
+        run_parallel([partial(work, turns, own) for own in range(threads)], self.threads)
 
 
-def make_kernels() -> NumbaKernels:
+def make_kernels(threads: int) -> NumbaKernels:
     """Return the backend; its kernels were compiled when this module was imported."""
-    return NumbaKernels()
+    return NumbaKernels(threads)

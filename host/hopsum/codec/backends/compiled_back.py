@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from hopsum.codec.backends.compiled_parts import block_key, join_halves, middle_strides, radix8, sign_lanes
+from hopsum.codec.backends.compiled_parts import (
+    TURNS,
+    block_key,
+    join_halves,
+    middle_strides,
+    radix8,
+    sign_lanes,
+    take,
+)
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
 
 u8, i16, i32, u32, f32 = np.uint8, np.int16, np.int32, np.uint32, np.float32
@@ -123,81 +131,93 @@ def _centre16(sums: Any, middle: Any, a: Any) -> None:
 @inner
 def _restore(
     payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, packed: Any, rotated: Any,
-    rotation: Any, subtract: Any, out: Any, elements: Any,
+    rotation: Any, subtract: Any, turns: Any, own: Any, out: Any, elements: Any,
 ) -> None:  # fmt: skip
     a, b, wide = np.empty(elements, i16), np.empty(elements, i16), np.empty(elements, i32)
     codes, values, lanes = np.empty(elements, u8), np.empty(elements, u8), np.zeros(32, u32)
-    for block in range(payloads.shape[0]):
-        _to_codes(payloads[block], packed, codes)
-        _look_up(codes, u8(base), extra_codes, extra_gaps, values)
-        _centre(values, i16(g), a)
-        if rotated:
-            _rotate_back(a, b, wide, lanes, block_key(rotation, block))
-        else:
-            wide[:] = a
-        if subtract:
-            _take_off(wide, factors[block], lanes, out[block])
-        else:
-            _store(wide, factors[block], lanes, out[block])
+    first, end = take(turns, own, payloads.shape[0])
+    while first < end:
+        for block in range(first, end):
+            _to_codes(payloads[block], packed, codes)
+            _look_up(codes, u8(base), extra_codes, extra_gaps, values)
+            _centre(values, i16(g), a)
+            if rotated:
+                _rotate_back(a, b, wide, lanes, block_key(rotation, block))
+            else:
+                wide[:] = a
+            if subtract:
+                _take_off(wide, factors[block], lanes, out[block])
+            else:
+                _store(wide, factors[block], lanes, out[block])
+        first, end = take(turns, own, payloads.shape[0])
 
 
 _RESTORE = (
-    read(_U8, 2), read(_F32, 1), _I64, _I64, read(_U8, 1), read(_U8, 1), _BOOL, _BOOL, _U64, _BOOL, filled(_F32)
+    read(_U8, 2), read(_F32, 1), _I64, _I64, read(_U8, 1), read(_U8, 1), _BOOL, _BOOL, _U64, _BOOL, TURNS, _I64,
+    filled(_F32),
 )  # fmt: skip
 
 
 @kernel(*_RESTORE)
 def restore8(
     payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, packed: Any, rotated: Any,
-    rotation: Any, subtract: Any, out: Any,
+    rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
 ) -> None:  # fmt: skip
     """Decode payloads alone, blocks of 1024."""
     table = (g, base, extra_codes, extra_gaps)
-    _restore(payloads, factors, *table, packed, rotated, rotation, subtract, out, 1024)
+    _restore(payloads, factors, *table, packed, rotated, rotation, subtract, turns, own, out, 1024)
 
 
 @kernel(*_RESTORE)
 def restore16(
     payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, packed: Any, rotated: Any,
-    rotation: Any, subtract: Any, out: Any,
+    rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
 ) -> None:  # fmt: skip
     """Decode payloads alone, blocks of 512."""
     table = (g, base, extra_codes, extra_gaps)
-    _restore(payloads, factors, *table, packed, rotated, rotation, subtract, out, 512)
+    _restore(payloads, factors, *table, packed, rotated, rotation, subtract, turns, own, out, 512)
 
 
-_DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _BOOL, _U64, filled(_F32), filled(_I32, 1))
+_DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _BOOL, _U64, TURNS, _I64, filled(_F32), filled(_I32, 1))
 
 
 @kernel(*_DECODE)
 def decode8(
-    sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, out: Any, peaks: Any
+    sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, turns: Any, own: Any, out: Any,
+    peaks: Any,
 ) -> None:  # fmt: skip
     """Decode sums, blocks of 1024."""
     a, b, wide = np.empty(1024, i16), np.empty(1024, i16), np.empty(1024, i32)
     lanes = np.zeros(32, u32)
-    for block in range(sums.shape[0]):
-        peaks[block] = _peak(sums[block])
-        _centre(sums[block], i16(counts[block] * g), a)
-        if rotated:
-            _rotate_back(a, b, wide, lanes, block_key(rotation, block))
-        else:
-            wide[:] = a
-        _store(wide, factors[block], lanes, out[block])
+    first, end = take(turns, own, sums.shape[0])
+    while first < end:
+        for block in range(first, end):
+            peaks[block] = _peak(sums[block])
+            _centre(sums[block], i16(counts[block] * g), a)
+            if rotated:
+                _rotate_back(a, b, wide, lanes, block_key(rotation, block))
+            else:
+                wide[:] = a
+            _store(wide, factors[block], lanes, out[block])
+        first, end = take(turns, own, sums.shape[0])
 
 
 @kernel(*_DECODE)
 def decode16(
-    sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, out: Any, peaks: Any
+    sums: Any, counts: Any, factors: Any, g: Any, rotated: Any, rotation: Any, turns: Any, own: Any, out: Any,
+    peaks: Any,
 ) -> None:  # fmt: skip
     """Decode sums, blocks of 512."""
     a, b, wide = np.empty(512, i32), np.empty(512, i32), np.empty(512, i32)
     lanes = np.zeros(32, u32)
-    for block in range(sums.shape[0]):
-        peaks[block] = _peak16(sums[block])
-        _centre16(sums[block], i32(counts[block] * g), a)
-        if rotated:
-            _rotate_back(a, b, wide, lanes, block_key(rotation, block))
-        else:
-            wide[:] = a
-        _store(wide, factors[block], lanes, out[block])
+    first, end = take(turns, own, sums.shape[0])
+    while first < end:
+        for block in range(first, end):
+            peaks[block] = _peak16(sums[block])
+            _centre16(sums[block], i32(counts[block] * g), a)
+            if rotated:
+                _rotate_back(a, b, wide, lanes, block_key(rotation, block))
+            else:
+                wide[:] = a
+            _store(wide, factors[block], lanes, out[block])
+        first, end = take(turns, own, sums.shape[0])

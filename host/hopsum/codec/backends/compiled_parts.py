@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What encoding and decoding share in numba: random bits and the Hadamard transform of one block.
+"""What encoding and decoding share in numba: turns of threads, random bits, the Hadamard transform of one block.
 
 Strides of 16 and more are passes of radix 8 (and one of radix 4 in blocks of 512). The four small strides
 de-interleave (pairs in, halves out), which SIMD does well and which leaves the order of coordinates that the wire
@@ -14,10 +14,30 @@ from typing import Any
 
 import numpy as np
 
-from hopsum.codec.backends.jit import inner
+from hopsum.codec.backends.jit import fetch_add, filled, inner, types
 from hopsum.codec.hashing import LANE_FIRST, LANE_SECOND, LANE_STRIDE
 
 u32, u64 = np.uint32, np.uint64
+TURNS = filled(types.int64, 1)
+"""Type of int64[threads], which all threads of a call share: each has a run of the blocks, and this is the first block
+of each run that nobody has taken."""
+TURN_BLOCKS = 16
+"""A thread takes so many at a time, some 10 to 30 us of work: that is how long one waits for another in the end."""
+
+
+@inner
+def take(turns: Any, own: Any, blocks: Any) -> Any:
+    """Return blocks for this thread alone, first and end: of its own run, then of others'. None: 0 and 0.
+
+    A run each, because threads that take turns at neighbouring blocks slow each other down.
+    """
+    runs = turns.shape[0]
+    for other in range(runs):
+        run = (own + other) % runs
+        first, end = fetch_add(turns, run, TURN_BLOCKS), blocks * (run + 1) // runs
+        if first < end:
+            return first, min(first + TURN_BLOCKS, end)
+    return 0, 0
 
 
 @inner

@@ -13,7 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from hopsum.codec.backends.compiled_parts import block_key, middle_strides, mixed, radix8, sign_lanes, split_pairs
+from hopsum.codec.backends.compiled_parts import (
+    TURNS,
+    block_key,
+    middle_strides,
+    mixed,
+    radix8,
+    sign_lanes,
+    split_pairs,
+    take,
+)
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
 from hopsum.codec.hashing import LANE_STRIDE
 
@@ -143,47 +152,50 @@ def _to_payload(codes: Any, packed: Any, out: Any) -> None:
 @inner
 def _encode(
     x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
-    packed: Any, rotated: Any, rotation: Any, rounding: Any, out: Any, elements: Any,
+    packed: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any, elements: Any,
 ) -> None:  # fmt: skip
     a, b, u = np.empty(elements, i32), np.empty(elements, i32), np.empty(elements, i32)
     levels, codes = np.empty(elements, u8), np.empty(elements, u8)
     lanes, strides = np.empty(32, u32), np.empty(elements // 2, u32)
     _strides(strides)
     half, top = i32(g << 15), i32(g << 16)
-    for block in range(x.shape[0]):
-        if rotated:
-            _rotate(x[block], scales[block], block_key(rotation, block), lanes, a, b)
-            if shifts[block] > 0:
-                _shift(a, half, shifts[block])
-        else:
-            _scale(x[block], scales[block], half, a)
-        _clamp(a, half, top)
-        _fractions(block_key(rounding, block), strides, u)
-        _round(a, u, widths, starts, below, lengths, identity, levels, codes)
-        _to_payload(codes, packed, out[block])
+    first, end = take(turns, own, x.shape[0])
+    while first < end:
+        for block in range(first, end):
+            if rotated:
+                _rotate(x[block], scales[block], block_key(rotation, block), lanes, a, b)
+                if shifts[block] > 0:
+                    _shift(a, half, shifts[block])
+            else:
+                _scale(x[block], scales[block], half, a)
+            _clamp(a, half, top)
+            _fractions(block_key(rounding, block), strides, u)
+            _round(a, u, widths, starts, below, lengths, identity, levels, codes)
+            _to_payload(codes, packed, out[block])
+        first, end = take(turns, own, x.shape[0])
 
 
 _ENCODE = (
     read(_F32, 2), read(_F32, 1), read(_I32, 1), read(_I32, 1), read(_I64, 1), read(_U8, 1), read(_U8, 1), _I64,
-    _BOOL, _BOOL, _BOOL, _U64, _U64, filled(_U8),
+    _BOOL, _BOOL, _BOOL, _U64, _U64, TURNS, _I64, filled(_U8),
 )  # fmt: skip
 
 
 @kernel(*_ENCODE)
 def encode8(
     x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
-    packed: Any, rotated: Any, rotation: Any, rounding: Any, out: Any,
+    packed: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
 ) -> None:  # fmt: skip
     """Encode blocks of 1024."""
     table = (widths, starts, below, lengths, g, identity)
-    _encode(x, scales, shifts, *table, packed, rotated, rotation, rounding, out, 1024)
+    _encode(x, scales, shifts, *table, packed, rotated, rotation, rounding, turns, own, out, 1024)
 
 
 @kernel(*_ENCODE)
 def encode16(
     x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
-    packed: Any, rotated: Any, rotation: Any, rounding: Any, out: Any,
+    packed: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
 ) -> None:  # fmt: skip
     """Encode blocks of 512."""
     table = (widths, starts, below, lengths, g, identity)
-    _encode(x, scales, shifts, *table, packed, rotated, rotation, rounding, out, 512)
+    _encode(x, scales, shifts, *table, packed, rotated, rotation, rounding, turns, own, out, 512)

@@ -35,6 +35,17 @@ def kernel(*arguments: Any) -> Callable[[F], F]:
     return compile_kernel
 
 
+@_numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def fetch_add(_: Any, array: Any, index: Any, value: Any) -> Any:
+    """Add to an element of an int64 array, atomically over threads, and return what it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.atomic_rmw("add", builder.gep(data, [arguments[1]]), arguments[2], "monotonic")
+
+    return types.int64(array, types.int64, types.int64), generate
+
+
 def read(dtype: Any, axes: int) -> Any:
     """Return the type of an array that is read; writable ones convert to it."""
     return types.Array(dtype, axes, "C", readonly=True)

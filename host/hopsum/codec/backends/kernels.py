@@ -158,6 +158,8 @@ class Kernels(Protocol):
     """A backend. All arrays are contiguous; rows are blocks; `out` is filled, everything else only read."""
 
     name: str
+    threads: int
+    """That a call may use, the calling one among them."""
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the root mean square of each row of float32[blocks, B]; not finite where the row is not."""

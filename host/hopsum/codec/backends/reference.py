@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends.kernels import FRACTION_BITS, BlockKeys, Form, Steps
+from hopsum.codec.backends.kernels import FRACTION_BITS, BlockKeys, Form, Kernels, Steps
+from hopsum.codec.backends.threads import ThreadedKernels
 from hopsum.codec.hashing import block_keys, lane_bits
 from hopsum.wire.payload import pack_codes, unpack_codes
 
@@ -23,6 +24,7 @@ class NumpyKernels:
     """See `Kernels`."""
 
     name = "numpy"
+    threads = 1
 
     def root_mean_square(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Add squares in 16 lanes over B/16 rows, then halve the lanes; a square of a float32 is exact in float64."""
@@ -116,9 +118,9 @@ class NumpyKernels:
             out[run] = lanes[run].view(">i4").astype(np.float64) / divisors[run, None]
 
 
-def make_kernels() -> NumpyKernels:
+def make_kernels(threads: int) -> Kernels:
     """Return the backend."""
-    return NumpyKernels()
+    return NumpyKernels() if threads == 1 else ThreadedKernels(NumpyKernels(), threads)
 
 
 def _runs(blocks: int) -> Iterator[slice]:

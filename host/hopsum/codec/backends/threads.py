@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads for kernels that release the interpreter lock: the only module of the codecs that has any.
 
-Blocks are independent and know their number, so any split over threads gives the same bytes.
+Blocks are independent and know their number, so any split over threads gives the same bytes. Helpers sleep at a queue
+between calls, and the end of a call is a lock: both are short against the 0.1 ms in which the second thread wakes up
+(docs/performance.md), which futures are not.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from itertools import pairwise
-from threading import Lock
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import Final
 
 import numpy as np
@@ -24,7 +26,7 @@ MIN_THREAD_BYTES: Final = 256 << 10
 """Less input than this is not worth waking a thread for."""
 _PARTS_PER_THREAD: Final = 4
 """So that a thread that is held up leaves little to wait for."""
-_pools: Final[dict[int, ThreadPoolExecutor]] = {}
+_pools: Final[dict[int, SimpleQueue[_Call]]] = {}
 _pools_lock: Final = Lock()
 os.register_at_fork(after_in_child=_pools.clear)  # a pool's threads stay behind in the parent
 
@@ -38,36 +40,87 @@ def run_parallel(jobs: Sequence[Callable[[], None]], threads: int) -> None:
     Raises:
         An exception that a job raised, after all that had started ended; some jobs may not have run then.
     """
-    waiting = deque(jobs)
+    helpers = min(threads, len(jobs)) - 1
+    if helpers <= 0:
+        for job in jobs:
+            job()
+        return
+    call = _Call(jobs)
+    calls = _pool(threads)
+    for _ in range(helpers):
+        calls.put(call)
+    try:
+        call.drain()
+    finally:
+        call.close()
+    if call.error is not None:
+        raise call.error
 
-    def drain() -> None:
+
+class _Call:
+    """The jobs of one call, and how many helpers are at them; one that comes when it is closed goes away."""
+
+    def __init__(self, jobs: Sequence[Callable[[], None]]) -> None:
+        self._waiting = deque(jobs)
+        self._lock = Lock()
+        self._helpers = 0
+        self._closed = False
+        self._ended = Lock()
+        self._ended.acquire()
+        self.error: BaseException | None = None
+
+    def drain(self) -> None:
+        """Run jobs until none waits."""
         while True:
             try:
-                job = waiting.popleft()
+                job = self._waiting.popleft()
             except IndexError:
                 return
             job()
 
-    helpers = min(threads, len(jobs)) - 1
-    futures = [_pool(threads).submit(drain) for _ in range(helpers)]
-    try:
-        drain()
-    finally:
-        started = [future for future in futures if not future.cancel()]  # nothing is left for those that had not
-        wait(started)
-    for future in started:
-        future.result()
+    def help(self) -> None:
+        """Run jobs too, unless the call is closed."""
+        with self._lock:
+            if self._closed:
+                return
+            self._helpers += 1
+        try:
+            self.drain()
+        except BaseException as error:
+            self.error = error
+        with self._lock:
+            self._helpers -= 1
+            last = self._closed and not self._helpers
+        if last:
+            self._ended.release()
+
+    def close(self) -> None:
+        """Let no helper in, and wait for those that are."""
+        with self._lock:
+            self._closed = True
+            busy = self._helpers > 0
+        if busy:
+            self._ended.acquire()
 
 
-def _pool(threads: int) -> ThreadPoolExecutor:
+def _pool(threads: int) -> SimpleQueue[_Call]:
+    """Return the queue that the helpers of calls with so many threads wait at."""
     with _pools_lock:
         if threads not in _pools:
-            _pools[threads] = ThreadPoolExecutor(threads - 1, thread_name_prefix=f"hopsum-codec-{threads}")
+            calls: SimpleQueue[_Call] = SimpleQueue()
+            for number in range(threads - 1):
+                Thread(target=_serve, args=(calls,), name=f"hopsum-codec-{threads}-{number}", daemon=True).start()
+            _pools[threads] = calls
         return _pools[threads]
 
 
+def _serve(calls: SimpleQueue[_Call]) -> None:
+    while True:
+        calls.get().help()
+
+
 class ThreadedKernels:
-    """A backend on several threads; see `Kernels`. Short arrays stay on the calling one."""
+    """A backend of one thread on several; see `Kernels`. Short arrays stay on the calling one."""
 
     def __init__(self, kernels: Kernels, threads: int) -> None:
         self.name = kernels.name

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import Kernels
-from hopsum.codec.backends.threads import ThreadedKernels
 from hopsum.codec.base import CodecError, Context, OnNonfinite, Tensors, require_workers
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.lossless.index import require_kind
@@ -31,6 +30,7 @@ class Lossless:
     name = "lossless"
     op = Op.ADD32
     lookup: tuple[int, ...] | None = None
+    exchanges = 3
 
     def __init__(
         self,
@@ -64,8 +64,7 @@ class Lossless:
         kernels = kernels or load_kernels("auto")
         self.workers = workers
         self.backend = kernels.name
-        threads = kernels.threads if isinstance(kernels, ThreadedKernels) else 1
-        work = Work(_sketch_kernels(kernels.name), threads)
+        work = Work(_sketch_kernels(kernels.name), kernels.threads)
         self._options = Options(workers, work, Sizing(gamma, block_elements, attempts), index, repeats)
 
     def start(
@@ -76,9 +75,12 @@ class Lossless:
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> LosslessReduction:
         """Begin an all-reduce; see `Codec`."""
-        return LosslessReduction(self._options, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite)
+        return LosslessReduction(
+            self._options, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out
+        )
 
 
 def _sketch_kernels(backend: str) -> SketchKernels:

@@ -81,6 +81,7 @@ class LosslessReduction(VectorReduction):
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
     ) -> None:
         """Take a vector; see `Codec.start`."""
         self.plan: Plan | None = None
@@ -90,11 +91,21 @@ class LosslessReduction(VectorReduction):
         self._options = options
         self._work = options.work
         self._repeats_left = options.repeats
-        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite)
+        super().__init__(x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
-    def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
-        """Take the results of the current exchange; see `Reduction`."""
+    def take(
+        self,
+        results: NDArray[np.uint8],
+        contributors: NDArray[np.uint64],
+        lost: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Take the results of the current exchange; see `Reduction`. All of them are needed."""
         payloads = self._require_exchange().payloads
+        if lost is not None and lost.any():
+            raise CodecError(
+                f"{int(lost.sum())} of {lost.size} results of {self.state.name.lower()} are lost: codec lossless needs "
+                "them all"
+            )
         require_rows(results, len(payloads), payloads.shape[1], self.state.name.lower())
         require_ranges(contributors, len(results), "contributors instead of")
         if self.state is State.RANGES:

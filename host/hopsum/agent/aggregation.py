@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sums vectors for one worker, as a program sees it; a thread of its own serves what is submitted.
+
+    state    input                      next     also
+    OPEN     submit                     OPEN     queued; its future cannot be cancelled
+    OPEN     AgreedError                OPEN     its future has the error, on all ranks alike
+    OPEN     an all-reduce fails        FAILED   its future has the error; those queued behind it have EpochOver
+    FAILED   submit                     FAILED   EpochOver
+    any      close                      CLOSED   what is in progress or queued ends with AgentClosed
+    CLOSED   submit                     CLOSED   AgentClosed
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.agent.order import Task
+from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult
+from hopsum.codec import Codec, CodecError, ErrorFeedback
+from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, require_out, require_vector
+from hopsum.errors import HopsumError
+
+
+class Aggregation(ABC):
+    """One worker's way to the sum. Any thread may submit; all together submit the same sequence on all ranks.
+
+    Subclasses serve; they start the thread when all of them is made.
+
+    Args:
+        who: in messages.
+        rank: which worker this is.
+        codec: how vectors travel, the same on all ranks.
+        thread: its name.
+    """
+
+    def __init__(self, who: str, *, rank: int, codec: Codec, thread: str) -> None:
+        self.rank = rank
+        self.codec = codec
+        self._who = who
+        self._lock = threading.Lock()
+        self._closed = False
+        self._submitted = 0
+        self._followed_by_other: ErrorFeedback | None = None
+        """Of the last vector, if it was submitted with `more`."""
+        self._thread = threading.Thread(target=self._serve, name=thread, daemon=True)
+
+    @abstractmethod
+    def _serve(self) -> None:
+        """Serve until `_stop`; then end all that is left with AgentClosed."""
+
+    @abstractmethod
+    def _queue_task(self, task: Task) -> None:
+        """Take what was submitted; with the lock held, so in order."""
+
+    @abstractmethod
+    def _queue_end_of_series(self) -> None:
+        """Take note, in the same order, that the last one is followed by none."""
+
+    @abstractmethod
+    def _stop(self) -> None:
+        """Make `_serve` end soon; with the lock held, once."""
+
+    @abstractmethod
+    def _why_over(self) -> HopsumError | None:
+        """Return what `submit` raises after an all-reduce that failed; with the lock held."""
+
+    @property
+    @abstractmethod
+    def statistics(self) -> AgentStatistics:
+        """Return what was done so far."""
+
+    @property
+    def workers(self) -> int:
+        """Return how many workers there are."""
+        return self.codec.workers
+
+    def allreduce(
+        self,
+        x: NDArray[np.float32],
+        *,
+        feedback: ErrorFeedback | None = None,
+        step: int | None = None,
+        tensors: Tensors = (),
+        on_nonfinite: OnNonfinite = "error",
+        out: NDArray[np.float32] | None = None,
+    ) -> AllReduceResult:
+        """Return the mean of x over all workers; blocks until it is here. See `submit`, also for what it raises."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(f"allreduce in a callback of a future of {self._who} would wait for itself: use submit")
+        submitted = self.submit(
+            x, feedback=feedback, step=step, tensors=tensors, on_nonfinite=on_nonfinite, out=out
+        )
+        return submitted.result()
+
+    def submit(
+        self,
+        x: NDArray[np.float32],
+        *,
+        feedback: ErrorFeedback | None = None,
+        step: int | None = None,
+        tensors: Tensors = (),
+        on_nonfinite: OnNonfinite = "error",
+        more: bool = False,
+        out: NDArray[np.float32] | None = None,
+    ) -> Future[AllReduceResult]:
+        """Queue an all-reduce and return its future, whose callbacks run in the thread that serves.
+
+        Args:
+            x: contiguous float32[elements]; do not change it before the future is done.
+            feedback: adds what earlier all-reduces left behind, and is settled before the future is done; of the
+                same length, and touched by nobody else until then. Without one the error is lost.
+            step: what randomness follows from, the same on all ranks; counted if left out.
+            tensors: names and elements of what x consists of, for messages.
+            on_nonfinite: the same on all ranks. "error": if some rank's x has NaN or infinity, the future of every rank
+                has NonFiniteError; "skip": a result that says so. Either way the next one can follow.
+            more: the same on all ranks. Another one is submitted before anybody waits for this one, with another
+                feedback. At a switch its ranges go first, so that it is encoded while the chunks of this one are on
+                their way; until it is submitted, or `end_series` says that none comes, this one does not go on.
+            out: becomes the mean, contiguous float32[elements]; may be x itself, which saves memory. As it was where
+                the result is skipped, or an error came before the last results.
+
+        Raises:
+            EpochOver: an earlier all-reduce failed. Connect all ranks again, agents with a membership of a new epoch.
+            AgentClosed: it is closed.
+            CodecError: x is no such vector, or the one before has `more` and the same feedback. After any of these
+                nothing was submitted.
+                The future may have NoAnswer, RoundLost or EpochOver from the network, CodecError, AgentClosed.
+        """
+        require_vector(x)
+        if feedback is not None and feedback.residual.shape != x.shape:
+            raise CodecError(f"vector of {x.size} elements with an error feedback of {feedback.residual.size}")
+        require_on_nonfinite(on_nonfinite)
+        require_out(out, x)
+        task = Task(x, feedback, tensors, on_nonfinite, more, out)
+        task.future.set_running_or_notify_cancel()  # a cancelled one would be missing on this rank alone
+        with self._lock:
+            self._require_open()
+            if feedback is not None and feedback is self._followed_by_other:
+                raise CodecError(
+                    "the all-reduce before was submitted with more=True and has the same error feedback, which serves "
+                    "one at a time: use one feedback per vector, or more=False"
+                )
+            self._followed_by_other = feedback if more else None
+            task.number = self._submitted
+            task.step = task.number if step is None else step
+            self._submitted += 1
+            self._queue_task(task)
+        return task.future
+
+    def end_series(self) -> None:
+        """Take the promise of `more` back: none follows. At the same place of the program on all ranks.
+
+        Harmless where nothing was promised, or it is closed or has failed.
+        """
+        with self._lock:
+            self._followed_by_other = None
+            self._queue_end_of_series()
+
+    def close(self) -> None:
+        """End it and wait for its thread; what it has not finished fails. Harmless when it is closed."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._stop()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise AgentClosed(f"{self._who} is closed")
+        over = self._why_over()
+        if over is not None:
+            raise over

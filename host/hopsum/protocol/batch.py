@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Datagrams of one size, sorted out by the batch: which of them are plain RESULTs, so that nobody looks at each.
+
+    row                                                                         goes to
+    RESULT for this worker (replies.py), lacking, of an all-reduce in
+    progress and with its op: the first of its position                         `taken`
+    ... another of that position, or one that is held (not only as zeros)       `copies`: counted as duplicate
+    anything else: early, in place of zeros, another op, refused, STALE, STATE  `single`: `Worker.receive_datagram`
+
+What is sorted out stays right while the batch is worked off: RESULTs of one size neither submit nor fail anything, and
+a single one concerns no position that is in `taken`.
+
+A batch is mostly all of one kind, and small: what its calls cost is what a RESULT costs. So `plain_part` looks for just
+this first: RESULTs of one all-reduce in the order of the stream, each the one that its slot waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.protocol.ledger import Ledger
+from hopsum.protocol.worker_state import HELD, AllReduce, Membership
+from hopsum.wire import HOPSUM_BYTES, WIRE_VERSION, Kind, Op, down_bytes
+from hopsum.wire._layout import HOPSUM_DTYPE, HOPSUM_FIELDS
+
+ROWS_LEAST: Final = 4
+"""In fewer rows than these there is nothing to win."""
+_HEADER_WORDS: Final = HOPSUM_BYTES // 8
+_OP_AT: Final = next(field.offset_bits // 8 for field in HOPSUM_FIELDS if field.name == "op")
+_ONE: Final = np.uint64(1)
+_DOWN_BYTES: Final = np.array([down_bytes(op) if op in set(Op) else -1 for op in range(256)], np.int64)
+
+
+class Part(NamedTuple):
+    """RESULTs to be taken that came one behind the other, all of one all-reduce; arrays are in the order they came."""
+
+    reduce: AllReduce
+    positions: NDArray[np.int64]
+    contributors: NDArray[np.uint64]
+    values: NDArray[np.uint8]
+    """uint8[n, down_bytes(op)], of the rows."""
+
+
+class Batch(NamedTuple):
+    """Rows, sorted out."""
+
+    rows: NDArray[np.uint8]
+    positions: NDArray[np.int64]
+    """[rows], right where a row is in `taken`; so are these two."""
+    contributors: NDArray[np.uint64]
+    owner: NDArray[np.int64]
+    """[rows], which of `active`."""
+    active: list[AllReduce]
+    taken: NDArray[np.int64]
+    """Row numbers, rising."""
+    single: list[int]
+    """Row numbers, rising."""
+    copies: int
+
+    def steps(self) -> Iterator[tuple[NDArray[np.int64], int | None]]:
+        """Yield in order row numbers in `taken`, perhaps none, and the single row behind them, in the end None."""
+        cuts = self.taken.searchsorted(self.single).tolist()
+        for start, stop, single in zip([0, *cuts], [*cuts, len(self.taken)], [*self.single, None], strict=True):
+            yield self.taken[start:stop], single
+
+    def parts(self, numbers: NDArray[np.int64]) -> list[Part]:
+        """Return rows, at least one, by all-reduce; in the order of their last rows: so they become complete."""
+        owners = self.owner[numbers]
+        if (owners == owners[0]).all():
+            return [self._part(int(owners[0]), numbers)]
+        last = {owner: at for at, owner in enumerate(owners.tolist())}
+        return [self._part(owner, numbers[owners == owner]) for owner in sorted(last, key=last.__getitem__)]
+
+    def _part(self, owner: int, numbers: NDArray[np.int64]) -> Part:
+        rows = self.rows if len(numbers) == len(self.rows) else self.rows[numbers]
+        values = rows[:, HOPSUM_BYTES:]
+        return Part(self.active[owner], self.positions[numbers], self.contributors[numbers], values)
+
+
+def plain_part(rows: NDArray[np.uint8], own: Membership, ledger: Ledger) -> Part | None:
+    """Return the whole batch as one part, if all of it is to be taken and no slot comes twice; else None.
+
+    Args:
+        rows: as for `sort_out`, at least one.
+    """
+    words, op = rows.view(np.uint64)[:, :_HEADER_WORDS] if rows.shape[1] % 8 == 0 else None, int(rows[0, _OP_AT])
+    if words is None or _DOWN_BYTES[op] != rows.shape[1] - HOPSUM_BYTES:
+        return None
+    expected, mask = _pattern(own.epoch, own.rank, op)
+    if ((words ^ expected) & mask).any():
+        return None
+    headers = rows.view(_record(rows.shape[1]))["hopsum"][:, 0]
+    slots = headers["slot"].astype(np.int64)
+    positions = (headers["round"].astype(np.int64) - 1) * own.slots + slots
+    contributors = headers["contributors"].astype(np.uint64)
+    reduce = ledger.find(int(positions[0]))
+    if reduce is None or reduce.op != op or positions[-1] >= reduce.end or slots.max() >= own.slots:
+        return None
+    rising = (positions[1:] > positions[:-1]).all()
+    awaited = (ledger.open_position[slots] == positions).all()  # so not held; and then rising ones are of other slots
+    if not (rising and awaited) or (contributors - _ONE >= np.uint64((1 << own.workers) - 1)).any():  # 0 wraps
+        return None
+    return Part(reduce, positions, contributors, rows[:, HOPSUM_BYTES:])
+
+
+def sort_out(rows: NDArray[np.uint8], own: Membership, ledger: Ledger) -> Batch:
+    """Sort out datagrams for a worker.
+
+    Args:
+        rows: uint8[n, bytes], C-contiguous, one datagram a row, in the order in which they came.
+    """
+    slots, end = ledger.stream.slots, ledger.stream.end
+    headers = rows.view(_record(rows.shape[1]))["hopsum"][:, 0]
+    valid = _is_result(headers, rows.shape[1] - HOPSUM_BYTES, own)
+    positions = (headers["round"].astype(np.int64) - 1) * slots + headers["slot"]
+    contributors = headers["contributors"].astype(np.uint64)
+    active = list(ledger.active)
+    owner = np.searchsorted([reduce.first for reduce in active], positions, side="right") - 1
+    lacking, held = np.zeros(len(rows), np.bool_), valid & (positions < end)
+    for number in np.unique(owner[held]).tolist():
+        if number < 0:
+            continue  # before all that are in progress: delivered
+        reduce = active[number]
+        inside = np.flatnonzero((owner == number) & (positions < reduce.end) & held)
+        state = reduce.held[positions[inside] - reduce.first]
+        lacking[inside] = (state == 0) & (headers["op"][inside] == reduce.op)
+        held[inside] = state == HELD
+    candidates = np.flatnonzero(lacking)
+    taken = candidates[_first_of_each(positions[candidates])]
+    single = np.flatnonzero(~(lacking | held)).tolist()
+    return Batch(rows, positions, contributors, owner, active, taken, single, len(rows) - len(single) - len(taken))
+
+
+def _is_result(headers: NDArray[Any], payload_bytes: int, own: Membership) -> NDArray[np.bool_]:
+    """Return [n]: `split_datagram` and `position_of` (replies.py) take it as a RESULT."""
+    everybody = np.uint64((1 << own.workers) - 1)
+    contributors = headers["contributors"]
+    valid: NDArray[np.bool_] = (
+        (headers["version"] == WIRE_VERSION)
+        & (headers["kind"] == Kind.RESULT)
+        & (headers["epoch"] == own.epoch)
+        & (headers["worker"] == own.rank)
+        & (headers["length"] == payload_bytes)
+        & (_DOWN_BYTES[headers["op"]] == payload_bytes)
+        & (contributors >= 1)
+        & (contributors <= everybody)
+        & (headers["slot"] < own.slots)
+        & (headers["round"] >= 1)  # one beyond the last of an epoch names no position that is in `taken` or `copies`
+    )
+    return valid
+
+
+def _first_of_each(positions: NDArray[np.int64]) -> NDArray[Any] | slice:
+    """Return what selects the first of every position, in the order in which they are."""
+    if (positions[1:] > positions[:-1]).all():
+        return slice(None)
+    return np.sort(np.unique(positions, return_index=True)[1])
+
+
+@cache
+def _pattern(epoch: int, rank: int, op: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return what headers of RESULTs have in common, and which bits of it, as words."""
+    common = np.zeros(1, HOPSUM_DTYPE)
+    fixed = common.copy()
+    values = {"version": WIRE_VERSION, "kind": Kind.RESULT, "op": op, "worker": rank, "epoch": epoch}
+    for name, value in {**values, "length": down_bytes(op)}.items():
+        common[name] = value
+        fixed[name] = np.iinfo(HOPSUM_DTYPE[name]).max
+    return common.view(np.uint64), fixed.view(np.uint64)
+
+
+@cache
+def _record(datagram_bytes: int) -> np.dtype[Any]:
+    return np.dtype([("hopsum", HOPSUM_DTYPE), ("payload", "u1", (datagram_bytes - HOPSUM_BYTES,))])

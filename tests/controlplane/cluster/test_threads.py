@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many threads at one Manager, as a service has them, and two processes at one database."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.cluster import Pending, State
+from hopsum_controlplane.entries import Update
+from hopsum_controlplane.testing import FakeDevice
+
+from .conftest import MakeCluster
+from .world import Cluster, Worker, enter, switch_config
+
+WAIT_S = 60.0
+
+
+class SoloDevice(FakeDevice):
+    """A switch that finds out when two threads are at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._busy = threading.Lock()
+        self.together = 0
+
+    def write(self, updates: Sequence[Update]) -> None:
+        if not self._busy.acquire(blocking=False):
+            self.together += 1
+            return
+        try:
+            super().write(updates)
+        finally:
+            self._busy.release()
+
+
+class SlowDevice(FakeDevice):
+    """A switch that answers writes only when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting, self.free = threading.Event(), threading.Event()
+        self.free.set()
+
+    def write(self, updates: Sequence[Update]) -> None:
+        self.waiting.set()
+        assert self.free.wait(WAIT_S)
+        super().write(updates)
+
+
+def live(worker: Worker, lives: int) -> None:
+    """Go through a few lives of a worker, whatever the others do."""
+    for _ in range(lives):
+        with suppress(ControlPlaneError):
+            worker.start_again()
+            for _ in range(5):
+                if not isinstance(worker.membership(timeout_s=0.01), Pending):
+                    worker.beat(sums=1.0)
+                    break
+                worker.join()
+            worker.leave()
+
+
+def test_workers_and_operators_at_once(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(switch_config(1), switch_config(2))
+    devices = {"s1": SoloDevice(), "s2": SoloDevice()}
+    cluster.devices = devices
+    cluster.start()
+    crews = [cluster.make(f"job{number}", workers=3) for number in range(6)]
+    threads = [threading.Thread(target=live, args=(worker, 8)) for crew in crews for worker in crew]
+    for thread in threads:
+        thread.start()
+    try:
+        while any(thread.is_alive() for thread in threads):
+            cluster.manager.tick()
+            cluster.manager.jobs(counters=True)
+            assert [switch.trouble for switch in cluster.manager.switches()] == ["", ""]
+            cluster.make("more")
+            cluster.manager.delete_job("more")
+    finally:
+        for thread in threads:
+            thread.join(WAIT_S)
+    cluster.manager.tick()
+    assert [device.together for device in devices.values()] == [0, 0]
+    cluster.check()
+    for crew in crews:
+        for worker in crew:
+            worker.start_again()
+        enter(crew)
+    assert {job.state for job in cluster.manager.jobs()} == {State.RUNNING}
+    cluster.check()
+
+
+def test_nobody_waits_for_a_slow_switch(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(switch_config(1), switch_config(2))
+    slow = SlowDevice()
+    cluster.devices = {"s1": slow, "s2": FakeDevice()}
+    cluster.start()
+    crew, other = cluster.make("job", switch="s1"), cluster.run("other", switch="s2")
+    crew[0].join()
+    slow.free.clear()
+    slow.waiting.clear()
+    last = threading.Thread(target=crew[1].join)  # writes the job
+    last.start()
+    try:
+        look_around(cluster, slow, crew, other)
+    finally:
+        slow.free.set()
+        last.join(WAIT_S)
+    assert not last.is_alive()
+    cluster.manager.tick()
+    assert cluster.manager.job("job").state is State.FORMING
+    cluster.check()
+
+
+def look_around(cluster: Cluster, slow: SlowDevice, crew: list[Worker], other: list[Worker]) -> None:
+    """Do what must not wait while the switch of `crew` does not answer."""
+    assert slow.waiting.wait(WAIT_S)
+    assert crew[0].beat().state is State.INSTALLING
+    assert crew[0].membership() == Pending((), State.INSTALLING)
+    other[0].start_again()
+    other[1].join()
+    assert isinstance(other[0].membership(), dict)
+    assert cluster.manager.job("other").state is State.RUNNING
+    crew[0].leave()  # the epoch is over before it has begun
+    assert cluster.manager.job("job", counters=False).state is State.CHANGING
+
+
+def test_two_processes_at_one_database(cluster: Cluster) -> None:
+    code = "import pathlib, sys; from hopsum_controlplane.cluster import Store; Store(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(cluster.config.database)]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert second.returncode == 1
+    assert "database is locked; another controller has it: stop that one" in second.stderr
+    cluster.run()
+    cluster.stop()
+    assert subprocess.run(command, timeout=WAIT_S, check=False).returncode == 0

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What workers and operators see of a cluster in trouble: restarts, silent switches, full disks, strangers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.cluster import (
+    Beat,
+    ClusterConfigError,
+    JoinRequest,
+    NoRoom,
+    NotAdmitted,
+    Pending,
+    State,
+    SwitchTrouble,
+)
+from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.tables import admit
+from hopsum_controlplane.testing import Failure, FakeDevice
+
+from .conftest import MakeCluster
+from .world import LEASE_S, Cluster, enter
+
+
+def device_of(cluster: Cluster, name: str = "s1") -> FakeDevice:
+    device = cluster.devices[name]
+    assert isinstance(device, FakeDevice)
+    return device
+
+
+def test_a_restarted_controller_adopts(cluster: Cluster) -> None:
+    crew = cluster.run()
+    cluster.run("other", workers=3)
+    device_of(cluster).counters["job_events"] = {0: 5}
+    before, standing = cluster.manager.jobs(), cluster.standing()
+    cluster.clock.sleep(1000)
+    cluster.start()
+    assert [(job.name, job.state, job.epoch) for job in cluster.manager.jobs()] == [
+        (job.name, State.RUNNING, job.epoch) for job in before
+    ]
+    assert cluster.standing() == standing
+    cluster.manager.tick()  # silence of the controller is not silence of its members
+    assert crew[0].beat() == Beat(State.RUNNING, crew[0].epoch, "")
+    assert cluster.manager.job("job").counters["added"] == 5
+
+
+def test_a_restarted_switch_gets_new_epochs(cluster: Cluster) -> None:
+    crew, forming = cluster.run(), cluster.make("forming")
+    forming[0].join()
+    old = crew[0].epoch
+    device_of(cluster).entities.clear()
+    cluster.clock.sleep(cluster.config.audit_s - 1)
+    for worker in (*crew, forming[0]):
+        worker.beat()
+    cluster.manager.tick()
+    assert crew[0].beat().epoch == old  # nobody has looked yet
+    cluster.clock.sleep(1)
+    cluster.manager.tick()
+    beat = crew[0].beat()
+    assert beat.epoch == 0
+    assert "switch s1 lost entries: job 'job'" in beat.reason
+    assert forming[0].beat() == Beat(State.FORMING, 0, "")
+    enter(crew)
+    assert crew[0].epoch > old
+    cluster.check()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_others_change_is_put_right(cluster: Cluster, restart: bool) -> None:
+    crew, other = cluster.run(), cluster.run("other")
+    device = device_of(cluster)
+    device.write([Insert(MulticastGroup(9, (Replica(1, 1),))), Insert(TableEntry("jobs", {"epoch": 5}, "job", {}))])
+    if restart:
+        cluster.start(remove_existing=True)
+    else:
+        cluster.clock.sleep(LEASE_S - 1)
+        for worker in (*crew, *other):
+            worker.beat()
+        cluster.clock.sleep(1)
+        cluster.manager.tick()
+        view = cluster.manager.switches()[0]
+        assert (view.audits, view.put_right) == (1, 2)
+        assert [line.split(":")[0] for line in view.findings] == ["foreign", "foreign"]
+    cluster.check()
+    assert {job.state for job in cluster.manager.jobs()} == {State.RUNNING}
+
+
+def test_one_job_loses_an_entry(cluster: Cluster) -> None:
+    crew, other = cluster.run(), cluster.run("other")
+    device = device_of(cluster)
+    worker = next(entry for entry in device.read_table(admit.WORKERS) if entry.match["epoch"] == crew[0].epoch)
+    rewrite = next(entry for entry in device.read_table("rewrite") if entry.match["epoch"] == other[0].epoch)
+    device.write([Delete(worker), Modify(replace(rewrite, params={**rewrite.params, "dst_port": 1}))])
+    cluster.clock.sleep(LEASE_S - 1)
+    for each in (*crew, *other):
+        each.beat()
+    cluster.clock.sleep(1)
+    cluster.manager.tick()
+    assert cluster.manager.job("job").state is State.FORMING
+    assert other[0].beat() == Beat(State.RUNNING, other[0].epoch, "")
+    cluster.check()
+
+
+def test_a_switch_of_somebody_else_is_left_alone(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    device = device_of(cluster)
+    cluster.stop()
+    theirs = TableEntry("jobs", {"epoch": 5}, "job", {})
+    device.write([Insert(theirs)])
+    cluster.start()
+    view = cluster.manager.switches()[0]
+    assert (view.reachable, "1 entries of another controller stand here" in view.trouble) == (False, True)
+    with pytest.raises(NoRoom, match=r"s1: .*entries of another controller"):
+        cluster.make()
+    device.write([Delete(theirs)])
+    cluster.clock.sleep(1)
+    cluster.manager.tick()
+    assert cluster.manager.switches()[0].trouble == ""
+    cluster.run()
+
+
+def test_a_switch_that_refuses_is_asked_again(cluster: Cluster) -> None:
+    crew, device = cluster.make(), device_of(cluster)
+    device.write([Insert(MulticastGroup(1, (Replica(9, 9),)))])  # in the way of the first job
+    crew[0].join()
+    crew[1].join()
+    pending = crew[0].membership()
+    assert isinstance(pending, Pending)
+    assert (pending.missing_ranks, pending.state) == ((), State.FORMING)
+    assert "ALREADY_EXISTS" in pending.trouble
+    other = cluster.run("other")  # the switch is not in trouble, only the job
+    cluster.clock.sleep(1)
+    cluster.manager.tick()  # removes what was in the way first
+    assert isinstance(crew[0].membership(), dict)
+    assert other[0].beat().reason == ""
+    cluster.check()
+    assert cluster.manager.job("job").trouble == ""
+
+
+@pytest.mark.parametrize("failure", [Failure.UNANSWERED, Failure.UNREACHABLE])
+def test_a_switch_that_does_not_answer(cluster: Cluster, failure: Failure) -> None:
+    crew, device = cluster.make(), device_of(cluster)
+    device.fail(at=device.updates + 2, failure=failure)
+    crew[0].join()
+    crew[1].join()  # is not refused: its job waits
+    pending = crew[0].membership()
+    assert isinstance(pending, Pending)
+    assert pending.trouble != ""
+    for _ in range(3):
+        cluster.clock.sleep(1.0)
+        cluster.manager.tick()
+    device.repair()
+    cluster.clock.sleep(4.0)
+    for worker in crew:
+        worker.beat()
+    cluster.manager.tick()
+    assert isinstance(crew[0].membership(), dict)
+    cluster.check()
+
+
+def test_deleting_waits_for_the_switch(cluster: Cluster) -> None:
+    crew, device = cluster.run(), device_of(cluster)
+    device.fail(at=device.updates, failure=Failure.UNREACHABLE)
+    with pytest.raises(
+        SwitchTrouble, match=r"job 'job' is ending, and 16 slots of switch 's1' stay taken: .*goes on trying"
+    ):
+        cluster.manager.delete_job("job")
+    assert crew[0].beat() == Beat(State.ENDING, 0, "the job was deleted")
+    with pytest.raises(SwitchTrouble):
+        cluster.manager.delete_job("job")
+    device.repair()
+    cluster.manager.delete_job("job")
+    assert cluster.manager.jobs() == []
+    cluster.check()
+
+
+def test_a_full_disk_changes_nothing(cluster: Cluster) -> None:
+    crew = cluster.run()
+    assert cluster.store is not None
+    database = cluster.store._database
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    database.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(ControlPlaneError, match="is full; make room on the disk"):
+        [cluster.make(f"job{number}", slots=1) for number in range(63)]
+    before = cluster.manager.jobs()
+    assert len(before) < 64
+    cluster.clock.sleep(LEASE_S)
+    crew[0].beat()
+    cluster.manager.tick()
+    database.execute(f"PRAGMA max_page_count = {pages + 1000}")
+    cluster.manager.tick()
+    assert [job.name for job in cluster.manager.jobs()] == [job.name for job in before]
+    cluster.clock.sleep(30.0)
+    cluster.manager.tick()
+    assert cluster.manager.job("job").state is State.FORMING
+    cluster.check()
+
+
+def test_a_device_is_missing(cluster: Cluster) -> None:
+    cluster.devices = {}
+    with pytest.raises(ClusterConfigError, match="no device for switch 's1'"):
+        cluster.start()
+
+
+def test_a_switch_that_starts_later(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    device, up = device_of(cluster), False
+
+    def open_it() -> FakeDevice:
+        if not up:
+            raise ControlPlaneError("no P4Runtime server answered", where="127.0.0.1:9559", hint="start the switch")
+        return device
+
+    cluster.devices = {"s1": open_it}  # type: ignore[dict-item]
+    cluster.start()
+    view = cluster.manager.switches()[0]
+    assert (view.reachable, "no P4Runtime server answered" in view.trouble) == (False, True)
+    up = True
+    cluster.clock.sleep(1.0)
+    cluster.manager.tick()
+    assert cluster.manager.switches()[0].reachable
+    cluster.run()
+
+
+def test_nothing_shows_a_secret(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    crew = cluster.make()
+    token, request = crew[0].token, crew[0].request()
+    texts = [repr(request), repr(cluster.manager.create_job), repr(cluster.manager)]
+    texts += [repr(worker.join()) for worker in crew]
+    wrong = (replace(request, token=token + "x"), replace(request, udp_port=9), replace(request, version=token * 9))
+    for odd in wrong:
+        with pytest.raises(ControlPlaneError) as error:
+            cluster.manager.join(odd)
+        texts += [repr(error.value), str(error.value), str(error.value.__cause__)]
+    second = cluster.manager.join(replace(crew[1].request(), incarnation=b"i" * 16))
+    with pytest.raises(NotAdmitted) as refused:
+        cluster.manager.heartbeat("job", 0, second.secret)
+    records = cluster.manager._ledger.records()
+    texts += [repr(refused.value), repr(records), repr(cluster.manager.jobs()), repr(cluster.manager.switches())]
+    texts.append(caplog.text)
+    cluster.stop()
+    for file in cluster.config.database.parent.iterdir():
+        texts.append(file.read_bytes().decode("latin-1"))
+    assert any("installing -> running" in text for text in texts)
+    for secret in (token, *(repr(each.secret)[2:-1] for each in crew), crew[0].secret.decode("latin-1")):
+        assert not any(secret in text for text in texts)
+    assert not any(JoinRequest.__name__ in text and "incarnation" in text for text in texts)
+
+
+def test_who_looks_at_an_epoch_that_is_just_over_makes_no_trouble(cluster: Cluster) -> None:
+    _, second = cluster.run()
+    before = cluster.manager._ledger.get("job").job
+    assert before is not None
+    second.start_again()
+    assert cluster.manager._lines["s1"].counters(before) == {}
+    assert cluster.manager.switches()[0].trouble == ""

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch of datagrams does to a worker exactly what the same datagrams do one by one.
+
+Two workers get the same inputs at the same times from a network that loses, copies, reorders and forges; one takes
+every run of equal sizes as rows, the other each datagram alone. All that they say and know must be the same afterwards.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hopsum.protocol.batch import Part, plain_part
+from hopsum.protocol.ledger import Ledger
+from hopsum.protocol.peer_messages import PeerKind, PeerMessage
+from hopsum.protocol.worker import AllReduceDone, Membership, RepairPolicy, Timing, Worker
+from hopsum.wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
+
+EPOCH, RANK, WORKERS = 7, 1, 3
+STEPS = 160
+SEEDS = 60
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fail": {},
+    "zero": {"on_lost": "zero"},
+    "repair": {"repair": RepairPolicy(straggler_s=1.0)},
+}
+COUNTED = ("results", "duplicates", "retransmits", "flushes", "probes", "stale_ignored", "repaired", "served")
+OPS = [Op.LOOKUP_ADD8, Op.ADD32, Op.MAX32]
+
+
+class Twins:
+    """One worker twice, and what a switch and its network may bring them."""
+
+    def __init__(self, rng: random.Random, **options: Any) -> None:
+        self.rng = rng
+        own = Membership(EPOCH, RANK, WORKERS, rng.choice([1, 3, 16, 64]))
+        timing = Timing(
+            retransmit_s=0.05,
+            retransmit_min_s=0.01,
+            deadline_s=rng.choice([3.0, 100.0]),
+            flush_after_s=rng.choice([None, 0.07]),
+        )
+        self.storm = rng.choice([0.0, 0.1, 1.0])
+        """How much goes wrong: nothing, some of it, or so much that hardly a batch is plain."""
+        self.one = Worker(own, timing, **options)
+        self.rows = Worker(own, timing, **options)
+        self.now = 0.0
+        self.ops: list[int] = []
+        """By position."""
+        self.on_the_way: list[bytes] = []
+        self.met: Counter[str] = Counter()
+
+    def both(self, call: str, *arguments: Any, **named: Any) -> None:
+        """Make one call on both workers; what comes of it must be the same."""
+        outcomes = []
+        for worker in (self.one, self.rows):
+            try:
+                outcomes.append(repr(getattr(worker, call)(*arguments, **named)))
+            except Exception as error:
+                outcomes.append(repr(error))
+        assert outcomes[0] == outcomes[1]
+
+    def submit(self) -> None:
+        rng, op = self.rng, self.rng.choice(OPS)
+        chunks = rng.choice([1, 2, 5, 40, 200])
+        payloads = np.random.default_rng(rng.getrandbits(32)).integers(0, 256, (chunks, up_bytes(op)), dtype=np.uint8)
+        self.ops += [op] * chunks
+        self.both("submit", op, payloads, now=self.now)
+
+    def send(self) -> None:
+        """Take what both send; it becomes replies."""
+        sent = [bytes(datagram) for datagram in self.one.datagrams_to_send(self.now)]
+        trains = self.rows.trains_to_send(self.now)
+        assert all(not train.flags.writeable and train.flags.c_contiguous for train in trains)
+        assert sent == [row.tobytes() for train in trains for row in train]
+        for datagram in sent:
+            self.on_the_way += self.replies(split_datagram(datagram)[0])
+
+    def replies(self, sent: Header) -> Iterator[bytes]:
+        """Yield what may come of a datagram that reached the switch."""
+        rng, position = self.rng, self.one.stream.position(sent.slot, sent.round)
+        if sent.kind == Kind.PROBE:
+            yield replace(sent, kind=Kind.STATE, held=sent.round, contributors=0b101, count=1).pack()
+        elif rng.random() < 0.02 * self.storm:
+            yield replace(sent, kind=Kind.STALE, held=sent.round + 2, contributors=0b101, length=0, flags=0).pack()
+        elif rng.random() < 1 - 0.1 * self.storm:
+            yield self.result(position)
+            if rng.random() < 0.05 and self.storm:
+                yield self.result(position + self.one.stream.slots)  # the others are ahead
+            if rng.random() < 0.05 * self.storm:
+                yield self.forged(position)
+
+    def result(self, position: int, **changes: int) -> bytes:
+        slot, round_ = self.one.stream.place(position)
+        op = self.ops[position] if position < len(self.ops) else self.rng.choice(OPS)
+        header = Header(
+            kind=Kind.RESULT, op=op, worker=RANK, slot=slot, epoch=EPOCH, round=round_, length=down_bytes(op),
+            contributors=self.rng.choice([0b111, 0b111, 0b101, 0b011]),
+        )  # fmt: skip
+        return replace(header, **changes).pack() + self.rng.randbytes(down_bytes(op))
+
+    def forged(self, position: int) -> bytes:
+        """Return a RESULT with something wrong."""
+        change = self.rng.choice(
+            [
+                {"version": 9}, {"kind": 77}, {"kind": Kind.UPDATE}, {"kind": Kind.STALE}, {"op": 0}, {"op": 99},
+                {"op": self.rng.choice(OPS)}, {"worker": 0}, {"slot": 2000}, {"epoch": 8}, {"round": 0},
+                {"round": 2**32 - 1}, {"contributors": 0}, {"contributors": 0b1000}, {"contributors": 1 << 63},
+                {"length": 1023}, {"round": 10**6}, {"flags": 255, "held": 5, "count": 9},
+            ]
+        )  # fmt: skip
+        return self.result(position, **change)
+
+    def receive(self) -> None:
+        """Let some of what is on the way arrive."""
+        rng, now = self.rng, self.now
+        take = rng.choice([1, 3, 30, 100, len(self.on_the_way)])
+        arrived, self.on_the_way = self.on_the_way[:take], self.on_the_way[take:]
+        arrived = [datagram for datagram in arrived if rng.random() < 1 - 0.03 * self.storm]
+        arrived += [datagram for datagram in arrived if rng.random() < 0.05 * self.storm]
+        if rng.random() < 0.3 and self.storm:
+            late = [datagram for datagram in arrived if rng.random() < 0.1]
+            arrived = [datagram for datagram in arrived if datagram not in late]
+            self.on_the_way += late
+        if rng.random() < 0.3 * self.storm:
+            rng.shuffle(arrived)
+        elif rng.random() < 0.5:
+            arrived.sort(key=lambda datagram: (len(datagram), datagram[12:16], datagram[6:8]))  # by round and slot
+        if rng.random() < 0.02:  # a switch whose other workers submitted something else
+            arrived = [datagram[:3] + bytes([rng.choice(OPS)]) + datagram[4:] for datagram in arrived]
+        for datagram in arrived:
+            self.one.receive_datagram(datagram, now)
+        for size, run in groupby(arrived, len):
+            rows = np.frombuffer(b"".join(run), np.uint8).reshape(-1, size).copy()
+            self.rows.receive_rows(rows, now)
+            rows[:] = 0xEE  # the caller's again
+
+    def hear(self) -> None:
+        """Let peers say something."""
+        rng = self.rng
+        for to, message in self.said():
+            if message.kind is PeerKind.FETCH and rng.random() < 0.7:
+                position = self.one.stream.position(message.slot, message.round)
+                op = self.ops[position] if position < len(self.ops) else Op.ADD32
+                kind = rng.choice([PeerKind.FOUND] * 4 + [PeerKind.NOTYET])
+                found = (op, 0b101, rng.randbytes(down_bytes(op))) if kind is PeerKind.FOUND else (0, 0, b"")
+                self.both("receive_peer", PeerMessage(kind, to, EPOCH, message.slot, message.round, *found), self.now)
+        if rng.random() < 0.5:
+            position = rng.randrange(max(1, len(self.ops)))
+            fetch = PeerMessage(PeerKind.FETCH, rng.choice([0, 2]), EPOCH, *self.one.stream.place(position), 0, 0, b"")
+            self.both("receive_peer", fetch, self.now)
+        if rng.random() < 0.2:
+            done = PeerMessage(PeerKind.DONE, rng.choice([0, 2]), EPOCH, 0, 0, 0, rng.randrange(len(self.ops) + 1), b"")
+            self.both("receive_peer", done, self.now)
+
+    def said(self) -> list[tuple[int, PeerMessage]]:
+        said = self.one.messages_to_peers()
+        assert said == self.rows.messages_to_peers()
+        return said
+
+    def step(self) -> None:
+        """Let one thing happen, and compare."""
+        rng = self.rng
+        self.now += rng.choice([0.0, 0.001, 0.01, 0.2])
+        what = rng.choice(["submit", *["receive"] * 8, "hear", "timer"])
+        if what == "timer":
+            self.both("handle_timer", self.now)
+        else:
+            getattr(self, what)()
+        self.send()
+        self.compare()
+
+    def compare(self) -> None:
+        one, rows = self.one, self.rows
+        assert repr(one.statistics) == repr(rows.statistics)
+        assert (one.phase, one.get_timer(), one.waits_for_peers) == (rows.phase, rows.get_timer(), rows.waits_for_peers)
+        assert str(one._unhelpful) == str(rows._unhelpful)
+        assert one._outbox.positions() == rows._outbox.positions()
+        assert one._ledger.open_position.tolist() == rows._ledger.open_position.tolist()
+        assert one._ledger.early.keys() == rows._ledger.early.keys()
+        assert one._ledger.open_end == rows._ledger.open_end
+        for mine, other in zip(one._ledger.active, rows._ledger.active, strict=True):
+            assert (mine.handle, mine.missing) == (other.handle, other.missing)
+            for name in ("results", "contributors", "held"):
+                assert np.array_equal(getattr(mine, name), getattr(other, name)), name
+        while (event := one.next_event()) is not None:
+            other_event = rows.next_event()
+            self.met[type(event).__name__] += 1
+            assert event.handle == (other_event.handle if other_event else None)
+            if isinstance(event, AllReduceDone) and isinstance(other_event, AllReduceDone):
+                self.met["lost"] += int(event.lost.sum())
+                for name in ("results", "contributors", "included", "lost"):
+                    assert np.array_equal(getattr(event, name), getattr(other_event, name)), name
+        assert rows.next_event() is None
+
+
+def scenario(seed: int, kind: str) -> Twins:
+    twins = Twins(random.Random(f"{kind} {seed}"), **OPTIONS[kind])
+    twins.submit()
+    twins.send()
+    for _ in range(STEPS):
+        twins.step()
+    return twins
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_a_batch_is_its_datagrams_one_by_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    met: Counter[str] = Counter()
+
+    def counted(rows: NDArray[np.uint8], own: Membership, ledger: Ledger) -> Part | None:
+        part = plain_part(rows, own, ledger)
+        met["plain batches" if part else "other batches"] += len(rows) > 8
+        return part
+
+    monkeypatch.setattr("hopsum.protocol.worker.plain_part", counted)
+    for seed in range(SEEDS):
+        twins = scenario(seed, kind)
+        statistics = twins.rows.statistics
+        met += twins.met
+        for name in COUNTED:
+            met[name] += getattr(statistics, name)
+        met.update({f"ignored {reason.name}": count for reason, count in statistics.ignored.items()})
+    # else the comparison says nothing
+    assert min(met["plain batches"], met["other batches"]) > SEEDS // 2, met
+    expected = {"AllReduceDone", "results", "duplicates", "retransmits", "flushes", "stale_ignored"}
+    expected |= {"fail": {"AllReduceGone"}, "zero": {"lost", "probes"}, "repair": {"repaired", "served"}}[kind]
+    reasons = ("BAD_VERSION", "BAD_KIND", "BAD_OP", "BAD_LENGTH", "UNKNOWN_EPOCH", "UNKNOWN_WORKER", "BAD_SLOT",
+               "BAD_ROUND", "BAD_VALUE", "OP_MISMATCH")  # fmt: skip
+    expected |= {f"ignored {reason}" for reason in reasons}
+    assert not {name for name in expected if not met[name]}, met
+
+
+WRONG: list[dict[str, int]] = [
+    {"version": 2}, {"kind": Kind.STATE}, {"op": Op.OR}, {"op": 0}, {"worker": 2}, {"epoch": 8}, {"length": 512},
+    {"slot": 2}, {"slot": 63}, {"slot": 64}, {"round": 2}, {"round": 0}, {"contributors": 0},
+    {"contributors": 1 << WORKERS},
+]  # fmt: skip
+
+
+def plain_or_not(rows: int = 8, wrong_at: int = -1, everywhere: bool = False, **wrong: int) -> Part | None:
+    """Ask for the first rows of an all-reduce in order; one of them, or all, with something else in the header."""
+    worker = Worker(Membership(EPOCH, RANK, WORKERS, 64))
+    worker.submit(Op.ADD32, np.zeros((20, 1024), np.uint8), now=0.0)
+    right = Header(kind=Kind.RESULT, op=Op.ADD32, worker=RANK, epoch=EPOCH, round=1, contributors=7, length=1024)
+    headers = [replace(right, slot=slot) for slot in range(rows)]
+    headers = [replace(each, **wrong) if everywhere or at == wrong_at else each for at, each in enumerate(headers)]
+    datagrams = np.frombuffer(b"".join(each.pack() + bytes(1024) for each in headers), np.uint8)
+    return plain_part(datagrams.reshape(rows, -1), worker.membership, worker._ledger)
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_a_batch_with_something_wrong_is_not_plain(wrong: dict[str, int]) -> None:
+    assert all(plain_or_not(wrong_at=row, **wrong) is None for row in (0, 3, 7))
+    assert plain_or_not(everywhere=True, **wrong) is None
+
+
+def test_a_plain_batch_is() -> None:
+    for rows in (1, 8, 20):
+        part = plain_or_not(rows, wrong_at=0, flags=255, held=9, count=1, contributors=0b101)
+        assert part is not None
+        assert part.positions.tolist() == list(range(rows))
+        assert part.contributors.tolist() == [0b101, *[7] * (rows - 1)]
+    assert plain_or_not(21) is None, "one beyond the all-reduce"
