@@ -40,10 +40,9 @@ class JsonFormatter(logging.Formatter):
 class TextFormatter(logging.Formatter):
     """Each record as one line for people; exceptions have more lines."""
 
-    converter = time.gmtime
-
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
+        self.converter = time.gmtime
 
 
 FORMATS: Final[dict[str, Callable[[], logging.Formatter]]] = {"text": TextFormatter, "json": JsonFormatter}
