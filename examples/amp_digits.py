@@ -21,6 +21,7 @@ from ddp_digits import draw_digits, figures, make_model, parse
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+import hopsum
 from hopsum.agent import Agent
 from hopsum.torch import wrap
 
@@ -57,7 +58,7 @@ def main() -> None:
     torch.set_num_threads(1)  # the agent's thread needs a core of its own
     dist.init_process_group("gloo")
     rank = int(os.environ["RANK"])
-    with Agent(options.membership, rank, codec=options.codec) as agent:  # HOPSUM
+    with hopsum.connect(options.url, rank=rank, codec=options.codec) as agent:  # HOPSUM
         every: list[dict[str, object]] = [{}] * dist.get_world_size()
         dist.all_gather_object(every, train(options, agent, rank))
     if rank == 0:

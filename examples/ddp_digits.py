@@ -3,8 +3,9 @@
 
     torchrun --nproc-per-node 2 examples/ddp_digits.py --membership job.json
 
-`job.json` is what the controller wrote for a job of as many workers, on the address of each. Everything but the
-lines marked HOPSUM is ordinary torch. The data are drawn: ten digits of 5 x 7 pixels, shifted, scaled and noisy.
+`job.json` is what the controller wrote for a job of as many workers, on the address of each; with a controller that
+runs it is --url "hopsum://HOST:PORT/JOB?token_file=PATH" instead. Everything but the lines marked HOPSUM is ordinary
+torch. The data are drawn: ten digits of 5 x 7 pixels, shifted, scaled and noisy.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import hashlib
 import json
 import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,6 +22,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+import hopsum
 from hopsum.agent import Agent
 from hopsum.torch import wrap
 
@@ -91,11 +94,16 @@ def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, obj
 def parse(description: str | None) -> argparse.Namespace:
     """Return the options of an example."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--membership", required=True, help="path of the job's membership file")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--membership", type=Path, help="path of the job's membership file")
+    where.add_argument("--url", help="what sums, for hopsum.connect: hopsum://HOST:PORT/JOB?token_file=PATH")
     parser.add_argument("--codec", default="thc", help="thc, uhc or fixed (default %(default)s)")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=64, help="images per rank and step (default %(default)s)")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.url is None:
+        options.url = options.membership.absolute().as_uri()
+    return options
 
 
 def main() -> None:
@@ -104,7 +112,7 @@ def main() -> None:
     torch.set_num_threads(1)  # the agent's thread needs a core of its own
     dist.init_process_group("gloo")
     rank = int(os.environ["RANK"])
-    with Agent(options.membership, rank, codec=options.codec) as agent:  # HOPSUM
+    with hopsum.connect(options.url, rank=rank, codec=options.codec) as agent:  # HOPSUM
         every: list[dict[str, object]] = [{}] * dist.get_world_size()
         dist.all_gather_object(every, train(options, agent, rank))
     if rank == 0:

@@ -19,6 +19,7 @@ from ddp_digits import draw_digits, figures, make_model, parse
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+import hopsum
 from hopsum.agent import Agent
 from hopsum.torch import GroupOptions
 
@@ -50,7 +51,7 @@ def main() -> None:
     options = parse(__doc__)
     torch.set_num_threads(1)  # the agent's thread needs a core of its own
     rank = int(os.environ["RANK"])
-    with Agent(options.membership, rank, codec=options.codec) as agent:  # HOPSUM
+    with hopsum.connect(options.url, rank=rank, codec=options.codec) as agent:  # HOPSUM
         dist.init_process_group("hopsum", pg_options=GroupOptions(agent))  # HOPSUM
         every: list[dict[str, object]] = [{}] * dist.get_world_size()
         dist.all_gather_object(every, train(options, agent, rank))

@@ -128,10 +128,11 @@ class SerialAggregation(Aggregation):
 
     def _serve(self) -> None:
         while (task := self._queue.get()) is not None:
+            start = time.perf_counter()
             try:
                 result = self._reduce(task)
             except AgreedError as error:
-                self._count(task, skipped=True)
+                self._count(task, time.perf_counter() - start, skipped=True)
                 task.future.set_exception(error)
             except BaseException as error:
                 task.future.set_exception(self._fail(error))
@@ -158,22 +159,24 @@ class SerialAggregation(Aggregation):
         except BaseException:
             task.give_back()
             raise
-        self._count(task, skipped=reduction.mean is None)
+        seconds = time.perf_counter() - start
+        self._count(task, seconds, skipped=reduction.mean is None)
         return AllReduceResult(
             mean=np.full(task.x.size, np.nan, np.float32) if reduction.mean is None else reduction.mean,
             contributors=reduction.contributors,
             skipped=reduction.mean is None,
             traffic=self._statistics.traffic - before,
-            seconds=time.perf_counter() - start,
+            seconds=seconds,
         )
 
-    def _count(self, task: Task, *, skipped: bool) -> None:
+    def _count(self, task: Task, seconds: float, *, skipped: bool) -> None:
         counted = self._statistics
         self._statistics = replace(
             counted,
             allreduces=counted.allreduces + 1,
             skipped=counted.skipped + skipped,
             elements=counted.elements + task.x.size,
+            seconds=counted.seconds + seconds,
         )
 
     def _count_bytes(self, summed: Summed) -> None:

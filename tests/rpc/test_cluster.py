@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,9 @@ import pytest
 
 import hopsum
 from hopsum.aggregation import Aggregation
+from hopsum.cli.doctor import main as doctor
 from hopsum.cli.stage.targets import NATIVE_PORT, SWITCH, native_stage
+from hopsum.cli.top import main as top
 from hopsum.codec import job_tables, make_codec
 from hopsum.errors import EpochOver
 from hopsum.rpc.channel import Channel, Place
@@ -149,6 +152,28 @@ def test_a_lost_worker_ends_the_epoch_and_all_come_again(controller: Controller)
         assert _sum(again) == [[0.5, 2]] * 2
         assert again[0].membership.epoch > jobs[0].membership.epoch
         _close(again)
+
+
+def test_the_doctor_names_a_rank_that_does_not_come(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
+    with controller.running(), ExitStack() as stack:
+        token = controller.operator(stack).create("train", 3, SLOTS, lease_s=SHORT_LEASE_S).token
+        jobs = controller.connect_all("train", token, 3)
+        assert _sum(jobs) == [[1, 2]] * 3
+        waiting = [jobs[rank].submit(np.ones(2, np.float32)) for rank in (0, 2)]
+        here = ("--controller", controller.address, "--json")
+
+        def behind(command: Callable[[list[str]], int], *arguments: str) -> Any:
+            command([*here, *arguments])
+            said = json.loads(capsys.readouterr().out)
+            if command is top:
+                return said["jobs"][0]["behind"]
+            return next(each for each in said["checks"] if each["check"] == "slots").get("behind")
+
+        _until(lambda: behind(doctor, "--job", "train") == {"train": [1]})
+        _until(lambda: behind(top, "--once", "--interval", str(SHORT_LEASE_S / 2 + 0.1)) == [1])
+        late = jobs[1].submit(np.ones(2, np.float32))
+        assert [future.result(60).mean.tolist() for future in (*waiting, late)] == [[1, 1]] * 3
+        _close(jobs)
 
 
 def test_workers_go_on_while_the_controller_is_away(controller: Controller) -> None:

@@ -3,7 +3,13 @@
 
 from __future__ import annotations
 
-from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.errors import (
+    ControlPlaneError,
+    NotPrimaryError,
+    SessionLostError,
+    SwitchForgotError,
+    WriteError,
+)
 
 
 class ClusterConfigError(ControlPlaneError):
@@ -34,5 +40,23 @@ class SwitchTrouble(ControlPlaneError):
     """A switch does not do what it was asked for now. The books are right, and the controller goes on trying."""
 
 
+class OtherProgram(SwitchTrouble):
+    """A switch runs a program that is not ours."""
+
+
 class StoreError(ControlPlaneError):
     """The database cannot be opened, read or written. Nothing is half changed."""
+
+
+def trouble_kind(error: Exception) -> str:
+    """Return in one word what a switch's failure is, for programs that act on it.
+
+    `not_primary`, `other_program`, `unreachable` (no session, or no answer), `store`, or `other`.
+    """
+    if isinstance(error, NotPrimaryError):
+        return "not_primary"
+    if isinstance(error, SwitchForgotError | OtherProgram):
+        return "other_program"
+    if isinstance(error, SessionLostError) or (isinstance(error, WriteError) and not error.failures):
+        return "unreachable"
+    return "store" if isinstance(error, StoreError) else "other"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 
 from hopsum_controlplane.cluster.errors import JobExists, UnknownJob
@@ -28,6 +29,7 @@ class Ledger:
         self.changed = threading.Condition(threading.RLock())
         self._store = store
         self._records = {record.name: record for record in books.records}
+        self._begun: Counter[str] = Counter()
         self._epochs = EpochAllocator()
         self.observe_epoch(books.last_epoch)
 
@@ -79,6 +81,7 @@ class Ledger:
             if after is None:
                 self._store.remove(name)
                 del self._records[name]
+                del self._begun[name]
             else:
                 self._keep(after)
             self.changed.notify_all()
@@ -95,8 +98,16 @@ class Ledger:
         with self.changed:
             return self._epochs.allot(now)
 
+    def epochs_begun(self, name: str) -> int:
+        """Return how many epochs of a job have begun since this object was made."""
+        with self.changed:
+            return self._begun[name]
+
     def _keep(self, record: JobRecord) -> None:
         self._store.put(record)
+        before = self._records.get(record.name)
+        if record.epoch and (before is None or before.epoch != record.epoch):
+            self._begun[record.name] += 1
         self._records[record.name] = record
 
 

@@ -20,7 +20,7 @@ from hopsum_controlplane.adoption import Fate
 from hopsum_controlplane.audit import Audit
 from hopsum_controlplane.cluster import lifecycle
 from hopsum_controlplane.cluster.config import SwitchConfig
-from hopsum_controlplane.cluster.errors import StoreError, SwitchTrouble
+from hopsum_controlplane.cluster.errors import OtherProgram, StoreError
 from hopsum_controlplane.cluster.ledger import Ledger
 from hopsum_controlplane.cluster.lifecycle import JobRecord, State
 from hopsum_controlplane.cluster.retries import Retries
@@ -81,6 +81,16 @@ class Line:
     def trouble(self) -> str:
         """Return what is wrong with the switch, an empty string when nothing is known to be."""
         return self._retries.trouble()
+
+    @property
+    def trouble_kind(self) -> str:
+        """Return what kind of trouble it is, see `errors.trouble_kind`, an empty string for none."""
+        return self._retries.kind()
+
+    @property
+    def sessions(self) -> int:
+        """Return how many sessions with the switch there have been, 0 where that is not counted."""
+        return self._device.sessions if isinstance(self._device, ReconnectingDevice) else 0
 
     def job_trouble(self, job: str) -> str:
         """Return why the switch does not do what a job wants, an empty string when it does."""
@@ -267,7 +277,7 @@ class Line:
         if cookie == self._pipeline.cookie:
             return
         if cookie is not None and not self._remove_existing:
-            raise SwitchTrouble(
+            raise OtherProgram(
                 f"it runs a program with cookie {cookie:#x}, not ours with {self._pipeline.cookie:#x}",
                 where=device.where,
                 hint="stop what uses it, or let the controller remove it, which ends what runs there",
@@ -276,7 +286,7 @@ class Line:
 
     def _audit_is_due(self) -> bool:
         """Return whether it is time, or the switch may have changed in the time between two sessions."""
-        sessions = self._device.sessions if isinstance(self._device, ReconnectingDevice) else 0
+        sessions = self.sessions
         fresh = sessions != self._sessions
         self._sessions = sessions
         return fresh or (self._audit_s > 0 and self._monotonic() >= self._audit_at_s)

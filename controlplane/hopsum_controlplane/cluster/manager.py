@@ -32,11 +32,13 @@ from hopsum_controlplane.cluster.ledger import Ledger
 from hopsum_controlplane.cluster.lifecycle import JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.line import DeviceSource, Line
 from hopsum_controlplane.cluster.placement import Candidate
+from hopsum_controlplane.cluster.refusals import Refusals
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics
 from hopsum_controlplane.cluster.store import Store
 from hopsum_controlplane.cluster.tokens import RandomSource, digest, matches, member_secret, new_token
 from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined, Located, Pending, SwitchView
 from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.membership import membership
 
 _log = logging.getLogger(__name__)
@@ -72,7 +74,8 @@ class Manager:
         self._random = random
         self._store = store
         self._ledger = Ledger(store)
-        self._leases = Leases()  # under the ledger's lock
+        self._leases = Leases()  # under the ledger's lock, and so are these:
+        self._refusals = Refusals()
         self._check_fit(devices)
         self._lines = {
             switch.name: Line(
@@ -150,6 +153,13 @@ class Manager:
         Another incarnation takes the place of who had the rank, which ends the epoch that it was in. Raises
         InvalidRequest, UnknownJob, NotAdmitted, NoRoom or StoreError; nothing has changed then.
         """
+        try:
+            return self._join(request)
+        except ControlPlaneError as error:
+            self._note_refusal(request, error)
+            raise
+
+    def _join(self, request: JoinRequest) -> Joined:
         request.check()
         with self._ledger.changed:
             record = self._with_token(request.job, request.token)
@@ -232,7 +242,9 @@ class Manager:
         now_s = self._monotonic()
         with self._ledger.changed:
             records = self._ledger.records()
-            self._leases.keep_only({record.name for record in records})
+            names = {record.name for record in records}
+            self._leases.keep_only(names)
+            self._refusals.keep_only(names)
             for record in records:
                 for rank in self._leases.expired(record, now_s):
                     self._lose(record, rank)
@@ -278,6 +290,13 @@ class Manager:
         allotments = placement.taken(line.config, self._ledger.records(line.config.name))
         return Candidate(line.config, allotments, line.refusal(request.trial()))
 
+    def _note_refusal(self, request: JoinRequest, error: ControlPlaneError) -> None:
+        """Remember why a join was refused, if who asked had the job's token."""
+        with self._ledger.changed:
+            record = self._ledger.find(request.job)
+            if record is not None and matches(request.token, record.token_digest):
+                self._refusals.note(record.name, str(error))
+
     def _with_token(self, job: str, token: str) -> JobRecord:
         record = self._ledger.get(job)
         if not matches(token, record.token_digest):
@@ -322,7 +341,14 @@ class Manager:
         read = line.counters(record.job) if counters and record.job and record.state is State.RUNNING else {}
         with self._ledger.changed:
             return views.of_job(
-                record, self._leases, self._monotonic(), self._lease_s(record), line.job_trouble(record.name), read
+                record,
+                self._leases,
+                self._monotonic(),
+                lease_s=self._lease_s(record),
+                trouble=line.job_trouble(record.name),
+                counters=read,
+                epochs_begun=self._ledger.epochs_begun(record.name),
+                refused=self._refusals.of(record.name),
             )
 
     def _switch_view(self, line: Line, drops: bool) -> SwitchView:

@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from hopsum_controlplane.cluster.errors import trouble_kind
+
 _FIRST_S, _LONGEST_S = 1.0, 30.0
 
 
 class _Failure(NamedTuple):
     trouble: str
+    kind: str
     delay_s: float
     again_s: float
 
@@ -26,7 +29,7 @@ class Retries:
         """Note a failure, and return in how many seconds to try again."""
         last = self._failures.get(part)
         delay_s = _FIRST_S if last is None else min(2 * last.delay_s, _LONGEST_S)
-        self._failures[part] = _Failure(str(error), delay_s, self._monotonic() + delay_s)
+        self._failures[part] = _Failure(str(error), trouble_kind(error), delay_s, self._monotonic() + delay_s)
         return delay_s
 
     def succeeded(self, part: str | None = None) -> None:
@@ -42,3 +45,8 @@ class Retries:
         """Return the last failure in words, an empty string when there is none."""
         failure = self._failures.get(part)
         return "" if failure is None else failure.trouble
+
+    def kind(self, part: str | None = None) -> str:
+        """Return the last failure's kind, see `trouble_kind`, an empty string when there is none."""
+        failure = self._failures.get(part)
+        return "" if failure is None else failure.kind

@@ -10,6 +10,7 @@ from hopsum_controlplane.allotments import Room
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.lifecycle import LEASED, JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.line import Line
+from hopsum_controlplane.cluster.refusals import Refused
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,9 @@ class JobView:
     """A job. `epoch` is 0 when nothing of it may stand on the switch, `reason` why its last epoch ended.
 
     `counters` are what the switch did with its packets in this epoch, by event: empty when it was not asked.
-    `trouble` says why the switch does not do what the state wants, if so.
+    `trouble` says why the switch does not do what the state wants, if so. Since the controller was started,
+    `epochs_begun` epochs were begun and `joins_refused` joins with the right token refused, the last one with the
+    words `last_refusal`.
     """
 
     name: str
@@ -104,15 +107,19 @@ class JobView:
     members: tuple[MemberView, ...]
     missing_ranks: tuple[int, ...]
     counters: Mapping[str, int]
+    epochs_begun: int
+    joins_refused: int
+    last_refusal: str
 
 
 @dataclass(frozen=True)
 class SwitchView:
-    """A switch. `trouble` is what is wrong with it, if anything is.
+    """A switch. `trouble` is what is wrong with it, if anything is, `trouble_kind` that in one word (`errors`).
 
     `slots` may be used, `slots_used` are; `jobs` is the number of jobs. `drops` are packets by reason, empty when it
     was not asked. `audits` counts audits and `put_right` the entries that were removed or restored by them, since
-    the controller was started; `findings` is what the last audit that found something found, in words.
+    the controller was started; `findings` is what the last audit that found something found, in words. `sessions`
+    counts P4Runtime sessions: all but the first are reconnects.
     """
 
     name: str
@@ -128,10 +135,20 @@ class SwitchView:
     audits: int
     put_right: int
     findings: tuple[str, ...]
+    trouble_kind: str
+    sessions: int
 
 
 def of_job(
-    record: JobRecord, leases: Leases, now_s: float, lease_s: float, trouble: str, counters: Mapping[str, int]
+    record: JobRecord,
+    leases: Leases,
+    now_s: float,
+    *,
+    lease_s: float,
+    trouble: str,
+    counters: Mapping[str, int],
+    epochs_begun: int,
+    refused: Refused,
 ) -> JobView:
     """Return the view of a job at a time of the leases' clock."""
     request = record.request
@@ -153,6 +170,9 @@ def of_job(
         members=tuple(_of_member(record.name, member, leases, now_s) for member in record.members),
         missing_ranks=record.missing_ranks if record.state in (State.FORMING, State.CHANGING) else (),
         counters=dict(counters),
+        epochs_begun=epochs_begun,
+        joins_refused=refused.count,
+        last_refusal=refused.last,
     )
 
 
@@ -182,4 +202,6 @@ def of_switch(line: Line, room: Room, jobs: int, drops: Mapping[str, int]) -> Sw
         audits=line.audits,
         put_right=line.put_right,
         findings=line.findings,
+        trouble_kind=line.trouble_kind,
+        sessions=line.sessions,
     )

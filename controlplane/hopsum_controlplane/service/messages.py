@@ -92,6 +92,9 @@ def job_message(view: JobView) -> pb.Job:
         members=[_member_message(member) for member in view.members],
         missing_ranks=view.missing_ranks,
         counters=view.counters,
+        epochs_begun=view.epochs_begun,
+        joins_refused=view.joins_refused,
+        last_refusal=view.last_refusal,
     )
 
 
@@ -111,6 +114,8 @@ def switch_message(view: SwitchView) -> pb.Switch:
         audits=view.audits,
         put_right=view.put_right,
         findings=view.findings,
+        trouble_kind=view.trouble_kind,
+        sessions=view.sessions,
     )
 
 

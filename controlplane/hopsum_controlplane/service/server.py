@@ -87,10 +87,7 @@ class Service:
     @classmethod
     def of(cls, config: ClusterConfig, manager: Manager) -> Self:
         """Return the service of a configuration. Raises ControlPlaneError."""
-        tls = None
-        if config.tls_certificate is not None and config.tls_key is not None:
-            tls = Tls(config.tls_certificate, config.tls_key, config.tls_client_ca)
-        token = None if config.admin_token_file is None else read_admin_token(config.admin_token_file)
+        tls, token = safeguards(config)
         return cls(manager, config.listen, tls=tls, admin_token=token)
 
     def close(self, grace_s: float = 1.0) -> None:
@@ -128,6 +125,20 @@ class Service:
                 hint="see whether another controller runs there, and that tls_key belongs to tls_certificate",
             )
         return listen if listen.startswith(UNIX) else f"{listen.rpartition(':')[0]}:{port}"
+
+
+def safeguards(config: ClusterConfig) -> tuple[Tls | None, str | None]:
+    """Return the TLS files and the administrator's token of a configuration.
+
+    Raises ControlPlaneError for what would keep a service of it from listening, but that the address may be taken.
+    """
+    tls = None
+    if config.tls_certificate is not None and config.tls_key is not None:
+        tls = Tls(config.tls_certificate, config.tls_key, config.tls_client_ca)
+        _credentials(tls)
+    token = None if config.admin_token_file is None else read_admin_token(config.admin_token_file)
+    _require_token(config.listen, token)
+    return tls, token
 
 
 def _require_token(listen: str, admin_token: str | None) -> None:

@@ -231,7 +231,10 @@ class Engine:
         """Count an all-reduce that ended on all ranks alike; return the traffic since the one before."""
         counted, before = self.statistics, self._traffic
         self.statistics = AgentStatistics(
-            counted.allreduces + 1, counted.skipped + skipped, counted.elements + task.x.size
+            counted.allreduces + 1,
+            counted.skipped + skipped,
+            counted.elements + task.x.size,
+            counted.seconds + time.perf_counter() - task.started_s,
         )
         self._traffic = traffic
         return traffic - before

@@ -71,6 +71,8 @@ class AgentStatistics:
     skipped: int = 0
     """Of those: without a mean, since some rank's vector was not finite or the codec could not recover it."""
     elements: int = 0
+    seconds: float = 0.0
+    """Summed over all-reduces, from the codec's first look at the vector to its mean; they may overlap."""
     traffic: Traffic = Traffic()
     fetches: int = 0
     """Results that peers were asked for."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 5bd432fbf7ccf59d237443f9c3b314cd
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 5e9f0f941bb0f3cb6de7ff315ef76eec
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -221,7 +221,7 @@ class ShowRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("name", "state", "reason", "trouble", "epoch", "switch", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters")
+    __slots__ = ("name", "state", "reason", "trouble", "epoch", "switch", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "epochs_begun", "joins_refused", "last_refusal")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +246,9 @@ class Job(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MISSING_RANKS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    JOINS_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    LAST_REFUSAL_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: JobState
     reason: str
@@ -263,7 +266,10 @@ class Job(_message.Message):
     members: _containers.RepeatedCompositeFieldContainer[Member]
     missing_ranks: _containers.RepeatedScalarFieldContainer[int]
     counters: _containers.ScalarMap[str, int]
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., trouble: _Optional[str] = ..., epoch: _Optional[int] = ..., switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    epochs_begun: int
+    joins_refused: int
+    last_refusal: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., trouble: _Optional[str] = ..., epoch: _Optional[int] = ..., switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., epochs_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("rank", "phase", "endpoint", "side_port", "port", "version", "lease_left_s", "statistics")
@@ -313,7 +319,7 @@ class SwitchesReply(_message.Message):
     def __init__(self, switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ...) -> None: ...
 
 class Switch(_message.Message):
-    __slots__ = ("name", "driver", "address", "reachable", "trouble", "slots", "slots_used", "slots_largest_free", "jobs", "drops", "audits", "put_right", "findings")
+    __slots__ = ("name", "driver", "address", "reachable", "trouble", "slots", "slots_used", "slots_largest_free", "jobs", "drops", "audits", "put_right", "findings", "trouble_kind", "sessions")
     class DropsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -334,6 +340,8 @@ class Switch(_message.Message):
     AUDITS_FIELD_NUMBER: _ClassVar[int]
     PUT_RIGHT_FIELD_NUMBER: _ClassVar[int]
     FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_KIND_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
     name: str
     driver: str
     address: str
@@ -347,4 +355,6 @@ class Switch(_message.Message):
     audits: int
     put_right: int
     findings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., driver: _Optional[str] = ..., address: _Optional[str] = ..., reachable: bool = ..., trouble: _Optional[str] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., slots_largest_free: _Optional[int] = ..., jobs: _Optional[int] = ..., drops: _Optional[_Mapping[str, int]] = ..., audits: _Optional[int] = ..., put_right: _Optional[int] = ..., findings: _Optional[_Iterable[str]] = ...) -> None: ...
+    trouble_kind: str
+    sessions: int
+    def __init__(self, name: _Optional[str] = ..., driver: _Optional[str] = ..., address: _Optional[str] = ..., reachable: bool = ..., trouble: _Optional[str] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., slots_largest_free: _Optional[int] = ..., jobs: _Optional[int] = ..., drops: _Optional[_Mapping[str, int]] = ..., audits: _Optional[int] = ..., put_right: _Optional[int] = ..., findings: _Optional[_Iterable[str]] = ..., trouble_kind: _Optional[str] = ..., sessions: _Optional[int] = ...) -> None: ...

@@ -65,6 +65,7 @@ class JobAgent(Agent):
             "allreduces": counted.allreduces,
             "skipped": counted.skipped,
             "elements": counted.elements,
+            "seconds": counted.seconds,
             "datagrams_sent": traffic.datagrams_sent,
             "datagrams_received": traffic.datagrams_received,
             "retransmits": traffic.retransmits,

@@ -181,7 +181,10 @@ def test_joins_that_are_refused(
     before = cluster.manager.jobs()
     with pytest.raises(error, match=message):
         first.join(**changes)
-    assert cluster.manager.jobs() == before
+    now = cluster.manager.job("job")
+    assert now.joins_refused == (error is InvalidRequest)  # who has no token leaves no trace
+    told = {"joins_refused": now.joins_refused, "last_refusal": now.last_refusal}
+    assert cluster.manager.jobs() == [replace(view, **told) for view in before]
 
 
 def test_where_a_worker_stands(make_cluster: MakeCluster) -> None:

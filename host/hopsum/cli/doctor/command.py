@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of `hopsum doctor`."""
+"""Arguments of `hopsum doctor`: of a worker's side, or with --controller of the controller's."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from hopsum.cli.doctor.report import print_report
+from hopsum.cli.operator_arguments import add_operator_arguments
 from hopsum.config import ConfigError, resolve
-from hopsum.diagnosis import Observer, Patience, examine
+from hopsum.diagnosis import Observer, Patience, Report, examine
 from hopsum.membership import Endpoint
 
 
@@ -28,9 +29,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hopsum doctor",
         description="Check a worker's way to its switch, on the host where it runs or is to run: each line passes, or "
-        "fails with what to do. A running job is not disturbed. Ends with 1 if a line failed.",
+        "fails with what to do. With --controller check a controller's switches and jobs instead, from anywhere. A "
+        "running job is not disturbed. Ends with 1 if a line failed.",
     )
-    parser.add_argument("target", metavar="MEMBERSHIP", help="the job's membership file, or a URL: file://, udp://")
+    parser.add_argument(
+        "target", nargs="?", metavar="MEMBERSHIP", help="the job's membership file, or a URL: file://, udp://"
+    )
     parser.add_argument(
         "--rank", type=int, help="which worker; else the setting rank (HOPSUM_RANK, RANK), else whose address is here"
     )
@@ -43,10 +47,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--settle",
         type=float,
-        default=1.0,
         metavar="SECONDS",
-        help="how long a slot may wait for the same ranks before it counts as stuck (default %(default)s)",
+        help="how long a slot may wait for the same ranks before it counts as stuck (default 1; of a controller's jobs "
+        "so long that every member was heard)",
     )
+    add_operator_arguments(parser, controller=None)
+    parser.add_argument("--job", metavar="NAME", help="of a controller's jobs look at this one only")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     return parser
 
@@ -55,15 +61,32 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; 0 if nothing failed."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.wait <= 0 or options.settle < 0:
+    if options.wait <= 0 or (options.settle is not None and options.settle < 0):
         parser.error("--wait is more than 0 seconds, --settle 0 or more")
+    if (options.target is None) == (options.controller is None):
+        parser.error("give either MEMBERSHIP or --controller")
+    if options.controller is not None:
+        return _examine_controller(options)
     try:
         rank = resolve({"rank": options.rank}).rank
     except ConfigError as error:
         print(f"hopsum doctor: {error}", file=sys.stderr)
         return 1
-    patience = Patience(answer_s=options.wait, settle_s=options.settle)
-    report = examine(options.target, rank, observer=options.observer, patience=patience)
+    settle_s = 1.0 if options.settle is None else options.settle
+    patience = Patience(answer_s=options.wait, settle_s=settle_s)
+    return _print(examine(options.target, rank, observer=options.observer, patience=patience), options)
+
+
+def _examine_controller(options: argparse.Namespace) -> int:
+    try:
+        from hopsum.cli.doctor.controller import controller_report
+    except ModuleNotFoundError as error:
+        print(f"hopsum doctor: --controller needs {error.name}; pip install 'hopsum[rpc]'", file=sys.stderr)
+        return 1
+    return _print(controller_report(options), options)
+
+
+def _print(report: Report, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(report.as_json()))
     else:

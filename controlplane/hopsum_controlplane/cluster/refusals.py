@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joins that were refused although the token was right: why a rank is missing that believes it has been started.
+
+Who has no token leaves nothing here. Only in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Refused:
+    """How many joins of a job were refused, and why the last one was; an empty string for none."""
+
+    count: int = 0
+    last: str = ""
+
+
+class Refusals:
+    """The refused joins of all jobs, by name. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._refused: dict[str, Refused] = {}
+
+    def note(self, job: str, why: str) -> None:
+        """Count a refusal."""
+        self._refused[job] = Refused(self.of(job).count + 1, why)
+
+    def of(self, job: str) -> Refused:
+        """Return what a job has been refused."""
+        return self._refused.get(job, Refused())
+
+    def keep_only(self, jobs: Collection[str]) -> None:
+        """Forget the refusals of other jobs."""
+        self._refused = {job: refused for job, refused in self._refused.items() if job in jobs}

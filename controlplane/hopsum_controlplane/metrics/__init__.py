@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the controller knows, for Prometheus.
+
+collect     the metrics, from what a manager answers     exposition  their text format
+server      over HTTP at /metrics
+"""
+
+from __future__ import annotations
+
+from hopsum_controlplane.metrics.collect import FAMILIES, collect
+from hopsum_controlplane.metrics.server import MetricsServer
+
+__all__ = ["FAMILIES", "MetricsServer", "collect"]

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics, from what a manager answers; all begin with `hopsum_controller_`.
+
+How many values there are is bounded: a switch has at most 64 jobs, events, drops and statistics have the names that
+this version knows (what else an agent says is left out), and at most MAX_MEMBERS members are shown, of the first jobs
+by name; `members_not_shown` says how many are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+from hopsum.wire import Drop, Event
+from hopsum_controlplane.cluster.lifecycle import Phase, State
+from hopsum_controlplane.cluster.views import JobView, MemberView, SwitchView
+from hopsum_controlplane.metrics.exposition import Family
+
+if TYPE_CHECKING:
+    from hopsum_controlplane.cluster.manager import Manager
+
+MAX_MEMBERS: Final = 1024
+TROUBLES: Final = ("unreachable", "not_primary", "other_program", "store", "other")
+
+_SWITCH: Final = ("switch",)
+_JOB: Final = ("job", "switch")
+_MEMBER: Final = ("job", "rank")
+_Declared = tuple[str, Literal["counter", "gauge"], str, tuple[str, ...]]
+
+FAMILIES: Final[Sequence[_Declared]] = (
+    ("switch_up", "gauge", "1 while the controller drives the switch.", _SWITCH),
+    ("switch_trouble", "gauge", "1 for the kind of trouble that the switch is in.", ("switch", "kind")),
+    ("switch_slots", "gauge", "Slots that jobs may use.", _SWITCH),
+    ("switch_slots_used", "gauge", "Slots that jobs have.", _SWITCH),
+    ("switch_slots_largest_free", "gauge", "Slots of the largest job that there is room for.", _SWITCH),
+    ("switch_jobs", "gauge", "Jobs in a state.", ("switch", "state")),
+    ("switch_dropped_packets_total", "counter", "Packets that the program dropped.", ("switch", "reason")),
+    ("switch_audits_total", "counter", "Comparisons of the switch with the books.", _SWITCH),
+    ("switch_put_right_total", "counter", "Entries that audits removed or restored.", _SWITCH),
+    ("switch_sessions_total", "counter", "P4Runtime sessions: all but the first are reconnects.", _SWITCH),
+    ("job_epoch", "gauge", "Epoch of which something may stand on the switch, 0 for none.", _JOB),
+    ("job_epochs_begun_total", "counter", "Epochs that were begun.", _JOB),
+    ("job_joins_refused_total", "counter", "Joins with the right token that were refused.", _JOB),
+    ("job_trouble", "gauge", "1 while the switch does not do what the job wants.", _JOB),
+    ("job_slots", "gauge", "Slots of the job.", _JOB),
+    ("job_workers", "gauge", "Workers that the job was made for.", _JOB),
+    ("job_quorum", "gauge", "Workers that complete a sum.", _JOB),
+    ("job_members", "gauge", "Members in a phase, observers among them.", (*_JOB, "phase")),
+    ("job_missing_ranks", "gauge", "Workers that the next epoch lacks.", _JOB),
+    ("job_packets_total", "counter", "Packets of this epoch, by what they did.", (*_JOB, "event")),
+    ("member_lease_left_seconds", "gauge", "Until the member is given up.", _MEMBER),
+    ("member_allreduces_total", "counter", "All-reduces that the agent finished.", _MEMBER),
+    ("member_allreduce_seconds_total", "counter", "Time of these, from vector to mean.", _MEMBER),
+    ("member_skipped_total", "counter", "Of these: without a mean.", _MEMBER),
+    ("member_elements_total", "counter", "Elements that the agent summed.", _MEMBER),
+    ("member_datagrams_sent_total", "counter", "Datagrams that the agent sent.", _MEMBER),
+    ("member_datagrams_received_total", "counter", "Datagrams that the agent received.", _MEMBER),
+    ("member_retransmits_total", "counter", "Datagrams that the agent sent again.", _MEMBER),
+    ("member_sent_bytes_total", "counter", "UDP payload that the agent sent.", _MEMBER),
+    ("member_received_bytes_total", "counter", "UDP payload that the agent received.", _MEMBER),
+    ("members_not_shown", "gauge", "Members beyond those of which values are shown.", ()),
+)
+PREFIX: Final = "hopsum_controller_"
+
+STATISTICS: Final = {
+    "allreduces": "member_allreduces_total",
+    "seconds": "member_allreduce_seconds_total",
+    "skipped": "member_skipped_total",
+    "elements": "member_elements_total",
+    "datagrams_sent": "member_datagrams_sent_total",
+    "datagrams_received": "member_datagrams_received_total",
+    "retransmits": "member_retransmits_total",
+    "bytes_sent": "member_sent_bytes_total",
+    "bytes_received": "member_received_bytes_total",
+}
+"""What agents say in heartbeats, and the metric that it becomes."""
+
+
+def collect(manager: Manager, max_members: int = MAX_MEMBERS) -> list[Family]:
+    """Return all metrics at about this moment; switches that do not answer soon lack their counters."""
+    made = {name: Family(PREFIX + name, kind, text, labels) for name, kind, text, labels in FAMILIES}
+    jobs = manager.jobs(counters=True)
+    for switch in manager.switches():
+        _add_switch(made, switch, [job for job in jobs if job.switch == switch.name])
+    for job in jobs:
+        _add_job(made, job)
+    members = [(job.name, member) for job in jobs for member in job.members]
+    for name, member in members[:max_members]:
+        _add_member(made, name, member)
+    made["members_not_shown"].add(max(len(members) - max_members, 0))
+    return list(made.values())
+
+
+def _add_switch(made: dict[str, Family], switch: SwitchView, jobs: Iterable[JobView]) -> None:
+    name = switch.name
+    made["switch_up"].add(int(switch.reachable), name)
+    for kind in TROUBLES:
+        made["switch_trouble"].add(int(switch.trouble_kind == kind), name, kind)
+    made["switch_slots"].add(switch.slots, name)
+    made["switch_slots_used"].add(switch.slots_used, name)
+    made["switch_slots_largest_free"].add(switch.slots_largest_free, name)
+    states = [job.state for job in jobs]
+    for state in State:
+        made["switch_jobs"].add(states.count(state), name, state.value)
+    for reason in Drop:
+        if (word := reason.name.lower()) in switch.drops:
+            made["switch_dropped_packets_total"].add(switch.drops[word], name, word)
+    made["switch_audits_total"].add(switch.audits, name)
+    made["switch_put_right_total"].add(switch.put_right, name)
+    made["switch_sessions_total"].add(switch.sessions, name)
+
+
+def _add_job(made: dict[str, Family], job: JobView) -> None:
+    labels = (job.name, job.switch)
+    made["job_epoch"].add(job.epoch, *labels)
+    made["job_epochs_begun_total"].add(job.epochs_begun, *labels)
+    made["job_joins_refused_total"].add(job.joins_refused, *labels)
+    made["job_trouble"].add(int(bool(job.trouble)), *labels)
+    made["job_slots"].add(job.slots, *labels)
+    made["job_workers"].add(job.workers, *labels)
+    made["job_quorum"].add(job.quorum, *labels)
+    phases = [member.phase for member in job.members]
+    for phase in Phase:
+        made["job_members"].add(phases.count(phase), *labels, phase.value)
+    made["job_missing_ranks"].add(len(job.missing_ranks), *labels)
+    for event in Event:
+        if (word := event.name.lower()) in job.counters:
+            made["job_packets_total"].add(job.counters[word], *labels, word)
+
+
+def _add_member(made: dict[str, Family], job: str, member: MemberView) -> None:
+    labels = (job, str(member.rank))
+    if member.lease_left_s is not None:
+        made["member_lease_left_seconds"].add(round(member.lease_left_s, 3), *labels)
+    for statistic, name in STATISTICS.items():
+        if statistic in member.statistics:
+            made[name].add(member.statistics[statistic], *labels)

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum controller`: the process that an operator runs.
+
+command    arguments, the log, signals        run    books, manager, metrics, service: begun and ended in order
+pulse      threads that keep the manager going
+"""
+
+from __future__ import annotations
+
+from hopsum.cli.controller.command import main
+
+__all__ = ["main"]

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs as tables for people; a job is what `hopsum.rpc.jobs.as_values` makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+_COLOURS: Final = {"running": "green", "forming": "yellow", "installing": "yellow", "changing": "red", "ending": "red"}
+
+
+def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print a line for each job."""
+    if not jobs:
+        console.print("no jobs")
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("job", "state", "switch", "slots", "workers", "epoch", ""):
+        table.add_column(title, overflow="fold", no_wrap=title != "")
+    for job in jobs:
+        row = (job["name"], job["switch"], _slots(job), _workers(job), str(job["epoch"] or "-"), _lack(job))
+        name, *rest = map(escape, row)
+        table.add_row(name, _state(job), *rest)
+    console.print(table)
+
+
+def print_job(job: Mapping[str, Any], console: Console) -> None:
+    """Print one job: what it is, its members, and what the switch counted."""
+    about = Table(show_header=False, box=None, pad_edge=False)
+    for what, value in _facts(job):
+        about.add_row(what, value)
+    console.print(about)
+    if job["members"]:
+        console.print(_members(job["members"]))
+    if job["counters"]:
+        counted = Table("counted by the switch", box=None, pad_edge=False)
+        counted.add_column("packets", justify="right")
+        for event, count in job["counters"].items():
+            counted.add_row(escape(event), f"{count:,}")
+        console.print(counted)
+
+
+def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "job", escape(job["name"])
+    yield "state", _state(job)
+    yield "switch", escape(f"{job['switch']}, slots {_slots(job)}, job index {job['job_index']}")
+    yield "workers", f"{_workers(job)}, quorum {job['quorum']}, at least {job['min_quorum']} when one asks"
+    if job["observers"]:
+        yield "observers", str(job["observers"])
+    yield "lease", f"{job['lease_s']:g} s"
+    yield "epoch", str(job["epoch"] or "none")
+    if lack := _lack(job):
+        yield "lacks", escape(lack)
+    if job["reason"]:
+        yield "last ended", escape(f"because {job['reason']}")
+
+
+def _members(members: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("rank", "member", "address", "port", "lease", "sums", "retransmits", "version"):
+        words = title in ("member", "address", "version")
+        table.add_column(title, justify="left" if words else "right", no_wrap=title == "address")
+    for member in members:
+        left_s, told = member["lease_left_s"], member["statistics"]
+        at = member["endpoint"]
+        table.add_row(
+            str(member["rank"]),
+            member["phase"],
+            escape(f"{at['ip']}:{at['udp_port']}"),
+            str(member["port"]),
+            "-" if left_s is None else f"{left_s:.1f} s",
+            *(f"{told[name]:,.0f}" if name in told else "-" for name in ("allreduces", "retransmits")),
+            escape(member["version"]),
+        )
+    return table
+
+
+def _state(job: Mapping[str, Any]) -> str:
+    return f"[{_COLOURS.get(job['state'], 'white')}]{escape(job['state'])}[/]"
+
+
+def _slots(job: Mapping[str, Any]) -> str:
+    return f"{job['slot_base']}-{job['slot_base'] + job['slots'] - 1}"
+
+
+def _workers(job: Mapping[str, Any]) -> str:
+    """Return how many workers are there of how many: those that the next epoch does not lack."""
+    return f"{job['workers'] - len(job['missing_ranks'])}/{job['workers']}"
+
+
+def _lack(job: Mapping[str, Any]) -> str:
+    """Say what a job waits for, if it does."""
+    lack = []
+    if job["missing_ranks"]:
+        ranks = ", ".join(map(str, job["missing_ranks"]))
+        lack.append(f"rank{'s' if len(job['missing_ranks']) > 1 else ''} {ranks} to join")
+    if job["trouble"]:
+        lack.append(job["trouble"])
+    return "; ".join(lack)

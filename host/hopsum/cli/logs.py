@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of a long-running command, on stderr: a line for people, or one JSON object a line.
+
+An object has `time` (UTC, ISO 8601), `level`, `logger` and `message`; `exception`, where there was one; and what the
+line is about, as far as its author said so: `switch`, `job`, `epoch`, `state`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, TextIO
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """Each record as one JSON object on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        about = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **about,
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """Each record as one line for people; exceptions have more lines."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
+        self.converter = time.gmtime
+
+
+FORMATS: Final[dict[str, Callable[[], logging.Formatter]]] = {"text": TextFormatter, "json": JsonFormatter}
+
+
+def log_to(stream: TextIO = sys.stderr, *, form: str = "text", level: str = "info") -> None:
+    """Log what hopsum says from `level` on, and other libraries' warnings, to a stream; the process's only log.
+
+    Args:
+        form: of FORMATS. level: of LEVELS.
+    """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(FORMATS[form]())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for package in ("hopsum", "hopsum_controlplane"):
+        logging.getLogger(package).setLevel(level.upper())

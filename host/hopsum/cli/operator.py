@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask a controller as its operator: the connection that the arguments name, and looks at it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hopsum.diagnosis.looks import Look
+from hopsum.errors import HopsumError
+from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.jobs import JobsClient, as_values
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.service.access import read_admin_token
+
+
+def place_of(options: argparse.Namespace) -> Place:
+    """Return where the controller of the parsed arguments is. Raises TlsError for files that do not fit."""
+    return Place.of(
+        options.controller,
+        tls=options.tls,
+        ca_file=options.ca_file,
+        certificate_file=options.certificate_file,
+        key_file=options.key_file,
+    )
+
+
+@contextmanager
+def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
+    """Open the controller of the parsed arguments. Raises HopsumError when a file cannot be read, or others can."""
+    try:
+        token = "" if options.admin_token_file is None else read_admin_token(options.admin_token_file)
+    except ControlPlaneError as error:
+        raise HopsumError(str(error)) from error
+    with Channel(place_of(options)) as channel:
+        yield JobsClient(channel, token)
+
+
+def take_look(client: JobsClient) -> Look:
+    """Ask for switches and jobs, for running jobs with their counters. Raises ControllerError."""
+    switches = [as_values(switch) for switch in client.switches()]
+    jobs = []
+    for listed in client.jobs():
+        try:
+            jobs.append(as_values(client.job(listed.name)))
+        except ControllerError as error:
+            if error.code != "NOT_FOUND":  # deleted meanwhile
+                raise
+    return Look(time.monotonic(), switches, jobs)

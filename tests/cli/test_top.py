@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum top` at a cluster in memory behind its service."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from hopsum.cli.operator import take_look
+from hopsum.cli.top import main
+from hopsum.cli.top.command import _forget
+from hopsum.cli.top.rates import document
+from hopsum.cli.top.screen import amount, screen
+from hopsum.diagnosis.looks import Look, grown
+from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.jobs import JobsClient
+from hopsum.wire import Drop, Event
+from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.testing import FakeDevice
+
+from ..controlplane.cluster.world import Cluster, switch_config
+
+
+@pytest.fixture
+def switch() -> FakeDevice:
+    return FakeDevice()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, switch: FakeDevice) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, (switch_config(),), {"s1": switch})
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def address(cluster: Cluster) -> Iterator[str]:
+    with Service(cluster.manager, "127.0.0.1:0") as service:
+        yield service.address
+
+
+def look(cluster: Cluster, address: str) -> Look:
+    with Channel(Place.of(address)) as channel:
+        found = take_look(JobsClient(channel))
+    return Look(cluster.clock.now_s, found.switches, found.jobs)
+
+
+def shown(document: dict[str, Any]) -> str:
+    console = Console(width=220, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(screen(document))
+    return captured.get()
+
+
+def test_rates_of_a_job(cluster: Cluster, switch: FakeDevice, address: str) -> None:
+    crew = cluster.run("train")
+    switch.counters["job_events"] = {Event.ADDED: 100, Event.COMPLETED: 50}
+    for worker in crew:
+        worker.beat(allreduces=3, elements=3000, retransmits=1)
+    before = look(cluster, address)
+    cluster.clock.sleep(5)
+    switch.counters["job_events"] = {Event.ADDED: 200, Event.COMPLETED: 100, Event.DUPLICATE: 10}
+    switch.counters["drops"] = {Drop.SIMULATED: 20}
+    for worker in crew:
+        worker.beat(allreduces=13, elements=13000, retransmits=6)
+    found = document(before, look(cluster, address))
+    assert found["seconds"] == 5
+    (job,) = found["jobs"]
+    assert job["rates"] == {
+        "added": 20,
+        "completed": 10,
+        "duplicate": 2,
+        "answered": 0,
+        "stale": 0,
+        "fault": 0,
+        "allreduces": 2,
+        "elements": 4000,
+        "retransmits": 2,
+    }
+    assert job["behind"] == []
+    assert found["switches"][0]["rates"] == {"simulated": 4}
+    text = shown(json.loads(json.dumps(found)))
+    assert "simulated 4" in text
+    assert "4k" in text
+
+
+def test_a_narrow_terminal_has_fewer_columns(cluster: Cluster, address: str) -> None:
+    cluster.run("training")
+    now = look(cluster, address)
+    console = Console(width=80, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(screen(document(now, now), 80))
+    jobs = captured.get().partition("jobs ")[2]
+    assert "training" in jobs
+    assert "all-reduces/s" in jobs
+    assert "stale" not in jobs
+
+
+def test_who_is_behind(cluster: Cluster, address: str) -> None:
+    crew = cluster.run("train", 3)
+    before = look(cluster, address)
+    cluster.clock.sleep(6)
+    for worker in crew:
+        worker.beat(datagrams_sent=9.0 * (worker.rank != 2), retransmits=8.0 * (worker.rank != 2))
+    found = document(before, look(cluster, address))
+    assert found["jobs"][0]["behind"] == [2]
+    assert shown(found).splitlines()[-1].rstrip().endswith("rank 2")
+
+
+def test_a_new_epoch_has_no_rates_yet(cluster: Cluster, address: str) -> None:
+    crew = cluster.run("train")
+    before = look(cluster, address)
+    cluster.clock.sleep(1)
+    crew[0].start_again()
+    crew[1].join()
+    found = document(before, look(cluster, address))
+    assert (found["jobs"][0]["state"], found["jobs"][0]["rates"]) == ("running", {})
+
+
+def test_what_is_wrong_is_told_below(cluster: Cluster, switch: FakeDevice, address: str) -> None:
+    crew = cluster.make("train", 12)
+    with pytest.raises(ControlPlaneError):
+        crew[0].join(wire_version=99)
+    now = look(cluster, address)
+    text = shown(document(now, now))
+    assert "job train: waits for rank 0, 1, 2, 3, 4, 5, 6, 7 and 4 more of 12 to join" in text
+    assert "1 joins refused, the last: join of job 'train': wire version 99" in text
+
+
+def test_the_command_prints_one_object(cluster: Cluster, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.run("train")
+    once = ["--controller", address, "--once", "--interval", "0.05"]
+    assert main([*once, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [job["name"] for job in found["jobs"]] == ["train"]
+    assert [switch["reachable"] for switch in found["switches"]] == [True]
+    assert found["seconds"] >= 0.05
+    assert main(once) == 0
+    assert "train" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--json"], []])
+def test_the_loop_ends_when_it_is_interrupted(
+    cluster: Cluster,
+    address: str,
+    arguments: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster.run("train")
+    sleeps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        if len(sleeps) > 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("hopsum.cli.top.command.time.sleep", sleep)
+    assert main(["--controller", address, "--interval", "0.5", *arguments]) == 0
+    assert sleeps == [0.5] * 4
+    out = capsys.readouterr().out
+    if arguments:
+        assert [json.loads(line)["jobs"][0]["name"] for line in out.splitlines()] == ["train"] * 3
+
+
+def test_no_controller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--controller", f"unix:{tmp_path}/nobody", "--once"]) == 1
+    assert "hopsum top: controller at unix:" in capsys.readouterr().err
+
+
+def test_looks_older_than_the_window_go() -> None:
+    looks = deque(Look(float(at), (), ()) for at in range(10))
+    _forget(looks, 4.0)
+    assert [each.at_s for each in looks] == [5, 6, 7, 8, 9]
+
+
+def test_amounts() -> None:
+    assert [amount(value) for value in (None, 0, 0.25, 999, 12345, 7.5e6, 2e9)] == [
+        "-",
+        "0",
+        "0.25",
+        "999",
+        "12.3k",
+        "7.5M",
+        "2G",
+    ]
+    assert grown({"a": 5, "b": 9}, {"a": 7, "b": 2, "c": 1}) == {"a": 2, "b": 2, "c": 1}

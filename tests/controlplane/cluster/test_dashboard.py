@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Grafana dashboard asks for metrics and labels that the controller has, and shows each panel once."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsum_controlplane.metrics import FAMILIES
+from hopsum_controlplane.metrics.collect import PREFIX
+
+DASHBOARD = Path(__file__).resolve().parents[3] / "docs" / "grafana" / "hopsum.json"
+LABELS = {PREFIX + name: set(labels) for name, _, _, labels in FAMILIES}
+KINDS = {PREFIX + name: kind for name, kind, *_ in FAMILIES}
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def targets(dashboard: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(target["expr"], target["legendFormat"]) for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def test_every_metric_exists(targets: list[tuple[str, str]], dashboard: dict[str, Any]) -> None:
+    queries = [each["query"] for each in dashboard["templating"]["list"]]
+    asked = {name for text in (*queries, *(expr for expr, _ in targets)) for name in re.findall(rf"{PREFIX}\w+", text)}
+    assert len(asked) > 10
+    assert asked - set(LABELS) == set()
+
+
+def test_every_label_is_one_of_its_metric(targets: list[tuple[str, str]], dashboard: dict[str, Any]) -> None:
+    for each in dashboard["templating"]["list"][1:]:
+        match = re.fullmatch(r"label_values\((\w+), (\w+)\)", each["query"])
+        assert match
+        assert match[2] in LABELS[match[1]]
+    for expr, legend in targets:
+        names = re.findall(rf"{PREFIX}\w+", expr)
+        for metric, label in re.findall(rf"({PREFIX}\w+)\{{(\w+)=", expr):
+            assert label in LABELS[metric], expr
+        kept = [set(re.split(r",\s*", found)) for found in re.findall(r"by \(([^)]*)\)", expr)]
+        shown = set(re.findall(r"\{\{(\w+)\}\}", legend))
+        for labels in kept or [LABELS[name] for name in names]:
+            assert shown <= labels, (expr, legend)
+        assert all(labels <= LABELS[name] for labels in kept for name in names), expr
+
+
+def test_counters_are_asked_for_their_rates_and_gauges_are_not(targets: list[tuple[str, str]]) -> None:
+    for expr, _ in targets:
+        for metric in re.findall(rf"{PREFIX}\w+", expr):
+            is_rate = re.search(rf"(rate|increase)\({metric}\{{[^}}]*\}}\[\$__rate_interval\]\)", expr) is not None
+            assert is_rate == (KINDS[metric] == "counter"), expr
+
+
+def test_panels_lie_beside_each_other(dashboard: dict[str, Any]) -> None:
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
+        apart = any(a[at] + a[size] <= b[at] for a, b in ((one, other), (other, one)) for at, size in ("xw", "yh"))
+        assert apart, (one, other)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)

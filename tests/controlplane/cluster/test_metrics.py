@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of a cluster in memory, as Prometheus gets them."""
+
+from __future__ import annotations
+
+import re
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hopsum.wire import JOB_EVENTS, Drop, Event
+from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.cluster import Manager
+from hopsum_controlplane.devices.base import Device
+from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
+from hopsum_controlplane.entries import TableEntry
+from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
+from hopsum_controlplane.metrics import FAMILIES, MetricsServer, collect
+from hopsum_controlplane.metrics.collect import PREFIX
+from hopsum_controlplane.metrics.exposition import Family, expose
+from hopsum_controlplane.testing import FakeDevice
+
+from .conftest import MakeCluster
+from .world import LEASE_S, Cluster, Worker, switch_config
+
+DEADLINE_S = 60.0
+SAMPLE = re.compile(r'([a-z0-9_]+)(\{[a-z]+="(?:[^"\\\n]|\\.)*"(?:,[a-z]+="(?:[^"\\\n]|\\.)*")*\})? (-?[0-9.e+-]+)')
+
+Values = dict[str, float]
+
+
+def parse(text: str) -> Values:
+    """Return the values by name with labels, without the prefix; fail where the text is not as the format says."""
+    values: Values = {}
+    types: dict[str, str] = {}
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name not in types, f"{name} twice"
+            types[name] = kind
+        elif not line.startswith("# HELP "):
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            assert (types[match[1]] == "counter") == match[1].endswith("_total")
+            name = f"{match[1]}{match[2] or ''}".removeprefix(PREFIX)
+            assert name not in values, f"{name} twice"
+            values[name] = float(match[3])
+    return values
+
+
+def values_of(manager: Manager, **options: Any) -> Values:
+    return parse(expose(collect(manager, **options)))
+
+
+def fake(cluster: Cluster) -> FakeDevice:
+    device = cluster.devices["s1"]
+    assert isinstance(device, FakeDevice)
+    return device
+
+
+def test_a_switch_and_its_jobs(cluster: Cluster) -> None:
+    device = fake(cluster)
+    crew = cluster.run("train", 2, 16)
+    cluster.make("next", 3, 8)
+    index = cluster.manager.job("train").job_index
+    device.counters["job_events"] = {index * JOB_EVENTS + Event.ADDED: 40, index * JOB_EVENTS + Event.DUPLICATE: 3}
+    device.counters["drops"] = {Drop.UNKNOWN_EPOCH: 5}
+    crew[0].beat(allreduces=7, seconds=1.25, retransmits=2, bytes_sent=2**53 - 1)
+    cluster.clock.sleep(4)
+    crew[1].beat()
+    values = values_of(cluster.manager)
+    assert values['switch_up{switch="s1"}'] == 1
+    assert values['switch_trouble{switch="s1",kind="unreachable"}'] == 0
+    assert values['switch_slots_used{switch="s1"}'] == 24
+    assert values['switch_slots{switch="s1"}'] == 2048
+    assert values['switch_jobs{switch="s1",state="running"}'] == 1
+    assert values['switch_jobs{switch="s1",state="forming"}'] == 1
+    assert values['switch_jobs{switch="s1",state="ending"}'] == 0
+    assert values['switch_dropped_packets_total{switch="s1",reason="unknown_epoch"}'] == 5
+    assert values['job_packets_total{job="train",switch="s1",event="added"}'] == 40
+    assert values['job_packets_total{job="train",switch="s1",event="duplicate"}'] == 3
+    assert 'job_packets_total{job="next",switch="s1",event="added"}' not in values
+    assert values['job_epoch{job="train",switch="s1"}'] == crew[0].epoch
+    assert values['job_epochs_begun_total{job="train",switch="s1"}'] == 1
+    assert values['job_missing_ranks{job="next",switch="s1"}'] == 3
+    assert values['job_members{job="train",switch="s1",phase="in"}'] == 2
+    assert values['member_lease_left_seconds{job="train",rank="0"}'] == LEASE_S - 4
+    assert values['member_lease_left_seconds{job="train",rank="1"}'] == LEASE_S
+    assert values['member_allreduces_total{job="train",rank="0"}'] == 7
+    assert values['member_allreduce_seconds_total{job="train",rank="0"}'] == 1.25
+    assert values['member_retransmits_total{job="train",rank="0"}'] == 2
+    assert values['member_sent_bytes_total{job="train",rank="0"}'] == 2**53 - 1
+    assert values["members_not_shown"] == 0
+
+
+def test_epochs_are_counted_and_losses_seen(cluster: Cluster) -> None:
+    crew = cluster.run("train")
+    for _ in range(2):
+        crew[1].start_again()
+        crew[0].join()
+        crew[0].membership()
+    assert values_of(cluster.manager)['job_epochs_begun_total{job="train",switch="s1"}'] == 3
+    cluster.clock.sleep(LEASE_S + 1)
+    cluster.manager.tick()
+    values = values_of(cluster.manager)
+    assert values['job_members{job="train",switch="s1",phase="lost"}'] == 2
+    assert 'member_lease_left_seconds{job="train",rank="0"}' not in values
+    cluster.manager.delete_job("train")
+    assert not any("train" in name for name in values_of(cluster.manager))
+
+
+def test_refused_joins_count_if_the_token_is_right(cluster: Cluster) -> None:
+    first, *_ = cluster.make("train")
+    stranger = Worker(cluster, "train", "guessed", 1)
+    for worker, changes in ((first, {"wire_version": 99}), (first, {"ip": "192.0.2.1"}), (stranger, {})):
+        with pytest.raises(ControlPlaneError):
+            worker.join(**changes)
+    view = cluster.manager.job("train")
+    assert (view.joins_refused, "192.0.2.1" in view.last_refusal) == (2, True)
+    assert first.token not in view.last_refusal
+    assert values_of(cluster.manager)['job_joins_refused_total{job="train",switch="s1"}'] == 2
+
+
+def test_audits_and_what_they_put_right(cluster: Cluster) -> None:
+    cluster.run("train")
+    entities = fake(cluster).entities
+    stray = next(key for key, entity in entities.items() if isinstance(entity, TableEntry) and entity.table == "jobs")
+    entry = entities[stray]
+    assert isinstance(entry, TableEntry)
+    foreign = TableEntry(entry.table, {**entry.match, "epoch": 77}, entry.action, entry.params)
+    entities[foreign.key()] = foreign
+    cluster.clock.sleep(cluster.config.audit_s)
+    cluster.manager.attend("s1")
+    values = values_of(cluster.manager)
+    assert values['switch_audits_total{switch="s1"}'] == 1
+    assert values['switch_put_right_total{switch="s1"}'] == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (SessionLostError("nobody answers"), "unreachable"),
+        (NotPrimaryError("another one is"), "not_primary"),
+        (ControlPlaneError("odd"), "other"),
+    ],
+)
+def test_trouble_has_a_kind(
+    make_cluster: MakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    error: ControlPlaneError,
+    kind: str,
+) -> None:
+    cluster = make_cluster()
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(fake(cluster), "read_counter", fail)
+    assert values_of(cluster.manager)['switch_up{switch="s1"}'] == 0
+    values = values_of(cluster.manager)
+    assert {name for name in values if name.startswith("switch_trouble") and values[name]} == {
+        f'switch_trouble{{switch="s1",kind="{kind}"}}'
+    }
+    assert not any(name.startswith("switch_dropped") for name in values)
+
+
+def test_sessions_show_reconnects(make_cluster: MakeCluster) -> None:
+    switch = FakeDevice()
+
+    def connect() -> Device:
+        return switch
+
+    cluster = make_cluster()
+    cluster.devices = {"s1": ReconnectingDevice(connect, 0)}
+    switch.cookie = lambda: 0  # type: ignore[method-assign]
+    cluster.start()
+    assert values_of(cluster.manager)['switch_sessions_total{switch="s1"}'] == 1
+
+
+def test_members_are_bounded_and_other_statistics_left_out(cluster: Cluster) -> None:
+    for number in range(3):
+        for worker in cluster.run(f"job{number}"):
+            worker.beat(allreduces=1, **{f"made-up{n}": 1.0 for n in range(60)})
+    values = values_of(cluster.manager, max_members=4)
+    assert values["members_not_shown"] == 2
+    shown = sum(name.startswith("member_allreduces_total") for name in values)
+    assert shown == 4
+    assert not any("made" in name for name in values)
+
+
+def test_no_secret_and_no_address_of_a_worker_is_shown(cluster: Cluster) -> None:
+    crew = cluster.run("train")
+    text = expose(collect(cluster.manager))
+    assert "train" in text
+    for worker in crew:
+        for secret in (worker.token, repr(worker.secret)[2:-1], worker.secret.hex(), worker.request().ip):
+            assert secret not in text
+
+
+def test_every_family_is_declared_once_and_used(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(switch_config(1), switch_config(2, {1: "10.0.0.0/16"}))
+    for worker in cluster.run("train"):
+        statistics = ("allreduces", "seconds", "skipped", "elements", "datagrams_sent", "datagrams_received")
+        worker.beat(**dict.fromkeys((*statistics, "retransmits", "bytes_sent", "bytes_received"), 1.0))
+    families = collect(cluster.manager)
+    assert [family.name for family in families] == [PREFIX + name for name, *_ in FAMILIES]
+    assert [family.name for family in families if not family.samples] == []
+    assert parse(expose(families))
+
+
+def test_text_is_escaped_and_numbers_are_exact() -> None:
+    family = Family("n_total", "counter", "two\nlines \\", ("l",))
+    family.add(2**63 + 1, 'a "quoted" \\ back\nslash')
+    family.add(0.25, "")
+    assert expose([family, Family("empty", "gauge", "")]) == (
+        "# HELP n_total two\\nlines \\\\\n# TYPE n_total counter\n"
+        'n_total{l="a \\"quoted\\" \\\\ back\\nslash"} 9223372036854775809\nn_total{l=""} 0.25\n'
+    )
+    with pytest.raises(ValueError, match="has the labels"):
+        family.add(1)
+
+
+def scrape(url: str) -> Values:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=DEADLINE_S) as response:
+        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return parse(response.read().decode())
+
+
+def refused(url: str) -> tuple[int, str]:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=DEADLINE_S)
+    with caught.value as error:
+        return error.code, error.reason
+
+
+def test_scrapes_over_http(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.run("train")
+    with MetricsServer(cluster.manager, "127.0.0.1:0", fresh_s=0) as server:
+        assert scrape(server.url + "?x=1")['switch_up{switch="s1"}'] == 1
+        assert refused(server.url.removesuffix("/metrics")) == (404, "metrics are at /metrics")
+        with socket.create_connection(server.address.split(":")) as silent:  # type: ignore[arg-type]
+            silent.send(b"GET /met")
+            assert scrape(server.url)
+        with monkeypatch.context() as broken:
+            broken.setattr(cluster.manager, "jobs", lambda **_: 1 / 0)
+            assert refused(server.url) == (500, "the controller's log has the reason")
+        assert scrape(server.url)
+        with pytest.raises(ControlPlaneError, match=rf"metrics cannot be served at {server.address}: .* in use"):
+            MetricsServer(cluster.manager, server.address).start()
+    server.close()
+    with pytest.raises(urllib.error.URLError):
+        scrape(server.url)
+
+
+def test_scrapes_in_quick_succession_read_the_switches_once(
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads: list[int] = []
+    switches: Callable[[], Any] = cluster.manager.switches
+    monkeypatch.setattr(cluster.manager, "switches", lambda: (reads.append(1), switches())[1])
+    with MetricsServer(cluster.manager, "127.0.0.1:0", fresh_s=DEADLINE_S) as server:
+        assert scrape(server.url) == scrape(server.url)
+    assert len(reads) == 1
+
+
+@pytest.mark.parametrize("address", ["4701", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":1"])
+def test_an_address_is_host_and_port(cluster: Cluster, address: str) -> None:
+    with pytest.raises(ControlPlaneError, match="metrics address"):
+        MetricsServer(cluster.manager, address)

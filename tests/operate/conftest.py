@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log as it was before a command took it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """For commands that run in this process: what they do to the log is undone."""
+    loggers = [logging.getLogger(name) for name in ("", "hopsum", "hopsum_controlplane")]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum controller` as a process: it serves, ends in good order, and comes back to its books."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hopsum.cli.controller import main
+from hopsum.cli.controller.pulse import Pulse
+from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.jobs import JobsClient
+from hopsum_topologies.process import ManagedProcess
+
+START_S = 60.0
+NOBODY = "127.0.0.1:1"
+CONFIG = """\
+[controller]
+database = "{database}"
+listen = "127.0.0.1:0"
+metrics_listen = "127.0.0.1:0"
+{more}
+[[switch]]
+name = "leaf1"
+driver = "native"
+address = "{address}"
+mac = "02:00:00:00:00:fe"
+ip = "10.0.0.254"
+ports = [{{port = 1, network = "127.0.0.0/8"}}]
+"""
+
+
+def write_config(folder: Path, address: str, more: str = "") -> Path:
+    path = folder / "cluster.toml"
+    path.write_text(CONFIG.format(database=folder / "books.sqlite", address=address, more=more))
+    return path
+
+
+class Controller:
+    """A controller process; its stdout and its log are in one file."""
+
+    def __init__(self, config: Path, *more: str) -> None:
+        command = [sys.executable, "-m", "hopsum.cli.main", "controller", "--config", str(config), *more]
+        self.process = ManagedProcess(command, config.parent / "controller.log")
+        self.process.wait_for(lambda: self._address() is not None, "the line `ready`", START_S)
+
+    def _address(self) -> str | None:
+        found = re.search(r"^ready listen=(\S+) switches=leaf1$", self.process.log_text(), re.MULTILINE)
+        return None if found is None else found[1]
+
+    def operator(self, stack: ExitStack) -> JobsClient:
+        return JobsClient(stack.enter_context(Channel(Place.of(self._address() or ""))))
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as found:
+        yield found
+
+
+def start(stack: ExitStack, config: Path, *more: str) -> Controller:
+    controller = Controller(config, *more)
+    stack.callback(controller.process.stop)
+    return controller
+
+
+def test_it_pushes_the_program_and_finds_its_jobs_again(tmp_path: Path, stack: ExitStack) -> None:
+    command = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0", "--udp", "1=127.0.0.1:0"]
+    switch = ManagedProcess(command, tmp_path / "switch.log")
+    stack.callback(switch.stop)
+    switch.wait_for(lambda: "ready grpc=" in switch.log_text(), "the switch", START_S)
+    (address,) = re.findall(r"^ready grpc=(\S+)", switch.log_text(), re.MULTILINE)
+    config = write_config(tmp_path, address)
+
+    first = start(stack, config, "--log", "json", "--log-level", "debug")
+    token = first.operator(stack).create("train", 2, 16).token
+    lines = [json.loads(line) for line in first.process.log_text().splitlines() if line.startswith("{")]
+    (made,) = [line for line in lines if line.get("job") == "train"]
+    assert (made["switch"], made["state"], made["level"]) == ("leaf1", "forming", "info")
+    assert token not in first.process.log_text()
+    assert first.process.stop() == 0
+    assert "SIGTERM: ending" in first.process.log_text()
+
+    second = start(stack, config)
+    (job,) = second.operator(stack).jobs()
+    assert (job.name, job.slots) == ("train", 16)
+    (seen,) = second.operator(stack).switches()
+    assert seen.reachable
+    assert (seen.slots_used, seen.trouble) == (16, "")
+
+
+def test_a_switch_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path, stack: ExitStack) -> None:
+    controller = start(stack, write_config(tmp_path, NOBODY))
+    (seen,) = controller.operator(stack).switches()
+    assert not seen.reachable
+    assert NOBODY in seen.trouble
+    assert "next attempt in" in controller.process.log_text()
+    assert controller.process.stop() == 0
+
+
+def test_a_second_controller_does_not_get_the_books(
+    tmp_path: Path, stack: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path, NOBODY)
+    start(stack, config)
+    command = [sys.executable, "-m", "hopsum.cli.main", "controller", "--config", str(config)]
+    second = ManagedProcess(command, tmp_path / "second.log")
+    stack.callback(second.stop)
+    assert _status(second) == 1
+    assert "hopsum controller: error: " in second.log_text()
+    assert "books.sqlite" in second.log_text()
+
+
+def _status(process: ManagedProcess) -> int:
+    pause = threading.Event()
+    for _ in range(int(START_S / 0.05)):
+        if not process.running():
+            return process.stop()
+        pause.wait(0.05)
+    raise AssertionError(process.log_text())
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("heartbeats_s = 1", "unknown key 'heartbeats_s'; did you mean heartbeat_s?"),
+        ('admin_token_file = "/nowhere/admin.token"', "admin token file /nowhere/admin.token cannot be read"),
+        ('tls_certificate = "/nowhere/a.pem"\ntls_key = "/nowhere/a.key"', "TLS: "),
+    ],
+)
+@pytest.mark.parametrize("check", [["--check"], []], ids=["check", "serve"])
+def test_a_configuration_that_does_not_fit_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: None, more: str, why: str, check: list[str]
+) -> None:
+    assert main(["--config", str(write_config(tmp_path, NOBODY, more)), *check]) == 1
+    told = capsys.readouterr()
+    assert why in told.err
+    assert told.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["cluster.toml"]
+
+
+def test_check_says_what_a_configuration_means(tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: None) -> None:
+    assert main(["--config", str(write_config(tmp_path, NOBODY, "lease_s = 30")), "--check"]) == 0
+    told = capsys.readouterr().out
+    for words in ("leases of 30 s", f"switch leaf1: native at {NOBODY}", "127.0.0.0/8 at port 1", "10.0.0.254:24677"):
+        assert words in told
+    assert [path.name for path in tmp_path.iterdir()] == ["cluster.toml"]
+
+
+class Stumbling:
+    """A manager whose duties fail every other time."""
+
+    def __init__(self) -> None:
+        self.calls = {"leases": 0, "leaf1": 0}
+        self.enough = threading.Event()
+
+    def expire(self) -> None:
+        self._count("leases")
+
+    def attend(self, switch: str) -> None:
+        self._count(switch)
+
+    def _count(self, name: str) -> None:
+        self.calls[name] += 1
+        if min(self.calls.values()) >= 4:
+            self.enough.set()
+        if self.calls[name] % 2:
+            raise RuntimeError("stumbled")
+
+
+def test_the_pulse_goes_on_whatever_fails(caplog: pytest.LogCaptureFixture) -> None:
+    manager = Stumbling()
+    with Pulse(manager, ["leaf1"], period_s=0.001):  # type: ignore[arg-type]
+        assert manager.enough.wait(START_S)
+    calls = dict(manager.calls)
+    assert "hopsum-pulse-leaf1 failed, and goes on" in caplog.text
+    assert calls == manager.calls, "it beats on after the end"

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum job` at a cluster in memory behind its service."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopsum.cli.job import main
+from hopsum.codec import job_tables, make_codec
+from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.testing import FakeDevice
+
+from ..controlplane.cluster.world import LEASE_S, Cluster, enter, switch_config
+
+ADMIN = "administrators-token-of-a-test"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, (switch_config(),), {"s1": FakeDevice()})
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def at(cluster: Cluster) -> Iterator[list[str]]:
+    with Service(cluster.manager, "127.0.0.1:0") as service:
+        yield ["--controller", service.address]
+
+
+def test_a_codec_brings_its_table_and_the_token_goes_into_a_file(
+    cluster: Cluster, at: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "digits.token"
+    assert main(["create", "digits", "--workers", "4", "--codec", "thc", "--token-file", str(path), *at]) == 0
+    told = capsys.readouterr().out
+    token = path.read_text().strip()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert token not in told
+    assert f"hopsum://{at[1]}/digits?token_file={path}" in told
+    assert cluster.manager.locate("digits", token).workers == 4
+    request = cluster.manager._ledger.get("digits").request
+    assert {"table": request.table} == job_tables(make_codec("thc", workers=4, backend="numpy"))
+    assert request.slots == 32
+
+
+def test_all_of_a_job_can_be_asked_for(cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    table = list(range(16))
+    words = f"--workers 3 --slots 16 --quorum 2 --min-quorum 2 --observers 1 --switch s1 --lease 30 --table16 {table}"
+    asked = ["create", "odd", *words.replace("[", "").replace(", ", ",").replace("]", "").split(), "--json", *at]
+    assert main(asked) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["slots"], made["switch"], made["url"]) == (16, "s1", f"hopsum://{at[1]}/odd")
+    request = cluster.manager._ledger.get("odd").request
+    assert (request.workers, request.quorum, request.min_quorum, request.observers) == (3, 2, 2, 1)
+    assert (request.lease_s, request.table, request.table16) == (30, None, tuple(table))
+    assert cluster.manager.locate("odd", made["token"]).workers == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (["--workers", "2", "--slots", "4000"], "4000 slots"),
+        (["--workers", "2", "--switch", "elsewhere"], "no switch 'elsewhere'; there are s1"),
+        (["--workers", "2", "--quorum", "3"], "quorum 3"),
+        (["--workers", "200"], "200 workers"),
+    ],
+)
+def test_a_refusal_has_the_numbers_and_leaves_no_file(
+    at: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: list[str], why: str
+) -> None:
+    path = tmp_path / "job.token"
+    assert main(["create", "job", *asked, "--token-file", str(path), *at]) == 1
+    assert why in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_a_token_file_that_is_there_is_kept(
+    cluster: Cluster, at: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.token"
+    path.write_text("of another job\n")
+    assert main(["create", "job", "--workers", "2", "--token-file", str(path), *at]) == 1
+    assert "no job was made" in capsys.readouterr().err
+    assert path.read_text() == "of another job\n"
+    assert cluster.manager.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (["--codec", "thc", "--table", ",".join("0" * 16)], "not allowed with"),
+        (["--codec", "thc", "--table16", ",".join("0" * 16)], "leave --table16 out"),
+        (["--codec", "thc", "--codec-options", "{colour = 1}"], "colour"),
+        (["--codec", "thc", "--codec-options", "bits = 8"], "write '{bits = 8}'"),
+        (["--codec-options", "{bits = 8}"], "--codec-options without --codec"),
+        (["--table", "1,2,3"], "3 values: a table has 16"),
+    ],
+)
+def test_arguments_that_do_not_fit_reach_no_controller(
+    capsys: pytest.CaptureFixture[str], asked: list[str], why: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["create", "job", "--workers", "2", "--controller", "127.0.0.1:1", *asked])
+    assert stop.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+def test_list_and_show_tell_what_there_is(
+    cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["list", *at]) == 0
+    assert capsys.readouterr().out == "no jobs\n"
+    crew = cluster.make("train", workers=3, slots=16)
+    crew[1].join()
+    assert main(["list", *at]) == 0
+    (_, line) = capsys.readouterr().out.splitlines()
+    assert line.split(maxsplit=6) == ["train", "forming", "s1", "0-15", "1/3", "-", "ranks 0, 2 to join"]
+    enter(crew)
+    assert main(["show", "train", *at]) == 0
+    shown = capsys.readouterr().out
+    for words in (r"running", "3/3, quorum 3", f"lease    {LEASE_S:g} s", "10.0.1.3:4002", "counted by the switch"):
+        assert words in shown
+    assert main(["show", "train", "--json", *at]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert main(["list", "--json", *at]) == 0
+    (same,) = json.loads(capsys.readouterr().out)["jobs"]
+    assert one["state"] == same["state"] == "running"
+    assert one["epoch"] == same["epoch"] > 0
+    assert [member["rank"] for member in one["members"]] == [0, 1, 2]
+
+
+def test_delete_says_what_is_gone(cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b", "c"):
+        cluster.make(name)
+    assert main(["delete", "a", "nobody", "b", *at]) == 1
+    told = capsys.readouterr()
+    assert told.out == "job 'a' is gone\n"
+    assert "no job 'nobody'" in told.err
+    assert main(["delete", "b", "c", "--json", *at]) == 0
+    assert json.loads(capsys.readouterr().out) == {"deleted": ["b", "c"]}
+    assert cluster.manager.jobs() == []
+
+
+def test_the_administrators_token_comes_from_a_file_that_others_cannot_read(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "admin.token"
+    path.write_text(ADMIN)
+    path.chmod(0o644)
+    with Service(cluster.manager, "127.0.0.1:0", admin_token=ADMIN) as service:
+        at = ["--controller", service.address]
+        assert main(["list", *at]) == 1
+        assert "this call has no token" in capsys.readouterr().err
+        assert main(["list", *at, "--admin-token-file", str(path)]) == 1
+        assert "others can read it" in capsys.readouterr().err
+        path.chmod(0o600)
+        assert main(["list", *at, "--admin-token-file", str(path)]) == 0
+        assert capsys.readouterr() == ("no jobs\n", "")
+
+
+def test_a_controller_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--controller", f"unix:{tmp_path}/nobody"]) == 1
+    assert "check that it runs there" in capsys.readouterr().err
