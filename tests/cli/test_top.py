@@ -93,6 +93,18 @@ def test_rates_of_a_job(cluster: Cluster, switch: FakeDevice, address: str) -> N
     assert "4k" in text
 
 
+def test_a_narrow_terminal_has_fewer_columns(cluster: Cluster, address: str) -> None:
+    cluster.run("training")
+    now = look(cluster, address)
+    console = Console(width=80, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(screen(document(now, now), 80))
+    jobs = captured.get().partition("jobs ")[2]
+    assert "training" in jobs
+    assert "all-reduces/s" in jobs
+    assert "stale" not in jobs
+
+
 def test_who_is_behind(cluster: Cluster, address: str) -> None:
     crew = cluster.run("train", 3)
     before = look(cluster, address)

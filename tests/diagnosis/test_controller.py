@@ -21,6 +21,7 @@ from hopsum.rpc.jobs import JobsClient
 from hopsum.wire import JOB_EVENTS, Drop, Event
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.errors import OtherProgram
+from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import TableEntry
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
 from hopsum_controlplane.service.server import Service
@@ -32,10 +33,10 @@ from ..controlplane.cluster.world import LEASE_S, Cluster, switch_config
 class Practice:
     """A cluster with its service, and a doctor who looks twice; the clock is turned between the looks."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, opener: Callable[[], Device] | None = None, **options: Any) -> None:
         self.switch = FakeDevice()
-        self.cluster = Cluster(folder, (switch_config(),), {"s1": self.switch})
-        self.manager = self.cluster.start()
+        self.cluster = Cluster(folder, (switch_config(),), {"s1": opener or self.switch})  # type: ignore[dict-item]
+        self.manager = self.cluster.start(**options)
         self.service = Service(self.manager, "127.0.0.1:0")
         self.channel = Channel(Place.of(self.service.address))
 

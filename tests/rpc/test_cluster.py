@@ -156,7 +156,7 @@ def test_a_lost_worker_ends_the_epoch_and_all_come_again(controller: Controller)
 
 def test_the_doctor_names_a_rank_that_does_not_come(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
     with controller.running(), ExitStack() as stack:
-        token = controller.operator(stack).create("train", 3, SLOTS).token
+        token = controller.operator(stack).create("train", 3, SLOTS, lease_s=SHORT_LEASE_S).token
         jobs = controller.connect_all("train", token, 3)
         assert _sum(jobs) == [[1, 2]] * 3
         waiting = [jobs[rank].submit(np.ones(2, np.float32)) for rank in (0, 2)]
@@ -170,7 +170,7 @@ def test_the_doctor_names_a_rank_that_does_not_come(controller: Controller, caps
             return next(each for each in said["checks"] if each["check"] == "slots").get("behind")
 
         _until(lambda: behind(doctor, "--job", "train") == {"train": [1]})
-        _until(lambda: behind(top, "--once", "--interval", str(LEASE_S)) == [1])
+        _until(lambda: behind(top, "--once", "--interval", str(SHORT_LEASE_S / 2 + 0.1)) == [1])
         late = jobs[1].submit(np.ones(2, np.float32))
         assert [future.result(60).mean.tolist() for future in (*waiting, late)] == [[1, 1]] * 3
         _close(jobs)

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command until it is interrupted; 0, or 1 when the controller refuses or --once finds none."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.interval <= 0 or options.window < options.interval:
+    if options.interval <= 0 or (not options.once and options.window < options.interval):
         parser.error("--interval is more than 0 seconds, --window no less than --interval")
     try:
         with operator(options) as client:
@@ -67,7 +67,8 @@ def _once(client: JobsClient, options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(shown))
     else:
-        Console().print(screen(shown))
+        console = Console()
+        console.print(screen(shown, console.width))
 
 
 def _watch(client: JobsClient, options: argparse.Namespace) -> None:
@@ -79,7 +80,7 @@ def _watch(client: JobsClient, options: argparse.Namespace) -> None:
         while True:
             try:
                 for shown in _documents(client, options):
-                    live.update(screen(shown), refresh=True)
+                    live.update(screen(shown, live.console.width), refresh=True)
             except ControllerUnreachable as error:
                 live.update(Text(str(error), style="red"), refresh=True)
                 time.sleep(options.interval)

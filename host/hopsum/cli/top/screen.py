@@ -10,13 +10,20 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
+from hopsum.wire import MAX_WORKERS
+
 _COLOURS = {"running": "green", "forming": "yellow", "installing": "yellow", "changing": "red", "ending": "dim"}
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SHOWN_RANKS = 8
+_WIDE = 130
+_ONLY_WIDE = ("epoch", "slots", "packets/s", "dup/s", "stale/s", "elements/s")
 
 
-def screen(document: Mapping[str, Any]) -> Group:
-    """Return what is shown of a document of `rates`: two tables, and a line for each thing that is wrong."""
+def screen(document: Mapping[str, Any], width: int = _WIDE) -> Group:
+    """Return what is shown of a document of `rates`: two tables, and a line for each thing that is wrong.
+
+    `width` is that of the terminal: a narrow one has fewer columns.
+    """
     notes = [
         *(
             f"[red]switch {escape(each['name'])}:[/] {escape(each['trouble'])}"
@@ -25,7 +32,7 @@ def screen(document: Mapping[str, Any]) -> Group:
         ),
         *(note for job in document["jobs"] for note in _notes(job)),
     ]
-    return Group(_switches(document), _jobs(document), *notes)
+    return Group(_switches(document), _jobs(document, width >= _WIDE), *notes)
 
 
 def amount(value: float | None) -> str:
@@ -59,28 +66,36 @@ def _switches(document: Mapping[str, Any]) -> Table:
     return table
 
 
-def _jobs(document: Mapping[str, Any]) -> Table:
+def _jobs(document: Mapping[str, Any], wide: bool) -> Table:
     table = Table(title="jobs", title_justify="left", box=None, pad_edge=False)
-    columns = ("job", "switch", "state", "epoch", "slots", "workers", "sums/s", "packets/s", "dup/s", "stale/s")
-    for column in (*columns, "all-reduces/s", "elements/s", "again/s", "behind"):
+    rows = [_job(job) for job in document["jobs"]]
+    shown = [column for column in (rows[0] if rows else ()) if wide or column not in _ONLY_WIDE]
+    for column in shown:
         table.add_column(column)
-    for job in document["jobs"]:
-        rates = job["rates"]
-        inside = sum(member["phase"] in ("in", "waiting") for member in job["members"] if member["rank"] < 64)
-        values = [rates.get(name) for name in ("completed", "added", "duplicate", "stale")]
-        agents = [rates.get(name) for name in ("allreduces", "elements", "retransmits")]
-        table.add_row(
-            escape(job["name"]),
-            escape(job["switch"]),
-            f"[{_COLOURS.get(job['state'], 'red')}]{job['state']}[/]",
-            str(job["epoch"] or "-"),
-            str(job["slots"]),
-            f"{inside}/{job['workers']}",
-            *map(amount, values),
-            *map(amount, agents),
-            _ranks(job["behind"]),
-        )
+    for row in rows:
+        table.add_row(*(row[column] for column in shown))
     return table
+
+
+def _job(job: Mapping[str, Any]) -> dict[str, str]:
+    rates = job["rates"]
+    inside = sum(member["phase"] in ("in", "waiting") for member in job["members"] if member["rank"] < MAX_WORKERS)
+    return {
+        "job": escape(job["name"]),
+        "switch": escape(job["switch"]),
+        "state": f"[{_COLOURS.get(job['state'], 'red')}]{job['state']}[/]",
+        "epoch": str(job["epoch"] or "-"),
+        "slots": str(job["slots"]),
+        "workers": f"{inside}/{job['workers']}",
+        "sums/s": amount(rates.get("completed")),
+        "packets/s": amount(rates.get("added")),
+        "dup/s": amount(rates.get("duplicate")),
+        "stale/s": amount(rates.get("stale")),
+        "all-reduces/s": amount(rates.get("allreduces")),
+        "elements/s": amount(rates.get("elements")),
+        "again/s": amount(rates.get("retransmits")),
+        "behind": _ranks(job["behind"]),
+    }
 
 
 def _notes(job: Mapping[str, Any]) -> list[str]:
