@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -139,7 +140,9 @@ def _status(process: ManagedProcess) -> int:
 def test_a_configuration_that_does_not_fit_changes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: None, more: str, why: str, check: list[str]
 ) -> None:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert main(["--config", str(write_config(tmp_path, NOBODY, more)), *check]) == 1
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
     told = capsys.readouterr()
     assert why in told.err
     assert told.out == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -42,12 +43,18 @@ class Reader:
             program.chmod(0o755)
         (folder / "examples").symlink_to(ROOT / "examples")
         path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-        self.environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "HOME": str(folder)}
+        self.environment = {
+            **os.environ,
+            "PATH": path,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONFAULTHANDLER": "1",
+            "HOME": str(folder),
+        }
 
     def here(self, text: str) -> str:
         """Replace the page's ports, also the one that goes without saying."""
         text = re.sub(r"(?<=:)(9559|47500|4700|4701)\b", lambda found: str(self._ports[found[1]]), text)
-        return re.sub(r"hopsum job \w+", rf"\g<0> --controller 127.0.0.1:{self._ports['4700']}", text)
+        return re.sub(r"hopsum (job \w+|top)", rf"\g<0> --controller 127.0.0.1:{self._ports['4700']}", text)
 
     def type(self, block: str) -> str:
         """Run a block to its end, and return what it printed."""
@@ -84,6 +91,18 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         yield Reader(tmp_path, stack)
 
 
+def end(process: ManagedProcess) -> int:
+    """Send SIGTERM and return the exit status; one that does not end in time tells where its threads are."""
+    os.kill(process.pid, signal.SIGTERM)
+    give_up_s = time.monotonic() + START_S
+    while process.running():
+        if time.monotonic() > give_up_s:
+            os.kill(process.pid, signal.SIGABRT)
+            break
+        time.sleep(0.05)
+    return process.stop()
+
+
 def packets(text: str) -> dict[str, float]:
     """Return by job how many packets the metrics say that its switch added."""
     found = re.findall(r'^hopsum_controller_job_packets_total\{(.*event="added".*)\} (\S+)$', text, re.MULTILINE)
@@ -114,8 +133,8 @@ def test_from_an_empty_machine_to_two_jobs_with_metrics(reader: Reader) -> None:
             seen |= {job for job, added in packets(answer.read().decode()).items() if added}
         time.sleep(0.05)
     shown = reader.type(look)
-    assert "digits" in shown
-    assert "hopsum_controller_job" in shown
+    assert re.search(r"^job +digits", shown, re.MULTILINE)
+    assert "hopsum_controller_job_slots{" in shown
     for run in runs:
         while run.running():
             assert time.monotonic() < give_up_s, run.log_text()
@@ -124,8 +143,8 @@ def test_from_an_empty_machine_to_two_jobs_with_metrics(reader: Reader) -> None:
         assert "parameters_sha256" in run.log_text()
 
     assert reader.type(delete) == "job 'digits' is gone\njob 'vectors' is gone\n"
-    assert serving.stop() == 0
-    assert terminal.stop() == 0
+    assert end(serving) == 0, serving.log_text()
+    assert end(terminal) == 0, terminal.log_text()
     log = (reader.folder / "controller.log").read_text()
     for name in ("admin", "digits", "vectors"):
         token = (reader.folder / f"{name}.token").read_text().strip()

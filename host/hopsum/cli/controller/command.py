@@ -68,15 +68,18 @@ def main(arguments: Sequence[str]) -> int:
 
 def _serve(config: ClusterConfig, remove_existing: bool) -> None:
     # Blocked before there are threads, which inherit it: the signal waits for `sigwait` here, and interrupts nothing.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    with running(config, remove_existing=remove_existing) as controller:
-        if controller.metrics_url:
-            print(f"metrics {controller.metrics_url}", flush=True)
-        switches = ",".join(switch.name for switch in config.switches)
-        print(f"ready listen={controller.address} switches={switches}", flush=True)
-        number = signal.sigwait(_SIGNALS)
-        _log.info("%s: ending; jobs go on", signal.Signals(number).name)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        with running(config, remove_existing=remove_existing) as controller:
+            if controller.metrics_url:
+                print(f"metrics {controller.metrics_url}", flush=True)
+            switches = ",".join(switch.name for switch in config.switches)
+            print(f"ready listen={controller.address} switches={switches}", flush=True)
+            number = signal.sigwait(_SIGNALS)
+            _log.info("%s: ending; jobs go on", signal.Signals(number).name)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _in_words(config: ClusterConfig) -> str:
