@@ -105,7 +105,7 @@ class Config:
         default=0.1, metadata=_about(_seconds(0.001, 3600), "before a datagram is first sent again (UDP)")
     )
     retransmit_min_s: float = field(
-        default=0.01, metadata=_about(_seconds(0.0001, 3600), "the same at least, once round trips are known (UDP)")
+        default=0.05, metadata=_about(_seconds(0.0001, 3600), "the same at least, once round trips are known (UDP)")
     )
     deadline_s: float = field(default=300.0, metadata=_about(_seconds(0.01, 86400), "before an exchange is given up"))
     membership_wait_s: float = field(

@@ -41,7 +41,7 @@ from hopsum.transport.repairing import RepairingTransport
 from hopsum.transport.side_channel import SideChannel
 from hopsum.transport.udp import UdpTransport
 
-TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.01, deadline_s=300.0)
+TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0)
 """Of an agent that is not told otherwise: workers of a training job may be minutes apart."""
 UNPROVED_MAX: Final = 2
 """All-reduces that are kept for peers; the protocol counts their exchanges."""
