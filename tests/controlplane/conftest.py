@@ -75,20 +75,22 @@ class Server(p4runtime_pb2_grpc.P4RuntimeServicer):
         self.write_answer: Callable[[p4runtime_pb2.WriteRequest, grpc.ServicerContext], None] | None = None
         self.writes: list[p4runtime_pb2.WriteRequest] = []
         self.deadlines_s: list[float | None] = []
-        self.pushed: queue.Queue[tuple[int, int] | None] = queue.Queue()  # (code, election id), None ends
+        self.streams: list[queue.Queue[tuple[int, int] | None]] = []  # of (code, election id), None ends
         self.address = ""
 
     def StreamChannel(
         self, requests: Iterator[p4runtime_pb2.StreamMessageRequest], context: grpc.ServicerContext
     ) -> Iterator[p4runtime_pb2.StreamMessageResponse]:
         request = next(requests)
-        context.add_callback(lambda: self.pushed.put(None))
+        own: queue.Queue[tuple[int, int] | None] = queue.Queue()
+        self.streams.append(own)
+        context.add_callback(lambda: own.put(None))
         if self.ends_with_client:
-            threading.Thread(target=self._await_client, args=(requests,), daemon=True).start()
+            threading.Thread(target=self._await_client, args=(requests, own), daemon=True).start()
         if self.answers_handshake:
             election_id = request.arbitration.election_id
             yield self._arbitration(self.arbitration_code, election_id.high, election_id.low)
-        while (pushed := self.pushed.get()) is not None:
+        while (pushed := own.get()) is not None:
             yield self._arbitration(*pushed, 0)
 
     def Write(self, request: p4runtime_pb2.WriteRequest, context: grpc.ServicerContext) -> p4runtime_pb2.WriteResponse:
@@ -111,11 +113,18 @@ class Server(p4runtime_pb2_grpc.P4RuntimeServicer):
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no program")
         return p4runtime_pb2.GetForwardingPipelineConfigResponse(config=self.config)
 
-    def _await_client(self, requests: Iterator[p4runtime_pb2.StreamMessageRequest]) -> None:
+    @property
+    def pushed(self) -> queue.Queue[tuple[int, int] | None]:
+        """What the stream that was opened last is to say."""
+        return self.streams[-1]
+
+    def _await_client(
+        self, requests: Iterator[p4runtime_pb2.StreamMessageRequest], own: queue.Queue[tuple[int, int] | None]
+    ) -> None:
         with suppress(Exception):  # how gRPC ends the iterator of a cancelled stream
             for _ in requests:
                 pass
-        self.pushed.put(None)
+        own.put(None)
 
     @staticmethod
     def _arbitration(code: int, high: int, low: int) -> p4runtime_pb2.StreamMessageResponse:
@@ -134,5 +143,6 @@ def server() -> Iterator[Server]:
     server.address = f"127.0.0.1:{grpc_server.add_insecure_port('127.0.0.1:0')}"
     grpc_server.start()
     yield server
-    server.pushed.put(None)
+    for stream in server.streams:
+        stream.put(None)
     grpc_server.stop(grace=0).wait()
