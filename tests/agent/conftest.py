@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One switch process for all jobs of this folder."""
+"""One switch process for all jobs of a module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from .team import Bench, open_bench
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
     with open_bench() as opened:
         yield opened

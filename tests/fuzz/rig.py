@@ -15,6 +15,7 @@ with a Coverage beside it.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from collections import Counter
@@ -115,6 +116,7 @@ class Rig:
         self.compare_state(where)
         self.tally.frames += len(frames.lengths)
         self.tally.outputs += sum(map(len, got))
+        gc.collect()  # what waits for the collector is no growth
         self.memory_kib.append(resident_kib(os.getpid()))
         self._watch(self, frames, got)
 
