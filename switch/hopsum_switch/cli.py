@@ -36,7 +36,7 @@ address to HOST:PORT (or to the as= address). Frames that leave are stripped and
 An AF_UNIX port: one datagram is one frame; the switch's end is PATH, the other end PATH.peer.
 An interface port: every frame of the interface, both ways; frames that were left to be segmented are dropped.
 Without --program the switch waits for a P4Runtime client to push one.
-When it serves it prints one line on stdout: ready grpc=HOST:PORT device_id=N
+When it serves it prints one line on stdout: ready grpc=ADDRESS device_id=N
 """
 
 
@@ -180,7 +180,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "--grpc",
         default=DEFAULT_GRPC,
         metavar="HOST:PORT",
-        help=f"where P4Runtime and management listen; PORT 0 is any free one (default {DEFAULT_GRPC})",
+        help=f"where P4Runtime and management listen; PORT 0 is any free one; or unix:PATH (default {DEFAULT_GRPC})",
     )
     parser.add_argument(
         "--device-id",

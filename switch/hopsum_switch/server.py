@@ -29,6 +29,7 @@ from hopsum_switch.ports.dataplane import Dataplane
 
 DEFAULT_GRPC = "127.0.0.1:9559"
 DEFAULT_DEVICE_ID = 0  # as bmv2
+_UNIX = "unix:"
 _UNARY_THREADS = 8
 _MAX_MESSAGE_BYTES = 64 << 20  # a compiled program can have many megabytes
 _GRACE_S = 0.5  # for requests that are being answered when the server stops
@@ -49,7 +50,10 @@ class SwitchServer:
         cpu_port: int | None = None,
         make_engine: EngineFactory = Engine,
     ) -> None:
-        """Prepare a switch; nothing listens yet. With HOST:0 the kernel chooses the gRPC port.
+        """Prepare a switch; nothing listens yet.
+
+        `grpc_address`: HOST:PORT, port 0 for any, or unix:PATH, which only who may write there reaches, from any
+        network namespace.
 
         Raises PortError: a switch port `cpu_port` does not exist.
         """
@@ -83,9 +87,10 @@ class SwitchServer:
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(self._service, server)
         add_to_server(self.management, server)
         host, _, port_text = self._asked_address.rpartition(":")
+        is_path = self._asked_address.startswith(_UNIX) and self._asked_address != _UNIX
         try:
-            if not (host and port_text.isascii() and port_text.isdigit()):
-                raise RuntimeError("not HOST:PORT")
+            if not (is_path or (host and port_text.isascii() and port_text.isdigit())):
+                raise RuntimeError("neither HOST:PORT nor unix:PATH")
             port = server.add_insecure_port(self._asked_address)
         except RuntimeError as error:
             server.stop(None)
@@ -94,7 +99,7 @@ class SwitchServer:
                 f" choose another HOST:PORT ({error})"
             ) from error
         server.start()
-        self._server, self.grpc_address = server, f"{host}:{port}"
+        self._server, self.grpc_address = server, self._asked_address if is_path else f"{host}:{port}"
 
     def run(self) -> None:
         """Carry packets in this thread until `stop` is called."""

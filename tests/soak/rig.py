@@ -58,8 +58,9 @@ class Bench:
 def bench(quorum: int, loss: float, seed: int) -> Iterator[Bench]:
     """Start a switch with a job of all members; all of it ends with the block."""
     json, p4info = compiled_program()
+    extra = "--backend", "native", "--seed", str(seed)
     with ExitStack() as stack:
-        switch = stack.enter_context(NativeSwitch(json, p4info, extra=("--backend", "native", "--seed", str(seed))))
+        switch = stack.enter_context(NativeSwitch(json, p4info, grpc="unix", extra=extra))
         device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
         ensure_pipeline(device, Pipeline.load(json, p4info))
         management = stack.enter_context(ManagementClient(switch.address))

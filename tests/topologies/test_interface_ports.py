@@ -274,6 +274,20 @@ def test_a_native_switch_serves_interfaces_of_a_namespace(namespace: Namespace, 
         assert "packet 1: port 3, 60 bytes" in switch.process.log_text()
 
 
+def test_a_switch_on_a_unix_socket_is_reached_from_every_namespace(namespace: Namespace) -> None:
+    """gRPC's threads connect from the namespace in which they began: here, while another client lives."""
+    with NativeSwitch(PROGRAM, P4INFO) as outside, ManagementClient(outside.address, timeout_s=DEADLINE_S) as first:
+        assert first.list_ports() == {}
+        with (
+            NativeSwitch(PROGRAM, P4INFO, interfaces={0: "s"}, namespace=namespace, grpc="unix") as switch,
+            ManagementClient(switch.address, timeout_s=DEADLINE_S) as client,
+        ):
+            assert switch.address.startswith("unix:/")
+            with namespace.inside():
+                assert list(client.list_ports()) == [0]
+    assert not Path(switch.address.removeprefix("unix:")).exists()
+
+
 def test_a_native_switch_says_why_it_cannot_start(namespace: Namespace) -> None:
     with pytest.raises(TopologyError, match=r"error: there is no interface 'q' in this network namespace"):
         NativeSwitch(PROGRAM, P4INFO, interfaces={0: "q"}, namespace=namespace)

@@ -22,8 +22,9 @@ class NativeSwitch:
     """One native switch process; a context manager that stops it.
 
     `unix` maps switch ports to the paths of AF_UNIX datagram sockets, `udp` to what follows `PORT=` in the
-    command's `--udp` option, `interfaces` to interface names, in `namespace` or where we are. `address` is where
-    its P4Runtime server listens, on the loopback of the same namespace.
+    command's `--udp` option, `interfaces` to interface names, in `namespace` or where we are. `grpc` is where its
+    P4Runtime server listens: any port of loopback, of the same namespace, if left out; `grpc="unix"` makes a socket in
+    a folder of its own, which can be reached from every namespace. `address` is what came of it.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class NativeSwitch:
         interfaces: Mapping[int, str] | None = None,
         namespace: Namespace | None = None,
         device_id: int = 0,
+        grpc: str = "127.0.0.1:0",
         extra: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="hopsum-native-")
         command = [sys.executable, "-m", "hopsum_switch", "--program", str(program), "--p4info", str(p4info)]
-        command += ["--grpc", "127.0.0.1:0", "--device-id", str(device_id), *extra]
+        listen = f"unix:{self._folder.name}/p4runtime" if grpc == "unix" else grpc
+        command += ["--grpc", listen, "--device-id", str(device_id), *extra]
         for port, path in (unix or {}).items():
             command += ["--unix", f"{port}={path}"]
         for port, specification in (udp or {}).items():

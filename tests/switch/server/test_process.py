@@ -229,6 +229,8 @@ def test_usage_errors_say_what_to_give(arguments: list[str], message: str, capsy
         (["--udp", "1=0.0.0.0:0"], "add as=IP:UDPPORT"),
         (["--grpc", "localhost"], "cannot listen on localhost"),
         (["--grpc", "203.0.113.7:0"], "cannot listen on 203.0.113.7:0"),
+        (["--grpc", "unix:"], "cannot listen on unix:"),
+        (["--grpc", "unix:/nonexistent/dir/p"], "cannot listen on unix:/nonexistent/dir/p"),
         (["--unix", "1=/nonexistent/dir/p"], "cannot bind /nonexistent/dir/p: No such file or directory"),
         (["--program", str(P4INFO), "--p4info", str(P4INFO)], "the program cannot run here"),
         (["--program", str(PROGRAM), "--p4info", str(PROGRAM)], "not a P4Info in text format"),
