@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 5e9f0f941bb0f3cb6de7ff315ef76eec
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 cf086cf222a02013bf9f136c8021d7ca
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -61,7 +61,7 @@ class LocateReply(_message.Message):
     def __init__(self, send_to: _Optional[_Union[Endpoint, _Mapping]] = ..., workers: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("job", "rank", "endpoint", "mac", "side_port", "incarnation", "wire_version", "version")
+    __slots__ = ("job", "rank", "endpoint", "mac", "side_port", "incarnation", "wire_version", "version", "report")
     JOB_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class JoinRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     job: str
     rank: int
     endpoint: Endpoint
@@ -78,7 +79,29 @@ class JoinRequest(_message.Message):
     incarnation: bytes
     wire_version: int
     version: str
-    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., mac: _Optional[str] = ..., side_port: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., wire_version: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    report: Report
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., mac: _Optional[str] = ..., side_port: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., wire_version: _Optional[int] = ..., version: _Optional[str] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("epoch", "delivered_to", "submitted_to", "held", "allreduces_begun")
+    class Run(_message.Message):
+        __slots__ = ("first", "end")
+        FIRST_FIELD_NUMBER: _ClassVar[int]
+        END_FIELD_NUMBER: _ClassVar[int]
+        first: int
+        end: int
+        def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_TO_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_TO_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ALLREDUCES_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    delivered_to: int
+    submitted_to: int
+    held: _containers.RepeatedCompositeFieldContainer[Report.Run]
+    allreduces_begun: int
+    def __init__(self, epoch: _Optional[int] = ..., delivered_to: _Optional[int] = ..., submitted_to: _Optional[int] = ..., held: _Optional[_Iterable[_Union[Report.Run, _Mapping]]] = ..., allreduces_begun: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("rank", "secret", "lease_s", "heartbeat_s")
