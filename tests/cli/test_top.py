@@ -16,11 +16,11 @@ from rich.console import Console
 from hopsum.cli.operator import take_look
 from hopsum.cli.top import main
 from hopsum.cli.top.command import _forget
-from hopsum.cli.top.rates import document
 from hopsum.cli.top.screen import amount, screen
-from hopsum.diagnosis.looks import Look, grown
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.jobs import JobsClient
+from hopsum.watch.looks import Look, grown
+from hopsum.watch.rates import document
 from hopsum.wire import Drop, Event
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.server import Service

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsum.agent import Agent
+from hopsum.agent.tally import heartbeat_counts
 from hopsum.codec import Codec
 from hopsum.config import Config, ConfigError
 from hopsum.membership import JobMembership, MembershipError
@@ -59,19 +60,7 @@ class JobAgent(Agent):
 
     def _counts(self) -> Mapping[str, float]:
         """Return what heartbeats carry."""
-        counted = self.statistics
-        traffic = counted.traffic
-        return {
-            "allreduces": counted.allreduces,
-            "skipped": counted.skipped,
-            "elements": counted.elements,
-            "seconds": counted.seconds,
-            "datagrams_sent": traffic.datagrams_sent,
-            "datagrams_received": traffic.datagrams_received,
-            "retransmits": traffic.retransmits,
-            "bytes_sent": traffic.bytes_sent,
-            "bytes_received": traffic.bytes_received,
-        }
+        return heartbeat_counts(self.statistics)
 
 
 def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> Agent:
