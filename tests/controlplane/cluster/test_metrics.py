@@ -3,11 +3,6 @@
 
 from __future__ import annotations
 
-import re
-import socket
-import urllib.error
-import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,40 +15,14 @@ from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import TableEntry
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
-from hopsum_controlplane.metrics import FAMILIES, MetricsServer, collect
+from hopsum_controlplane.metrics import FAMILIES, collect
 from hopsum_controlplane.metrics.collect import PREFIX
 from hopsum_controlplane.metrics.exposition import Family, Histogram, expose
 from hopsum_controlplane.testing import FakeDevice
 
 from .conftest import MakeCluster
+from .scraping import Values, parse
 from .world import LEASE_S, Cluster, Worker, switch_config
-
-DEADLINE_S = 60.0
-SAMPLE = re.compile(r'([a-z0-9_]+)(\{[a-z]+="(?:[^"\\\n]|\\.)*"(?:,[a-z]+="(?:[^"\\\n]|\\.)*")*\})? (-?[0-9.e+-]+)')
-
-Values = dict[str, float]
-
-
-def parse(text: str) -> Values:
-    """Return the values by name with labels, without the prefix; fail where the text is not as the format says."""
-    values: Values = {}
-    types: dict[str, str] = {}
-    assert text.endswith("\n")
-    for line in text.splitlines():
-        if line.startswith("# TYPE "):
-            _, _, name, kind = line.split(" ")
-            assert name not in types, f"{name} twice"
-            types[name] = kind
-        elif not line.startswith("# HELP "):
-            match = SAMPLE.fullmatch(line)
-            assert match, line
-            family = re.sub("_(bucket|sum|count)$", "", match[1])
-            kind = types[family if types.get(family) == "histogram" else match[1]]
-            assert (kind == "counter") == match[1].endswith("_total")
-            name = f"{match[1]}{match[2] or ''}".removeprefix(PREFIX)
-            assert name not in values, f"{name} twice"
-            values[name] = float(match[3])
-    return values
 
 
 def values_of(manager: Manager, **options: Any) -> Values:
@@ -241,53 +210,3 @@ def test_text_is_escaped_and_numbers_are_exact() -> None:
         't_bucket{l="a",le="0.5"} 1\nt_bucket{l="a",le="2"} 3\nt_bucket{l="a",le="+Inf"} 4\n'
         't_sum{l="a"} 9.25\nt_count{l="a"} 4\n'
     )
-
-
-def scrape(url: str) -> Values:
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=DEADLINE_S) as response:
-        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-        return parse(response.read().decode())
-
-
-def refused(url: str) -> tuple[int, str]:
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=DEADLINE_S)
-    with caught.value as error:
-        return error.code, error.reason
-
-
-def test_scrapes_over_http(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster.run("train")
-    with MetricsServer(cluster.manager, "127.0.0.1:0", fresh_s=0) as server:
-        assert scrape(server.url + "?x=1")['switch_up{switch="s1"}'] == 1
-        assert refused(server.url.removesuffix("/metrics")) == (404, "metrics are at /metrics")
-        with socket.create_connection(server.address.split(":")) as silent:  # type: ignore[arg-type]
-            silent.send(b"GET /met")
-            assert scrape(server.url)
-        with monkeypatch.context() as broken:
-            broken.setattr(cluster.manager, "jobs", lambda **_: 1 / 0)
-            assert refused(server.url) == (500, "the controller's log has the reason")
-        assert scrape(server.url)
-        with pytest.raises(ControlPlaneError, match=rf"metrics cannot be served at {server.address}: .* in use"):
-            MetricsServer(cluster.manager, server.address).start()
-    server.close()
-    with pytest.raises(urllib.error.URLError):
-        scrape(server.url)
-
-
-def test_scrapes_in_quick_succession_read_the_switches_once(
-    cluster: Cluster,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reads: list[int] = []
-    switches: Callable[[], Any] = cluster.manager.switches
-    monkeypatch.setattr(cluster.manager, "switches", lambda: (reads.append(1), switches())[1])
-    with MetricsServer(cluster.manager, "127.0.0.1:0", fresh_s=DEADLINE_S) as server:
-        assert scrape(server.url) == scrape(server.url)
-    assert len(reads) == 1
-
-
-@pytest.mark.parametrize("address", ["4701", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":1"])
-def test_an_address_is_host_and_port(cluster: Cluster, address: str) -> None:
-    with pytest.raises(ControlPlaneError, match="metrics address"):
-        MetricsServer(cluster.manager, address)
