@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics in a Prometheus: it finds nothing wrong with them, and answers every question of the Grafana dashboard."""
+"""The metrics in a Prometheus: it finds nothing wrong with them, and answers all questions of the Grafana dashboard."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ from hopsum_topologies.process import ManagedProcess
 from ..controlplane.cluster.world import Cluster, Worker, switch_config
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
-DASHBOARD = json.loads((Path(__file__).resolve().parents[2] / "docs" / "grafana" / "hopsum.json").read_text())
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+DASHBOARD = json.loads((DOCS / "grafana" / "hopsum.json").read_text())
 ANSWER_S, TICK_S = 120.0, 0.1
-CONFIG = """\
-global: {{scrape_interval: 200ms, scrape_timeout: 200ms}}
-scrape_configs: [{{job_name: hopsum, honor_labels: true, static_configs: [{{targets: ["{address}"]}}]}}]
-"""
+(CONFIG,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "operating.md").read_text(), re.DOTALL)
+OFTEN = "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
 
 
 class World:
@@ -90,7 +89,7 @@ def test_every_question_of_the_dashboard_has_an_answer(world: World, tmp_path: P
         at = f"127.0.0.1:{free.getsockname()[1]}"
     with WebServer(world.manager, "127.0.0.1:0", fresh_s=0) as server:
         config = tmp_path / "prometheus.yml"
-        config.write_text(CONFIG.format(address=server.address))
+        config.write_text(OFTEN + CONFIG.replace("127.0.0.1:4701", server.address))
         options = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address={at}"]
         prometheus = ManagedProcess([str(PROMETHEUS), *options], tmp_path / "prometheus.log")
         try:

@@ -7,6 +7,7 @@ engine       its thread: codecs, order, futures, failures
 order        which exchange is next in the stream, the same on all ranks
 network      the thread that has the socket
 values       results, counts, spans of time
+tally        counts of all-reduces: times, codes by op, quantisation error; what heartbeats carry
 timeline     spans of time, drawn
 """
 

@@ -101,6 +101,6 @@ def late(before: Values, after: Values) -> tuple[int, ...]:
     found = []
     for rank, own_s in took_s.items():
         others_s = [taken for other, taken in took_s.items() if other != rank]
-        if others_s and median(others_s) >= max(LATE_FACTOR * own_s, own_s + LATE_S):
+        if others_s and median(others_s) > max(LATE_FACTOR * own_s, own_s + LATE_S):
             found.append(rank)
     return tuple(found)
