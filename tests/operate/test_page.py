@@ -12,6 +12,7 @@ from hopsum.watch.heartbeat import NAMES
 from hopsum.wire import Drop, Event
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web import WebServer
+from hopsum_controlplane.web.state import State
 
 from ..controlplane.cluster.world import Cluster, switch_config
 from .browser import Browser, find_browser
@@ -109,6 +110,22 @@ def test_when_the_controller_does_not_answer(browser: Browser, cluster: Cluster,
     browser.wait_for("document.getElementById('silence').hidden", "that it is back")
     assert browser.value("document.getElementById('main').className") == ""
     browser.complaints.clear()  # of the connections that were refused
+
+
+def test_an_answer_of_another_version_is_told_apart(
+    browser: Browser, cluster: Cluster, server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.run("train")
+    monkeypatch.setattr(State, "document", lambda _: {"seconds": 1, "switches": [], "jobs": [{}]})
+    browser.go(server.url)
+    browser.wait_for("document.getElementById('status').innerText == 'reload'", "that it cannot be shown")
+    assert "cannot show the controller's answer" in browser.value("document.getElementById('silence').innerText")
+    monkeypatch.undo()
+    monkeypatch.setattr(cluster.manager, "jobs", lambda **_: 1 / 0)
+    browser.wait_for("document.getElementById('silence').innerText.includes('status 500')", "the error")
+    monkeypatch.undo()
+    browser.wait_for("document.getElementById('status').innerText == 'live'", "that it is well again")
+    browser.complaints.clear()  # of the answer with status 500
 
 
 @pytest.mark.parametrize("dark", [False, True])
