@@ -58,7 +58,7 @@ def _two_rack(workers: int) -> Topology:
 
 CATALOGUE: Final = {
     "star": Entry("one switch, one job", _star),
-    "lossy_star": Entry(f"the same, {LOSS:.0%} of the frames lost on every link each way", _lossy_star),
+    "lossy_star": Entry(f"one switch, one job, {LOSS * 100:g} % of frames lost on every link each way", _lossy_star),
     "shared": Entry("one switch, two jobs of half the hosts each", _shared, step=2),
     "two_rack": Entry(f"two racks joined by a spine, uplinks of {UPLINK_BPS / 1e6:g} Mbit/s", _two_rack, 8, step=2),
 }

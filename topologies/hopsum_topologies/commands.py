@@ -8,7 +8,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
@@ -68,7 +68,7 @@ class LineSplitter:
         return [rest.decode(errors="replace")] if rest else []
 
 
-def run_in_namespaces(commands: Sequence[Command], hosts: Mapping[str, Namespace]) -> Iterator[Event]:
+def run_in_namespaces(commands: Sequence[Command], hosts: Mapping[str, Namespace]) -> Generator[Event, None, None]:
     """Run commands at once, each in its host's namespace, and yield what is heard of them until all have ended.
 
     Closing the iterator ends them, with all that they have started there. They also die with the thread that calls.

@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -83,7 +83,7 @@ class MininetNetwork:
             self._settle()
             self._stack = stack.pop_all()
 
-    def run(self, commands: Sequence[Command]) -> Iterator[Event]:
+    def run(self, commands: Sequence[Command]) -> Generator[Event, None, None]:
         """Run commands on hosts; see Network."""
         here = os.getcwd()
         asked = [

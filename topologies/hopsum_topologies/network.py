@@ -8,19 +8,21 @@ controller in the home reaches all of them, and the interfaces there count what 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_topologies.bmv2 import Bmv2Switch, bmv2_unavailable
-from hopsum_topologies.commands import Command, Event, run_in_namespaces
+from hopsum_topologies.commands import Command, Event, Line, run_in_namespaces
 from hopsum_topologies.description import HOST_INTERFACE, MTU_BYTES, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.native import NativeSwitch
 from hopsum_topologies.netns import Namespace, add_neighbour
+from hopsum_topologies.process import launched
 from hopsum_topologies.shaping import require_shapes, shape
 
 
@@ -48,7 +50,7 @@ class Network(Protocol):
     addresses: Mapping[str, str]
     """P4Runtime servers by switch."""
 
-    def run(self, commands: Sequence[Command]) -> Iterator[Event]:
+    def run(self, commands: Sequence[Command]) -> Generator[Event, None, None]:
         """Run commands on hosts and yield what is heard of them; closing the iterator ends them."""
         ...
 
@@ -70,6 +72,20 @@ def traffic(network: Network) -> dict[Link, Traffic]:
         out, back = ((int(count[way]["packets"]), int(count[way]["bytes"])) for way in ("tx", "rx"))
         found[link] = Traffic(*out, *back) if switch == link.ends[0] else Traffic(*back, *out)
     return found
+
+
+def require_reach(network: Network, deadline_s: float) -> None:
+    """Let every host ask every other host and every switch until all have answered. Raises TopologyError otherwise."""
+    module = (sys.executable, "-m", "hopsum_topologies.reach", f"{deadline_s:g}")
+    topology, (_, environment) = network.topology, launched((), None)
+    commands = [
+        Command(host, host, (*module, *(topology.ip(node) for node in topology.nodes if node != host)), environment)
+        for host in topology.hosts
+    ]
+    with closing(network.run(commands)) as events:
+        said = [f"{event.label}: {event.text}" for event in events if isinstance(event, Line)]
+    if said:
+        raise TopologyError(f"topology {topology.name!r} does not join all nodes: {'; '.join(said)}")
 
 
 def interfaces_of(topology: Topology, switch: str) -> dict[int, str]:
@@ -96,10 +112,12 @@ class NamespaceNetwork:
                 self._connect(link)
             for host in topology.hosts:
                 self._settle(host)
-            self.addresses = {switch: self._start(stack, switch, folder) for switch in topology.switches}
+            self.addresses: Mapping[str, str] = {
+                switch: self._start(stack, switch, folder) for switch in topology.switches
+            }
             self._stack = stack.pop_all()
 
-    def run(self, commands: Sequence[Command]) -> Iterator[Event]:
+    def run(self, commands: Sequence[Command]) -> Generator[Event, None, None]:
         """Run commands on hosts; see Network."""
         return run_in_namespaces(commands, self.hosts)
 
