@@ -43,7 +43,7 @@ def _lossy_star(workers: int) -> Topology:
 
 def _shared(workers: int) -> Topology:
     hosts = _hosts(workers)
-    jobs = JobPlan("red", hosts[: workers // 2]), JobPlan("blue", hosts[workers // 2 :])
+    jobs = JobPlan("blue", hosts[: workers // 2]), JobPlan("red", hosts[workers // 2 :])
     links = tuple(Link((host, "s1")) for host in hosts)
     return Topology("shared", CATALOGUE["shared"].summary, hosts, ("s1",), links, jobs)
 

@@ -2,25 +2,25 @@
 """A description inside this process: an engine for every switch, and links in memory.
 
 A link between switches hands the frames of one engine to the other. A host is whoever calls `send` and `receive` for
-it, or sends datagrams to the address that `listen` returns: an ordinary UDP socket then is the host's link. There is no
-clock, so links have neither rate nor delay here; losses are the program's, as everywhere.
+it, or an agent with the `link` of it. There is no clock, so links have neither rate nor delay here; losses are the
+program's, as everywhere. It needs no root.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from threading import Event
 from types import TracebackType
-from typing import Any
 
+from hopsum.transport.link import LinkStatistics
+from hopsum.transport.raw_frames import RawFrames
 from hopsum.wire import HOPSUM_UDP_PORT
+from hopsum_controlplane.addresses import mac_to_int
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.ports.memory import MemoryPort
-from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.server import SwitchServer
-from hopsum_topologies.description import Link, Topology
+from hopsum_topologies.description import MTU_BYTES, Link, Topology
 from hopsum_topologies.errors import TopologyError
-
-_HERE = "127.0.0.1"
 
 
 class _CableEnd(MemoryPort):
@@ -35,6 +35,51 @@ class _CableEnd(MemoryPort):
         self.counters.count_sent(frame)
         if self.other is not None:
             self.other.inject(frame)
+
+
+class _HostPort(MemoryPort):
+    """A switch port with a host at it, who can wait for frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived = Event()
+
+    def send(self, frame: bytes) -> None:
+        """Keep `frame` for the host."""
+        super().send(frame)
+        self.arrived.set()
+
+
+class HostLink:
+    """A `hopsum.transport.link.Link` whose frames never leave this process. Not thread-safe but for `wake`."""
+
+    def __init__(self, port: _HostPort, frames: RawFrames) -> None:
+        self.statistics = LinkStatistics()
+        self._port, self._frames = port, frames
+
+    def send(self, datagram: bytes | memoryview) -> None:
+        """Send one datagram."""
+        self._port.inject(self._frames.lower(len(datagram)) + bytes(datagram))
+        self.statistics.datagrams_sent += 1
+        self.statistics.bytes_sent += len(datagram)
+
+    def receive(self, timeout_s: float) -> list[memoryview]:
+        """Return the datagrams that have arrived; wait up to `timeout_s` for something, which may be another frame."""
+        self._port.arrived.wait(timeout_s)
+        self._port.arrived.clear()
+        datagrams: list[memoryview] = []
+        for frame in self._port.take():
+            datagrams += self._frames.datagrams(memoryview(frame), mtu_bytes=MTU_BYTES, vouched=False)
+        self.statistics.datagrams_received += len(datagrams)
+        self.statistics.bytes_received += sum(map(len, datagrams))
+        return datagrams
+
+    def wake(self) -> None:
+        """Let the `receive` in progress return at once, or else the next one."""
+        self._port.arrived.set()
+
+    def close(self) -> None:
+        """Do nothing: the network goes when it goes."""
 
 
 class InProcessNetwork:
@@ -54,7 +99,7 @@ class InProcessNetwork:
                 "memory take no time; describe them without, or use network namespaces"
             )
         self.topology = topology
-        self._hosts = {host: MemoryPort() for host in topology.hosts}
+        self._hosts = {host: _HostPort() for host in topology.hosts}
         with ExitStack() as stack:
             self.switches: dict[str, SwitchServer] = {}
             for number, switch in enumerate(topology.switches):
@@ -75,22 +120,16 @@ class InProcessNetwork:
         """Return the frames that have come to a host since the last call, oldest first."""
         return self._hosts[host].take()
 
-    def listen(self, host: str) -> tuple[str, int]:
-        """Replace a host's link by a UDP socket; return the address to which datagrams go that shall enter there.
-
-        A frame that leaves there becomes a datagram to the IPv4 address and UDP port that are written in it.
-        """
-        server, port = self._place(host)
-        shown_as = UdpAddress(self.topology.ip(self.topology.switch_of(host)), HOPSUM_UDP_PORT)
-        udp = UdpPort.bind(port, UdpAddress(_HERE, 0), shown_as)
-        server.dataplane.unbind(port)
-        server.dataplane.bind(port, udp)
-        return udp.address.ip, udp.address.port
-
-    def counters(self, host: str) -> dict[str, Any]:
-        """Return what the switch has counted at a host's port."""
-        server, port = self._place(host)
-        return server.dataplane.ports()[port]
+    def link(self, host: str, switch: str, udp_port: int) -> HostLink:
+        """Return what an agent on a host sends and receives by: datagrams between `udp_port` and a switch's service."""
+        frames = RawFrames(
+            mac_to_int(self.topology.mac(host)),
+            (self.topology.ip(host), udp_port),
+            (self.topology.ip(switch), HOPSUM_UDP_PORT),
+            self.topology.ip(switch),
+        )
+        frames.hop_mac = mac_to_int(self.topology.mac(switch))
+        return HostLink(self._hosts[host], frames)
 
     def __enter__(self) -> InProcessNetwork:
         """Return itself."""
@@ -101,10 +140,6 @@ class InProcessNetwork:
     ) -> None:
         """End the switches."""
         self._stack.close()
-
-    def _place(self, host: str) -> tuple[SwitchServer, int]:
-        switch = self.topology.switch_of(host)
-        return self.switches[switch], self.topology.port(switch, self.topology.links_of(host)[0])
 
     def _connect(self, link: Link) -> None:
         ends = [end for end in link.ends if end in self.switches]

@@ -8,7 +8,7 @@ from rich.tree import Tree
 
 from hopsum_topologies.description import Link, Topology
 
-COLOURS = ("cyan", "magenta", "green", "yellow")
+COLOURS = ("blue", "red", "green", "yellow")
 """Of jobs, in their order."""
 
 
@@ -39,7 +39,7 @@ def children(topology: Topology, node: str, known: dict[str, int]) -> list[str]:
     return [far for link in topology.links_of(node) if (far := link.other(node)) not in known]
 
 
-def link_words(link: Link) -> str:
+def link_words(link: Link) -> list[str]:
     """Return rate, delay and loss of a link, as far as it has them."""
     words = []
     if link.rate_bps is not None:
@@ -48,7 +48,7 @@ def link_words(link: Link) -> str:
         words.append(f"{link.delay_s * 1e3:g} ms")
     if link.loss:
         words.append(f"{link.loss * 100:g} % lost")
-    return ", ".join(words)
+    return words
 
 
 def seat_words(topology: Topology, host: str) -> tuple[str, int | None]:
@@ -80,7 +80,7 @@ def _label(topology: Topology, node: str, up: Link | None) -> str:
     if job is not None:
         parts.append(f"[{COLOURS[job % len(COLOURS)]}]{escape(words)}[/]")
     if up is not None and (link := link_words(up)):
-        parts.append(f"[dim]({link})[/]")
+        parts.append(f"[dim]({', '.join(link)})[/]")
     return "  ".join(parts)
 
 

@@ -70,12 +70,13 @@ def _run(request: Request) -> int:
         # A controller's threads live where they are started, and bmv2 listens on the loopback there.
         stack.enter_context(network.home.inside())
         control = stack.enter_context(Control.of(network))
+        before = traffic(network)
         require_reach(network, REACH_S)
         _say(f"{topology.name} runs ({request.engine}): every host reaches every other and every switch")
         memberships = _install(request, control, places, folder)
-        before = traffic(network)
         status = 0
         if request.command:
+            before = traffic(network)  # without the questions
             commands = commands_for(topology, request.command, memberships, request.codec)
             with closing(network.run(commands)) as events:
                 status = follow(events)
@@ -130,7 +131,7 @@ def _report(request: Request, carried: Mapping[Link, Traffic], lost: int, status
         table.add_column(heading, justify="right")
     table.add_column("")
     for link, counts in carried.items():
-        table.add_row(str(link), *(f"{count:,}" for count in counts), link_words(link))
+        table.add_row(str(link), *(f"{count:,}" for count in counts), ", ".join(link_words(link)))
     Console(stderr=True, highlight=False).print(table)
     if any(link.loss for link in carried):
         _say(f"{lost} frames were lost on purpose since the start")

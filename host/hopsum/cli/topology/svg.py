@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network as an SVG: switches in rows from the middle down, hosts in the lowest row, jobs by colour."""
+"""A network as an SVG: the middle at the top, everybody else a row below what leads there, jobs by colour."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 from hopsum.cli.topology.drawing import children, depths, link_words, root, seat_words
 from hopsum_topologies.description import Link, Topology
 
-COLUMN, ROW, EDGE, TITLE = 110, 120, 50, 56
+COLUMN, ROW, MARGIN, TITLE, FOOT = 110, 120, 16, 56, 50
 SWITCH_WIDTH, SWITCH_HEIGHT = 92, 40
 HOST_WIDTH, HOST_HEIGHT = 84, 52
 LEAST_WIDTH = 480
@@ -32,9 +32,8 @@ class Place(NamedTuple):
 
 def drawing(topology: Topology) -> str:
     """Return the whole file."""
-    places = layout(topology)
-    width = max(LEAST_WIDTH, max(place.x for place in places.values()) + COLUMN / 2 + EDGE / 2)
-    height = max(place.y for place in places.values()) + HOST_HEIGHT / 2 + EDGE
+    places, width = layout(topology)
+    height = max(place.y for place in places.values()) + HOST_HEIGHT / 2 + FOOT
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}"'
         f' viewBox="0 0 {width:g} {height:g}">',
@@ -53,21 +52,20 @@ def drawing(topology: Topology) -> str:
     return "\n".join(parts) + "\n"
 
 
-def layout(topology: Topology) -> dict[str, Place]:
-    """Return where every node stands: hosts side by side in the order of the tree, switches above what they join."""
+def layout(topology: Topology) -> tuple[dict[str, Place], float]:
+    """Return where every node stands and the width: hosts side by side in the tree's order, switches above theirs."""
     top = root(topology)
     depth = depths(topology, top)
-    lowest = max(depth.values())
     columns: dict[str, float] = {}
-    _place(topology, top, {top: 0}, columns, [0])
-    shift = max(0.0, (LEAST_WIDTH - COLUMN * len(topology.hosts)) / 2)
-    return {
-        node: Place(
-            shift + EDGE / 4 + COLUMN * (column + 0.5),
-            TITLE + SWITCH_HEIGHT + ROW * (lowest if node in topology.hosts else depth[node]),
-        )
+    used = [0]
+    _place(topology, top, {top: 0}, columns, used)
+    width = max(LEAST_WIDTH, 2 * MARGIN + COLUMN * used[0])
+    left = (width - COLUMN * used[0]) / 2
+    places = {
+        node: Place(left + COLUMN * (column + 0.5), TITLE + SWITCH_HEIGHT + ROW * depth[node])
         for node, column in columns.items()
     }
+    return places, width
 
 
 def _place(topology: Topology, node: str, known: dict[str, int], columns: dict[str, float], used: list[int]) -> float:
@@ -91,13 +89,15 @@ def _line(link: Link, places: dict[str, Place]) -> str:
 def _link_text(link: Link, places: dict[str, Place]) -> str:
     """Put the words nearer to the lower end, where lines from one switch have parted; on white, to be read on lines."""
     low, high = sorted((places[end] for end in link.ends), key=lambda place: -place.y)
-    x, y = low.x + (high.x - low.x) * 0.4, low.y + (high.y - low.y) * 0.4
     words = link_words(link)
-    width = 6.2 * len(words) + 6
-    return (
-        f'<rect x="{x - width / 2:g}" y="{y - 9:g}" width="{width:g}" height="16" fill="#ffffff"/>'
-        f'<text class="small" x="{x:g}" y="{y + 3:g}">{escape(words)}</text>'
-    )
+    x, y = low.x + (high.x - low.x) * 0.45, low.y + (high.y - low.y) * 0.45 - 7 * len(words)
+    width = 6.2 * max(map(len, words)) + 6
+    lines = [
+        f'<text class="small" x="{x:g}" y="{y + 11 + 14 * number:g}">{escape(line)}</text>'
+        for number, line in enumerate(words)
+    ]
+    back = f'<rect x="{x - width / 2:g}" y="{y:g}" width="{width:g}" height="{14 * len(words)}" fill="#ffffff"/>'
+    return "".join([back, *lines])
 
 
 def _switch(topology: Topology, switch: str, place: Place) -> str:
@@ -123,5 +123,5 @@ def _host(topology: Topology, host: str, place: Place) -> str:
 
 
 def _legend(topology: Topology, height: float) -> list[str]:
-    words = "  ".join(f"job {job.name}: {len(job.workers)} workers" for job in topology.jobs)
+    words = "; ".join(f"job {job.name}: {len(job.workers)} workers" for job in topology.jobs)
     return [f'<text class="legend" x="16" y="{height - 14:g}">{escape(words)}</text>'] if words else []
