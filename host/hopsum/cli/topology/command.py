@@ -122,8 +122,8 @@ def _show(options: argparse.Namespace) -> int:
         print(json.dumps(as_document(shown), indent=2))
     elif options.svg is None:
         console = Console(highlight=False)
-        console.print(in_words(shown))
-        console.print(tree(shown))
+        console.print(in_words(shown), soft_wrap=True)
+        console.print(tree(shown), soft_wrap=True)
     return 0
 
 
