@@ -58,19 +58,23 @@ def test_closing_ends_even_what_ignores_sigterm(host: Namespace, monkeypatch: py
     stubborn = Command("0", "h", ("sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; wait; sleep 600"), os.environ)
     with closing(run_in_namespaces([stubborn], {"h": host})) as events:
         assert next(events) == Line("0", "stdout", "up")
-        assert not host_is_empty(host)
+        assert processes_in(host)
     assert host_is_empty(host)
 
 
 def host_is_empty(host: Namespace) -> bool:
     """Say whether nothing runs there, which the dying are given a moment for."""
-    give_up = time.monotonic() + 1.0
-    inode = Path(f"/var/run/netns/{host.name}").stat().st_ino
-    while any(_namespace_of(path) == inode for path in Path("/proc").glob("[0-9]*")):
+    give_up = time.monotonic() + DEADLINE_S
+    while processes_in(host):
         if time.monotonic() > give_up:
             return False
         time.sleep(0.02)
     return True
+
+
+def processes_in(host: Namespace) -> list[str]:
+    inode = Path(f"/var/run/netns/{host.name}").stat().st_ino
+    return [path.name for path in Path("/proc").glob("[0-9]*") if _namespace_of(path) == inode]
 
 
 def _namespace_of(process: Path) -> int:
