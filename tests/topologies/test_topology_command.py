@@ -21,6 +21,8 @@ from hopsum_topologies.catalogue import CATALOGUE, topology
 from hopsum_topologies.commands import Ended, Line
 
 DEADLINE_S = 180.0
+CHUNKS = -(-6000 // 256)
+"""Of the vector below."""
 SUM = """
 import hashlib, numpy, hopsum
 with hopsum.connect(membership_wait_s=0, deadline_s=60) as job:
@@ -146,8 +148,8 @@ def test_two_jobs_share_a_switch(engine: str, tmp_path: Path) -> None:
     assert float(found["red 0"].split()[0]) == pytest.approx(5999 * 1.5, rel=1e-5)
     for number in range(1, 5):
         link = links[f"h{number}-s1"]
-        assert link["frames_there"] >= link["frames_back"] >= 6000 // 256, "a chunk has 256 elements, or fewer"
-        assert link["bytes_back"] > 4 * 6000
+        assert min(link["frames_there"], link["frames_back"]) >= CHUNKS
+        assert min(link["bytes_there"], link["bytes_back"]) > 4 * 6000
 
 
 @pytest.mark.parametrize("engine", ["native"], indirect=True)
@@ -171,8 +173,10 @@ def test_two_racks_reach_each_other_and_sum_flat_at_the_spine(engine: str, tmp_p
     assert float(means(done)["3"].split()[0]) == pytest.approx(5999 * 2.5, rel=1e-5)
     for leaf, hosts in (("leaf1", ("h1", "h2")), ("leaf2", ("h3", "h4"))):
         up = links[f"{leaf}-spine"]
-        assert up["frames_back"] == sum(links[f"{host}-{leaf}"]["frames_back"] for host in hosts)
-        assert up["frames_there"] == sum(links[f"{host}-{leaf}"]["frames_there"] for host in hosts)
+        there, back = (sum(links[f"{host}-{leaf}"][way] for host in hosts) for way in ("frames_there", "frames_back"))
+        # A busy machine may lose some on the way, and send them again.
+        assert 2 * CHUNKS <= up["frames_there"] <= there
+        assert 2 * CHUNKS <= back <= up["frames_back"]
 
 
 @pytest.mark.parametrize("engine", ["mininet"], indirect=True)
