@@ -143,7 +143,10 @@ class Namespace:
         remove_stale_namespaces()
         _employ_janitor()
         self.name = f"hopsum-{os.getpid()}-{next(_numbers)}"
-        _ip("netns", "add", self.name)
+        try:
+            _ip("netns", "add", self.name)
+        except TopologyError as error:
+            raise TopologyError(f"{error}; network namespaces need root") from error
         _owned.add(self.name)
         try:
             with self.inside():
