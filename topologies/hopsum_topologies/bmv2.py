@@ -55,7 +55,8 @@ class Bmv2Switch:
     """One simple_switch_grpc, started without a program; a context manager that stops it.
 
     `interfaces` maps switch ports to interface names, in `namespace` or where we are. `address` is where its
-    P4Runtime server listens, on the loopback of the same namespace.
+    P4Runtime server listens, on the loopback of the same namespace. Its own folder, with the log, is made in `folder`,
+    or where temporary ones are.
     """
 
     def __init__(
@@ -66,11 +67,12 @@ class Bmv2Switch:
         device_id: int = 0,
         cpu_port: int | None = None,
         log_level: str = "warn",
+        folder: Path | None = None,
     ) -> None:
         self.device_id = device_id
         self._namespace = namespace
         self._check_interfaces(interfaces)
-        self._folder = tempfile.TemporaryDirectory(prefix="hopsum-bmv2-")
+        self._folder = tempfile.TemporaryDirectory(prefix="hopsum-bmv2-", dir=folder)
         grpc_port, thrift_port = self._free_ports()
         self.address = f"127.0.0.1:{grpc_port}"
         self._endpoint = ("127.0.0.1", grpc_port)
