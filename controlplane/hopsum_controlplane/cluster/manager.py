@@ -2,6 +2,7 @@
 """The cluster: jobs on several switches, their members, and the books that outlive the controller.
 
     lifecycle  what happens to a job, pure      ledger  the books in memory, as on disk (store)
+    decision   how its stream goes on, pure
     placement  where it goes, pure              line    one switch: its controller, and what is to be done there
     leases     who was heard when               views   what is answered
 
