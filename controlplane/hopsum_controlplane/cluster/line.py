@@ -230,6 +230,7 @@ class Line:
         self._confirm(controller, begun)
 
     def _begin(self, record: JobRecord) -> JobRecord:
+        record = lifecycle.expel(record)
         if not record.ready:
             return record
         epoch = self._ledger.allot_epoch(self._clock())

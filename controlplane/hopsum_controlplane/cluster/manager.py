@@ -199,7 +199,7 @@ class Manager:
             self._renew(record, rank)
             while True:
                 if member.phase is Phase.LOST:
-                    raise NotAdmitted(self._given_up(record, rank), hint="close, and connect again")
+                    raise NotAdmitted(self._given_up(record, member), hint="close, and connect again")
                 if member.phase is Phase.IN and record.state is State.RUNNING and record.epoch != known_epoch:
                     self._ledger.apply(job, lambda now: lifecycle.told(now, rank))  # it may know from now on
                     return self._document(record)
@@ -221,7 +221,7 @@ class Manager:
         with self._ledger.changed:
             record, member = self._with_secret(job, rank, secret)
             if member.phase is Phase.LOST:
-                return Beat(record.state, 0, self._given_up(record, rank))
+                return Beat(record.state, 0, self._given_up(record, member))
             self._renew(record, rank, statistics)
             if epoch == record.epoch:
                 record = self._mind_rounds(record, member, (statistics or {}).get(POSITION, 0.0))
@@ -231,7 +231,7 @@ class Manager:
 
     def _mind_rounds(self, record: JobRecord, member: Member, position: float) -> JobRecord:
         """End an epoch in time before its rounds, which do not wrap (N4), run out; return the record as it is then."""
-        rounds = position / record.region.size
+        rounds = position / (record.region.size if record.job is None else record.job.window)
         if record.state is not State.RUNNING or member.phase is not Phase.IN or rounds <= ROUNDS_MOST:
             return record
         why = (
@@ -340,9 +340,9 @@ class Manager:
             )
         return record, member
 
-    def _given_up(self, record: JobRecord, rank: int) -> str:
-        silence = f"not heard of for {self._lease_s(record):g} s"
-        return f"rank {rank} of job {record.name!r} was given up: {silence}; it can join again as a newcomer"
+    def _given_up(self, record: JobRecord, member: Member) -> str:
+        why = member.why or f"not heard of for {self._lease_s(record):g} s"
+        return f"rank {member.rank} of job {record.name!r} was given up: {why}; it can join again as a newcomer"
 
     def _lease_s(self, record: JobRecord) -> float:
         return self._config.lease_s if record.request.lease_s is None else record.request.lease_s
