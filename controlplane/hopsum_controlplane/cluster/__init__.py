@@ -3,7 +3,8 @@
 
     manager    what is asked for and answered       config     the TOML file
     lifecycle  the states of a job, pure            store      the books on disk
-    line       one switch, and what is due there    ledger     the books in memory
+    decision   how its stream goes on, pure         ledger     the books in memory
+    line       one switch, and what is due there    records    what the books hold of a job
 
 Importing this package imports neither grpc nor protobuf.
 """
@@ -21,9 +22,9 @@ from hopsum_controlplane.cluster.errors import (
     SwitchTrouble,
     UnknownJob,
 )
-from hopsum_controlplane.cluster.lifecycle import Phase, State
 from hopsum_controlplane.cluster.manager import Manager
 from hopsum_controlplane.cluster.opening import openers
+from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.store import Store
 from hopsum_controlplane.cluster.views import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from hopsum.watch.heartbeat import LATENCY_BOUNDS_S, codes_name, latency_name
 from hopsum.wire import Drop, Event, Op
-from hopsum_controlplane.cluster.lifecycle import Phase, State
+from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.views import JobView, MemberView, SwitchView
 from hopsum_controlplane.metrics.exposition import Family, Histogram, Kind
 
