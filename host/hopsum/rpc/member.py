@@ -5,6 +5,7 @@
     OUTSIDE    join answered                        SEATED     rank and secret are known
     OUTSIDE    join without an answer               OUTSIDE    again with the same incarnation: same answer
     SEATED     membership                           SEATED     the epoch that heartbeats name
+    SEATED     epoch over, joined again             SEATED     the same rank and secret; the report says what it holds
     SEATED     leave                                OUTSIDE
     any        refused                              same       ControllerError
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from hopsum.membership import JobMembership, MembershipError, parse_membership
+from hopsum.protocol.resume import Sealed
 from hopsum.rpc import control_pb2 as pb
 from hopsum.rpc.channel import CALL_S, Channel
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
@@ -60,6 +62,8 @@ class Member:
         self._version = version
         self._incarnation = secrets.token_bytes(INCARNATION_BYTES)
         self._seat: Seat | None = None
+        self._request: Any = None
+        """As it joined."""
 
     @property
     def seat(self) -> Seat:
@@ -97,7 +101,7 @@ class Member:
         Raises:
             ControllerError: refused, with the numbers, or no controller.
         """
-        request = pb.JoinRequest(
+        self._request = pb.JoinRequest(
             job=self.job,
             rank=rank,
             endpoint=pb.Endpoint(ip=endpoint[0], udp_port=endpoint[1]),
@@ -107,6 +111,34 @@ class Member:
             wire_version=WIRE_VERSION,
             version=self._version,
         )
+        return self._join(self._request, wait_s)
+
+    def join_again(self, sealed: Sealed, allreduces_begun: int, wait_s: float) -> Seat:
+        """Wait for the next epoch, as the same worker, with what it holds of the one that is over.
+
+        Args:
+            sealed: the same in every try.
+            wait_s: to try to reach the controller for.
+
+        Raises:
+            MembershipError: it has no rank.
+            ControllerError: refused, or no controller.
+        """
+        request = pb.JoinRequest()
+        request.CopyFrom(self._request)
+        request.rank = self.seat.rank
+        request.report.CopyFrom(
+            pb.Report(
+                epoch=sealed.epoch,
+                delivered_to=sealed.delivered_to,
+                submitted_to=sealed.submitted_to,
+                held=[pb.Report.Run(first=first, end=end) for first, end in sealed.held],
+                allreduces_begun=allreduces_begun,
+            )
+        )
+        return self._join(request, wait_s)
+
+    def _join(self, request: Any, wait_s: float) -> Seat:
         reply = _until(wait_s, lambda left_s: self._call("Join", request, timeout_s=left_s))
         self._seat = Seat(reply.rank, reply.lease_s, reply.heartbeat_s, reply.secret.hex())
         return self._seat
