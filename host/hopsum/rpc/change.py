@@ -109,7 +109,7 @@ class EpochChange:
     def _change(self, reason: str) -> None:
         over = self._agent.membership
         if over.side_channels is None:
-            raise MembershipError("workers without side channels cannot go on in another epoch: close, connect again")
+            raise EpochOver("its workers have no side channels, so nobody can go on in another one: connect again")
         _log.info("rank %d: %s", self._rank, reason)
         sealed, begun = self._agent.seal()
         self._member.join_again(sealed, begun, self._wait_s)

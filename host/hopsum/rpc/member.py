@@ -6,6 +6,7 @@
     OUTSIDE    join without an answer               OUTSIDE    again with the same incarnation: same answer
     SEATED     membership                           SEATED     the epoch that heartbeats name
     SEATED     epoch over, joined again             SEATED     the same rank and secret; the report says what it holds
+    SEATED     told that its own rank is missing    SEATED     joined again as before: it missed an epoch
     SEATED     leave                                OUTSIDE
     any        refused                              same       ControllerError
 
@@ -63,7 +64,7 @@ class Member:
         self._incarnation = secrets.token_bytes(INCARNATION_BYTES)
         self._seat: Seat | None = None
         self._request: Any = None
-        """As it joined."""
+        """As it joined last."""
 
     @property
     def seat(self) -> Seat:
@@ -111,7 +112,7 @@ class Member:
             wire_version=WIRE_VERSION,
             version=self._version,
         )
-        return self._join(self._request, wait_s)
+        return self._join(wait_s)
 
     def join_again(self, sealed: Sealed, allreduces_begun: int, wait_s: float) -> Seat:
         """Wait for the next epoch, as the same worker, with what it holds of the one that is over.
@@ -124,10 +125,8 @@ class Member:
             MembershipError: it has no rank.
             ControllerError: refused, or no controller.
         """
-        request = pb.JoinRequest()
-        request.CopyFrom(self._request)
-        request.rank = self.seat.rank
-        request.report.CopyFrom(
+        self._request.rank = self.seat.rank
+        self._request.report.CopyFrom(
             pb.Report(
                 epoch=sealed.epoch,
                 delivered_to=sealed.delivered_to,
@@ -136,15 +135,17 @@ class Member:
                 allreduces_begun=allreduces_begun,
             )
         )
-        return self._join(request, wait_s)
+        return self._join(wait_s)
 
-    def _join(self, request: Any, wait_s: float) -> Seat:
-        reply = _until(wait_s, lambda left_s: self._call("Join", request, timeout_s=left_s))
+    def _join(self, wait_s: float) -> Seat:
+        reply = _until(wait_s, lambda left_s: self._call("Join", self._request, timeout_s=left_s))
         self._seat = Seat(reply.rank, reply.lease_s, reply.heartbeat_s, reply.secret.hex())
         return self._seat
 
     def membership(self, wait_s: float, *, known_epoch: int = 0) -> JobMembership:
         """Return the job's membership when all ranks are there, under another epoch than `known_epoch`.
+
+        Joins again, as before, where it is told to.
 
         Raises:
             MembershipError: not within `wait_s` seconds; the message names the ranks that are missing.
@@ -156,6 +157,8 @@ class Member:
             if reply.WhichOneof("outcome") == "membership":
                 return parse_membership(reply.membership, where=f"membership of job {self.job!r}")
             lack = _lack(reply.pending)
+            if self.seat.rank in reply.pending.missing_ranks:  # an epoch began and ended before it was told here
+                self._join(max(0.0, deadline - time.monotonic()))
             time.sleep(max(0.0, min(reply.pending.again_s, deadline - time.monotonic())))
         raise MembershipError(
             f"job {self.job!r} is not complete within {wait_s:g} s: {lack}. Start all workers of the job, or wait "
