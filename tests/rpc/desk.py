@@ -11,7 +11,7 @@ from typing import Any
 from hopsum.protocol.aggregator import Aggregator
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, membership
 from hopsum_controlplane.cluster.errors import InvalidRequest, NoRoom, NotAdmitted, UnknownJob
-from hopsum_controlplane.cluster.lifecycle import State
+from hopsum_controlplane.cluster.records import State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined, Located, Pending, SwitchView
 from hopsum_controlplane.service.server import Service

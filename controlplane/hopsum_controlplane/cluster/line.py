@@ -22,7 +22,7 @@ from hopsum_controlplane.cluster import lifecycle
 from hopsum_controlplane.cluster.config import SwitchConfig
 from hopsum_controlplane.cluster.errors import OtherProgram, StoreError
 from hopsum_controlplane.cluster.ledger import Ledger
-from hopsum_controlplane.cluster.lifecycle import JobRecord, State
+from hopsum_controlplane.cluster.records import JobRecord, State
 from hopsum_controlplane.cluster.retries import Retries
 from hopsum_controlplane.controller import Controller
 from hopsum_controlplane.devices.base import Device, Pipeline
