@@ -43,9 +43,12 @@ class JobAgent(Agent):
         self._change.enter()
 
     def close(self) -> None:
-        """End the agent, then leave the job. Harmless when it is closed."""
-        self._change.stop()
+        """End the agent, then leave the job. Harmless when it is closed.
+
+        While it serves its peers it goes with them into another epoch: they may need what it holds.
+        """
         super().close()
+        self._change.stop()
         self._lease.stop()
         self._held.close()  # with the channel, on which a change may be waiting
         self._change.join()
