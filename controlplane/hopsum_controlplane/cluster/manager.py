@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hopsum.watch.heartbeat import POSITION
 from hopsum_controlplane.cluster import lifecycle, placement, views
 from hopsum_controlplane.cluster.codec import resume_values
 from hopsum_controlplane.cluster.config import ClusterConfig
@@ -46,8 +47,6 @@ from hopsum_controlplane.membership import membership
 _log = logging.getLogger(__name__)
 
 _BEATS_PER_LEASE = 3
-POSITION = "position"
-"""Statistic of heartbeats: how many positions of the stream after the epoch's base this worker has used."""
 ROUNDS = 1 << 32
 ROUNDS_MOST = ROUNDS // 4 * 3
 """Rounds of a slot that an epoch uses: the rest is for what happens until it has ended."""

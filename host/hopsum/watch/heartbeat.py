@@ -6,6 +6,7 @@ seconds_le_BOUND                                of the all-reduces: how many too
 codes_OP                                        lanes of which it has the sums, by what the switch did with them
 error_squares, vector_squares                   sums of squares over a sample; `nmse` is their ratio
 datagrams_sent ... bytes_received               at its socket
+position                                        chunks of this epoch's stream so far: the controller ends it in time
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Final
 
 from hopsum.wire import Op
 
+POSITION: Final = "position"
+"""Not a metric."""
 LATENCY_BOUNDS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Of the counts of all-reduces by how long they took."""
 COUNTS: Final = (

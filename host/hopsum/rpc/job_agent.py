@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent of a controller's job: under a lease, it goes with the job from epoch to epoch; it leaves when closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from hopsum.agent import Agent
+from hopsum.agent.tally import heartbeat_counts
+from hopsum.membership import JobMembership
+from hopsum.rpc.change import EpochChange
+from hopsum.rpc.lease import Lease
+from hopsum.rpc.member import Member
+from hopsum.watch.heartbeat import POSITION
+
+
+class JobAgent(Agent):
+    """An agent that leaves its job when it is closed, and follows it into other epochs.
+
+    Args:
+        member: that joined with this rank.
+        lease: of its rank; stopped with the agent.
+        held: what else goes when the agent has gone.
+        check: raises MembershipError for a membership that is not this worker's.
+        wait_s: for the other ranks, in every change.
+    """
+
+    def __init__(
+        self,
+        membership: JobMembership,
+        rank: int,
+        *,
+        member: Member,
+        lease: Lease,
+        held: ExitStack,
+        check: Callable[[JobMembership], None],
+        wait_s: float,
+        **rest: Any,
+    ) -> None:
+        self._lease, self._held = lease, held
+        self._change = EpochChange(rank, self, member, lease, statistics=self._counts, check=check, wait_s=wait_s)
+        super().__init__(membership, rank, **rest)
+        self._change.enter()
+
+    def close(self) -> None:
+        """End the agent, then leave the job. Harmless when it is closed.
+
+        While it serves its peers it goes with them into another epoch: they may need what it holds.
+        """
+        super().close()
+        self._change.stop()
+        self._lease.stop()
+        self._held.close()  # with the channel, on which a change may be waiting
+        self._change.join()
+
+    def _note_silence(self) -> None:
+        self._lease.hurry()
+
+    def _counts(self) -> Mapping[str, float]:
+        """Return what heartbeats carry."""
+        stream = self._transport.worker.stream
+        return {**heartbeat_counts(self.statistics), POSITION: stream.end - stream.base}
