@@ -20,7 +20,7 @@ _MARGIN_S: Final = 2.0
 
 
 class Crew:
-    """One job with a worker on each rank; `first_seat` is where rank 0 sits.
+    """One job with a worker on each rank; `first_seat` is where rank 0 sits, `folder` what holds its files.
 
     Settings that are not given are those of `Plan`.
     """
@@ -34,22 +34,23 @@ class Crew:
         quorum: int | None = None,
         first_seat: int = 0,
         codec: str = "thc",
+        folder: str = "",
         **settings: Any,
     ) -> None:
         self.stage, self.job, self.workers = stage, job, workers
         self._first_seat = first_seat
-        folder = stage.context.folder / job
-        folder.mkdir(exist_ok=True)
+        at = stage.context.folder / (folder or job)
+        at.mkdir()
         tables = job_tables(make_codec(codec, workers=workers, backend="numpy", **settings.get("codec_options", {})))
         with stage.operator() as operator:
             table, table16 = tables.get("table"), tables.get("table16")
             made = operator.create(job, workers, SLOTS, quorum=quorum, table=table, table16=table16)
-        token = folder / "token"
+        token = at / "token"
         token.write_text(made.token, encoding="utf-8")
         url = f"hopsum://{stage.place.controller_address}/{job}"
         seed = stage.context.seed
-        self.plan = Plan(url, str(token), str(folder), workers, codec=codec, **{"seed": seed, **settings})
-        self._plan_path = folder / "plan.json"
+        self.plan = Plan(url, str(token), str(at), workers, codec=codec, **{"seed": seed, **settings})
+        self._plan_path = at / "plan.json"
         self.plan.write(self._plan_path)
         for rank in range(workers):
             self.start(rank)

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from hopsum.cli.drill.base import CHECKS, DrillReport
 from hopsum.cli.drill.catalogue import DRILLS
@@ -26,34 +27,49 @@ def catalogue_table(target: str) -> Table:
 
 def report_table(reports: Sequence[DrillReport]) -> Table:
     """Return one line for each drill."""
-    table = _table(
-        "drill", "target", "detected", "recovered", *(name.replace("_", " ") for name in CHECKS), "steps", "s"
-    )
+    table = _table("drill", "target", "detected ms", *(name.replace("_", " ") for name in CHECKS), "steps", "s", "")
     for report in reports:
         if report.skipped:
-            table.add_row(report.name, report.target, "", f"[yellow]skipped: {escape(report.skipped)}[/]")
+            table.add_row(report.name, report.target, *[""] * (len(CHECKS) + 3), "[yellow]skipped[/]")
             continue
-        found = "" if report.detected_ms is None else f"{report.detected_ms:,.0f} ms: {escape(report.detected)}"
-        recovered = f"[red]{escape(report.failure)}[/]" if report.failure else escape(report.recovered)
+        found = "-" if report.detected_ms is None else f"{report.detected_ms:,.0f}"
         checks = [_mark(report, name) for name in CHECKS]
-        table.add_row(
-            report.name, report.target, found, recovered, *checks, f"{report.steps:,}", f"{report.seconds:.0f}"
-        )
+        verdict = "[green]ok[/]" if report.ok else "[red]FAILED[/]"
+        steps, seconds = f"{report.steps:,}", f"{report.seconds:.0f}"
+        table.add_row(report.name, report.target, found, *checks, steps, seconds, verdict)
     return table
 
 
 def details(reports: Sequence[DrillReport]) -> Group:
-    """Return what was done when, and why a check says what it says."""
-    lines = []
+    """Return what was done when, what became of it, and why a check says what it says."""
+    parts: list[Text | Table] = []
     for report in reports:
-        if report.skipped:
-            continue
-        lines.append(f"[bold]{report.name}[/]")
-        lines += [f"  {event.at_s:8.3f} s  {escape(event.what)}" for event in report.killed[:_SHOWN_EVENTS]]
-        if len(report.killed) > _SHOWN_EVENTS:
-            lines.append(f"              and {len(report.killed) - _SHOWN_EVENTS} more")
-        lines += [f"  {name}: {escape(check.why)}" for name, check in report.checks.items()]
-    return Group(*lines)
+        parts.append(Text(f"\n{report.name}", style="bold"))
+        grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        grid.add_column(justify="right", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for what, text in _lines(report):
+            grid.add_row(f"[dim]{what}[/]", Text(text))
+        parts.append(grid)
+    return Group(*parts)
+
+
+def _lines(report: DrillReport) -> Iterator[tuple[str, str]]:
+    if report.skipped:
+        yield "skipped", report.skipped
+        return
+    for event in report.killed[:_SHOWN_EVENTS]:
+        yield f"{event.at_s:.3f} s", event.what
+    if len(report.killed) > _SHOWN_EVENTS:
+        yield "", f"and {len(report.killed) - _SHOWN_EVENTS} more"
+    if report.detected_ms is not None:
+        yield "detected", f"after {report.detected_ms:,.0f} ms: {report.detected}"
+    if report.recovered:
+        yield "recovered", report.recovered
+    if report.failure:
+        yield "FAILED", report.failure
+    for name, check in report.checks.items():
+        yield name.replace("_", " "), check.why
 
 
 def _mark(report: DrillReport, name: str) -> str:

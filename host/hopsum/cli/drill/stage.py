@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
 import socket
 import sys
@@ -36,6 +37,7 @@ _CONFIG: Final = """\
 database = "{folder}/books.sqlite"
 listen = "{listen}"
 metrics_listen = ""
+admin_token_file = "{folder}/admin.token"
 lease_s = {lease_s}
 heartbeat_s = {heartbeat_s}
 audit_s = 1.0
@@ -58,6 +60,7 @@ class Stage:
         self.context, self.report, self.place, self.lease_s = context, report, place, lease_s
         self.processes: dict[str, ManagedProcess] = {}
         """By what they are called; those that were started last under each name."""
+        self._admin = secrets.token_urlsafe(24)
         self._started: list[ManagedProcess] = []
         self._began_s = time.monotonic()
 
@@ -106,7 +109,10 @@ class Stage:
         await_that(ready, "a controller that serves", alive=process)
 
     def write_config(self) -> None:
-        """Write the controller's configuration."""
+        """Write the controller's configuration, and the administrator's token."""
+        token = self.context.folder / "admin.token"
+        token.touch(mode=0o600)
+        token.write_text(self._admin, encoding="utf-8")
         ports = ", ".join(f'{{port = {port}, network = "{network}"}}' for port, network in self.place.ports)
         text = _CONFIG.format(
             folder=self.context.folder,
@@ -134,8 +140,8 @@ class Stage:
     @contextmanager
     def operator(self) -> Iterator[JobsClient]:
         """Ask the controller, for the block."""
-        with Channel(RpcPlace.of(self.place.controller_address)) as channel:
-            yield JobsClient(channel)
+        with Channel(RpcPlace.of(self.place.controller_address, tls=False)) as channel:
+            yield JobsClient(channel, self._admin)
 
     # ---- the end --------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class Worker:
     def _connect(self) -> Aggregation:
         plan = self._plan
         job = hopsum.connect(
-            f"{plan.url}?token_file={plan.token_file}",
+            f"{plan.url}?token_file={plan.token_file}&tls=off",
             rank=self._rank,
             codec=plan.codec,
             codec_options=plan.codec_options,
