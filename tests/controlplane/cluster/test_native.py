@@ -74,12 +74,14 @@ def cluster(rig: Rig, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def enter(stack: ExitStack, crew: list[Worker]) -> list[Agent]:
-    """Let a crew into the next epoch of its job, and return an agent for each."""
+    """Let a crew, as ones that know nothing any more, into the next epoch; return an agent for each."""
     links = []
     for worker in crew:
         link = UdpLink((LOCALHOST, 0), worker.cluster.config.switches[0].service)
         stack.callback(link.close)
         links.append(link)
+        if worker.joined is not None:
+            worker.lives, worker.epoch = worker.lives + 1, 0
         worker.join(ip=LOCALHOST, udp_port=link.local[1], side_port=None)
     agents = []
     for worker, link in zip(crew, links, strict=True):
