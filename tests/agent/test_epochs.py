@@ -54,7 +54,8 @@ def test_replaced_ranks_until_the_program_answers() -> None:
     assert epochs.replaced is not None
     assert (epochs.replaced.ranks, epochs.replaced.start_epoch) == ((1,), 71)
     enter(epochs, later(73, 60, 73, (2,)))
-    message = epochs.answer()
+    assert epochs.answer(only=71) is None, "these are others"
+    message = epochs.answer(only=73)
     assert message is not None
     assert (message.start_epoch, message.start, message.allreduces) == (73, 60, 30)
     assert "ranks 1, 2 of job 'ddp' were replaced" in str(message.error)

@@ -25,6 +25,7 @@ from __future__ import annotations
 import atexit
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +47,7 @@ from hopsum.protocol.resume import Sealed
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.offload import Gso
-from hopsum.transport.repairing import RepairingTransport
+from hopsum.transport.repairing import RepairingTransport, StateMoved
 from hopsum.transport.side_channel import SideChannel
 from hopsum.transport.udp import UdpTransport
 
@@ -147,11 +148,17 @@ class Agent(Aggregation):
         """Return the state of the job's other workers; see `Aggregation.fetch_state`."""
         if not self.is_newcomer or not isinstance(self._transport, RepairingTransport):
             return super().fetch_state(wait_s)
-        with self._lock:
-            self._require_open()
-        data = self._transport.fetch_state(self._epochs.start_epoch, wait_s)
-        self._answer(None)  # who has the state of now knows whoever came meanwhile
-        return data
+        until = time.monotonic() + wait_s
+        while True:
+            with self._lock:
+                self._require_open()
+                epoch = self._epochs.start_epoch
+            try:
+                data = self._transport.fetch_state(epoch, max(0.0, until - time.monotonic()))
+            except StateMoved:  # others were replaced meanwhile, and begin later
+                continue
+            self._answer(None, only=epoch)  # whoever has the state that they get knows them
+            return data
 
     def resume(self, state: Callable[[], bytes] | None = None) -> None:
         """Go on with the newcomers; see `Aggregation.resume`."""
@@ -161,10 +168,10 @@ class Agent(Aggregation):
         if self._epochs.replaced is not None:
             self._answer(None if state is None else state())
 
-    def _answer(self, state: bytes | None) -> None:
-        """Let the stream go on where the newcomers begin, and let them have the state."""
+    def _answer(self, state: bytes | None, *, only: int | None = None) -> None:
+        """Let the stream go on where the newcomers begin, of one epoch `only`, and let them have the state."""
         with self._lock:
-            replaced = self._epochs.answer()
+            replaced = self._epochs.answer(only)
             if replaced is None:
                 return
             self._submitted = replaced.allreduces
@@ -181,9 +188,11 @@ class Agent(Aggregation):
     def seal(self) -> tuple[Sealed, int]:
         """Let nothing more happen in the epoch, which is over; return what is held, and all-reduces begun. Any thread.
 
-        Raises TypeError in a job without side channels, which ends with its epoch.
+        Raises TypeError in a job without side channels, which ends with its epoch; EpochOver after a failure.
         """
-        self._ended = True
+        with self._lock:
+            self._require_open()
+            self._ended = True
         return self._engine.network.seal()
 
     def enter(self, membership: JobMembership) -> None:

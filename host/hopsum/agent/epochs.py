@@ -67,11 +67,16 @@ class Epochs:
         self.start_epoch = resume.start_epoch
         self.replaced = Replaced(ranks, resume.start_epoch, resume.start, resume.allreduces)
 
-    def answer(self) -> GoOn | None:
-        """Return what lets the stream go on, None where nobody was replaced; from now on they are known."""
-        replaced, self.replaced = self.replaced, None
-        if replaced is None:
+    def answer(self, only: int | None = None) -> GoOn | None:
+        """Return what lets the stream go on, None where nobody was replaced; from now on they are known.
+
+        Args:
+            only: the epoch in which newcomers begin; others are no matter.
+        """
+        replaced = self.replaced
+        if replaced is None or only not in (None, replaced.start_epoch):
             return None
+        self.replaced = None
         ranks = ", ".join(map(str, replaced.ranks))
         error = WorkersReplaced(
             f"ranks {ranks} of job {self._job!r} were replaced, and the all-reduce that this one promised to follow it "

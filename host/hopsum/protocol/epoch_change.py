@@ -88,6 +88,10 @@ class Turn:
         if self._repair is not None:
             self._repair.store.skip(first, end)
 
+    def newcomers(self, epoch: int) -> tuple[int, ...]:
+        """Return the ranks that were new in an epoch, as far as this worker knows."""
+        return self.ranks if epoch == self.epoch else ()
+
     def go_on(self, epoch: int, start: int) -> None:
         """Take the program's word that it has gone on with the newcomers of an epoch, who began at `start`."""
         self.gone_on |= epoch == self.epoch

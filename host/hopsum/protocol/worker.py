@@ -126,7 +126,7 @@ class Worker:
         self._zeroes = on_lost == "zero"
         self._ledger = Ledger(self.stream)
         self._events = Events()
-        self._turn = Turn(self.stream, self._events, self.repair, resume)
+        self.turn = Turn(self.stream, self._events, self.repair, resume)
         self._unhelpful = Unhelpful()
         self._failure: AllReduceFailed | None = None
         self._sealed: Sealed | None = None
@@ -174,12 +174,12 @@ class Worker:
         if self._sealed is None or self.repair is None or epoch == self.membership.epoch:
             raise ValueError(f"a worker with peers goes on in another epoch than {epoch} once it is sealed")
         membership = replace(self.membership, epoch=epoch)
-        decided = require_fitting(resume, self._turn, self._ledger)
+        decided = require_fitting(resume, self.turn, self._ledger)
         self.membership, self._sealed, self.phase = membership, None, Phase.RUN
         self.stream.renumber(resume.base)
-        self._turn.take(resume)
-        carry_over(self._ledger, decided, self._turn, epoch)
-        self._turn.skip()
+        self.turn.take(resume)
+        carry_over(self._ledger, decided, self.turn, epoch)
+        self.turn.skip()
         self._enter(decided, now)
         for reduce in self._ledger.active:
             reduce.submitted_at, reduce.deadline_at = now, now + self.timing.deadline_s
@@ -192,8 +192,8 @@ class Worker:
 
         It may come when others are new already: then what lies before their start is left out, and they are waited for.
         """
-        self._turn.go_on(start_epoch, start)
-        if self.phase is Phase.RUN and self._turn.skip() and self.repair is not None:
+        self.turn.go_on(start_epoch, start)
+        if self.phase is Phase.RUN and self.turn.skip() and self.repair is not None:
             self.repair.announce(self._ledger.delivered_to)
 
     # ---- inputs -------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Worker:
         self._require_going()
         if self.phase is Phase.SEALED:
             raise EpochOver(f"epoch {self.membership.epoch} is sealed: submit it when the job has resumed")
-        self._turn.require_gone_on()
+        self.turn.require_gone_on()
         template = update_template(op=op, epoch=self.membership.epoch, worker=self.membership.rank)
         if not len(payloads):
             raise WireError(Drop.BAD_LENGTH, "an all-reduce has at least one chunk")
@@ -229,8 +229,8 @@ class Worker:
         if not self._ledger.active:
             self._unhelpful.seen.clear()
         self._handles += 1
-        if first < self._turn.start and self._turn.voids(first, self.stream.end, self._ledger.decided):
-            self._turn.void(self._handles, first, self.stream.end)
+        if first < self.turn.start and self.turn.voids(first, self.stream.end, self._ledger.decided):
+            self.turn.void(self._handles, first, self.stream.end)
             return self._handles
         reduce = AllReduce(self._handles, op, first, datagrams, now, now + self.timing.deadline_s)
         self._ledger.active.append(reduce)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hopsum_controlplane import ControlPlaneError, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.cluster import InvalidRequest, JobRequest, NoRoom, NotAdmitted, Phase, State, lifecycle
-from hopsum_controlplane.cluster.decision import Report, Resume
+from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.records import JobRecord, Member
 from hopsum_controlplane.jobs import Job
 from hopsum_controlplane.slots import SlotRange
