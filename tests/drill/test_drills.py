@@ -12,6 +12,8 @@ from hopsum.cli.drill.base import CHECKS
 from hopsum.cli.drill.catalogue import DRILLS
 from hopsum.cli.drill.command import main
 
+from ..cli.processes import assert_killed_command_leaves_nothing
+
 SMALL = "0.3"
 
 
@@ -34,6 +36,28 @@ def test_drill(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert report["killed"]
     assert report["recovered"]
     assert report["steps"] > 0
+
+
+def test_a_drill_that_is_killed_leaves_nothing() -> None:
+    name = "split" if not DRILLS["split"].needs("native") else "worker-killed"
+    assert_killed_command_leaves_nothing(["drill", name], processes=6)
+
+
+def test_a_folder_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "worker-killed").mkdir()
+    with pytest.raises(SystemExit):
+        main(["worker-killed", "--keep", str(tmp_path)])
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_a_drill_that_cannot_run_here_is_skipped_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    status, report = drill(capsys, "split")
+    assert status == 0
+    assert report["ok"] is None
+    assert report["skipped"] == "the `ip` command (iproute2) is not on PATH"
 
 
 def test_list_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hopsum.cli.bench.timing import commit, machine, versions
-from hopsum.cli.drill.base import Context, DrillReport
+from hopsum.cli.drill.base import Context, DrillFailed, DrillReport
 from hopsum.cli.drill.catalogue import DRILLS
 from hopsum.cli.drill.screen import catalogue_table, details, report_table
 from hopsum_topologies.launch import die_with_parent
@@ -63,6 +63,8 @@ def main(arguments: Sequence[str]) -> int:
     for name in names:
         if name not in DRILLS:
             parser.error(f"no drill {name!r}; there are {', '.join(DRILLS)}; or {_ALL}, {_LIST}")
+        if options.keep is not None and (options.keep / name).exists():
+            parser.error(f"--keep {options.keep}: {options.keep / name} is there already; name another folder")
     if not 0 < options.scale <= _MAX_SCALE:
         parser.error(f"--scale {options.scale:g}: above 0, at most {_MAX_SCALE:g}")
     reports = run_all(names, options, console)
@@ -97,7 +99,7 @@ def run_one(name: str, options: argparse.Namespace, note: Callable[[str], None])
     ours, theirs = spawn.Pipe()
     with tempfile.TemporaryDirectory(prefix="hopsum-drill-") as temporary:
         folder = Path(temporary) if options.keep is None else options.keep / name
-        folder.mkdir(parents=True, exist_ok=options.keep is None)
+        folder.mkdir(parents=True, exist_ok=True)
         context = Context(options.target, folder, options.seed, options.scale)
         process = spawn.Process(target=_run, args=(name, context, os.getpid(), theirs))
         process.start()
@@ -124,6 +126,8 @@ def _run(name: str, context: Context, parent_pid: int, pipe: Connection) -> None
     context = replace(context, note=pipe.send)
     try:
         report = DRILLS[name].run(context)
+    except DrillFailed as error:
+        report = DrillReport(name, context.target, failure=str(error))
     except Exception as error:
         report = DrillReport(name, context.target, failure=f"{type(error).__name__}: {error}")
         traceback.print_exc()
