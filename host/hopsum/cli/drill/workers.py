@@ -8,6 +8,7 @@ import operator
 import re
 import signal
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from hopsum.cli.drill.base import Context, DrillFailed, DrillReport
@@ -67,8 +68,12 @@ def killed(context: Context) -> DrillReport:
         epochs = crew.epochs(0, 1)
         if len(epochs) > 1:
             raise DrillFailed(f"{len(epochs)} epochs: the loss of a worker that is not needed ended one")
-        stage.report.recovered = f"the others went on without a pause, {lost_s - at_s:.1f} s later without its lease"
-        stage.report.numbers = {"lease_ran_out_after_s": round(lost_s - at_s, 3)}
+        stood_s = longest_pause_s(crew, 0, at_s)
+        stage.report.recovered = (
+            f"the others went on, in the same epoch; their longest pause was {stood_s:.1f} s, its lease ran out after "
+            f"{lost_s - at_s:.1f} s"
+        )
+        stage.report.numbers = {"longest_pause_s": round(stood_s, 3), "lease_ran_out_after_s": round(lost_s - at_s, 3)}
         judge(stage, crew)
     return stage.report
 
@@ -139,6 +144,12 @@ def judge(stage: Stage, crew: Crew) -> None:
         f"lost_norm_of_rank_{rank}": round(norm, 4) for rank, norm in sorted(found.lost_norms.items())
     }
     crew.delete()
+
+
+def longest_pause_s(crew: Crew, rank: int, since_s: float) -> float:
+    """Return the longest time between two steps of a rank, the first of which may be before `since_s`."""
+    at = [entry["at"] for entry in crew.journal(rank, "step")]
+    return max(after - before for before, after in pairwise(at) if after > since_s)
 
 
 def crowd(step: Mapping[str, Any]) -> int:
