@@ -26,7 +26,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 
-from ..controlplane.cluster.world import Cluster, switch_config
+from ..controlplane.cluster.world import LEASE_S, Cluster, switch_config
 
 
 @pytest.fixture
@@ -134,6 +134,19 @@ def test_what_is_wrong_is_told_below(cluster: Cluster, switch: FakeDevice, addre
     text = shown(document(now, now))
     assert "job train: waits for rank 0, 1, 2, 3, 4, 5, 6, 7 and 4 more of 12 to join" in text
     assert "1 joins refused, the last: join of job 'train': wire version 99" in text
+
+
+def test_who_is_lost(cluster: Cluster, address: str) -> None:
+    crew = cluster.run("train", 3, quorum=2)
+    for _ in range(3):
+        cluster.clock.sleep(LEASE_S / 3 + 0.1)
+        for worker in crew[1:]:
+            worker.beat()
+        cluster.manager.tick()
+    now = look(cluster, address)
+    text = shown(document(now, now))
+    assert "2/3" in text
+    assert "job train: goes on without rank 0, silent for 10 s; a quorum is 2 of 3" in text
 
 
 def test_the_command_prints_one_object(cluster: Cluster, address: str, capsys: pytest.CaptureFixture[str]) -> None:

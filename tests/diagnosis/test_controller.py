@@ -181,6 +181,25 @@ def test_a_rank_that_was_given_up(practice: Practice) -> None:
     assert "the lease of rank 1 ran out" in report["members"].fix
 
 
+def test_a_rank_that_a_running_job_does_without(practice: Practice) -> None:
+    crew = practice.cluster.run("train", 3, quorum=2)
+
+    def fall_silent() -> None:
+        for _ in range(3):
+            practice.cluster.clock.sleep(LEASE_S / 3 + 0.1)
+            for worker in (crew[0], crew[2]):
+                worker.beat()
+            practice.manager.tick()
+
+    report = practice.examine(fall_silent)
+    assert report.good
+    assert report["leases"].facts["lost"] == {"train": [1]}
+    assert "rank 1 of job 'train' at 10.0.1.2:4001 was given up" in report["leases"].fix
+    crew[0].leave()
+    row = fails(practice.examine(crew[2].beat), "quorum")
+    assert "gone: ranks 0, 1" in row["finding"]
+
+
 def test_a_rank_that_is_about_to_be(practice: Practice) -> None:
     crew = practice.cluster.run("train")
 

@@ -23,6 +23,7 @@ from hopsum.cli.stage.targets import NATIVE_PORT, SWITCH, native_stage
 from hopsum.cli.top import main as top
 from hopsum.codec import job_tables, make_codec
 from hopsum.errors import EpochOver
+from hopsum.membership import MembershipError
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
@@ -141,11 +142,12 @@ def test_two_jobs_on_one_switch(controller: Controller) -> None:
 def test_a_lost_worker_ends_the_epoch_and_all_come_again(controller: Controller) -> None:
     with controller.running(), ExitStack() as stack:
         token = controller.operator(stack).create("train", 2, SLOTS, lease_s=SHORT_LEASE_S).token
-        jobs = controller.connect_all("train", token)
+        jobs = controller.connect_all("train", token, membership_wait_s=3.0)
         assert _sum(jobs) == [[0.5, 2]] * 2
         waiting = jobs[0].submit(np.ones(2, np.float32))  # a round that rank 1 never comes to
         _vanish(jobs[1])
-        with pytest.raises(EpochOver, match="the lease of rank 1 ran out: nothing was heard of it for 4 s"):
+        told = r"the lease of rank 1 ran out: nothing was heard of it for 4 s; .* within 3 s: ranks 1 have not joined"
+        with pytest.raises(MembershipError, match=told):
             waiting.result(60)
         _close(jobs)
         again = controller.connect_all("train", token)

@@ -102,8 +102,8 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    with ExitStack() as stack:
-        switch = Switch(stack)
+    with ExitStack() as switches, ExitStack() as stack:  # the controller goes first, whatever was restarted
+        switch = Switch(switches)
         pipeline = Pipeline.load(switch.program, switch.p4info)
         host, port = switch.bound.split(":")
         rules = (PortRule(PORT, IPv4Network("127.0.0.0/8")),)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import threading
@@ -20,6 +21,7 @@ from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
 from hopsum.rpc.jobs import JobsClient, as_values
 from hopsum.rpc.member import Member
+from hopsum.wire import WIRE_VERSION
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.access import read_admin_token
 from hopsum_controlplane.service.server import Service
@@ -130,6 +132,49 @@ def test_a_replayed_join_has_the_same_answer_and_a_superseded_one_none(operator:
         with pytest.raises(ControllerError, match="another") as raised:
             call()
         assert _code(raised) == "UNAUTHENTICATED"
+
+
+def test_a_report_goes_over_the_wire(operator: JobsClient, channel: Channel) -> None:
+    made = operator.create("train", 2, 16)
+    requests = [
+        pb.JoinRequest(
+            job="train",
+            rank=rank,
+            endpoint=pb.Endpoint(ip="127.0.0.1", udp_port=5000 + rank),
+            incarnation=bytes([rank + 1] * 16),
+            wire_version=WIRE_VERSION,
+        )
+        for rank in range(2)
+    ]
+
+    def join(rank: int) -> str:
+        return str(channel.call("Workers", "Join", requests[rank], secret=made.token, timeout_s=20.0).secret.hex())
+
+    def ask(rank: int, secret: str) -> dict[str, Any]:
+        request = pb.AwaitMembershipRequest(job="train", rank=rank, timeout_s=20.0)
+        reply = channel.call("Workers", "AwaitMembership", request, secret=secret, timeout_s=30.0)
+        return dict(json.loads(reply.membership))
+
+    seats = [join(rank) for rank in range(2)]
+    epoch = ask(0, seats[0])["epoch"]
+    requests[1].incarnation = b"another" + bytes(9)
+    seats[1] = join(1)
+    with pytest.raises(ControllerError, match=f"was in epoch {epoch}, of which it reports nothing") as raised:
+        join(0)
+    assert _code(raised) == "UNAUTHENTICATED"
+    report = pb.Report(epoch=epoch, delivered_to=20, submitted_to=1 << 40, allreduces_begun=7)
+    report.held.add(first=18, end=25)
+    report.held.add(first=20, end=21)
+    requests[0].report.CopyFrom(report)
+    with pytest.raises(ControllerError, match=r"a run of results 20 \.\. 21 after 25") as raised:
+        join(0)
+    assert _code(raised) == "INVALID_ARGUMENT"
+    requests[0].report.held[1].CopyFrom(pb.Report.Run(first=25, end=(1 << 33) + 1))
+    assert join(0) == seats[0]
+    found = ask(1, seats[1])
+    decided = [{"first": 18, "end": (1 << 33) + 1, "ranks": [0]}]
+    told = {"base": 16, "start": 1 << 40, "start_epoch": found["epoch"], "allreduces": 7, "replaced": [1]}
+    assert found["resume"] == {**told, "decided": decided}
 
 
 def test_nothing_without_the_right_secret(

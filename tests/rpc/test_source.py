@@ -69,9 +69,9 @@ def test_workers_join_sum_and_leave(served: Served, token_file: Path) -> None:
     assert all(join.side_port and join.version for join in desk.joins)
 
 
-def test_the_epoch_is_over_when_the_controller_says_so(served: Served) -> None:
+def test_without_side_channels_the_job_is_over_with_its_epoch(served: Served) -> None:
     desk, service = served
-    jobs = _connect_all(service)
+    jobs = _connect_all(service, on_lost="zero")
     waiting = jobs[0].submit(np.ones(3, np.float32))  # rank 1 never submits
     desk.end("rank 7 was silent for 15 s")
     with pytest.raises(EpochOver, match="rank 0: the controller has ended epoch 70: rank 7 was silent for 15 s"):
@@ -84,6 +84,7 @@ def test_the_epoch_is_over_when_the_controller_says_so(served: Served) -> None:
     desk.wait(lambda: {rank for rank, epoch, _ in desk.beats[count:] if epoch == 0} == {0, 1})  # they keep their places
     _close(jobs)
     again = _connect_all(service)
+    assert not any(job.is_newcomer for job in again)
     assert _sum(again) == [[0.5, 2]] * 2
     desk.wait(lambda: desk.beats[-1][1] == FIRST_EPOCH + 1)
     _close(again)

@@ -234,8 +234,8 @@ class Manager:
         if record.state is not State.RUNNING or member.phase is not Phase.IN or rounds <= ROUNDS_MOST:
             return record
         why = (
-            f"rank {member.rank} has used {rounds:.0f} rounds of each slot since the epoch began, and more than "
-            f"{ROUNDS_MOST} of {ROUNDS} are not: they begin anew"
+            f"rank {member.rank} has used {rounds:.0f} of the {ROUNDS} rounds that a slot has in an epoch: they begin "
+            "anew in another"
         )
         after = self._ledger.apply(record.name, lambda now: lifecycle.change(now, why))
         return record if after is None else after

@@ -51,7 +51,7 @@ def check_joins(before: Look, after: Look) -> Row:
 
 
 def check_leases(before: Look, after: Look) -> Row:
-    """Check that no member is given up, or about to be."""
+    """Check that no member is given up, or about to be; a running job goes on without, with a quorum."""
     check = "leases"
     lost = [(job, member) for job in after.jobs for member in job["members"] if member["phase"] == "lost"]
     quiet = [
@@ -62,13 +62,9 @@ def check_leases(before: Look, after: Look) -> Row:
     ]
     facts = {"lost": _by_job(lost), "quiet": _by_job(quiet)}
     fix = "see whether the process runs and reaches the controller; started again it takes its rank back"
-    if lost:
-        told = "; ".join(
-            f"rank {member['rank']} of job {job['name']!r} at {_at(member)} was given up: silent for "
-            f"{job['lease_s']:g} s"
-            for job, member in lost
-        )
-        return failed(check, told, fix, facts)
+    ended = [(job, member) for job, member in lost if job["state"] != "running"]
+    if ended:
+        return failed(check, _given_up(ended), fix, facts)
     if quiet:
         told = "; ".join(
             f"rank {member['rank']} of job {job['name']!r} at {_at(member)} has missed heartbeats: given up in "
@@ -78,7 +74,9 @@ def check_leases(before: Look, after: Look) -> Row:
         return failed(check, told, fix, facts)
     left = [member["lease_left_s"] for job in after.jobs for member in job["members"]]
     held = [each for each in left if each is not None]
-    return passed(check, f"{len(held)} held" + (f", the shortest for {min(held):.1f} s" if held else ""))
+    told = f"{len(held)} held" + (f", the shortest for {min(held):.1f} s" if held else "")
+    advice = f"{_given_up(lost)}, and the job goes on without: {fix}" if lost else ""
+    return passed(check, told, facts, advice=advice)
 
 
 def check_quorum(before: Look, after: Look) -> Row:
@@ -89,7 +87,7 @@ def check_quorum(before: Look, after: Look) -> Row:
         return passed(check, f"in reach in {len(running)} running jobs")
     told = "; ".join(
         f"job {job['name']!r}: {len(workers_of(job, 'in'))} workers are left in epoch {job['epoch']}, its quorum is "
-        f"{job['quorum']}; gone: {name_ranks([member['rank'] for member in workers_of(job, 'left')])}"
+        f"{job['quorum']}; gone: {name_ranks([member['rank'] for member in workers_of(job, 'left', 'lost')])}"
         for job in short
     )
     fix = "no sum can be complete: stop the others too and start all ranks again, or make the job with a lower quorum"
@@ -174,6 +172,13 @@ def check_clock(after: Look, now_s: float) -> Row:
         "used, but certificates of TLS are checked against the clock"
     )
     return failed(check, told, fix, {"ahead_s": ahead})
+
+
+def _given_up(lost: Iterable[tuple[Values, Values]]) -> str:
+    return "; ".join(
+        f"rank {member['rank']} of job {job['name']!r} at {_at(member)} was given up: silent for {job['lease_s']:g} s"
+        for job, member in lost
+    )
 
 
 def _there(job: Values) -> int:

@@ -107,6 +107,12 @@ def _notes(job: Mapping[str, Any]) -> list[str]:
             notes.append(
                 f"[yellow]{name}[/] {job['joins_refused']} joins refused, the last: {escape(job['last_refusal'])}"
             )
+    lost = [member["rank"] for member in job["members"] if member["phase"] == "lost" and member["rank"] < MAX_WORKERS]
+    if lost and job["state"] == "running":
+        notes.append(
+            f"[yellow]{name}[/] goes on without {_ranks(lost)}, silent for {job['lease_s']:g} s; "
+            f"a quorum is {job['quorum']} of {job['workers']}"
+        )
     if job["trouble"]:
         notes.append(f"[red]{name}[/] {escape(job['trouble'])}")
     if job["reason"] and job["state"] != "running":

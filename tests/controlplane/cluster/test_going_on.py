@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What workers see when an epoch ends and their job goes on: reports, newcomers, lost ones, rounds that run out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hopsum.membership import parse_membership
+from hopsum_controlplane.cluster import Beat, InvalidRequest, NotAdmitted, Pending, Phase, State
+from hopsum_controlplane.cluster.decision import Report
+from hopsum_controlplane.cluster.manager import ROUNDS_MOST
+from hopsum_controlplane.testing import FakeDevice
+
+from .world import LEASE_S, Cluster, Worker, enter
+
+NOBODY_NEW = {"start": None, "start_epoch": 0, "allreduces": None, "replaced": []}
+
+
+def document_of(worker: Worker) -> dict[str, Any]:
+    """Return a worker's membership as one whose answer got lost has it."""
+    worker.epoch = 0
+    found = worker.membership()
+    assert isinstance(found, dict)
+    parse_membership(json.dumps(found))
+    return dict(json.loads(json.dumps(found)))
+
+
+def pass_a_lease(cluster: Cluster, *heard: Worker) -> None:
+    for _ in range(4):
+        cluster.clock.sleep(LEASE_S / 4)
+        for worker in heard:
+            worker.beat()
+    cluster.manager.tick()
+
+
+def forget(cluster: Cluster, crew: list[Worker]) -> None:
+    """Let the switch forget its entries, and the controller see that."""
+    device = cluster.devices["s1"]
+    assert isinstance(device, FakeDevice)
+    device.entities.clear()
+    pass_a_lease(cluster, *crew)
+    assert cluster.manager.job(crew[0].job).state is State.FORMING
+
+
+def test_the_same_members_go_on(cluster: Cluster) -> None:
+    crew = cluster.run()
+    assert "resume" not in document_of(crew[0])
+    forget(cluster, crew)
+    crew[0].held, crew[1].held = ((0, 40),), ((0, 20), (24, 50))
+    enter(crew)
+    document = document_of(crew[0])
+    assert document == document_of(crew[1])
+    runs = [((0, 20), [0, 1]), ((20, 24), [0]), ((24, 40), [0, 1]), ((40, 50), [1])]
+    decided = [{"first": first, "end": end, "ranks": ranks} for (first, end), ranks in runs]
+    assert document["resume"] == {"base": 0, **NOBODY_NEW, "decided": decided}
+    cluster.start()
+    assert document_of(crew[0]) == document  # it is in the books
+
+
+def test_a_newcomer_begins_behind_the_others(cluster: Cluster) -> None:
+    first, second = cluster.run()
+    second.start_again()
+    assert first.membership() == Pending((0,), State.FORMING)
+    first.join(report=Report(first.epoch, 40, 60, ((30, 45),), 3))
+    document = document_of(first)
+    expected = {"start": 60, "start_epoch": document["epoch"], "allreduces": 3, "replaced": [1]}
+    assert document["resume"] == {"base": 32, **expected, "decided": [{"first": 32, "end": 45, "ranks": [0]}]}
+    assert document_of(second) == document
+
+
+def test_a_join_is_repeated_with_its_report(cluster: Cluster) -> None:
+    first, second = crew = cluster.run()
+    forget(cluster, crew)
+    once = first.join()
+    assert first.join() == once
+    before = first.report()
+    second.join()
+    epoch = cluster.manager.job("job").epoch
+    assert first.join(report=before) == once
+    assert first.membership() != Pending((), State.RUNNING)
+    assert first.join(report=before) == once  # late, from before the epoch
+    assert cluster.manager.job("job").epoch == epoch
+    with pytest.raises(InvalidRequest, match=r"join of job 'job': report: epoch 0; epochs are 1 \.\. 4294967295"):
+        first.join(report=Report(0, 0, 0, (), 0))
+    assert cluster.manager.job("job").last_refusal.startswith("join of job 'job': report: epoch 0")
+
+
+def test_who_does_not_hear_of_an_epoch_need_not_join_again(cluster: Cluster) -> None:
+    first, second = crew = cluster.run()
+    forget(cluster, crew)
+    for worker in crew:
+        worker.join()
+    assert isinstance(first.membership(), dict)  # and the second does not ask
+    forget(cluster, crew)
+    assert [member.phase for member in cluster.manager.job("job").members] == [Phase.OVER, Phase.WAITING]
+    first.join()
+    assert document_of(second) == document_of(first)
+
+
+def test_a_quorum_goes_on(cluster: Cluster) -> None:
+    first, second, third = cluster.run(workers=3, quorum=2)
+    epoch, standing = first.epoch, cluster.standing()
+    pass_a_lease(cluster, first, third)
+    assert first.beat() == Beat(State.RUNNING, epoch, "")
+    why = "rank 1 of job 'job' was given up: not heard of for 10 s; it can join again as a newcomer"
+    assert second.beat() == Beat(State.RUNNING, 0, why)
+    with pytest.raises(NotAdmitted, match="given up"):
+        second.membership()
+    second.leave()  # it closes
+    assert cluster.standing() == standing
+    assert [member.phase for member in cluster.manager.job("job").members] == [Phase.IN, Phase.LOST, Phase.IN]
+    cluster.start()
+    assert first.beat() == Beat(State.RUNNING, epoch, "")
+    assert document_of(first)["workers"][1]["rank"] == 1
+    second.start_again()
+    assert "rank 1 was started again" in first.beat().reason
+    for worker in (first, third):
+        worker.epoch = epoch
+        worker.join()
+    assert document_of(second)["resume"]["replaced"] == [1]
+    cluster.check()
+
+
+def test_less_than_a_quorum_ends_the_epoch(cluster: Cluster) -> None:
+    first, second, _ = cluster.run(workers=3, quorum=2)
+    pass_a_lease(cluster, first, second)
+    pass_a_lease(cluster, first)
+    beat = first.beat()
+    assert (beat.state, beat.epoch) == (State.FORMING, 0)
+    assert beat.reason.endswith("nothing was heard of it for 10 s; 1 of 3 workers are left, a quorum is 2")
+    first.join()
+    assert first.membership() == Pending((1, 2), State.FORMING)
+
+
+def test_rounds_run_out(cluster: Cluster) -> None:
+    first, second = cluster.run(slots=16)
+    most = float(ROUNDS_MOST * 16)
+    assert first.beat(position=most).epoch == first.epoch
+    old, first.epoch = first.epoch, 0
+    first.beat(position=2 * most)  # of no epoch
+    first.epoch = old
+    beat = first.beat(position=most + 16)
+    assert (beat.state, beat.epoch) == (State.CHANGING, 0)
+    assert beat.reason == (
+        "rank 0 has used 3221225473 of the 4294967296 rounds that a slot has in an epoch: they begin anew in another"
+    )
+    cluster.manager.tick()
+    assert second.beat(position=most + 16).reason == beat.reason
+    enter([first, second])
+    assert first.epoch > old
+    assert first.beat(position=0.0).epoch == first.epoch
