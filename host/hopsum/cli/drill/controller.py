@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import signal
-from typing import Final
 
 from hopsum.cli.drill.base import Context, DrillFailed, DrillReport
 from hopsum.cli.drill.crew import Crew
@@ -12,13 +11,10 @@ from hopsum.cli.drill.reference import same_bits
 from hopsum.cli.drill.stage import first_sign, staged
 from hopsum.cli.drill.workers import judge, seats_for
 
-LEASE_S: Final = 10.0
-"""Workers look for a controller that was away every two seconds; within a lease they have all found it."""
-
 
 def down(context: Context) -> DrillReport:
     """Kill the controller: jobs go on without it, and it has them again when it is back, under the same epoch."""
-    with staged(context, "controller-down", seats=seats_for(context, 3), lease_s=LEASE_S) as stage:
+    with staged(context, "controller-down", seats=seats_for(context, 3)) as stage:
         crew = Crew(stage, "train", 3)
         crew.train(20)
         stage.signal("controller", signal.SIGKILL)

@@ -31,7 +31,8 @@ from hopsum_controlplane.plan import JOB_TABLES
 from hopsum_controlplane.tables.forward import FLOOD_GROUP
 from hopsum_topologies.process import ManagedProcess
 
-LEASE_S: Final = 2.0
+LEASE_S: Final = 10.0
+"""Longer than the longest pause between attempts to reach a controller that was away, and than a busy machine's."""
 _HEARTBEAT_S: Final = 0.2
 _CONFIG: Final = """\
 [controller]

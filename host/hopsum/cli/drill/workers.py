@@ -18,7 +18,8 @@ from hopsum.cli.drill.stage import Stage, first_sign, staged
 from hopsum.cli.drill.worker import FAILED
 
 LEASE_S: Final = 3.0
-MEMBERSHIP_WAIT_S: Final = 6.0
+MEMBERSHIP_WAIT_S: Final = 8.0
+"""Also for each other at the start."""
 SLACK_S: Final = 10.0
 """Beyond lease and wait: heartbeats, and a busy machine."""
 
