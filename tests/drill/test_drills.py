@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every drill, small: real processes and real signals; and the command around them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hopsum.cli.drill.base import CHECKS, DrillReport
+from hopsum.cli.drill.catalogue import DRILLS
+from hopsum.cli.drill.command import build_parser, main, run_one
+
+from ..cli.processes import assert_killed_command_leaves_nothing
+
+SMALL = "0.3"
+AT_A_TIME = 3
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[DrillReport]]]:
+    """Run all drills that can run here, several at a time: mostly they wait."""
+    folder = tmp_path_factory.mktemp("drills")
+    options = build_parser().parse_args(["--scale", SMALL, "--keep", str(folder)])
+    names = [name for name in DRILLS if not DRILLS[name].needs(options.target)]
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        yield {name: pool.submit(run_one, name, options, str) for name in names}
+
+
+@pytest.mark.parametrize("name", list(DRILLS))
+def test_drill(name: str, reports: dict[str, Future[DrillReport]]) -> None:
+    if name not in reports:
+        pytest.skip(DRILLS[name].needs("native"))
+    report = reports[name].result().as_json()
+    assert report["ok"], report
+    assert report["checks"] == dict.fromkeys(CHECKS, True), report
+    assert report["killed"]
+    assert report["recovered"]
+    assert report["steps"] > 0
+
+
+def test_a_drill_that_is_killed_leaves_nothing() -> None:
+    name = "split" if not DRILLS["split"].needs("native") else "worker-killed"
+    assert_killed_command_leaves_nothing(["drill", name], processes=6)
+
+
+def test_a_folder_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "worker-killed").mkdir()
+    with pytest.raises(SystemExit):
+        main(["worker-killed", "--keep", str(tmp_path)])
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_a_drill_that_cannot_run_here_is_skipped_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert main(["split", "--json"]) == 0
+    (report,) = json.loads(capsys.readouterr().out)["drills"]
+    assert report["ok"] is None
+    assert report["skipped"] == "the `ip` command (iproute2) is not on PATH"
+
+
+def test_list_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in DRILLS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [(["worker-kiled"], "no drill 'worker-kiled'; there are worker-"), (["--scale", "0"], "--scale 0: above 0")],
+)
+def test_arguments_that_do_not_fit(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert why in capsys.readouterr().err
