@@ -55,8 +55,8 @@ class Bmv2Switch:
     """One simple_switch_grpc, started without a program; a context manager that stops it.
 
     `interfaces` maps switch ports to interface names, in `namespace` or where we are. `grpc` is where its P4Runtime
-    server listens, HOST:PORT or unix:PATH: any port of loopback, of the same namespace, if left out; `grpc="unix"` makes
-    a socket in a folder of its own, which can be reached from every namespace. `address` is what came of it.
+    server listens, HOST:PORT or unix:PATH: any port of loopback, of the same namespace, if left out; `grpc="unix"`
+    makes a socket in a folder of its own, which can be reached from every namespace. `address` is what came of it.
     """
 
     def __init__(
