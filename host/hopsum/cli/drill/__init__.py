@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum drill`: break what can break, in a real system of processes, and check what becomes of it.
+
+command    arguments, each drill in a process of its own, progress and the table
+catalogue  all drills by name
+base       what a drill is, is given, and says
+place      addresses, namespaces and links      stage     switch and controller, what is done to them, what is left
+crew       a job and its workers                worker    a worker's process; training: what it trains
+journal    what workers write down              checks    what is computed from it
+workers, switch, controller, network, jobs      the drills, by what they break
+"""
+
+from __future__ import annotations
+
+from hopsum.cli.drill.command import main
+
+__all__ = ["main"]

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job of the controller, its workers' processes, and what their journals say so far."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from hopsum.cli.drill.base import PATIENCE_S, DrillFailed, await_that
+from hopsum.cli.drill.journal import read_journal
+from hopsum.cli.drill.stage import Stage
+from hopsum.cli.drill.training import Plan
+from hopsum.codec import job_tables, make_codec
+from hopsum_topologies.process import ManagedProcess
+
+SLOTS: Final = 16
+_MARGIN_S: Final = 2.0
+"""Workers hear of the goal within this time, whatever the machine is busy with."""
+
+
+class Crew:
+    """One job with a worker on each rank; `first_seat` is where rank 0 sits, `folder` what holds its files.
+
+    Settings that are not given are those of `Plan`.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        job: str,
+        workers: int,
+        *,
+        quorum: int | None = None,
+        first_seat: int = 0,
+        codec: str = "thc",
+        folder: str = "",
+        **settings: Any,
+    ) -> None:
+        self.stage, self.job, self.workers = stage, job, workers
+        self._first_seat = first_seat
+        at = stage.context.folder / (folder or job)
+        at.mkdir()
+        tables = job_tables(make_codec(codec, workers=workers, backend="numpy", **settings.get("codec_options", {})))
+        with stage.operator() as operator:
+            table, table16 = tables.get("table"), tables.get("table16")
+            made = operator.create(job, workers, SLOTS, quorum=quorum, table=table, table16=table16)
+        token = at / "token"
+        token.write_text(made.token, encoding="utf-8")
+        url = f"hopsum://{stage.place.controller_address}/{job}"
+        seed = stage.context.seed
+        self.plan = Plan(url, str(token), str(at), workers, codec=codec, **{"seed": seed, **settings})
+        self._plan_path = at / "plan.json"
+        self.plan.write(self._plan_path)
+        for rank in range(workers):
+            self.start(rank)
+
+    def name(self, rank: int) -> str:
+        """Return what a rank's process is called."""
+        return f"rank {rank} of {self.job}"
+
+    def process(self, rank: int) -> ManagedProcess:
+        """Return a rank's process, the one that was started last."""
+        return self.stage.processes[self.name(rank)]
+
+    def start(self, rank: int) -> None:
+        """Start a worker's process."""
+        command = [sys.executable, "-m", "hopsum.cli.drill.worker", str(self._plan_path), str(rank)]
+        namespace = self.stage.place.namespace_of(self._first_seat + rank)
+        self.stage.start(self.name(rank), command, namespace=namespace)
+
+    # ---- journals -------------------------------------------------------------------------------------
+
+    def journal(self, rank: int, kind: str = "") -> list[dict[str, Any]]:
+        """Return the entries of a rank, or those of a kind."""
+        return [entry for entry in read_journal(self.plan.journal(rank)) if not kind or entry["kind"] == kind]
+
+    def journals(self) -> dict[int, list[dict[str, Any]]]:
+        """Return all entries by rank."""
+        return {rank: self.journal(rank) for rank in range(self.workers)}
+
+    def steps(self, rank: int) -> int:
+        """Return how many steps a rank has behind it, those of the state that it may have come with included."""
+        done = self.journal(rank, "step")
+        return int(done[-1]["step"]) + 1 if done else 0
+
+    def train(self, steps: int, *ranks: int) -> None:
+        """Wait until these ranks, all if left out, have done so many steps more, as the drill's scale has it."""
+        chosen = ranks or tuple(range(self.workers))
+        more = self.stage.context.steps(steps)
+        goals = {rank: self.steps(rank) + more for rank in chosen}
+        self.stage.context.note(f"{self.job}: training")
+        for rank, goal in goals.items():
+            within_s = PATIENCE_S + more * (self.plan.pace_s + 1.0)
+            what = f"step {goal} of {self.name(rank)}"
+            await_that(lambda: self.steps(rank) >= goal, what, within_s=within_s, alive=self.process(rank))  # noqa: B023
+
+    # ---- the end --------------------------------------------------------------------------------------
+
+    def finish(self, *ranks: int) -> None:
+        """Let these ranks, all if left out, train to a common step, leave, and end. Raises DrillFailed."""
+        chosen = ranks or tuple(range(self.workers))
+        self.stage.context.note(f"{self.job}: to its end")
+        goal = max(self.steps(rank) for rank in chosen) + round(_MARGIN_S / self.plan.pace_s)
+        _write_at_once(self.plan.goal, str(goal))
+        for rank in chosen:
+            ended = lambda: self.journal(rank, "end")  # noqa: B023, E731
+            await_that(ended, f"the end of {self.name(rank)}", within_s=3 * PATIENCE_S, alive=self.process(rank))
+        _write_at_once(self.plan.leave, "")
+        for rank in chosen:
+            self.ended(rank, 0)
+        self.stage.report.steps += goal
+
+    def ended(self, rank: int, status: int) -> None:
+        """Wait for the end of a rank's process. Raises DrillFailed for another exit status."""
+        process = self.process(rank)
+        await_that(lambda: not process.running(), f"the end of {self.name(rank)}", within_s=3 * PATIENCE_S)
+        if (found := process.stop()) != status:
+            raise DrillFailed(f"{self.name(rank)} ended with {found}: {process.log_text()[-1500:].strip()}")
+
+    def delete(self) -> None:
+        """Delete the job, and wait until the controller has it no more."""
+        with self.stage.operator() as operator:
+            operator.delete(self.job)
+            await_that(lambda: self.job not in [job.name for job in operator.jobs()], f"the end of job {self.job}")
+
+
+def _write_at_once(path: Path, text: str) -> None:
+    """Write a file that others read as soon as it is there."""
+    made = path.with_suffix(".new")
+    made.write_text(text, encoding="utf-8")
+    made.rename(path)

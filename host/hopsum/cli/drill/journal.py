@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What workers write down while they train, one JSON object a line, and what a drill reads of it::
+
+    life     a process, or a later life of it, has joined: epoch, whether as a newcomer, the step it begins with
+    begin    before an all-reduce: the gradient
+    step     after it: what was applied, who contributed, what the error feedback holds, the digest of the model
+    failed   an all-reduce that has no result: the error, and whether its vector was given back (`taken`)
+    end      the last step is done
+
+Vectors stand there as `Probe`s: what they are along a few directions, so that sums of them can be compared without
+keeping them. Lines are flushed one by one: what is there was so when its process was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+PROBES: Final = 4
+
+
+class Probes:
+    """Directions by which vectors are compared: ones, whose product is the sum, and random signs.
+
+    A difference in one element shows along all of them; one in several along each random one at least half the time.
+    """
+
+    def __init__(self, elements: int, seed: int) -> None:
+        signs = np.random.default_rng([seed, 7]).choice([-1.0, 1.0], size=(PROBES, elements))
+        signs[0] = 1.0
+        self._signs = signs
+
+    def of(self, vector: NDArray[Any]) -> list[float]:
+        """Return the products of a vector with the directions, in float64."""
+        return [float(value) for value in self._signs @ vector.astype(np.float64)]
+
+
+class Journal:
+    """A worker's journal, to append to."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: TextIO = path.open("a", encoding="utf-8")
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append a line, and flush it; `at` is the machine's monotonic clock."""
+        self._file.write(json.dumps({"kind": kind, "at": time.monotonic(), **fields}) + "\n")
+        self._file.flush()
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """Return the whole lines of a journal; none where there is no file. A last line that was cut off is left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def digest(vector: NDArray[np.float32]) -> str:
+    """Return a digest of all bytes of a vector."""
+    return hashlib.sha256(vector.tobytes()).hexdigest()[:32]
+
+
+def norm(vector: NDArray[Any]) -> float:
+    """Return the Euclidean norm, in float64."""
+    return float(np.linalg.norm(vector.astype(np.float64)))

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training that is small, and has what matters: a model, gradients that depend on it and on the rank, a plan.
+
+Every rank pulls the model towards a common target, with noise of its own; all of it follows from the seed, so two runs
+of the same steps have the same bits if the means have.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEARNING_RATE: Final = np.float32(0.1)
+NOISE: Final = np.float32(0.5)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all workers of a job are told."""
+
+    url: str
+    token_file: str
+    folder: str
+    """Of journals, and of the files `goal` and `leave`."""
+    workers: int
+    codec: str = "thc"
+    codec_options: dict[str, Any] = field(default_factory=dict)
+    backend: str = "numpy"
+    """It begins at once."""
+    elements: int = 8 * 1024 + 100
+    seed: int = 1
+    pace_s: float = 0.01
+    """A step takes so long beside the all-reduce."""
+    deadline_s: float = 60.0
+    membership_wait_s: float = 60.0
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """Read what `write` wrote."""
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
+
+    def journal(self, rank: int) -> Path:
+        """Return where a rank's journal is."""
+        return Path(self.folder) / f"rank{rank}.jsonl"
+
+    @property
+    def goal(self) -> Path:
+        """Return the file that says how many steps there are, once that is decided."""
+        return Path(self.folder) / "goal"
+
+    @property
+    def leave(self) -> Path:
+        """Return the file whose being there lets workers leave: all of them have done the last step."""
+        return Path(self.folder) / "leave"
+
+
+class Model:
+    """The model of one rank: float32[elements]."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        self._plan, self._rank = plan, rank
+        self._target = np.random.default_rng([plan.seed, 1]).normal(size=plan.elements).astype(np.float32)
+        self.weights: NDArray[np.float32] = np.zeros(plan.elements, np.float32)
+
+    def gradient(self, step: int) -> NDArray[np.float32]:
+        """Return this rank's gradient, float32[elements], a new array."""
+        noise = np.random.default_rng([self._plan.seed, 2, self._rank, step]).normal(size=self._plan.elements)
+        made: NDArray[np.float32] = self.weights - self._target + NOISE * noise.astype(np.float32)
+        return made
+
+    def apply(self, mean: NDArray[np.float32]) -> None:
+        """Take a step along the mean of the gradients."""
+        self.weights -= LEARNING_RATE * mean
+
+
+def added(mean: NDArray[np.float32], contributors: NDArray[np.uint64], block_elements: int) -> NDArray[np.float64]:
+    """Return the sum that a mean is of, float64[elements]: chunk by chunk the mean times its contributors."""
+    counts = np.array([int(bits).bit_count() for bits in contributors], np.float64)
+    return mean.astype(np.float64) * np.repeat(counts, block_elements)[: mean.size]

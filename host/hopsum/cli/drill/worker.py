@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's process: `python -m hopsum.cli.drill.worker PLAN.json RANK`. It trains, and writes its journal.
+
+Trains until the file `goal` says how many steps there are, waits for the file `leave`, and leaves its job. An
+all-reduce that fails ends it, with status 3.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import hopsum
+from hopsum.agent.values import AllReduceResult
+from hopsum.aggregation import Aggregation
+from hopsum.cli.drill.journal import Journal, Probes, digest, norm
+from hopsum.cli.drill.training import Model, Plan, added
+from hopsum.codec import ErrorFeedback
+from hopsum.codec.range_codec import RangeCodec
+from hopsum.errors import HopsumError
+
+FAILED: Final = 3
+_POLL_S: Final = 0.02
+
+
+class Worker:
+    """One rank, from its joining to its end."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        self._plan, self._rank = plan, rank
+        self._journal = Journal(plan.journal(rank))
+        self._probes = Probes(plan.elements, plan.seed)
+        self._model = Model(plan, rank)
+        self._feedback = ErrorFeedback(plan.elements)
+        self._step = 0
+
+    def run(self) -> int:
+        """Train; return the process's exit status."""
+        with self._connect() as job:
+            while not self._done():
+                if not self._train(job):
+                    return FAILED
+                time.sleep(self._plan.pace_s)
+            self._journal.write("end", steps=self._step)
+            while not self._plan.leave.exists():
+                time.sleep(_POLL_S)
+        return 0
+
+    def _connect(self) -> Aggregation:
+        plan = self._plan
+        job = hopsum.connect(
+            f"{plan.url}?token_file={plan.token_file}&tls=off",
+            rank=self._rank,
+            codec=plan.codec,
+            codec_options=plan.codec_options,
+            backend=plan.backend,
+            seed=plan.seed,
+            deadline_s=plan.deadline_s,
+            membership_wait_s=plan.membership_wait_s,
+        )
+        self._journal.write("life", rank=self._rank, step=self._step, epoch=_epoch(job))
+        return job
+
+    def _done(self) -> bool:
+        if not self._plan.goal.exists():
+            return False
+        goal = int(self._plan.goal.read_text())
+        if self._step > goal:
+            raise SystemExit(f"rank {self._rank} has done {self._step} steps, beyond the goal of {goal}")
+        return self._step == goal
+
+    def _train(self, job: Aggregation) -> bool:
+        """Take a step; return whether it came to its end."""
+        gradient = self._model.gradient(self._step)
+        own = {"gradient": self._probes.of(gradient), "size": norm(gradient + self._feedback.residual)}
+        self._journal.write("begin", step=self._step, **own)
+        taken = False
+        try:
+            submitted = job.submit(gradient, feedback=self._feedback, step=self._step)
+            taken = True
+            result = submitted.result()
+        except HopsumError as error:
+            self._fail(error, taken)
+            return False
+        self._apply(job, result)
+        return True
+
+    def _apply(self, job: Aggregation, result: AllReduceResult) -> None:
+        self._model.apply(result.mean)
+        assert isinstance(job.codec, RangeCodec)
+        applied = added(result.mean, result.contributors, job.codec.block_elements)
+        self._journal.write(
+            "step",
+            step=self._step,
+            epoch=_epoch(job),
+            digest=digest(self._model.weights),
+            contributors=[int(bits) for bits in result.contributors],
+            applied=self._probes.of(applied),
+            **self._residual(),
+        )
+        self._step += 1
+
+    def _residual(self) -> dict[str, Any]:
+        residual = self._feedback.residual
+        return {"residual": self._probes.of(residual), "residual_norm": norm(residual)}
+
+    def _fail(self, error: HopsumError, taken: bool) -> None:
+        """Write down an error, and whether the all-reduce had been taken in, so that its vector was given back."""
+        self._journal.write(
+            "failed",
+            step=self._step,
+            error=type(error).__name__,
+            text=str(error),
+            taken=taken,
+            **self._residual(),
+        )
+
+
+def _epoch(job: Any) -> int:
+    return int(job.membership.epoch)
+
+
+def main(plan: str, rank: str) -> int:
+    """Run one worker; return its exit status."""
+    return Worker(Plan.read(Path(plan)), int(rank)).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
