@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from hopsum.cli.drill.base import Context, DrillFailed, DrillReport, await_that
-from hopsum.cli.drill.controller_probe import Probe
+from hopsum.cli.drill.controller_probe import Probe, beats
 from hopsum.cli.drill.crew import Crew
 from hopsum.cli.drill.stage import LEASE_S, Stage, staged
 from hopsum.cli.drill.workers import judge, seats_for
@@ -32,7 +32,7 @@ def clock_jumps(context: Context) -> DrillReport:
         _turn(clock, 0.0)
         stage.processes["controller"].stop()
         _start(stage, clock)
-        crew = Crew(stage, "train", _TRAINERS, pace_s=_PACE_S)
+        crew = Crew(stage, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
         crew.train(5)
         probe = Probe(stage, "probe", LEASE_S)
         epochs = [probe.epoch()]
@@ -41,7 +41,7 @@ def clock_jumps(context: Context) -> DrillReport:
             hours = _FIRST_HOURS[number] if number < len(_FIRST_HOURS) else chance.uniform(-_HOURS, _HOURS)
             stage.happened(f"clock {hours:+.0f} h from the machine's")
             _turn(clock, hours * _HOUR_S)
-            _beats(stage, crew)
+            beats(stage, crew)
             epochs.append(probe.epoch())
             if number == 1:
                 stage.signal("controller", signal.SIGKILL)
@@ -66,21 +66,6 @@ def _start(stage: Stage, clock: Path) -> None:
     process = stage.start("controller", [*command, str(stage.context.folder / "cluster.toml"), str(clock)])
     ready = lambda: re.search(r"^ready listen=", process.log_text(), re.MULTILINE)  # noqa: E731
     await_that(ready, "a controller that serves", alive=process)
-
-
-def _beats(stage: Stage, crew: Crew) -> None:
-    """Wait until all workers have been heard twice more, each time with more behind them."""
-    with stage.operator() as operator:
-
-        def heard() -> list[float]:
-            return [member.statistics.get("allreduces", 0.0) for member in operator.job(crew.job).members]
-
-        for _ in range(2):
-            before = heard()
-            await_that(
-                lambda: all(now > then for now, then in zip(heard(), before, strict=True)),  # noqa: B023
-                "heartbeats of all ranks",
-            )
 
 
 def _judge_epochs(stage: Stage, crew: Crew, epochs: list[int]) -> None:

@@ -119,7 +119,7 @@ class Reign:
                     rank=rank,
                     ip=str(network.network_address + (network.num_addresses > 1)),
                     udp_port=1024 + rank,
-                    mac=None,
+                    mac=f"02:00:00:00:09:{rank:02x}",
                     side_port=None,
                     incarnation=os.urandom(16),
                     wire_version=WIRE_VERSION,

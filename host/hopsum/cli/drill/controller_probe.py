@@ -9,13 +9,16 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
 
-from hopsum.cli.drill.base import PATIENCE_S, DrillFailed
+from hopsum.cli.drill.base import PATIENCE_S, DrillFailed, await_that
+from hopsum.cli.drill.crew import Crew
 from hopsum.cli.drill.stage import Stage
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.member import Member
 
 SLOTS: Final = 16
+_MAC: Final = "02:00:00:00:09:01"
+"""Of an interface that is not there: nothing is sent from it."""
 
 
 class Probe:
@@ -33,11 +36,26 @@ class Probe:
         """Join, and return the epoch that begins; then leave, which ends it, unless told to stay without a word."""
         with Channel(Place.of(self._address, tls=False)) as channel:
             member = Member(channel, self.name, self._token)
-            member.join((self._ip, 1024 + secrets.randbelow(1 << 15)), PATIENCE_S, rank=0)
+            member.join((self._ip, 1024 + secrets.randbelow(1 << 15)), PATIENCE_S, rank=0, mac=_MAC)
             found = member.membership(PATIENCE_S).epoch
             if not stay:
                 member.leave(PATIENCE_S)
         return found
+
+
+def beats(stage: Stage, crew: Crew) -> None:
+    """Wait until all workers of a crew have been heard twice more, each time with more behind them."""
+    with stage.operator() as operator:
+
+        def heard() -> list[float]:
+            return [member.statistics.get("allreduces", 0.0) for member in operator.job(crew.job).members]
+
+        for _ in range(2):
+            before = heard()
+            await_that(
+                lambda: all(now > then for now, then in zip(heard(), before, strict=True)),  # noqa: B023
+                "heartbeats of all ranks",
+            )
 
 
 def refusal(ask: Callable[[], object], words: str) -> str:

@@ -26,7 +26,7 @@ _RIVAL, _AGAIN = 2, 3
 def two_controllers(context: Context) -> DrillReport:
     """Let a second controller take the switch: the first notices, says so, and changes nothing any more."""
     with staged(context, NAME, seats=seats_for(context, _TRAINERS), lease_s=_LEASE_S) as stage:
-        crew = Crew(stage, "train", _TRAINERS, pace_s=_PACE_S)
+        crew = Crew(stage, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
         crew.train(5)
         other = Probe(stage, "other", _LEASE_S)
         other.epoch(stay=True)

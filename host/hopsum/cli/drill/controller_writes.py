@@ -23,6 +23,7 @@ from hopsum.cli.drill.workers import judge, seats_for
 
 NAME: Final = "controller-killed-at-each-write"
 _TRAINERS: Final = 2
+_PACE_S: Final = 0.05
 _LEASE_S: Final = 120.0
 """Of the job that trains: nobody hears its workers while controllers die."""
 _MOST: Final = 8
@@ -106,8 +107,8 @@ def killed_at_each_write(context: Context) -> DrillReport:
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload([reign.__module__])
     with staged(context, NAME, seats=seats_for(context, _TRAINERS), lease_s=_LEASE_S) as stage:
-        crew = Crew(stage, "train", _TRAINERS)
-        crew.train(10)
+        crew = Crew(stage, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
+        crew.train(5)
         stage.processes["controller"].stop()
         before = crew.steps(0)
         stride = min(_SAMPLE, max(1, round(1 / context.scale)))
