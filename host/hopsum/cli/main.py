@@ -27,7 +27,7 @@ COMMANDS = {
     "top": Command("show a controller's switches, jobs and rates", "hopsum.cli.top", "rpc,cli"),
     "controller": Command("run jobs, slots and leases on switches", "hopsum.cli.controller", "controlplane"),
     "job": Command("make, see and delete a controller's jobs", "hopsum.cli.job", "rpc,cli"),
-    "drill": Command("break parts of a real system, check that nothing is lost", "hopsum.cli.drill", "demo"),
+    "drill": Command("break parts of a real system, check that nothing is lost", "hopsum.cli.drill.command", "demo"),
     "switch": Command("run the embedded switch with a compiled v1model program", "hopsum_switch.cli", "switch"),
     "switch-ctl": Command("show ports, counts and registers of a running switch", "hopsum_switch.control", "switch"),
     "table": Command("solve lookup tables of codec thc, search the best one for a job", "hopsum.cli.table", "cli"),

@@ -9,9 +9,3 @@ crew       a job and its workers                worker    a worker's process; tr
 journal    what workers write down              checks    what is computed from it
 workers, switch, controller, network, jobs      the drills, by what they break
 """
-
-from __future__ import annotations
-
-from hopsum.cli.drill.command import main
-
-__all__ = ["main"]

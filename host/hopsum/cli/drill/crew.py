@@ -10,12 +10,12 @@ from typing import Any, Final
 from hopsum.cli.drill.base import PATIENCE_S, DrillFailed, await_that
 from hopsum.cli.drill.journal import read_journal
 from hopsum.cli.drill.stage import Stage
-from hopsum.cli.drill.training import Plan
+from hopsum.cli.drill.training import Plan, options_of
 from hopsum.codec import job_tables, make_codec
 from hopsum_topologies.process import ManagedProcess
 
 SLOTS: Final = 16
-_MARGIN_S: Final = 2.0
+_MARGIN_S: Final = 1.0
 """Workers hear of the goal within this time, whatever the machine is busy with."""
 
 
@@ -41,15 +41,15 @@ class Crew:
         self._first_seat = first_seat
         at = stage.context.folder / (folder or job)
         at.mkdir()
-        tables = job_tables(make_codec(codec, workers=workers, backend="numpy", **settings.get("codec_options", {})))
+        seed, options = stage.context.seed, options_of(codec, workers)
+        made_with = {"codec": codec, "codec_options": options, "seed": seed, **settings}
+        url = f"hopsum://{stage.place.controller_address}/{job}"
+        self.plan = Plan(url, str(at / "token"), str(at), workers, **made_with)
+        tables = job_tables(make_codec(codec, workers=workers, backend="numpy", **self.plan.options()))
         with stage.operator() as operator:
             table, table16 = tables.get("table"), tables.get("table16")
             made = operator.create(job, workers, SLOTS, quorum=quorum, table=table, table16=table16)
-        token = at / "token"
-        token.write_text(made.token, encoding="utf-8")
-        url = f"hopsum://{stage.place.controller_address}/{job}"
-        seed = stage.context.seed
-        self.plan = Plan(url, str(token), str(at), workers, codec=codec, **{"seed": seed, **settings})
+        (at / "token").write_text(made.token, encoding="utf-8")
         self._plan_path = at / "plan.json"
         self.plan.write(self._plan_path)
         for rank in range(workers):

@@ -77,7 +77,7 @@ def reference(plan: Plan, steps: int) -> list[str]:
     def train(rank: int) -> list[str]:
         model, feedback, found = Model(plan, rank), ErrorFeedback(plan.elements), []
         url = f"memory://reference?workers={plan.workers}"
-        options = {"codec_options": plan.codec_options, "backend": plan.backend, "seed": plan.seed}
+        options = {"codec_options": plan.options(), "backend": plan.backend, "seed": plan.seed}
         with hopsum.connect(url, rank=rank, codec=plan.codec, deadline_s=plan.deadline_s, **options) as job:
             for step in range(steps):
                 result = job.allreduce(model.gradient(step), feedback=feedback, step=step)

@@ -8,7 +8,7 @@
     end      the last step is done
 
 Vectors stand there as `Probe`s: what they are along a few directions, so that sums of them can be compared without
-keeping them. Lines are flushed one by one: what is there was so when its process was killed.
+keeping them. Lines are written one by one: what is there was so when its process was killed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import hashlib
 import json
 import time
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +45,12 @@ class Journal:
     """A worker's journal, to append to."""
 
     def __init__(self, path: Path) -> None:
-        self._file: TextIO = path.open("a", encoding="utf-8")
+        self._path = path
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append a line, and flush it; `at` is the machine's monotonic clock."""
-        self._file.write(json.dumps({"kind": kind, "at": time.monotonic(), **fields}) + "\n")
-        self._file.flush()
+        """Append a line; `at` is the machine's monotonic clock."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, "at": time.monotonic(), **fields}) + "\n")
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:

@@ -15,6 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.codec import LookupTable, best_table
+
 LEARNING_RATE: Final = np.float32(0.1)
 NOISE: Final = np.float32(0.5)
 
@@ -48,6 +50,11 @@ class Plan:
         """Read what `write` wrote."""
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
+    def options(self) -> dict[str, Any]:
+        """Return the codec's options as it takes them."""
+        table = self.codec_options.get("table")
+        return self.codec_options if table is None else {**self.codec_options, "table": LookupTable(*_pair(table))}
+
     def journal(self, rank: int) -> Path:
         """Return where a rank's journal is."""
         return Path(self.folder) / f"rank{rank}.jsonl"
@@ -61,6 +68,19 @@ class Plan:
     def leave(self) -> Path:
         """Return the file whose being there lets workers leave: all of them have done the last step."""
         return Path(self.folder) / "leave"
+
+
+def options_of(codec: str, workers: int) -> dict[str, Any]:
+    """Return options that make a codec quickly, as JSON can hold them: the table, where there is one to solve."""
+    if codec != "thc":
+        return {}
+    table = best_table(workers, 8, bits=None)
+    return {"table": [list(table.values), table.truncated]}
+
+
+def _pair(table: list[Any]) -> tuple[tuple[int, ...], float]:
+    values, truncated = table
+    return tuple(values), truncated
 
 
 class Model:

@@ -54,7 +54,7 @@ class Worker:
             f"{plan.url}?token_file={plan.token_file}&tls=off",
             rank=self._rank,
             codec=plan.codec,
-            codec_options=plan.codec_options,
+            codec_options=plan.options(),
             backend=plan.backend,
             seed=plan.seed,
             deadline_s=plan.deadline_s,
