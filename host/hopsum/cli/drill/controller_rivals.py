@@ -66,7 +66,9 @@ def _rival(stage: Stage) -> None:
     """Start one with books of its own, and wait until both say what is the matter."""
     folder = stage.context.folder
     changes = ((stage.place.controller_address, _free(stage)), ("books.sqlite", "rival.sqlite"))
-    edit(folder / "cluster.toml", folder / "rival.toml", *changes, ("[[switch]]", f"[[switch]]\nelection_id = {_RIVAL}"))
+    edit(
+        folder / "cluster.toml", folder / "rival.toml", *changes, ("[[switch]]", f"[[switch]]\nelection_id = {_RIVAL}")
+    )
     process = stage.start("rival", _command(folder / "rival.toml"))
     began_s = stage.happened("second controller with books of its own and a higher election id")
     with stage.operator() as operator:

@@ -29,7 +29,7 @@ _LEASE_S: Final = 120.0
 _MOST: Final = 8
 """Workers of the job that is made and deleted."""
 _SAMPLE: Final = 7
-"""A run of scale 1 dies at each event; a smaller one at every so many-th, at most every seventh."""
+"""A run of scale 1 dies at each event, a smaller one at every seventh."""
 
 
 class Deaths:
@@ -111,7 +111,7 @@ def killed_at_each_write(context: Context) -> DrillReport:
         crew.train(5)
         stage.processes["controller"].stop()
         before = crew.steps(0)
-        stride = min(_SAMPLE, max(1, round(1 / context.scale)))
+        stride = 1 if context.scale >= 1 else _SAMPLE
         deaths = _die(stage, stride, processes)
         alone = crew.steps(0) - before
         stage.start_controller()
