@@ -4,11 +4,16 @@
   {"job": name, "epoch": int, "slots": int, "window": int, "quorum": int, "table": [16 ints] or null,
    "table16": [16 ints] or null, "wire_version": int, "switch": {"ip": str, "udp_port": int},
    "workers": [{"rank": int, "ip": str, "udp_port": int, "send_to": {"ip": str, "udp_port": int},
-                "side_port": int and "side_ip": str, each where there is one}, ...]}
+                "side_port": int and "side_ip": str, each where there is one}, ...],
+   "resume": null, or left out, or {"base": int, "start": int or null, "start_epoch": int, "allreduces": int or null,
+              "replaced": [ranks], "decided": [{"first": int, "end": int, "ranks": [int, ...]}, ...]}}
 
 `switch` is the source of results; `send_to` is where this worker sends to: the same, unless the switch
 listens on ordinary UDP sockets. `window` is how many packets a worker should have in flight at most, at
 most `slots`.
+
+`resume` is there where the job has had an epoch before, and says how its stream goes on: see
+`hopsum_controlplane.cluster.decision`.
 
 `side_port` is the TCP port where a worker's peers reach it, at `side_ip` or else `ip`, to fetch results that the
 switch no longer has. With a quorum of all workers it has every result until all of them do, so the workers of a job
@@ -39,7 +44,11 @@ _MAX_TCP_PORT = MAX_UDP_PORT
 
 
 def membership(
-    job: Job, send_to: Mapping[int, Address] | None = None, side_channels: SideChannels = "auto"
+    job: Job,
+    send_to: Mapping[int, Address] | None = None,
+    side_channels: SideChannels = "auto",
+    *,
+    resume: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the membership of a job.
 
@@ -47,6 +56,7 @@ def membership(
         send_to: by rank, the (IPv4, UDP port) that it sends to; the switch's service for the others.
         side_channels: (IPv4 address, TCP port) of every rank; True: that of its UDP port; False: none; "auto": as True
             if sums may be without a worker, quorum < workers.
+        resume: how the stream of an epoch before goes on, as in the document.
 
     Raises:
         ControlPlaneError: side channels of some workers only, of others than the job has, or where none can be.
@@ -73,6 +83,7 @@ def membership(
             }
             for worker in workers
         ],
+        **({} if resume is None else {"resume": dict(resume)}),
     }
 
 

@@ -9,7 +9,7 @@ class HopsumError(Exception):
 
 
 class AllReduceFailed(HopsumError):
-    """An all-reduce has no result. The epoch is over for this worker: take part again in a new one."""
+    """An all-reduce has no result. The epoch is over for this worker, unless the subclass says otherwise."""
 
 
 class NoAnswer(AllReduceFailed):
@@ -26,6 +26,17 @@ class RoundLost(AllReduceFailed):
 
 class Expelled(RoundLost):
     """This worker is further behind than its peers keep results: it must resynchronise before it takes part again."""
+
+
+class WorkersReplaced(AllReduceFailed):
+    """An all-reduce ended without a result, on all ranks alike, since workers were replaced. `ranks`: theirs.
+
+    The epoch is not over: the job goes on with the newcomers, whose state comes from the others.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
 
 
 class EpochOver(HopsumError):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopsum.errors import HopsumError
+from hopsum.protocol.resume import Decided, Resume
 from hopsum.wire import MAX_SLOTS, MAX_WORKERS, WIRE_VERSION
 from hopsum.wire._layout import TABLE_ENTRIES
 
@@ -26,6 +27,8 @@ _LIMITS: Final = {
     "epoch": (1, (1 << 32) - 1),
     "slots": (1, MAX_SLOTS),
 }
+_POSITION_MAX: Final = (1 << 63) - 1
+_RUNS_MAX: Final = 1 << 20
 
 
 class MembershipError(HopsumError):
@@ -80,6 +83,8 @@ class JobMembership:
     """By rank, from 0."""
     table16: tuple[int, ...] | None = None
     """The same for LOOKUP_ADD16, values of 0..65535."""
+    resume: Resume | None = None
+    """How the job goes on from the epochs before; None: it begins."""
 
     @property
     def side_channels(self) -> dict[int, tuple[str, int]] | None:
@@ -157,6 +162,7 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
         table16=_table(root, "table16", 16) if "table16" in root.value else None,
         switch=_endpoint(root.object("switch")),
         workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
+        resume=_resume(root, slots, len(workers)),
     )
     sides = list((made.side_channels or {}).values())
     if len(set(sides)) < len(sides):
@@ -169,6 +175,48 @@ def _worker(entry: _Object) -> WorkerEndpoint:
     side_port = entry.integer("side_port", *_LIMITS["side_port"]) if "side_port" in entry.value else None
     side_ip = _ip(entry, "side_ip") if "side_ip" in entry.value else None
     return WorkerEndpoint(rank, _endpoint(entry), _endpoint(entry.object("send_to")), side_port, side_ip)
+
+
+def _resume(root: _Object, slots: int, workers: int) -> Resume | None:
+    """Return how a job goes on, None where it begins. Raises MembershipError for what no controller decides."""
+    if root.value.get("resume") is None:
+        return None
+    entry, window = root.object("resume"), root.integer("window", 1, slots)
+    base = entry.integer("base", 0, _POSITION_MAX)
+    if base % window:
+        raise entry.wrong("base", f"is {base}, no multiple of the window {window}")
+    new = entry.value.get("start") is not None
+    replaced = _ranks(entry, "replaced", workers)
+    start_epoch = entry.integer("start_epoch", int(new), _LIMITS["epoch"][1] if new else 0)
+    if bool(replaced) != new:
+        raise entry.wrong("replaced", f"is {list(replaced)} with {'a' if new else 'no'} start")
+    decided = tuple(_decided(each, workers) for each in entry.objects("decided", _RUNS_MAX, least=0))
+    ends = [base, *(run.end for run in decided)]
+    if any(run.first < end for run, end in zip(decided, ends, strict=False)):
+        raise entry.wrong("decided", f"is not sorted, overlaps, or begins before base {base}")
+    return Resume(
+        base=base,
+        start=entry.integer("start", base, _POSITION_MAX) if new else None,
+        start_epoch=start_epoch,
+        allreduces=entry.integer("allreduces", 0, _POSITION_MAX) if new else None,
+        replaced=replaced,
+        decided=decided,
+    )
+
+
+def _decided(entry: _Object, workers: int) -> Decided:
+    first = entry.integer("first", 0, _POSITION_MAX)
+    ranks = _ranks(entry, "ranks", workers)
+    if not ranks:
+        raise entry.wrong("ranks", "is empty")
+    return Decided(first, entry.integer("end", first + 1, _POSITION_MAX), ranks)
+
+
+def _ranks(entry: _Object, key: str, workers: int) -> tuple[int, ...]:
+    found = entry.get(key, lambda value: isinstance(value, list), "a list")
+    if not all(type(rank) is int and 0 <= rank < workers for rank in found) or len(set(found)) < len(found):
+        raise entry.wrong(key, f"is {found!r:.80}, not ranks of 0 .. {workers - 1}, each once")
+    return tuple(found)
 
 
 def _endpoint(entry: _Object) -> Endpoint:
@@ -224,9 +272,9 @@ class _Object:
     def object(self, key: str) -> _Object:
         return _Object(self.get(key, lambda _: True, ""), self.where, self._at(key))
 
-    def objects(self, key: str, most: int) -> list[_Object]:
-        fits = lambda found: isinstance(found, list) and 1 <= len(found) <= most  # noqa: E731
-        found = self.get(key, fits, f"a list of 1 to {most} entries")
+    def objects(self, key: str, most: int, *, least: int = 1) -> list[_Object]:
+        fits = lambda found: isinstance(found, list) and least <= len(found) <= most  # noqa: E731
+        found = self.get(key, fits, f"a list of {least} to {most} entries")
         return [_Object(entry, self.where, f"{self._at(key)}[{index}]") for index, entry in enumerate(found)]
 
     def wrong(self, key: str, what: str) -> MembershipError:

@@ -137,7 +137,7 @@ class ManagementClient:
     def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
         """Talk to the switch whose gRPC address is `address` (HOST:PORT); nothing is sent yet."""
         self._channel = grpc.insecure_channel(
-            address, options=[("grpc.max_receive_message_length", _MAX_SNAPSHOT_BYTES)]
+            address, options=[("grpc.max_receive_message_length", _MAX_SNAPSHOT_BYTES), ("grpc.enable_http_proxy", 0)]
         )
         self._timeout_s = timeout_s
 

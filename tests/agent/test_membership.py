@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hopsum.membership import Endpoint, MembershipError, parse_membership, read_membership
+from hopsum.protocol.resume import Decided, Resume
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, write_membership
 from hopsum_controlplane.slots import SlotRange
 
@@ -161,3 +162,48 @@ def test_unknown_keys_are_a_newer_controllers(path: Path) -> None:
     document = json.loads(path.read_text())
     read = parse_membership(json.dumps({**document, "lease_s": 30}))
     assert read == replace(read, job="train")
+
+
+RESUME: dict[str, Any] = {
+    "base": 64,
+    "start": 200,
+    "start_epoch": 77,
+    "allreduces": 9,
+    "replaced": [1],
+    "decided": [{"first": 70, "end": 80, "ranks": [0]}, {"first": 90, "end": 91, "ranks": [0, 1]}],
+}
+
+
+def resumed(path: Path, **changed: Any) -> str:
+    write_membership(make_job(), path)
+    return json.dumps(json.loads(path.read_text()) | {"resume": RESUME | changed})
+
+
+def test_how_a_job_goes_on(path: Path) -> None:
+    decided = (Decided(70, 80, (0,)), Decided(90, 91, (0, 1)))
+    assert parse_membership(resumed(path)).resume == Resume(64, 200, 77, 9, (1,), decided)
+    nobody = {"start": None, "start_epoch": 0, "allreduces": None, "replaced": [], "decided": []}
+    assert parse_membership(resumed(path, **nobody)).resume == Resume(64, None, 0, None, (), ())
+    assert read_membership(path).resume is None
+    assert parse_membership(path.read_text()[:-2] + ', "resume": null}').resume is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"base": 65}, "resume.base is 65, no multiple of the window 32"),
+        ({"start": 63}, r"resume.start is 63, not an integer of 64 \.\."),
+        ({"start": None}, "resume.start_epoch is 77, not an integer of 0 .. 0"),
+        ({"start_epoch": 0}, "resume.start_epoch is 0, not an integer of 1 .."),
+        ({"allreduces": None}, "resume.allreduces is None"),
+        ({"replaced": [2]}, r"resume.replaced is \[2\], not ranks of 0 .. 1, each once"),
+        ({"replaced": []}, r"resume.replaced is \[\] with a start"),
+        ({"decided": [{"first": 70, "end": 70, "ranks": [0]}]}, r"decided\[0\].end is 70"),
+        ({"decided": [{"first": 70, "end": 71, "ranks": []}]}, r"decided\[0\].ranks is empty"),
+        ({"decided": [{"first": 60, "end": 71, "ranks": [0]}]}, "begins before base 64"),
+        ({"decided": RESUME["decided"][::-1]}, "is not sorted, overlaps"),
+    ],
+)
+def test_what_no_controller_decides(path: Path, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(MembershipError, match=message):
+        parse_membership(resumed(path, **changed))

@@ -135,11 +135,13 @@ def test_nobody_listens() -> None:
     assert our_threads() == []
 
 
-def test_a_proxy_is_pointed_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with pytest.raises(ControlPlaneError, match="http_proxy is set: name the switch in no_proxy"):
-        NativeDevice("127.0.0.1:1", connect_timeout_s=0.3)
+def test_proxies_are_not_asked(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("no_grpc_proxy", raising=False)
+    with opened(server.address) as device:
+        assert device.cookie() == PIPELINE.cookie
 
 
 def test_another_client_is_primary(server: Server) -> None:

@@ -26,7 +26,7 @@ from hopsum.cli.drill.controller_writes import Deaths
 from hopsum.rpc.errors import ControllerError
 from hopsum_controlplane import SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.cluster import ClusterConfig, JobRequest, PortRule, State, SwitchConfig
-from hopsum_controlplane.cluster.lifecycle import JobRecord, Member, Phase
+from hopsum_controlplane.cluster.records import JobRecord, Member, Phase
 from hopsum_controlplane.cluster.store import Books
 from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.jobs import Job

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hopsum.protocol import admission, aggregator, decision
+from hopsum.protocol.accepting import Accepting
 from hopsum.protocol.admission import Admitted, Packet
 from hopsum.protocol.decision import Lanes, Situation
 from hopsum.protocol.ledger import Ledger
@@ -106,14 +107,14 @@ def epoch_worker(patch: Patch) -> None:
 
 def in_order(patch: Patch) -> None:
     """Send every position as soon as it is submitted: no window."""
-    open_new = Worker._open_new
+    submitted = Accepting.submitted
 
-    def open_everything(self: Worker, reduce: AllReduce, now: float) -> None:
-        open_new(self, reduce, now)
-        for position in range(reduce.first, self.stream.end):
+    def open_everything(self: Accepting, reduce: AllReduce, now: float) -> None:
+        submitted(self, reduce, now)
+        for position in range(reduce.first, reduce.end):
             self._outbox.open(position)
 
-    patch.setattr(Worker, "_open_new", open_everything)
+    patch.setattr(Accepting, "submitted", open_everything)
 
 
 def frozen_payload(patch: Patch) -> None:

@@ -67,7 +67,7 @@ def stale_settles(patch: Patch) -> None:
 
     def zeros(self: Worker, header: Header, position: int, now: float) -> None:
         if position in self._outbox.positions():
-            self._take_zeros(position, now)
+            self._accepting.zeros(position, now)
 
     patch.setattr(Worker, "_on_stale", zeros)
 

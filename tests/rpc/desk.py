@@ -10,8 +10,10 @@ from typing import Any
 
 from hopsum.protocol.aggregator import Aggregator
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, membership
+from hopsum_controlplane.cluster.codec import resume_values
+from hopsum_controlplane.cluster.decision import Resume, decide
 from hopsum_controlplane.cluster.errors import InvalidRequest, NoRoom, NotAdmitted, UnknownJob
-from hopsum_controlplane.cluster.lifecycle import State
+from hopsum_controlplane.cluster.records import State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined, Located, Pending, SwitchView
 from hopsum_controlplane.service.server import Service
@@ -42,6 +44,9 @@ class Desk:
         self.workers, self.switch, self.heartbeat_s = workers, switch, heartbeat_s
         self.changed = threading.Condition()
         self.members: dict[int, tuple[JoinRequest, bytes]] = {}
+        self.waiting: set[int] = set()
+        self.newcomers: Resume | None = None
+        """Of the last epoch that had some."""
         self.epoch, self.over, self.document = 0, "", dict[str, Any]()
         self.beats: list[tuple[int, int, dict[str, float]]] = []
         self.left: list[int] = []
@@ -69,7 +74,8 @@ class Desk:
                 raise InvalidRequest(f"no rank {rank}")
             secret = b"secret of " + bytes([65 + rank]) + request.incarnation
             self.members[rank] = (request, secret)
-            if len(self.members) == self.workers:
+            self.waiting.add(rank)
+            if len(self.waiting) == self.workers:
                 self._begin()
             self.changed.notify_all()
         return Joined(rank, secret, 60.0, self.heartbeat_s)
@@ -82,7 +88,7 @@ class Desk:
             self._know(job, rank, secret)
             self.changed.wait_for(lambda: self.document, timeout_s)
             if not self.document:
-                return Pending(tuple(r for r in range(self.workers) if r not in self.members), State.FORMING)
+                return Pending(tuple(r for r in range(self.workers) if r not in self.waiting), State.FORMING)
             return self.document
 
     def heartbeat(self, job: str, rank: int, secret: bytes, *, epoch: int, statistics: Mapping[str, float]) -> Beat:
@@ -99,6 +105,7 @@ class Desk:
         with self.changed:
             self._know(job, rank, secret)
             del self.members[rank]
+            self.waiting.discard(rank)
             self.left.append(rank)
             self.changed.notify_all()
 
@@ -123,11 +130,14 @@ class Desk:
 
     # ---- for tests ------------------------------------------------------------------------------------
 
-    def end(self, reason: str) -> None:
-        """Take the job from the switch: its epoch is over."""
+    def end(self, reason: str, *, lost: int | None = None) -> None:
+        """Take the job from the switch: its epoch is over, and so is the place of who is lost."""
         with self.changed, self.switch.lock:
             self.switch.aggregator.remove_job(self.epoch)
             self.over, self.document = reason, {}
+            self.waiting.clear()
+            if lost is not None:
+                del self.members[lost]
 
     def wait(self, condition: Callable[[], bool]) -> None:
         with self.changed:
@@ -149,10 +159,20 @@ class Desk:
             SLOTS,
         )
         sides = {rank: (seat.ip, seat.side_port) for rank, seat in enumerate(seats) if seat.side_port}
-        self.document = membership(job, dict.fromkeys(range(self.workers), self.switch.address), sides or False)
+        send_to = dict.fromkeys(range(self.workers), self.switch.address)
+        self.document = membership(job, send_to, sides or False, resume=self._resume())
         locals_ = [(seat.ip, seat.udp_port) for seat in seats]
         with self.switch.lock:
             self.switch.aggregator.add_job(job_for(locals_, epoch=self.epoch, slots=SLOTS, table=TABLE))
+
+    def _resume(self) -> dict[str, Any] | None:
+        """Decide as a manager does."""
+        reports = {rank: seat.report for rank, (seat, _) in self.members.items() if seat.report is not None}
+        new = set(self.members) - set(reports)
+        resume = decide(reports, new, slots=SLOTS, epoch=self.epoch, before=self.newcomers)
+        if resume is not None and new:
+            self.newcomers = resume
+        return None if resume is None else resume_values(resume)
 
     def _admit(self, job: str, token: str) -> None:
         if token != TOKEN:

@@ -143,6 +143,10 @@ _VALUES: Final[dict[str, Callable[[random.Random], Any]]] = {
 }
 
 
+def _run(rng: random.Random) -> Any:
+    return pb.Report.Run(first=_VALUES["int"](rng), end=_VALUES["int"](rng))
+
+
 def _message(rng: random.Random, kind: Any, known: dict[str, Any]) -> Any:
     """Return a message with any of its fields set to anything; those `known` by name mostly to that."""
     message = kind()
@@ -156,7 +160,8 @@ def _message(rng: random.Random, kind: Any, known: dict[str, Any]) -> Any:
             for _ in range(rng.choice((1, 3, 200))):
                 present[_VALUES["str"](rng)] = _VALUES["float"](rng) if kind is pb.HeartbeatRequest else 1
         elif hasattr(present, "extend"):
-            present.extend(_VALUES["int"](rng) for _ in range(rng.choice((1, 16, 17, 500))))
+            make = _VALUES["int"] if field.message_type is None else _run
+            present.extend(make(rng) for _ in range(rng.choice((1, 16, 17, 500))))
         elif field.message_type is not None:
             present.CopyFrom(_message(rng, type(present), {"ip": f"10.1.0.{rng.randrange(1, 255)}"}))
         else:

@@ -21,9 +21,9 @@ from hopsum_controlplane.cluster.errors import (
     SwitchTrouble,
     UnknownJob,
 )
-from hopsum_controlplane.cluster.lifecycle import Phase, State
 from hopsum_controlplane.cluster.manager import Manager
 from hopsum_controlplane.cluster.opening import openers
+from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.store import Store
 from hopsum_controlplane.cluster.views import (

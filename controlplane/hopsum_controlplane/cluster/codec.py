@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and jobs as JSON texts, in which the books keep them, and back."""
+"""Requests, jobs, reports and decisions as JSON texts, in which the books keep them, and back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from hopsum_controlplane.cluster.decision import Decided, Report, Resume
+from hopsum_controlplane.cluster.errors import InvalidRequest
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
@@ -39,6 +41,39 @@ def job_from_json(text: str) -> Job:
             "region": SlotRange(*values["region"]),
         }
     )
+
+
+def report_to_json(report: Report) -> str:
+    """Return what a worker reported as text."""
+    return json.dumps(asdict(report))
+
+
+def report_from_json(text: str) -> Report:
+    """Return the report of a text. Raises ValueError, KeyError or TypeError when it holds none."""
+    values = json.loads(text)
+    report = Report(**{**values, "held": tuple((int(first), int(end)) for first, end in values["held"])})
+    try:
+        report.check()
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from error
+    return report
+
+
+def resume_values(resume: Resume) -> dict[str, Any]:
+    """Return how a stream goes on as JSON has it, in the books and in the membership."""
+    return asdict(resume)
+
+
+def resume_to_json(resume: Resume) -> str:
+    """Return how a stream goes on as text."""
+    return json.dumps(resume_values(resume))
+
+
+def resume_from_json(text: str) -> Resume:
+    """Return the decision of a text. Raises ValueError, KeyError or TypeError when it holds none."""
+    values = json.loads(text)
+    decided = tuple(Decided(**{**each, "ranks": tuple(each["ranks"])}) for each in values["decided"])
+    return Resume(**{**values, "replaced": tuple(values["replaced"]), "decided": decided})
 
 
 def _spec(values: dict[str, Any]) -> JobSpec:

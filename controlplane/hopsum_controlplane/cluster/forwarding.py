@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hopsum_controlplane.cluster.config import SwitchConfig
-from hopsum_controlplane.cluster.lifecycle import JobRecord
+from hopsum_controlplane.cluster.records import JobRecord
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.tables import forward

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from hopsum_controlplane.cluster.lifecycle import LEASED, JobRecord
+from hopsum_controlplane.cluster.records import LEASED, JobRecord
 
 
 @dataclass

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from hopsum_controlplane.cluster.errors import JobExists, UnknownJob
-from hopsum_controlplane.cluster.lifecycle import JobRecord, State
+from hopsum_controlplane.cluster.records import JobRecord, State
 from hopsum_controlplane.cluster.store import Store
 from hopsum_controlplane.epochs import EpochAllocator
 

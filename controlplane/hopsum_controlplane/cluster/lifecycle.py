@@ -15,7 +15,10 @@ Transitions::
   FORMING     every worker waits, the switch answers            INSTALLING  begin       under a new epoch
   INSTALLING  everything is written and confirmed               RUNNING     installed
   INSTALLING  write refused, member lost or replaced, restart   CHANGING    change
-  RUNNING     worker lost or replaced, entries lost, all left   CHANGING    change
+  RUNNING     worker lost, and less than a quorum is left       CHANGING    lose
+  RUNNING     worker lost, enough are left                      RUNNING     lose        its entries stay
+  RUNNING     worker replaced, also a lost one; or sealed it    CHANGING    join
+  RUNNING     entries lost, all left or lost, rounds run out    CHANGING    change
   CHANGING    nothing of the epoch stands, confirmed            FORMING     removed
   FORMING     deleted                                           gone        end
   others      deleted                                           ENDING      end
@@ -27,131 +30,37 @@ Phases of a member::
   OVER     its epoch is over: is to join again   LEFT     belonged to the epoch, has no part any more
   LOST     was silent for a lease: given up
 
-  begin: WAITING -> IN.    change of INSTALLING: IN -> WAITING, of RUNNING: IN -> OVER; LEFT is forgotten.
-  join:  absent, OVER, LOST, LEFT -> WAITING; another incarnation of a WAITING, IN or OVER rank takes its place.
-  leave: IN -> LEFT, in RUNNING only; others are forgotten.    lose: WAITING, IN, OVER -> LOST.
+  begin:  WAITING -> IN.   told: notes that an IN member knows of its epoch.
+  change: IN -> OVER, or WAITING with the report that it had if it was not told of this epoch; LEFT is forgotten.
+  join:   absent -> WAITING, OVER -> WAITING with a report; another incarnation takes any rank over, as WAITING.
+  leave:  IN -> LEFT, in RUNNING only; LOST stays while its epoch runs; others are forgotten.
+  lose:   WAITING, IN, OVER -> LOST.
 
 Rules:
 
 - E1: whatever ends an epoch, the job goes on under another one only, after CHANGING. Entries are never written
   again under an epoch that has been on a switch.
+- E2, E3: `begin` decides how the stream goes on (see `decision`), from the reports of those who wait.
+- E4: who was told of an epoch joins again with a report of that one, the last; else as a newcomer, which is another
+  incarnation. So do those that were lost after they were told of one, and all who left or were replaced.
 - R3: a worker that leaves keeps its entries: the epoch lasts until all its workers have left or are lost.
-- An incarnation that left or was replaced never comes back. One that is lost may, with nothing of what it held.
-- Observers are not waited for, and their coming and going ends no epoch.
+- Observers are not waited for, report nothing, and their coming and going ends no epoch.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from hopsum.wire import MAX_WORKERS
+from hopsum_controlplane.cluster.decision import Report, check_together, decide
 from hopsum_controlplane.cluster.errors import InvalidRequest, NoRoom, NotAdmitted
+from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.jobs import Job, JobSpec, WorkerEndpoint
-from hopsum_controlplane.slots import SlotRange
+from hopsum_controlplane.jobs import Job, WorkerEndpoint
 
 KEPT_INCARNATIONS = 1024
 """So many that left or were replaced are remembered for each job, the last ones."""
-
-
-class State(enum.Enum):
-    """Where a job is."""
-
-    FORMING = "forming"
-    INSTALLING = "installing"
-    RUNNING = "running"
-    CHANGING = "changing"
-    ENDING = "ending"
-
-
-class Phase(enum.Enum):
-    """Where a member is."""
-
-    WAITING = "waiting"
-    IN = "in"
-    OVER = "over"
-    LEFT = "left"
-    LOST = "lost"
-
-
-LEASED = (Phase.WAITING, Phase.IN, Phase.OVER)
-"""In these phases a member has a lease, which silence ends."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """One rank, as it joined. `secret_digest` is of its secret, `version` that of its hopsum."""
-
-    endpoint: WorkerEndpoint
-    side_port: int | None
-    incarnation: bytes = field(repr=False)
-    secret_digest: bytes = field(repr=False)
-    version: str = ""
-    phase: Phase = Phase.WAITING
-
-    @property
-    def rank(self) -> int:
-        """Return its rank."""
-        return self.endpoint.rank
-
-    @property
-    def is_worker(self) -> bool:
-        """Return whether it takes part, instead of only looking."""
-        return self.rank < MAX_WORKERS
-
-
-@dataclass(frozen=True)
-class JobRecord:
-    """A job in the books.
-
-    `job` is what stands, or may, on the switch: its epoch; None in FORMING. `reason` says why the state was left that
-    an epoch ended with, or is empty. `members` are in the order of ranks.
-    """
-
-    request: JobRequest
-    token_digest: bytes = field(repr=False)
-    switch: str
-    job_index: int
-    region: SlotRange
-    state: State = State.FORMING
-    job: Job | None = None
-    reason: str = ""
-    members: tuple[Member, ...] = ()
-    retired: tuple[bytes, ...] = field(default=(), repr=False)
-
-    @property
-    def name(self) -> str:
-        """Return the job's name."""
-        return self.request.name
-
-    @property
-    def epoch(self) -> int:
-        """Return the epoch of which something may stand on the switch; 0 for none."""
-        return 0 if self.job is None else self.job.epoch
-
-    @property
-    def missing_ranks(self) -> tuple[int, ...]:
-        """Return the workers that the next epoch lacks; none while an epoch is being written."""
-        if self.state is State.INSTALLING:
-            return ()
-        waiting = {member.rank for member in self.members if member.phase is Phase.WAITING}
-        return tuple(rank for rank in self.request.worker_ranks if rank not in waiting)
-
-    @property
-    def ready(self) -> bool:
-        """Return whether an epoch can begin."""
-        return self.state is State.FORMING and not self.missing_ranks
-
-    def member(self, rank: int) -> Member | None:
-        """Return the member of a rank, None when nobody has it."""
-        return next((member for member in self.members if member.rank == rank), None)
-
-    def spec(self) -> JobSpec:
-        """Return what the next epoch is made of: those who wait."""
-        return self.request.spec({m.rank: m.endpoint for m in self.members if m.phase is Phase.WAITING})
 
 
 def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> int:
@@ -185,30 +94,72 @@ def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> in
 
 
 def join(record: JobRecord, member: Member) -> JobRecord:
-    """Let a member wait for the next epoch; its rank comes from `choose_rank`.
+    """Let a member wait for the next epoch; its rank comes from `choose_rank`, its `report` if it has one from itself.
 
-    Who is in the epoch or waits already stays as it is. Raises NotAdmitted when it now comes from another address
-    or the job is being deleted, InvalidRequest when another member has its address.
+    Who is in the epoch or waits already stays as it is. Raises NotAdmitted when it now comes from another address,
+    its report is not of the last epoch that it was told of, or missing, or the job is being deleted; InvalidRequest
+    when another member has its address, or the report is more than can be told.
     """
     if record.state is State.ENDING:
         raise NotAdmitted(f"job {record.name!r} is being deleted", hint="make it again when it has gone")
     before = record.member(member.rank)
-    if before is not None and before.incarnation == member.incarnation and before.phase in (Phase.IN, Phase.WAITING):
-        if before.endpoint != member.endpoint:
-            raise NotAdmitted(
-                f"rank {member.rank} of job {record.name!r} has joined from {_show(before.endpoint)}, "
-                f"and now comes from {_show(member.endpoint)}",
-                hint="start it again: who joins anew draws a new incarnation",
-            )
-        return record
+    if before is not None and before.incarnation == member.incarnation:
+        return _join_again(record, before, member)
+    if member.report is not None:
+        raise _no_newcomer(record, member, f"reports epoch {member.report.epoch}, and is in the books with none")
     _check_address(record, member)
-    after = _with_member(record, replace(member, phase=Phase.WAITING))
-    if before is None or before.incarnation == member.incarnation:
+    after = _with_member(record, replace(member, phase=Phase.WAITING, entered=0, told=0))
+    if before is None:
         return after
     after = _retire(after, before)
-    if before.phase is Phase.IN and before.is_worker:
+    if _belongs(record, before):
         return change(after, f"rank {member.rank} was started again, at {_show(member.endpoint)}")
     return after
+
+
+def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
+    """Let the same incarnation join: again for the same epoch, or for the next one with what it holds."""
+    report = member.report
+    if before.phase in (Phase.IN, Phase.WAITING) and before.endpoint != member.endpoint:
+        raise NotAdmitted(
+            f"rank {member.rank} of job {record.name!r} has joined from {_show(before.endpoint)}, "
+            f"and now comes from {_show(member.endpoint)}",
+            hint="start it again: who joins anew draws a new incarnation",
+        )
+    if before.phase is Phase.LOST and (before.told or report is not None):
+        raise _no_newcomer(record, member, "was given up: it was silent for its lease")
+    if before.phase in (Phase.IN, Phase.WAITING) and report in (None, before.report):
+        return record
+    if report is None and before.told and member.is_worker:
+        raise _no_newcomer(record, member, f"was in epoch {before.told}, of which it reports nothing")
+    if report is not None:
+        if before.phase is Phase.IN and report.epoch < before.told:
+            return record  # the join that let it into this epoch, once more
+        _check_report(record, before, report)
+    _check_address(record, member)
+    if _belongs(record, before):
+        record = change(record, f"rank {member.rank} is out of epoch {record.epoch}, and joins again")
+    return _with_member(record, replace(member, phase=Phase.WAITING, entered=before.entered, told=before.told))
+
+
+def _check_report(record: JobRecord, before: Member, report: Report) -> None:
+    if not before.is_worker:
+        raise InvalidRequest(f"a report of observer {before.rank}", hint="observers join again without one")
+    if report.epoch != before.told:
+        what = f"reports epoch {report.epoch}, the last one that it was told of is {before.told or 'none'}"
+        raise _no_newcomer(record, before, what)
+    if before.report is not None:
+        raise _no_newcomer(record, before, f"has reported epoch {report.epoch} otherwise before")
+    waiting = {m.rank: m.report for m in record.members if m.phase is Phase.WAITING and m.report is not None}
+    check_together({**waiting, before.rank: report}, record.region.size)
+
+
+def told(record: JobRecord, rank: int) -> JobRecord:
+    """Note, before it is told, that a member knows of the epoch that runs, and that it is in."""
+    member = record.member(rank)
+    if member is None or member.phase is not Phase.IN or record.state is not State.RUNNING:
+        raise _fault(record, f"tell rank {rank} of its epoch")
+    return _with_member(record, replace(member, told=record.epoch, report=None))
 
 
 def leave(record: JobRecord, rank: int) -> JobRecord:
@@ -216,6 +167,8 @@ def leave(record: JobRecord, rank: int) -> JobRecord:
     member = record.member(rank)
     if member is None or member.phase is Phase.LEFT:
         return record
+    if member.phase is Phase.LOST and _belongs(record, member):
+        return record  # who takes its rank over still ends the epoch
     if member.phase is not Phase.IN:
         return _retire(_without(record, rank), member)
     if record.state is State.INSTALLING and member.is_worker:
@@ -224,14 +177,18 @@ def leave(record: JobRecord, rank: int) -> JobRecord:
 
 
 def lose(record: JobRecord, rank: int, why: str) -> JobRecord:
-    """Give a member up that was silent for its lease."""
+    """Give a member up that was silent for its lease. The epoch goes on if it runs, with a quorum of workers left."""
     member = record.member(rank)
     if member is None or member.phase not in LEASED:
         return record
-    after = _with_member(record, replace(member, phase=Phase.LOST))
-    if member.phase is Phase.IN and member.is_worker and record.state in (State.INSTALLING, State.RUNNING):
-        return change(after, why)
-    return after
+    after = _with_member(record, replace(member, phase=Phase.LOST, report=None))
+    if member.phase is not Phase.IN or not _belongs(record, member):
+        return after
+    if record.state is State.RUNNING and after.live >= record.quorum:
+        return _end_if_all_gone(after)
+    workers = record.request.workers
+    left = f"; {after.live} of {workers} workers are left, a quorum is {record.quorum}"
+    return change(after, why + (left if record.quorum < workers else ""))
 
 
 def begin(record: JobRecord, job: Job) -> JobRecord:
@@ -239,25 +196,35 @@ def begin(record: JobRecord, job: Job) -> JobRecord:
     place = (record.job_index, record.region)
     if not record.ready or job.spec != record.spec() or (job.job_index, job.region) != place:
         raise _fault(record, f"begin epoch {job.epoch}")
-    members = (replace(m, phase=Phase.IN) if m.phase is Phase.WAITING else m for m in record.members)
-    return replace(record, state=State.INSTALLING, job=job, members=tuple(members))
+    waiting = [member for member in record.members if member.phase is Phase.WAITING and member.is_worker]
+    reports = {member.rank: member.report for member in waiting if member.report is not None}
+    newcomers = [member.rank for member in waiting if member.report is None]
+    resume = decide(reports, newcomers, slots=job.slots, epoch=job.epoch, before=record.newcomers)
+    members = (
+        replace(m, phase=Phase.IN, entered=job.epoch) if m.phase is Phase.WAITING else m for m in record.members
+    )
+    return replace(record, state=State.INSTALLING, job=job, members=tuple(members), resume=resume)
 
 
 def installed(record: JobRecord, job: Job) -> JobRecord:
     """Let the epoch run: the switch has confirmed all its entries. `job` is what the switch's controller returned."""
     if record.state is not State.INSTALLING or job != record.job:
         raise _fault(record, f"run epoch {job.epoch}")
-    return replace(record, state=State.RUNNING, job=job)
+    resume, newcomers = record.resume, record.newcomers
+    if resume is None:
+        newcomers = None
+    elif resume.start_epoch == job.epoch:
+        newcomers = replace(resume, decided=())
+    return replace(record, state=State.RUNNING, job=job, newcomers=newcomers)
 
 
 def change(record: JobRecord, reason: str) -> JobRecord:
     """End the epoch, for this reason, if there is one that is not over: its entries are to be removed."""
     if record.state not in (State.INSTALLING, State.RUNNING):
         return record
-    told = record.state is State.RUNNING
     gone = [m.incarnation for m in record.members if m.phase is Phase.LEFT]
     members = (
-        replace(m, phase=Phase.OVER if told else Phase.WAITING) if m.phase is Phase.IN else m
+        replace(m, phase=Phase.OVER if m.told == record.epoch else Phase.WAITING) if m.phase is Phase.IN else m
         for m in record.members
         if m.phase is not Phase.LEFT
     )
@@ -278,7 +245,7 @@ def removed(record: JobRecord) -> JobRecord | None:
         return None
     if record.state is not State.CHANGING:
         raise _fault(record, "form again")
-    return replace(record, state=State.FORMING, job=None)
+    return replace(record, state=State.FORMING, job=None, resume=None)
 
 
 def _fault(record: JobRecord, what: str) -> ControlPlaneError:
@@ -289,7 +256,22 @@ def _fault(record: JobRecord, what: str) -> ControlPlaneError:
 def _end_if_all_gone(record: JobRecord) -> JobRecord:
     if any(member.phase is Phase.IN and member.is_worker for member in record.members):
         return record
-    return change(record, "all its workers have left")
+    lost = any(member.phase is Phase.LOST and _belongs(record, member) for member in record.members)
+    return change(record, f"all its workers have left{' or are lost' if lost else ''}")
+
+
+def _belongs(record: JobRecord, member: Member) -> bool:
+    """Return whether a member is a worker of an epoch that is not over, lost or not: who takes its rank ends it."""
+    lasts = record.state in (State.INSTALLING, State.RUNNING)
+    inside = member.entered == record.epoch and member.phase in (Phase.IN, Phase.LOST)
+    return lasts and inside and member.is_worker
+
+
+def _no_newcomer(record: JobRecord, member: Member, what: str) -> NotAdmitted:
+    return NotAdmitted(
+        f"rank {member.rank} of job {record.name!r} {what}",
+        hint="join as a newcomer, which draws a new incarnation: close, connect again, and fetch the others' state",
+    )
 
 
 def _check_address(record: JobRecord, member: Member) -> None:

@@ -5,10 +5,12 @@
     ready           allot an epoch, write it in the books, then on the switch, then the job runs
     over, deleted   remove the entries, confirm, then the books
     audit           what others changed is put right; a job that lost entries is over first (rule E1)
+    probe           between audits: a switch that restarted, or was given another program, has lost all its jobs
     forward         where the switch is to be one for its workers' other frames too: see forwarding
 
 All of it can be broken off anywhere: the books say what may stand, and the next attempt goes on from there. After an
-error of which it is not known what it left, the controller is forgotten, and made anew from the books.
+error of which it is not known what it left, the controller is forgotten, and made anew from the books. Where a switch
+does not run the program, its jobs are over before it is given that again: their workers need not wait for it.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from hopsum_controlplane.cluster.config import SwitchConfig
 from hopsum_controlplane.cluster.errors import OtherProgram, StoreError
 from hopsum_controlplane.cluster.forwarding import Forwarding
 from hopsum_controlplane.cluster.ledger import Ledger
-from hopsum_controlplane.cluster.lifecycle import JobRecord, State
+from hopsum_controlplane.cluster.records import JobRecord, State
 from hopsum_controlplane.cluster.retries import Retries
 from hopsum_controlplane.controller import Controller
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.epochs import EpochAllocator
-from hopsum_controlplane.errors import ControlPlaneError, WriteError
+from hopsum_controlplane.errors import ControlPlaneError, SwitchForgotError, WriteError
 from hopsum_controlplane.jobs import Job, JobSpec
 
 _log = logging.getLogger(__name__)
@@ -38,6 +40,8 @@ _log = logging.getLogger(__name__)
 DeviceSource = Device | Callable[[], Device]
 """A switch, or what opens a session with it: then it need not answer when the controller starts."""
 
+PROBE_S = 1.0
+"""How often a switch is asked which program it runs: with that a restart is noticed."""
 _PATIENCE_S = 1.0
 """A look waits for the work on a switch no longer than this."""
 
@@ -79,6 +83,7 @@ class Line:
         self._lock = threading.Lock()
         self._retries = Retries(monotonic)
         self._audit_at_s = 0.0
+        self._probe_at_s = 0.0
 
     @property
     def trouble(self) -> str:
@@ -143,7 +148,7 @@ class Line:
         return self._look(lambda controller: controller.drop_counters())
 
     def _look(self, read: Callable[[Controller], Mapping[str, int]]) -> Mapping[str, int]:
-        if not self._lock.acquire(timeout=_PATIENCE_S):
+        if self.controller is None or not self._lock.acquire(timeout=_PATIENCE_S):
             return {}
         try:
             return {} if self.controller is None else read(self.controller)
@@ -155,23 +160,40 @@ class Line:
 
     def _attend(self) -> None:
         try:
-            controller = self.controller or self._take_over()
-            if self._audit_is_due():
-                self._audit(controller)
-            self._forward()
-            while (record := self._next()) is not None:
-                self._work(controller, record)
+            try:
+                self._do_what_is_due()
+            except SwitchForgotError as error:  # what is to be done about it is known, and urgent
+                _log.warning("switch %s: %s", self.config.name, error, extra={"switch": self.config.name})
+                self.controller = None
+                self._do_what_is_due()
         except ControlPlaneError as error:
             self._failed(error)
         else:
             self._retries.succeeded()
+
+    def _do_what_is_due(self) -> None:
+        if self.controller is not None and self._monotonic() >= self._probe_at_s:
+            self._probe()
+        controller = self.controller or self._take_over()
+        if self._audit_is_due():
+            self._audit(controller)
+        self._forward()
+        while (record := self._next()) is not None:
+            self._work(controller, record)
+
+    def _probe(self) -> None:
+        """Raise SwitchForgotError when the switch does not run our program any more."""
+        self._probe_at_s = self._monotonic() + PROBE_S
+        if self._pipeline is not None and self._open().cookie() != self._pipeline.cookie:
+            raise SwitchForgotError("it does not run our program any more", where=self._open().where)
 
     def _failed(self, error: ControlPlaneError) -> None:
         delay_s = self._retries.failed(error)
         if not isinstance(error, StoreError):
             self.controller = None
         details = {"switch": self.config.name}
-        _log.error("switch %s: %s; next attempt in %g s", self.config.name, error, delay_s, extra=details)
+        if self._retries.worth_telling():
+            _log.error("switch %s: %s; next attempt in %g s", self.config.name, error, delay_s, extra=details)
 
     def _next(self) -> JobRecord | None:
         for record in self._ledger.records(self.config.name):
@@ -287,6 +309,10 @@ class Line:
         cookie = device.cookie()
         if cookie == self._pipeline.cookie:
             return
+        for record in self._ledger.records(self.config.name):
+            if record.job is not None:
+                found = "another program" if cookie is not None else "no program"
+                self._over(record.job, f"switch {self.config.name} does not have it any more: it runs {found}")
         if cookie is not None and not self._remove_existing:
             raise OtherProgram(
                 f"it runs a program with cookie {cookie:#x}, not ours with {self._pipeline.cookie:#x}",

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hopsum_controlplane.cluster import lifecycle, placement, views
+from hopsum_controlplane.cluster.codec import resume_values
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.errors import (
     ClusterConfigError,
@@ -29,9 +30,9 @@ from hopsum_controlplane.cluster.errors import (
 )
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.ledger import Ledger
-from hopsum_controlplane.cluster.lifecycle import JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.line import DeviceSource, Line
 from hopsum_controlplane.cluster.placement import Candidate
+from hopsum_controlplane.cluster.records import JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.refusals import Refusals
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics
 from hopsum_controlplane.cluster.store import Store
@@ -44,6 +45,11 @@ from hopsum_controlplane.membership import membership
 _log = logging.getLogger(__name__)
 
 _BEATS_PER_LEASE = 3
+POSITION = "position"
+"""Statistic of heartbeats: how many positions of the stream after the epoch's base this worker has used."""
+ROUNDS = 1 << 32
+ROUNDS_MOST = ROUNDS // 4 * 3
+"""Rounds of a slot that an epoch uses: the rest is for what happens until it has ended."""
 
 
 class Manager:
@@ -150,8 +156,9 @@ class Manager:
     def join(self, request: JoinRequest) -> Joined:
         """Let a member into a job, for its next epoch; the same incarnation that asks again has the same answer.
 
-        Another incarnation takes the place of who had the rank, which ends the epoch that it was in. Raises
-        InvalidRequest, UnknownJob, NotAdmitted, NoRoom or StoreError; nothing has changed then.
+        Another incarnation takes the place of who had the rank, which ends the epoch that it was in. Who was in the
+        job's last epoch joins again with its report. Raises InvalidRequest, UnknownJob, NotAdmitted, NoRoom or
+        StoreError; nothing has changed then.
         """
         try:
             return self._join(request)
@@ -166,7 +173,8 @@ class Manager:
             rank = lifecycle.choose_rank(record, request.rank, request.incarnation)
             where = placement.endpoint(request, rank, self._lines[record.switch].config)
             secret = member_secret(request.token, record.name, rank, request.incarnation)
-            member = Member(where, request.side_port, request.incarnation, digest(secret), request.version)
+            proof, report = digest(secret), request.report
+            member = Member(where, request.side_port, request.incarnation, proof, request.version, report=report)
             before = record.member(rank)
             self._ledger.apply(record.name, lambda now: lifecycle.join(now, member))
             if before is not None and before.incarnation != request.incarnation:
@@ -190,8 +198,9 @@ class Manager:
             self._renew(record, rank)
             while True:
                 if member.phase is Phase.LOST:
-                    raise NotAdmitted(self._given_up(record, rank), hint="join again")
+                    raise NotAdmitted(self._given_up(record, rank), hint="close, and connect again")
                 if member.phase is Phase.IN and record.state is State.RUNNING and record.epoch != known_epoch:
+                    self._ledger.apply(job, lambda now: lifecycle.told(now, rank))  # it may know from now on
                     return self._document(record)
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
@@ -213,9 +222,23 @@ class Manager:
             if member.phase is Phase.LOST:
                 return Beat(record.state, 0, self._given_up(record, rank))
             self._renew(record, rank, statistics)
+            if epoch == record.epoch:
+                record = self._mind_rounds(record, member, (statistics or {}).get(POSITION, 0.0))
         served = record.state is State.RUNNING and member.phase in (Phase.IN, Phase.LEFT)
         now = record.epoch if served else 0
         return Beat(record.state, now, record.reason if epoch not in (0, now) else "")
+
+    def _mind_rounds(self, record: JobRecord, member: Member, position: float) -> JobRecord:
+        """End an epoch in time before its rounds, which do not wrap (N4), run out; return the record as it is then."""
+        rounds = position / record.region.size
+        if record.state is not State.RUNNING or member.phase is not Phase.IN or rounds <= ROUNDS_MOST:
+            return record
+        why = (
+            f"rank {member.rank} has used {rounds:.0f} rounds of each slot since the epoch began, and more than "
+            f"{ROUNDS_MOST} of {ROUNDS} are not: they begin anew"
+        )
+        after = self._ledger.apply(record.name, lambda now: lifecycle.change(now, why))
+        return record if after is None else after
 
     def leave(self, job: str, rank: int, secret: bytes) -> None:
         """Let a member go: its switch serves the epoch until all its workers have. Harmless when it has left.
@@ -269,6 +292,9 @@ class Manager:
             _log.error("%s, and %s", why, error, extra={"job": record.name})
         else:
             self._leases.forget(record.name, rank)
+            after = self._ledger.find(record.name)
+            if after is not None and after.state is record.state is State.RUNNING:
+                _log.warning("%s; epoch %d of job %s goes on", why, after.epoch, after.name, extra={"job": after.name})
 
     def _check_fit(self, devices: Mapping[str, DeviceSource]) -> None:
         for switch in self._config.switches:
@@ -314,7 +340,8 @@ class Manager:
         return record, member
 
     def _given_up(self, record: JobRecord, rank: int) -> str:
-        return f"rank {rank} of job {record.name!r} was given up: not heard of for {self._lease_s(record):g} s"
+        silence = f"not heard of for {self._lease_s(record):g} s"
+        return f"rank {rank} of job {record.name!r} was given up: {silence}; it can join again as a newcomer"
 
     def _lease_s(self, record: JobRecord) -> float:
         return self._config.lease_s if record.request.lease_s is None else record.request.lease_s
@@ -326,7 +353,7 @@ class Manager:
     def _document(self, record: JobRecord) -> dict[str, Any]:
         if record.job is None:
             raise UnknownJob(f"job {record.name!r} has no epoch", hint="join again")
-        members = [member for member in record.members if member.phase in (Phase.IN, Phase.LEFT)]
+        members = [member for member in record.members if member.entered == record.epoch]
         service = self._lines[record.switch].config.service
         ranks = {worker.rank for worker in record.job.spec.workers}
         sides = {
@@ -334,7 +361,9 @@ class Manager:
             for member in members
             if member.rank in ranks and member.side_port is not None
         }
-        return membership(record.job, dict.fromkeys(ranks, service), sides if len(sides) == len(ranks) else False)
+        resume = None if record.resume is None else resume_values(record.resume)
+        all_sides = sides if len(sides) == len(ranks) else False
+        return membership(record.job, dict.fromkeys(ranks, service), all_sides, resume=resume)
 
     def _view(self, record: JobRecord, counters: bool) -> JobView:
         line = self._lines[record.switch]

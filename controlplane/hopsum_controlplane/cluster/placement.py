@@ -11,7 +11,7 @@ from hopsum.wire import MAX_JOBS
 from hopsum_controlplane.allotments import Allotment, Allotments, Room
 from hopsum_controlplane.cluster.config import SwitchConfig
 from hopsum_controlplane.cluster.errors import InvalidRequest, NoRoom
-from hopsum_controlplane.cluster.lifecycle import JobRecord
+from hopsum_controlplane.cluster.records import JobRecord
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import WorkerEndpoint

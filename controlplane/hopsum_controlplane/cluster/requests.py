@@ -12,6 +12,7 @@ from ipaddress import IPv4Address
 from hopsum.wire import MAX_WORKERS, WIRE_VERSION
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.cluster.config import MAX_LEASE_S, MIN_LEASE_S
+from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.errors import InvalidRequest
 from hopsum_controlplane.cluster.tokens import INCARNATION_BYTES
 from hopsum_controlplane.errors import ControlPlaneError
@@ -93,7 +94,8 @@ class JoinRequest:
 
     `ip` and `udp_port` are the source of its datagrams as the switch sees it. `rank` None leaves the choice to the
     controller. `mac` None is for switches that make it up, `side_port` is the TCP port where peers reach it. It draws
-    the 16 bytes of `incarnation` once in its life: whoever comes with others is another one.
+    the 16 bytes of `incarnation` once in its life: whoever comes with others is another one. Who was in an epoch that
+    is over has sealed it, and joins again with its `report`.
     """
 
     job: str
@@ -106,6 +108,7 @@ class JoinRequest:
     incarnation: bytes = field(repr=False)
     wire_version: int
     version: str = ""
+    report: Report | None = field(default=None, repr=False)
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first thing that is wrong."""
@@ -126,6 +129,8 @@ class JoinRequest:
             ipv4_to_int(self.ip)
             if self.mac is not None:
                 mac_to_int(self.mac)
+            if self.report is not None:
+                self.report.check()
         except ControlPlaneError as error:
             raise self._wrong(error.what, error.hint) from error
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When what failed is tried again: after 1 s, then twice as long each time, at most 30 s."""
+"""When what failed is tried again: after 1 s, then twice as long each time, at most 30 s.
+
+What does not answer is asked every second: its workers wait, and a question to nobody costs nobody anything."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import NamedTuple
 from hopsum_controlplane.cluster.errors import trouble_kind
 
 _FIRST_S, _LONGEST_S = 1.0, 30.0
+_UNREACHABLE = "unreachable"
 
 
 class _Failure(NamedTuple):
@@ -16,6 +19,7 @@ class _Failure(NamedTuple):
     kind: str
     delay_s: float
     again_s: float
+    times: int
 
 
 class Retries:
@@ -27,10 +31,16 @@ class Retries:
 
     def failed(self, error: Exception, part: str | None = None) -> float:
         """Note a failure, and return in how many seconds to try again."""
-        last = self._failures.get(part)
-        delay_s = _FIRST_S if last is None else min(2 * last.delay_s, _LONGEST_S)
-        self._failures[part] = _Failure(str(error), trouble_kind(error), delay_s, self._monotonic() + delay_s)
+        last, kind = self._failures.get(part), trouble_kind(error)
+        delay_s = _FIRST_S if last is None or kind == _UNREACHABLE else min(2 * last.delay_s, _LONGEST_S)
+        times = 1 + (0 if last is None or last.kind != kind else last.times)
+        self._failures[part] = _Failure(str(error), kind, delay_s, self._monotonic() + delay_s, times)
         return delay_s
+
+    def worth_telling(self, part: str | None = None) -> bool:
+        """Return whether a failure is the first, second, fourth, eighth... of its kind in a row."""
+        failure = self._failures.get(part)
+        return failure is not None and failure.times & (failure.times - 1) == 0
 
     def succeeded(self, part: str | None = None) -> None:
         """Forget a failure, if there was one."""

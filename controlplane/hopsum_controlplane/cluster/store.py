@@ -16,14 +16,15 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hopsum_controlplane.cluster import codec
 from hopsum_controlplane.cluster.errors import StoreError
-from hopsum_controlplane.cluster.lifecycle import JobRecord, Member, Phase, State
+from hopsum_controlplane.cluster.records import JobRecord, Member, Phase, State
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x686F7073  # "hops"
 _BUSY_S = 0.2
 
@@ -33,12 +34,13 @@ INSERT INTO books VALUES (1, 0);
 CREATE TABLE jobs (
     name TEXT PRIMARY KEY, request TEXT NOT NULL, token_digest BLOB NOT NULL, switch TEXT NOT NULL,
     job_index INTEGER NOT NULL, slot_base INTEGER NOT NULL, slots INTEGER NOT NULL,
-    state TEXT NOT NULL, job TEXT, reason TEXT NOT NULL, UNIQUE (switch, job_index)
+    state TEXT NOT NULL, job TEXT, reason TEXT NOT NULL, resume TEXT, newcomers TEXT, UNIQUE (switch, job_index)
 ) STRICT;
 CREATE TABLE members (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, rank INTEGER NOT NULL, port INTEGER NOT NULL,
     mac TEXT NOT NULL, ip TEXT NOT NULL, udp_port INTEGER NOT NULL, side_port INTEGER, incarnation BLOB NOT NULL,
-    secret_digest BLOB NOT NULL, version TEXT NOT NULL, phase TEXT NOT NULL, PRIMARY KEY (name, rank)
+    secret_digest BLOB NOT NULL, version TEXT NOT NULL, phase TEXT NOT NULL, entered INTEGER NOT NULL,
+    told INTEGER NOT NULL, report TEXT, PRIMARY KEY (name, rank)
 ) STRICT;
 CREATE TABLE retired (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, position INTEGER NOT NULL, incarnation BLOB NOT NULL,
@@ -46,9 +48,23 @@ CREATE TABLE retired (
 ) STRICT;
 """
 
-_JOB_COLUMNS = "name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason"
-_MEMBER_COLUMNS = (
-    "name, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, phase"  # in this order below
+# What brings a database of a version to the next one.
+_MIGRATIONS = {
+    1: """
+ALTER TABLE jobs ADD COLUMN resume TEXT;
+ALTER TABLE jobs ADD COLUMN newcomers TEXT;
+ALTER TABLE members ADD COLUMN entered INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE members ADD COLUMN told INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE members ADD COLUMN report TEXT;
+UPDATE members SET entered = (SELECT coalesce(json_extract(job, '$.epoch'), 0) FROM jobs WHERE jobs.name = members.name)
+    WHERE phase IN ('in', 'over', 'left');
+UPDATE members SET told = entered WHERE (SELECT state FROM jobs WHERE jobs.name = members.name) <> 'installing';
+""",
+}
+
+_JOB_COLUMNS = "name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, resume, newcomers"
+_MEMBER_COLUMNS = (  # in this order below
+    "name, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, phase, entered, told, report"
 )
 
 
@@ -126,11 +142,8 @@ class Store:
                 self._create()
             elif application != _APPLICATION_ID:
                 raise StoreError(f"{self.path} is another program's database", hint="choose another file")
-            elif version != SCHEMA_VERSION:
-                raise StoreError(
-                    f"{self.path} has version {version}, this program knows {SCHEMA_VERSION}",
-                    hint="use the hopsum that wrote it",
-                )
+            else:
+                self._migrate(version)
         if journal != "wal":
             raise StoreError(f"{self.path} cannot have a write-ahead log", hint="put it on a local file system")
         wrong = [text for (text,) in database.execute("PRAGMA quick_check(1)") if text != "ok"]
@@ -141,6 +154,17 @@ class Store:
         for statement in _SCHEMA.split(";\n"):
             self._database.execute(statement)
         self._database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _migrate(self, version: int) -> None:
+        if not 1 <= version <= SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path} has version {version}, this program knows 1 .. {SCHEMA_VERSION}",
+                hint="use the hopsum that wrote it",
+            )
+        for older in range(version, SCHEMA_VERSION):
+            for statement in _MIGRATIONS[older].split(";\n"):
+                self._database.execute(statement)
         self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextlib.contextmanager
@@ -174,7 +198,7 @@ class Store:
         database.executemany("INSERT INTO retired VALUES (?, ?, ?)", rows)
 
     def _record(self, row: tuple[str, ...]) -> JobRecord:
-        name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason = row
+        name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, resume, newcomers = row
         query = f"SELECT {_MEMBER_COLUMNS} FROM members WHERE name = ? ORDER BY rank"
         members = self._database.execute(query, (name,)).fetchall()
         retired = self._database.execute("SELECT incarnation FROM retired WHERE name = ? ORDER BY position", (name,))
@@ -190,6 +214,8 @@ class Store:
                 reason=reason,
                 members=tuple(_member(member) for member in members),
                 retired=tuple(incarnation for (incarnation,) in retired),
+                resume=None if resume is None else codec.resume_from_json(resume),
+                newcomers=None if newcomers is None else codec.resume_from_json(newcomers),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{self.path} is damaged: job {name!r}: {error!r:.200}", hint=_DAMAGED) from error
@@ -230,16 +256,21 @@ def _job_row(record: JobRecord) -> tuple[object, ...]:
         record.state.value,
         None if record.job is None else codec.job_to_json(record.job),
         record.reason,
+        None if record.resume is None else codec.resume_to_json(record.resume),
+        None if record.newcomers is None else codec.resume_to_json(record.newcomers),
     )
 
 
 def _member_row(name: str, member: Member) -> tuple[object, ...]:
     at = member.endpoint
     where = (at.rank, at.port, at.mac, at.ip, at.udp_port, member.side_port)
-    return (name, *where, member.incarnation, member.secret_digest, member.version, member.phase.value)
+    report = None if member.report is None else codec.report_to_json(member.report)
+    phase = (member.phase.value, member.entered, member.told, report)
+    return (name, *where, member.incarnation, member.secret_digest, member.version, *phase)
 
 
-def _member(row: tuple[object, ...]) -> Member:
-    _, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, phase = row
-    endpoint = WorkerEndpoint(rank=rank, port=port, mac=mac, ip=ip, udp_port=udp_port)  # type: ignore[arg-type]
-    return Member(endpoint, side_port, incarnation, secret_digest, version, Phase(phase))  # type: ignore[arg-type]
+def _member(row: tuple[Any, ...]) -> Member:
+    _, rank, port, mac, ip, udp_port, side_port, incarnation, secret, version, phase, entered, told, report = row
+    endpoint = WorkerEndpoint(rank=rank, port=port, mac=mac, ip=ip, udp_port=udp_port)
+    held = None if report is None else codec.report_from_json(report)
+    return Member(endpoint, side_port, incarnation, secret, version, Phase(phase), entered, told, held)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from hopsum_controlplane.allotments import Room
 from hopsum_controlplane.cluster.leases import Leases
-from hopsum_controlplane.cluster.lifecycle import LEASED, JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.line import Line
+from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.refusals import Refused
 
 

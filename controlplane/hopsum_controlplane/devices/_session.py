@@ -12,19 +12,19 @@ What has to be known about `P4RuntimeClient` (0.0.6), and what is done about it 
   that has lost the switch once does not take it back when that client leaves: what stands there now is in other
   books than ours;
 - every kind of message is queued without bound. `check` empties all queues;
-- closing waits for the server without limit. `close` cancels the stream when that takes too long.
+- closing waits for the server without limit. `close` cancels the stream when that takes too long;
+- its channel obeys proxy variables, even for loopback addresses, which no switch is behind. The channel is ours.
 """
 
 from __future__ import annotations
 
 import atexit
-import os
 import queue
 import threading
 
 import grpc
 from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2
+from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from p4runtime_sh.p4runtime import P4RuntimeClient
 
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
@@ -32,7 +32,13 @@ from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, Sessi
 ElectionId = tuple[int, int]
 
 _CLOSE_S = 2.0
-_PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
+_NO_PROXY = ("grpc.enable_http_proxy", 0)
+# A switch that comes up is to be seen soon, and one that does not is not worth more than a packet now and then.
+_SEARCH = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 250),
+)
 
 
 class _Client(P4RuntimeClient):
@@ -41,7 +47,11 @@ class _Client(P4RuntimeClient):
     def __init__(self, device_id: int, address: str, election_id: ElectionId, timeout_s: float) -> None:
         self._handshake_s = timeout_s
         self.verdict: p4runtime_pb2.StreamMessageResponse | None = None
-        super().__init__(device_id, address, election_id)
+        self.device_id, self.election_id = device_id, election_id  # as its constructor, but for the channel
+        self.role_name = None
+        self.channel = grpc.insecure_channel(address, (_NO_PROXY,))
+        self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
+        self.set_up_stream()
 
     def handshake(self) -> None:
         request = p4runtime_pb2.StreamMessageRequest()
@@ -149,20 +159,15 @@ def _show(election_id: ElectionId) -> str:
 
 def wait_for_server(address: str, where: str, timeout_s: float) -> None:
     """Wait for a server at `address`. Raises ControlPlaneError when none answers in time."""
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address, (_NO_PROXY, *_SEARCH)) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=timeout_s)
         except grpc.FutureTimeoutError:
             raise SessionLostError(
-                f"no P4Runtime server answered in {timeout_s:g} s", where=where, hint=_unreachable_hint()
+                f"no P4Runtime server answered in {timeout_s:g} s",
+                where=where,
+                hint="start the switch, or check the address",
             ) from None
-
-
-def _unreachable_hint() -> str:
-    hint = "start the switch, or check the address"
-    proxies = [name for name in _PROXY_VARIABLES if os.environ.get(name)]
-    # gRPC obeys them even for loopback addresses.
-    return f"{hint}; {', '.join(proxies)} is set: name the switch in no_proxy" if proxies else hint
 
 
 def _make_client(address: str, device_id: int, election_id: ElectionId, timeout_s: float, where: str) -> _Client:

@@ -39,7 +39,7 @@ from hopsum_controlplane.errors import (
 )
 
 FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 1.0
 
 _T = TypeVar("_T")
 

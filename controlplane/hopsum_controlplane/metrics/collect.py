@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from hopsum.wire import Drop, Event
-from hopsum_controlplane.cluster.lifecycle import Phase, State
+from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.views import JobView, MemberView, SwitchView
 from hopsum_controlplane.metrics.exposition import Family
 

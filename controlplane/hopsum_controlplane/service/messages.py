@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from hopsum.rpc import control_pb2 as pb
-from hopsum_controlplane.cluster.lifecycle import Phase, State
+from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
+from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, MemberView, Pending, SwitchView
 
@@ -24,7 +26,13 @@ def join_request(message: Any, token: str) -> JoinRequest:
         incarnation=message.incarnation,
         wire_version=message.wire_version,
         version=message.version,
+        report=_report(message.report) if message.HasField("report") else None,
     )
+
+
+def _report(message: Any) -> Report:
+    held = tuple((run.first, run.end) for run in islice(message.held, MAX_RUNS + 1))
+    return Report(message.epoch, message.delivered_to, message.submitted_to, held, message.allreduces_begun)
 
 
 def job_request(message: Any) -> JobRequest:

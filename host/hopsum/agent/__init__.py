@@ -6,6 +6,7 @@ agent        `Agent`, an aggregation at a switch
 engine       its thread: codecs, order, futures, failures
 order        which exchange is next in the stream, the same on all ranks
 network      the thread that has the socket
+epochs       what it knows of newcomers
 values       results, counts, spans of time
 timeline     spans of time, drawn
 """

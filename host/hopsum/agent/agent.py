@@ -6,8 +6,15 @@ All ranks submit vectors of the same lengths in the same order, so that the stre
 whatever their timing (order.py).
 
     state    input                      next     also
-    OPEN     end                        FAILED   all futures have EpochOver
+    OPEN     seal                       SEALED   the epoch is over; what is in progress waits, as what is submitted
+    SEALED   enter, nobody replaced     OPEN     all-reduces go on in the new epoch
+    SEALED   enter, workers replaced    HALTED   what cannot have all ranks' part has WorkersReplaced, and what comes
+    HALTED   resume                     OPEN     what is submitted from now on has the newcomers in it
+    HALTED   seal                       SEALED   and HALTED again afterwards
+    any      end                        FAILED   all futures have the error, mostly EpochOver
     other states and inputs: aggregation.py
+
+Only a controller's jobs go from epoch to epoch (hopsum.rpc); else an epoch that is over is the end of its agents.
 
 Any other failure ends the epoch for this agent, also one of the codec on this rank alone: the other ranks go on with
 the stream, and this one has left it. What the failed all-reduces did not deliver is back in their error feedback.
@@ -18,6 +25,7 @@ from __future__ import annotations
 import atexit
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,19 +33,21 @@ from typing import Final
 
 from hopsum.agent.aggregation import Aggregation
 from hopsum.agent.engine import CLOSE, END_SERIES, Engine
+from hopsum.agent.epochs import Epochs
 from hopsum.agent.network import Failed
 from hopsum.agent.order import Task
 from hopsum.agent.values import AgentStatistics, Span, Traffic
 from hopsum.codec import Codec, CodecError, Context, job_tables, make_codec
 from hopsum.codec.base import OnLost, require_on_lost
 from hopsum.codec.range_codec import RangeCodec
-from hopsum.errors import EpochOver, HopsumError
+from hopsum.errors import HopsumError
 from hopsum.membership import JobMembership, MembershipError, read_membership
 from hopsum.protocol.repair import RepairPolicy
+from hopsum.protocol.resume import Sealed
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.offload import Gso
-from hopsum.transport.repairing import RepairingTransport
+from hopsum.transport.repairing import RepairingTransport, StateMoved
 from hopsum.transport.side_channel import SideChannel
 from hopsum.transport.udp import UdpTransport
 
@@ -104,7 +114,9 @@ class Agent(Aggregation):
         self._transport = _transport_for(membership, rank, timing, link, side, policy, on_lost)
         self._failed = False
         self._ended = False
-        """By somebody who knows that the epoch is over on all ranks."""
+        """The epoch is over on all ranks, or will be, for all this worker knows."""
+        self._epochs = Epochs(membership, rank)
+        self._submitted = self._epochs.allreduces
         self._engine = Engine(
             self.codec,
             Context(seed, 0, rank),
@@ -114,6 +126,8 @@ class Agent(Aggregation):
             follow_s=timing.deadline_s,
             trace=trace,
             on_failure=self._fail,
+            on_silence=self._note_silence,
+            begun=self._submitted,
         )
         self._thread.start()
         atexit.register(self.close)
@@ -125,10 +139,77 @@ class Agent(Aggregation):
         asked = found.worker.fetches, found.worker.repaired
         return replace(self._engine.statistics, traffic=Traffic.of(found), fetches=asked[0], repaired=asked[1])
 
-    def end(self, reason: str) -> None:
-        """End the epoch for this agent: what is in progress fails with EpochOver, as what comes later. Any thread."""
+    @property
+    def is_newcomer(self) -> bool:
+        """Return whether this worker took another's place in a job that goes on."""
+        return self._epochs.is_newcomer
+
+    def fetch_state(self, wait_s: float = 60.0) -> bytes:
+        """Return the state of the job's other workers; see `Aggregation.fetch_state`."""
+        if not self.is_newcomer or not isinstance(self._transport, RepairingTransport):
+            return super().fetch_state(wait_s)
+        until = time.monotonic() + wait_s
+        while True:
+            with self._lock:
+                self._require_open()
+                epoch = self._epochs.start_epoch
+            try:
+                data = self._transport.fetch_state(epoch, max(0.0, until - time.monotonic()))
+            except StateMoved:  # others were replaced meanwhile, and begin later
+                continue
+            self._answer(None, only=epoch)  # whoever has the state that they get knows them
+            return data
+
+    def resume(self, state: Callable[[], bytes] | None = None) -> None:
+        """Go on with the newcomers; see `Aggregation.resume`."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(f"resume in a callback of a future of {self._who} would wait for itself")
+        super().resume(state)
+        if self._epochs.replaced is not None:
+            self._answer(None if state is None else state())
+
+    def _answer(self, state: bytes | None, *, only: int | None = None) -> None:
+        """Let the stream go on where the newcomers begin, of one epoch `only`, and let them have the state."""
+        with self._lock:
+            replaced = self._epochs.answer(only)
+            if replaced is None:
+                return
+            self._submitted = replaced.allreduces
+            self._followed_by_other = None
+            self._engine.inbox.put(replaced)
+        if state is not None and isinstance(self._transport, RepairingTransport):
+            self._transport.offer_state(state, replaced.start_epoch)
+
+    def end(self, error: HopsumError) -> None:
+        """End the epoch for this agent: what is in progress fails with the error, as what comes later. Any thread."""
         self._ended = True
-        self._engine.inbox.put(Failed(None, EpochOver(f"rank {self.rank}: {reason}. Connect again")))
+        self._engine.inbox.put(Failed(None, error))
+
+    def seal(self) -> tuple[Sealed, int]:
+        """Let nothing more happen in the epoch, which is over; return what is held, and all-reduces begun. Any thread.
+
+        Raises TypeError in a job without side channels, which ends with its epoch; EpochOver after a failure.
+        """
+        with self._lock:
+            self._require_open()
+            self._ended = True
+        return self._engine.network.seal()
+
+    def enter(self, membership: JobMembership) -> None:
+        """Go on in a new epoch, after `seal`. Any thread.
+
+        Raises:
+            MembershipError: it does not say how the job goes on, or has no side channels. Nothing has changed.
+        """
+        sides = membership.side_channels
+        if membership.resume is None or sides is None:
+            lacks = "side channels" if sides is None else "how it goes on from the epoch before"
+            raise MembershipError(f"epoch {membership.epoch} of job {membership.job!r} lacks {lacks}: connect again")
+        with self._lock:
+            self._epochs.enter(membership, membership.resume)
+        self._engine.network.resume(membership.epoch, sides, membership.resume)
+        self.membership, self._engine.epoch = membership, membership.epoch
+        self._ended = False
 
     def close(self) -> None:
         """End the agent and wait for its thread; what it has not finished fails. Harmless when it is closed."""
@@ -153,6 +234,9 @@ class Agent(Aggregation):
 
     def _why_over(self) -> HopsumError | None:
         return self._engine.over() if self._failed else None
+
+    def _note_silence(self) -> None:
+        """Hear that nothing comes back, in the network's thread."""
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
@@ -213,6 +297,7 @@ def _transport_for(
         timing=timing,
         link=link,
         policy=policy,
+        resume=membership.resume,
     )
 
 

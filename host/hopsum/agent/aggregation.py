@@ -4,6 +4,7 @@
     state    input                      next     also
     OPEN     submit                     OPEN     queued; its future cannot be cancelled
     OPEN     AgreedError                OPEN     its future has the error, on all ranks alike
+    OPEN     workers were replaced      OPEN     futures have WorkersReplaced, on all ranks alike, until `resume`
     OPEN     an all-reduce fails        FAILED   its future has the error; those queued behind it have EpochOver
     FAILED   submit                     FAILED   EpochOver
     any      close                      CLOSED   what is in progress or queued ends with AgentClosed
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
@@ -131,7 +133,8 @@ class Aggregation(ABC):
             AgentClosed: it is closed.
             CodecError: x is no such vector, or the one before has `more` and the same feedback. After any of these
                 nothing was submitted.
-                The future may have NoAnswer, RoundLost or EpochOver from the network, CodecError, AgentClosed.
+                The future may have NoAnswer, RoundLost or EpochOver from the network, CodecError, AgentClosed; and,
+                in a job of a controller, WorkersReplaced until `resume`: then x is in the feedback.
         """
         require_vector(x)
         if feedback is not None and feedback.residual.shape != x.shape:
@@ -162,6 +165,35 @@ class Aggregation(ABC):
         with self._lock:
             self._followed_by_other = None
             self._queue_end_of_series()
+
+    @property
+    def is_newcomer(self) -> bool:
+        """Return whether this worker took the place of another one in a job that goes on: `fetch_state` first."""
+        return False
+
+    def fetch_state(self, wait_s: float = 60.0) -> bytes:
+        """Return what a worker that knows the job gave to `resume`; asks them until one has it, for `wait_s` seconds.
+
+        Raises:
+            HopsumError: this worker is no newcomer; or nobody had anything in time.
+        """
+        raise HopsumError(f"{self._who} is no newcomer: there is no state to fetch. Ask is_newcomer first")
+
+    def resume(self, state: Callable[[], bytes] | None = None) -> None:
+        """Go on with the newcomers after WorkersReplaced; harmless where nobody was replaced. Any thread but its own.
+
+        What was submitted before goes its own way. What is submitted afterwards is in sums with the newcomers, and
+        counts from the number that the job agreed on.
+
+        Args:
+            state: returns what a newcomer needs in order to go on with this vector (model, optimiser, step), the same
+                on all ranks; called at once, in this thread, if somebody is new. None: newcomers ask another rank.
+
+        Raises:
+            EpochOver, AgentClosed: as `submit`. What `state` raises; nothing has changed then.
+        """
+        with self._lock:
+            self._require_open()
 
     def close(self) -> None:
         """End it and wait for its thread; what it has not finished fails. Harmless when it is closed."""

@@ -8,8 +8,12 @@ The network has a thread of its own (network.py), so that codes are made, and su
     SHARING             results, another exchange left   SHARING    encoded now, to the network in its turn
     SHARING             results, none left               over       its future has the mean
     SHARING             AgreedError                      over       its future has the error, on all ranks alike
+    QUEUED, SHARING     WorkersReplaced                  over       the same; its error feedback has the vector
     QUEUED, SHARING     anything else that fails         FAILED     and the agent with it, see below
     any                 close                            over       AgentClosed
+
+Workers replaced: what was submitted before the program knew goes its way, into sums that were decided or into
+WorkersReplaced, as the network says. What is submitted afterwards (GoOn) waits until all of that is sealed or over.
 
 Failure of one all-reduce: nothing is put into the stream any more. Earlier ones that are in it with all their exchanges
 (sealed) go on to their own end. Then all others end in the order of submission, so that each gives its vector back to
@@ -26,19 +30,20 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent.network import Failed, Network
+from hopsum.agent.network import Failed, GoOn, Network
 from hopsum.agent.order import Arrived, Task, append, end_series, next_in_stream
 from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult, Span, Traffic
 from hopsum.codec import AgreedError, Codec, Context
 from hopsum.codec.base import Reduction
-from hopsum.errors import EpochOver, HopsumError
+from hopsum.errors import EpochOver, HopsumError, WorkersReplaced
+from hopsum.membership import MembershipError
 from hopsum.transport.udp import UdpTransport
 
 CLOSE: Final = None
 """What `close` puts into the inbox."""
 END_SERIES: Final = "end of series"
 """What `end_series` puts into it."""
-Message = Task | Arrived | Failed | Literal["end of series"] | None
+Message = Task | Arrived | Failed | GoOn | Literal["end of series"] | None
 
 
 class Engine:
@@ -50,6 +55,8 @@ class Engine:
         follow_s: how long an all-reduce with `more` waits for the one that was promised.
         trace: called in this thread with every span of time.
         on_failure: called once, before any future has the error.
+        on_silence: called in the network's thread while nothing comes back.
+        begun: all-reduces of the job before this agent's first.
     """
 
     def __init__(
@@ -63,17 +70,25 @@ class Engine:
         follow_s: float,
         trace: Callable[[Span], None] | None,
         on_failure: Callable[[BaseException], None],
+        on_silence: Callable[[], None] = lambda: None,
+        begun: int = 0,
     ) -> None:
         self.inbox: SimpleQueue[Message] = SimpleQueue()
         self.statistics = AgentStatistics()
         self._codec, self._context = codec, context
-        self._network = Network(transport, self.inbox.put, f"hopsum-network-{context.rank}")
-        self._rank, self._epoch = context.rank, epoch
+        name = f"hopsum-network-{context.rank}"
+        self.network: Final = Network(transport, self.inbox.put, name, on_silence=on_silence, begun=begun)
+        self.epoch = epoch
+        """In messages."""
+        self._rank = context.rank
         self._overlap = overlap
         self._follow_s = follow_s
         self._trace = trace
         self._on_failure = on_failure
         self._tasks: list[Task] = []
+        self._go_on: GoOn | None = None
+        self._behind: list[Message] = []
+        """What came after it."""
         self._failure: BaseException | None = None
         self._closed = False
         self._network_over = False
@@ -84,7 +99,7 @@ class Engine:
 
     def run(self) -> None:
         """Serve, then end what is left, and the network's thread."""
-        self._network.thread.start()
+        self.network.thread.start()
         try:
             while not self._closed:
                 busy = self._end_failed() if self._failure is not None else self._send_next() or self._take_next()
@@ -94,15 +109,16 @@ class Engine:
             self._on_failure(error)
             raise
         finally:
-            self._network.stop()
+            self.network.stop()
             self._end_closed()
 
     def over(self) -> HopsumError:
         """Return what an all-reduce ends with that comes after a failed one, or after the epoch's end."""
-        over = EpochOver(
+        kept = type(self._failure) if isinstance(self._failure, EpochOver | MembershipError) else None
+        over = (kept or EpochOver)(
             str(self._failure)
-            if isinstance(self._failure, EpochOver)
-            else f"rank {self._rank} is no longer in epoch {self._epoch}, since an all-reduce failed: "
+            if kept
+            else f"rank {self._rank} is no longer in epoch {self.epoch}, since an all-reduce failed: "
             f"{self._failure}. Make a new agent with a membership of a new epoch"
         )
         over.__cause__ = self._failure
@@ -127,19 +143,33 @@ class Engine:
     def _note(self, message: Message) -> None:
         if message is CLOSE:
             self._closed = True
-        elif isinstance(message, Task):
-            append(self._tasks, message)
         elif isinstance(message, Arrived):
             self._arrive(message)
-        elif message == END_SERIES:
-            end_series(self._tasks)
-        elif message.task is not None:
-            self._fail(message.task, message.error)
+        elif isinstance(message, Failed):
+            self._note_failed(message)
+        elif self._go_on is not None:
+            self._behind.append(message)
+        elif isinstance(message, Task):
+            append(self._tasks, message)
+        elif isinstance(message, GoOn):
+            self._go_on = message
         else:
-            self._end_epoch(message.error)
+            end_series(self._tasks)
+
+    def _note_failed(self, failed: Failed) -> None:
+        if failed.task is None:
+            self._end_epoch(failed.error)
+        elif isinstance(failed.error, WorkersReplaced):
+            if failed.task in self._tasks:
+                self._sent_at.pop(failed.task.number, None)
+                self._end(failed.task, failed.error)
+        else:
+            self._fail(failed.task, failed.error)
 
     def _arrive(self, arrived: Arrived) -> None:
         task = arrived.task
+        if task not in self._tasks:  # it was ended without its results, see _let_go_on
+            return
         task.arrived = arrived
         op = task.reduction.exchange.op.name if task.reduction and task.reduction.exchange else ""
         self._note_span(task, f"network {op}", self._sent_at.pop(task.number))
@@ -149,6 +179,9 @@ class Engine:
     def _send_next(self) -> bool:
         """Put the next exchange into the stream if it is there; say whether anything was done."""
         task, alone = next_in_stream(self._tasks, overlap=self._overlap)
+        if self._go_on is not None and (alone or all(each.sealed for each in self._tasks)):
+            self._let_go_on(self._go_on)
+            return True
         if not alone:
             self._alone_since = None
         elif self._alone_since is None:
@@ -160,6 +193,23 @@ class Engine:
         except BaseException as error:
             self._fail(task, error)
         return True
+
+    def _let_go_on(self, message: GoOn) -> None:
+        """Take what was submitted after the program knew; an older one that waits for its follower has none now."""
+        for task in [each for each in self._tasks if not each.sealed]:
+            self._sent_at.pop(task.number, None)
+            self._end(task, message.error)
+        self.network.go_on(message)
+        self._take_behind()
+
+    def _take_behind(self) -> None:
+        behind, self._behind, self._go_on = self._behind, [], None
+        for message in behind:
+            self._note(message)
+
+    def _take_all_behind(self) -> None:
+        while self._go_on is not None:
+            self._take_behind()
 
     def _send(self, task: Task) -> None:
         if task.reduction is None:
@@ -174,7 +224,7 @@ class Engine:
             return
         task.waiting, task.sealed = True, exchange.last
         self._sent_at[task.number] = time.perf_counter()
-        self._network.submit(task, exchange)
+        self.network.submit(task, exchange)
 
     def _start(self, task: Task) -> Reduction:
         context = Context(self._context.seed, task.step, self._context.rank)
@@ -266,8 +316,9 @@ class Engine:
 
     def _end_failed(self) -> bool:
         """After a failure: let the oldest task go on or end it; say whether anything was done."""
+        self._take_all_behind()
         if not self._tasks:
-            self._network.stop()
+            self.network.stop()
             return False
         oldest = self._tasks[0]
         if oldest.error is None and oldest.sealed:
@@ -282,6 +333,7 @@ class Engine:
     def _end_closed(self) -> None:
         while not self.inbox.empty():
             self._note(self.inbox.get())
+        self._take_all_behind()
         while self._tasks:
             task = self._tasks[0]
             when = "in the middle of" if task.begun else "before"

@@ -1,23 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that has the socket: puts exchanges into the worker's stream and says when their results are there."""
+"""The thread that has the socket: puts exchanges into the worker's stream and says when their results are there.
+
+    state    input                           next     also
+    RUN      exchange submitted              RUN      into the stream; one that is refused fails its task
+    RUN      seal, in any thread             SEALED   the transport sends and accepts nothing more in this epoch
+    SEALED   exchange submitted              SEALED   kept: nothing enters the stream behind what was reported
+    SEALED   resume, in any thread           RUN      the stream goes on in another epoch
+    any      stop                            over
+
+In SEALED the thread waits; peers are served by the transport's own.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 from hopsum.agent.order import Arrived, Task
 from hopsum.agent.values import Traffic
 from hopsum.codec.base import Exchange
+from hopsum.protocol.resume import Resume, Sealed
 from hopsum.protocol.worker import AllReduceDone
+from hopsum.transport.repairing import RepairingTransport
 from hopsum.transport.udp import UdpTransport
 
 _WAIT_S: Final = 1.0
 """For a datagram at a time, at most; new exchanges end the wait."""
 _POLL_S: Final = 0.005
 """The same for a link that cannot be woken."""
+SILENCE_S: Final = 1.0
+"""So long nothing comes, though datagrams were sent again, before somebody is told."""
 
 
 class Failed(NamedTuple):
@@ -27,18 +42,70 @@ class Failed(NamedTuple):
     error: BaseException
 
 
+class GoOn(NamedTuple):
+    """The program knows that workers were replaced: the stream goes on where the newcomers begin."""
+
+    start_epoch: int
+    start: int
+    """Position of the newcomers' first exchange."""
+    allreduces: int
+    """Begun before."""
+    error: BaseException
+    """What ends that cannot go on."""
+
+
+class Silence:
+    """Notes whether anything comes back while datagrams are sent again."""
+
+    def __init__(self, transport: UdpTransport) -> None:
+        self._transport = transport
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now."""
+        self._since_s = time.monotonic()
+        self._received, self._retransmits = self._counts()
+
+    def lasts(self) -> bool:
+        """Say whether nothing has come for SILENCE_S, in spite of repetitions."""
+        received, retransmits = self._counts()
+        if received != self._received:
+            self.begin()
+        return retransmits > self._retransmits and time.monotonic() - self._since_s >= SILENCE_S
+
+    def _counts(self) -> tuple[int, int]:
+        found = self._transport.statistics
+        return found.link.datagrams_received, found.worker.retransmits
+
+
 class Network:
     """A thread around a transport, which is its own until it has ended.
 
     Args:
         deliver: called in the thread, with what became of each exchange.
+        on_silence: called in the thread when nothing comes back; again and again while that lasts.
+        begun: all-reduces that the stream had before.
     """
 
-    def __init__(self, transport: UdpTransport, deliver: Callable[[Arrived | Failed], None], name: str) -> None:
+    def __init__(
+        self,
+        transport: UdpTransport,
+        deliver: Callable[[Arrived | Failed], None],
+        name: str,
+        *,
+        on_silence: Callable[[], None] = lambda: None,
+        begun: int = 0,
+    ) -> None:
         self._transport = transport
         self._deliver = deliver
-        self._submitted: SimpleQueue[tuple[Task, Exchange] | None] = SimpleQueue()
+        self._on_silence = on_silence
+        self._submitted: SimpleQueue[tuple[Task, Exchange] | GoOn | None] = SimpleQueue()
         self._tasks: dict[int, Task] = {}
+        self._begun = begun
+        self._silence = Silence(transport)
+        self._sealed = False
+        self._changed = threading.Condition()
+        """Held by who uses the transport, but for `wake`."""
         self._stopping = threading.Event()
         self._wait_s = _WAIT_S if transport.can_wake else _POLL_S
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -48,11 +115,36 @@ class Network:
         self._submitted.put((task, exchange))
         self._transport.wake()
 
+    def go_on(self, message: GoOn) -> None:
+        """Let what is submitted from now on follow where the newcomers begin."""
+        self._submitted.put(message)
+        self._transport.wake()
+
+    def seal(self) -> tuple[Sealed, int]:
+        """Let nothing more happen in this epoch; return what the worker holds, and all-reduces begun. Any thread.
+
+        Raises TypeError for a transport without peers, which knows no other epoch.
+        """
+        self._sealed = True  # before the lock is free, so that the thread does not take it again
+        self._transport.wake()
+        with self._changed:
+            return _changing(self._transport).seal(), self._begun
+
+    def resume(self, epoch: int, peers: Mapping[int, tuple[str, int]], resume: Resume) -> None:
+        """Go on in another epoch, after `seal`. Any thread."""
+        with self._changed:
+            _changing(self._transport).resume(epoch, peers, resume)
+            self._silence.begin()
+            self._sealed = False
+            self._changed.notify_all()
+
     def stop(self) -> None:
         """Let the thread end, whatever is in progress, and wait for it. Harmless when it has ended."""
         self._stopping.set()
         self._submitted.put(None)
         self._transport.wake()
+        with self._changed:
+            self._changed.notify_all()
         self.thread.join()
 
     def _run(self) -> None:
@@ -68,20 +160,50 @@ class Network:
         """Submit what is waiting; wait for it when nothing is in progress."""
         try:
             while (submitted := self._submitted.get(block=not self._tasks)) is not None:
-                task, exchange = submitted
-                try:
-                    handle = self._transport.submit(exchange.op, exchange.payloads, exchange.counts())
-                except Exception as error:
-                    self._deliver(Failed(task, error))
-                else:
-                    self._tasks[handle] = task
+                with self._changed:
+                    if not self._unsealed():
+                        return
+                    if isinstance(submitted, GoOn):
+                        _changing(self._transport).go_on(submitted.start_epoch, submitted.start)
+                        self._begun = submitted.allreduces
+                    else:
+                        self._submit(*submitted)
         except Empty:
             return
 
+    def _submit(self, task: Task, exchange: Exchange) -> None:
+        if not self._tasks:
+            self._silence.begin()
+        try:
+            handle = self._transport.submit(exchange.op, exchange.payloads, exchange.counts())
+        except Exception as error:
+            self._deliver(Failed(task, error))
+        else:
+            self._tasks[handle] = task
+            self._begun = max(self._begun, task.number + 1)
+
+    def _unsealed(self) -> bool:
+        """Wait until no epoch is being changed; say whether there is anything left to do. With the lock."""
+        while self._sealed and not self._stopping.is_set():
+            self._changed.wait()
+        return not self._stopping.is_set()
+
     def _move(self) -> None:
-        for event in self._transport.step(self._wait_s):
+        with self._changed:
+            if not self._unsealed():
+                return
+            events = self._transport.step(self._wait_s)
+        for event in events:
             task = self._tasks.pop(event.handle)
             if isinstance(event, AllReduceDone):
                 self._deliver(Arrived(task, event, Traffic.of(self._transport.statistics)))
             else:
                 self._deliver(Failed(task, event.error))
+        if self._tasks and self._silence.lasts():
+            self._on_silence()
+
+
+def _changing(transport: UdpTransport) -> RepairingTransport:
+    if not isinstance(transport, RepairingTransport):
+        raise TypeError("only a transport with peers goes on in another epoch: what is decided comes from them")
+    return transport

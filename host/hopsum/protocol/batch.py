@@ -96,7 +96,7 @@ def plain_part(rows: NDArray[np.uint8], own: Membership, ledger: Ledger) -> Part
         return None
     headers = rows.view(_record(rows.shape[1]))["hopsum"][:, 0]
     slots = headers["slot"].astype(np.int64)
-    positions = (headers["round"].astype(np.int64) - 1) * own.slots + slots
+    positions = headers["round"].astype(np.int64) * own.slots + slots + (ledger.stream.base - own.slots)
     contributors = headers["contributors"].astype(np.uint64)
     reduce = ledger.find(int(positions[0]))
     if reduce is None or reduce.op != op or positions[-1] >= reduce.end or slots.max() >= own.slots:
@@ -117,7 +117,7 @@ def sort_out(rows: NDArray[np.uint8], own: Membership, ledger: Ledger) -> Batch:
     slots, end = ledger.stream.slots, ledger.stream.end
     headers = rows.view(_record(rows.shape[1]))["hopsum"][:, 0]
     valid = _is_result(headers, rows.shape[1] - HOPSUM_BYTES, own)
-    positions = (headers["round"].astype(np.int64) - 1) * slots + headers["slot"]
+    positions = headers["round"].astype(np.int64) * slots + headers["slot"] + (ledger.stream.base - slots)
     contributors = headers["contributors"].astype(np.uint64)
     active = list(ledger.active)
     owner = np.searchsorted([reduce.first for reduce in active], positions, side="right") - 1

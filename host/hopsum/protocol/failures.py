@@ -45,6 +45,15 @@ def no_answer(
     )
 
 
+def not_caught_up(own: Membership, place: Place, lacking: int, waited_s: float) -> NoAnswer:
+    """Return the error of an all-reduce whose decided results, the first of them at `place`, no peer has sent."""
+    return NoAnswer(
+        f"rank {own.rank} lacks {lacking} results that were decided when epoch {own.epoch} began, the first of them "
+        f"slot {place.slot}, round {place.round}, and no peer that holds them answered within {waited_s:.3g} s. Check "
+        "that the workers run and that their side channels can be reached. Then continue in a new epoch"
+    )
+
+
 def held_back(own: Membership, waited_s: float, ranks: list[int]) -> NoAnswer:
     """Return the error of an all-reduce that never began, since other workers are too far behind."""
     return NoAnswer(

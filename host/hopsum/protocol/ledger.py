@@ -3,6 +3,7 @@
 
 position        all-reduce   result                      held
 < stream.end    delivered    the caller's, or a store's  yes
+< stream.end    void         nobody's (epoch_change.py)  as if it were: nobody waits for it
 < stream.end    in progress  in its `AllReduce`          as that says
 >= stream.end   to come      early, if it came already   if it came
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.protocol.decided import DecidedRuns
 from hopsum.protocol.result_store import Found
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.worker_state import ZEROED, AllReduce
@@ -27,9 +29,18 @@ class Ledger:
         """All-reduces in progress, in the order of the stream."""
         self.early: dict[int, tuple[Header, bytes]] = {}
         """Results of all-reduces that are still to come."""
-        self.open_end = 0
+        self.decided: DecidedRuns | None = None
+        """Results that an epoch change has decided, as long as some may be lacking here: they are not sent (E3)."""
+        self.enter(None)
+
+    def enter(self, decided: DecidedRuns | None) -> None:
+        """Begin an epoch: what is in progress is opened anew, and what came early in the one before is forgotten."""
+        self.early.clear()
+        self.decided = decided
+        first, slots = self.delivered_to, self.stream.slots
+        self.open_end = first
         """Positions before it may be opened; the all-reduces behind it are held back (R2)."""
-        self.open_position: NDArray[np.int64] = np.arange(stream.slots, dtype=np.int64)
+        self.open_position: NDArray[np.int64] = first + (np.arange(slots, dtype=np.int64) - first) % slots
         """Per slot, the lowest position that is not held: the only one of its slot that may be sent (W1)."""
 
     @property
@@ -76,6 +87,8 @@ class Ledger:
         while self.is_held(position, self.find(position)):
             position += self.stream.slots
         self.open_position[slot] = position
+        if self.decided is not None and self.decided.covers(np.array([position]))[0]:
+            return None
         return position if position < self.open_end else None
 
     def next_open_many(self, slots: NDArray[np.int64], held: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
@@ -87,6 +100,9 @@ class Ledger:
         while (here := self.are_held(positions)).any():
             positions[here] += self.stream.slots
         self.open_position[slots] = positions
+        if self.decided is not None:
+            positions = positions[~self.decided.covers(positions)]
+            return positions[positions < self.open_end]
         return positions if positions.max() < self.open_end else positions[positions < self.open_end]
 
     def held_back(self) -> AllReduce | None:
@@ -95,7 +111,7 @@ class Ledger:
 
     def lacking(self, position: int, held: int, most: int) -> list[int]:
         """Return an awaited position and those of its slot that are lacking before the round `held`: `most` in all."""
-        last = min(self.stream.end, (held - 1) * self.stream.slots)
+        last = min(self.stream.end, self.stream.base + (held - 1) * self.stream.slots)
         later = range(position + self.stream.slots, last, self.stream.slots)[: most - 1]
         return [position, *(p for p in later if not self.is_held(p, self.find(p)))]
 

@@ -36,6 +36,8 @@ class Opening:
     def release(self) -> None:
         """Let all-reduces begin, as far as those before them are proved."""
         ledger = self._ledger
+        if ledger.decided is not None and ledger.decided.end <= ledger.delivered_to:
+            ledger.decided = None
         for before, reduce in enumerate(ledger.active):
             if reduce.first < ledger.open_end:
                 continue

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers of one job say to each other beside the switch: a fixed header of 24 bytes, then a payload in FOUND.
+"""What workers of one job say to each other beside the switch: a fixed header of 24 bytes, then perhaps a payload.
 
-    kind     from -> to             says
-    FETCH    asker -> peer          send me the result of (slot, round)
-    FOUND    peer -> asker          here it is: op, contributors (in `value`), lanes
-    NOTYET   peer -> asker          I do not hold it either, not yet
-    GONE     peer -> asker          I held it and no longer do: you are further behind than anybody keeps results
-    DONE     worker -> everybody    I hold all results before the stream position in `value`
-    WHERE    worker -> peer         answer with DONE
-    LEAVE    worker -> everybody    I need no result of this epoch any more
+    kind         from -> to            says
+    FETCH        asker -> peer         send me the result of (slot, round)
+    FOUND        peer -> asker         here it is: op, contributors (in `value`), lanes
+    NOTYET       peer -> asker         I do not hold it either, not yet
+    GONE         peer -> asker         I held it and no longer do: you are further behind than anybody keeps results
+    DONE         worker -> everybody   I hold all results before the stream position in `value`
+    WHERE        worker -> peer        answer with DONE
+    LEAVE        worker -> everybody   I need no result of this epoch any more
+    STATE_ASK    newcomer -> peer      send me the program's state for the newcomers of an epoch (in `round`) from byte
+                                       `value` on
+    STATE_PIECE  peer -> newcomer      here is some of it, from byte `value` on: payload as in state_transfer.py
+    STATE_NONE   peer -> newcomer      I have none for them, or not yet
+    STATE_TAKEN  newcomer -> everybody I have all of it
 
 All numbers are big-endian. How messages are cut out of a byte stream is the transport's business.
 """
@@ -26,7 +31,11 @@ from hopsum.wire.payload import SHAPES
 _HEADER: Final = struct.Struct(">BBHIHHIQ")
 """kind, op, sender, epoch, slot, reserved (0), round, value."""
 HEADER_BYTES: Final = _HEADER.size
-MESSAGE_BYTES_MAX: Final = HEADER_BYTES + max(shape.down_bytes for shape in SHAPES.values())
+PIECE_BYTES_MIN: Final = 40
+"""Payload of an empty STATE_PIECE."""
+PIECE_BYTES_MAX: Final = PIECE_BYTES_MIN + (1 << 16)
+MESSAGE_BYTES_MAX: Final = HEADER_BYTES + PIECE_BYTES_MAX
+"""Of a STATE_PIECE; a FOUND has `HEADER_BYTES` and the lanes of its op, all others `HEADER_BYTES`."""
 
 
 class PeerKind(IntEnum):
@@ -39,6 +48,13 @@ class PeerKind(IntEnum):
     DONE = 5
     WHERE = 6
     LEAVE = 7
+    STATE_ASK = 8
+    STATE_PIECE = 9
+    STATE_NONE = 10
+    STATE_TAKEN = 11
+
+
+STATE_KINDS: Final = frozenset({PeerKind.STATE_ASK, PeerKind.STATE_PIECE, PeerKind.STATE_NONE, PeerKind.STATE_TAKEN})
 
 
 class PeerMessageError(HopsumError):
@@ -85,7 +101,15 @@ class PeerMessage(NamedTuple):
         if reserved or (kind == PeerKind.FOUND) != (op in SHAPES) or (kind != PeerKind.FOUND and op):
             raise PeerMessageError("value", f"{PeerKind(kind).name} with op {op}, reserved field {reserved}")
         payload = bytes(data[HEADER_BYTES:])
-        expected = SHAPES[op].down_bytes if kind == PeerKind.FOUND else 0
-        if len(payload) != expected:
-            raise PeerMessageError("length", f"{PeerKind(kind).name} with {len(payload)} payload bytes, not {expected}")
+        least, most = _payload_bytes(PeerKind(kind), op)
+        if not least <= len(payload) <= most:
+            raise PeerMessageError("length", f"{PeerKind(kind).name} with {len(payload)} payload bytes, not {most}")
         return cls(PeerKind(kind), sender, epoch, slot, round_, op, value, payload)
+
+
+def _payload_bytes(kind: PeerKind, op: int) -> tuple[int, int]:
+    """Return how many payload bytes a kind has, at least and at most."""
+    if kind is PeerKind.STATE_PIECE:
+        return PIECE_BYTES_MIN, PIECE_BYTES_MAX
+    size = SHAPES[op].down_bytes if kind is PeerKind.FOUND else 0
+    return size, size

@@ -7,6 +7,7 @@ Rules
         lacking of that slot before the round held, `AHEAD` rounds at most, in one go.
     W6  After `ask_after` unanswered retransmissions of a round its peers are asked as well, another one each time.
     R1  Messages carry the epoch; those of another one are neither answered nor accepted (worker.py).
+    E3  What an epoch change has decided is asked for in the same way (catching_up.py): of the workers that it names.
     R2  Results are kept until everybody holds them (result_store.py). `unproved_max` all-reduces at most may be
         unproved: the next one is held back until the oldest is proved, or its stragglers are out after `straggler_s`.
     R3  A worker serves until all have said LEAVE.
@@ -66,7 +67,7 @@ class _Asked:
     """A position that peers were asked for."""
 
     named: int
-    """Bitmap of the workers that a STALE named; 0 if none did."""
+    """Bitmap of the workers that a STALE or an epoch change named; 0 if none did."""
     turn: int
     """Where in the list of candidates to ask next."""
     at: float = 0.0
@@ -87,6 +88,14 @@ class Repair:
         self._left = 1 << membership.rank
         self._done = 0
         self._where_at = 0.0
+
+    def enter(self, membership: Membership, now: float) -> None:
+        """Begin an epoch: nothing is asked or said in it yet, nobody has left it; what is kept stays kept."""
+        self._own = membership
+        self._outgoing.clear()
+        self._asked.clear()
+        self._left, self._done, self._where_at = 1 << membership.rank, 0, 0.0
+        self.store.enter(now)
 
     @property
     def peers(self) -> list[int]:
@@ -112,7 +121,7 @@ class Repair:
     # ---- asking -------------------------------------------------------------------------------------
 
     def ask_named(self, positions: Iterable[int], named: int, now: float, timeout_s: float) -> None:
-        """Ask a worker that a STALE named, but not again before a timeout."""
+        """Ask a worker that a STALE or an epoch change named, but not again before a timeout."""
         for position in positions:
             asked = self._asked.setdefault(position, _Asked(named, self._own.rank, at=now - timeout_s))
             asked.named = named

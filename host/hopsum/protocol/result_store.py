@@ -7,11 +7,14 @@ Rules
           - a later result of the same slot that has it among its contributors: it sends a round only when it holds
             all before (W1), or
           - its DONE about a later position, or its LEAVE.
-        All-reduces are dropped in the order of the stream.
+        All-reduces are dropped in the order of the stream; void and skipped ones (epoch_change.py) are as if dropped.
     A worker that is given up on needs no proof, until it is heard of again: its DONE counts from then on.
+    R2, E1  A new epoch has new proofs: who has a rank may be another worker now. What is kept stays kept, since
+            positions go on.
 
     all-reduce  input                                   next
     -           delivered                               KEPT
+    -           void, or skipped                        DROPPED
     KEPT        everybody proved, it is the oldest      DROPPED
     KEPT        given up on the others                  DROPPED: a FETCH of it is answered GONE
 """
@@ -53,17 +56,30 @@ class ResultStore:
     def __init__(self, membership: Membership, stream: Stream) -> None:
         self._own, self._stream = membership, stream
         self._kept: list[_Kept] = []
-        self._dropped_to = 0
-        self._latest = np.zeros((membership.slots, membership.workers), np.int64)
-        """Per slot and rank, the latest round with its contribution."""
-        self._done = np.zeros(membership.workers, np.int64)
-        """Per rank, the position before which it said that it holds everything."""
-        self._done[membership.rank] = _EVERYTHING
-        self._out = np.zeros(membership.workers, np.bool_)
+        self._skipped: list[tuple[int, int]] = []
+        """Void positions that are not dropped yet, first and end, in the order of the stream."""
+        self._dropped_to = stream.end
+        self._latest = np.empty((membership.slots, membership.workers), np.int64)
+        """Per slot and rank, the latest position with its contribution in this epoch; -1: none."""
+        self._done = np.empty(membership.workers, np.int64)
+        """Per rank, the position before which it said in this epoch that it holds everything."""
+        self._out = np.empty(membership.workers, np.bool_)
+        self.enter(0.0)
 
     def __len__(self) -> int:
         """Return how many all-reduces are kept."""
         return len(self._kept)
+
+    def enter(self, now: float) -> None:
+        """Begin an epoch, in which nobody has proved anything yet, nor is late."""
+        self._latest[:], self._done[:], self._out[:] = -1, 0, False
+        self._done[self._own.rank] = _EVERYTHING
+        self._kept = [kept._replace(delivered_at=now) for kept in self._kept]
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """Return the positions whose results are kept, as (first, end), in the order of the stream."""
+        return [(kept.first, kept.end) for kept in self._kept]
 
     @property
     def oldest_delivered_at(self) -> float | None:
@@ -75,10 +91,17 @@ class ResultStore:
         kept = _Kept(reduce.first, reduce.end, reduce.op, reduce.results, reduce.contributors, now)
         self._kept.append(kept)
         self._kept.sort(key=lambda each: each.first)
-        slots, rounds = self._stream.places(kept.first, kept.end - kept.first)
+        positions = np.arange(kept.first, kept.end)
+        slots = positions % self._stream.slots
         for rank in range(self._own.workers):
             inside = (kept.contributors >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
-            np.maximum.at(self._latest[:, rank], slots[inside], rounds[inside])
+            np.maximum.at(self._latest[:, rank], slots[inside], positions[inside])
+        self._drop()
+
+    def skip(self, first: int, end: int) -> None:
+        """Take positions that have no results to keep."""
+        self._skipped.append((first, end))
+        self._skipped.sort()
         self._drop()
 
     def note_done(self, rank: int, position: int) -> None:
@@ -116,13 +139,20 @@ class ResultStore:
         return position < self._dropped_to
 
     def _drop(self) -> None:
-        while self._kept and self._kept[0].first == self._dropped_to and self._proved(self._kept[0]).all():
-            self._dropped_to = self._kept.pop(0).end
+        while True:
+            if self._skipped and self._skipped[0][0] == self._dropped_to:
+                self._dropped_to = self._skipped.pop(0)[1]
+            elif self._kept and self._kept[0].first == self._dropped_to and self._proved(self._kept[0]).all():
+                self._dropped_to = self._kept.pop(0).end
+            else:
+                return
 
     def _proved(self, kept: _Kept) -> NDArray[np.bool_]:
         """Return, per rank, whether it is proved to hold an all-reduce, or given up."""
         first = max(kept.first, kept.end - self._own.slots)  # the last round of each slot stands for those before
-        slots, rounds = self._stream.places(first, kept.end - first)
-        later: NDArray[np.bool_] = (self._latest[slots] > rounds[:, None]).all(axis=0)
+        positions = np.arange(first, kept.end)
+        latest = self._latest[positions % self._stream.slots]
+        later = np.logical_and.reduce(latest > positions[:, None])
         said: NDArray[np.bool_] = self._done >= kept.end
-        return later | said | self._out
+        proved: NDArray[np.bool_] = later | said | self._out
+        return proved

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions in an epoch's stream of chunks, and where they stand on the wire.
+"""Positions in a job's stream of chunks, and where they stand on the wire.
 
 Rules
-    N1  The chunks of all all-reduces of an epoch form one stream: positions 0, 1, ... never restart in it.
-    N2  slot = p mod S,  round = p div S + 1,  version = round & 1, whatever all-reduce p belongs to.
+    N1  The chunks of all all-reduces of a job form one stream: positions 0, 1, ... never restart in it.
+    N2  slot = p mod S,  round = (p - base) div S + 1,  version = round & 1, whatever all-reduce p belongs to.
+        The base comes with an epoch: a multiple of S, 0 in the first one.
     N3  The window is the slots: one position of each slot is outstanding at most (worker.py, W1).
-    N4  Rounds start at 1 and do not wrap: an epoch ends before a slot's round reaches 2^32 - 1.
+    N4  Rounds start at 1 and do not wrap: an epoch ends before a slot's round reaches 2^32 - 1. Rounds start again
+        with every epoch, so that a change of epoch is all that this takes.
 """
 
 from __future__ import annotations
@@ -35,18 +37,25 @@ class Place(NamedTuple):
 
 
 class Stream:
-    """The numbering of one epoch; `slots` is the job's S.
+    """The numbering of one epoch after the other; `slots` is the job's S, and `base` where the epoch's round 1 begins.
 
     Raises:
-        ValueError: `slots` is not in 1..2048.
+        ValueError: `slots` is not in 1..2048, or `base` no multiple of it.
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, base: int = 0) -> None:
         if not 1 <= slots <= MAX_SLOTS:
             raise ValueError(f"a job has 1 to {MAX_SLOTS} slots, not {slots}")
         self.slots = slots
-        self.end = 0
+        self.renumber(base)
+        self.end = base
         """The first position that is not yet taken."""
+
+    def renumber(self, base: int) -> None:
+        """Let rounds begin at a position, in a new epoch. Raises ValueError if `base` is no multiple of the slots."""
+        if base < 0 or base % self.slots:
+            raise ValueError(f"rounds begin at a multiple of the {self.slots} slots, not at position {base}")
+        self.base = base
 
     @property
     def capacity(self) -> int:
@@ -55,12 +64,12 @@ class Stream:
 
     def place(self, position: int) -> Place:
         """Return where a position stands."""
-        return Place(position % self.slots, position // self.slots + 1)
+        return Place(position % self.slots, (position - self.base) // self.slots + 1)
 
     def places(self, first: int, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the slots and rounds, int64[count] each, of consecutive positions."""
         positions = np.arange(first, first + count, dtype=np.int64)
-        return positions % self.slots, positions // self.slots + 1
+        return positions % self.slots, (positions - self.base) // self.slots + 1
 
     def position(self, slot: int, round: int) -> int:
         """Return the position that stands at a slot and round.
@@ -72,7 +81,7 @@ class Stream:
             raise ValueError(
                 f"slot {slot}, round {round}: the epoch has slots 0..{self.slots - 1}, rounds 1..{MAX_ROUND}"
             )
-        return (round - 1) * self.slots + slot
+        return self.base + (round - 1) * self.slots + slot
 
     def require(self, count: int) -> None:
         """Make sure that `count` more positions fit.
@@ -80,9 +89,9 @@ class Stream:
         Raises:
             EpochOver: the rounds do not suffice (N4). Continue in a new epoch.
         """
-        if self.end + count > self.capacity:
+        if self.end + count > self.base + self.capacity:
             raise EpochOver(
-                f"{count} chunks do not fit: the epoch has used {self.end} of {self.capacity} positions "
+                f"{count} chunks do not fit: the epoch has used {self.end - self.base} of {self.capacity} positions "
                 f"({self.slots} slots, rounds up to {MAX_ROUND}). Continue in a new epoch"
             )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker of one job in one epoch, without I/O.
+"""A worker of one job, in one epoch after the other, without I/O.
 
 The caller owns sockets and clock. After every input (`submit`, `receive_datagram` or `receive_rows`, `receive_peer`,
 `handle_timer`) it sends all of `trains_to_send` (or `datagrams_to_send`: the same) and `messages_to_peers`, drains
@@ -18,15 +18,17 @@ Rules
            sent or not. The first accepted stays.
     W4     A STALE counts only if it names exactly a round that the worker waits for; then only a peer can
            still have that result. Peers are asked if the worker has a RepairPolicy; without one the epoch is over.
-    W5     Delivery and settlement come only from accepted (contributors, values).
+    W5     Delivery and settlement come only from accepted (contributors, values); see accepting.py.
     W6, R  After some unanswered retransmissions peers are asked as well; peers are served; see repair.py.
     P1, P2 Before a deadline the switch is asked whom it waits for; see inquiry.py.
+    E2-E4  Sealed, it goes on in another epoch with what was decided; see epoch_change.py.
 
 Positions                                                   Worker
     state     meaning                                           RUN    sends, accepts, delivers
-    QUEUED    an earlier round of its slot is not held, or      OVER   an all-reduce failed: sends nothing, accepts
-              its all-reduce is held back (R2)                         nothing, serves peers; needs a new epoch
-    AWAITED   open: sent, sent again, no result yet
+    QUEUED    an earlier round of its slot is not held, or      SEALED between `seal` and `resume`: sends nothing,
+              its all-reduce is held back (R2)                         accepts nothing, serves peers; no deadlines
+    AWAITED   open: sent, sent again, no result yet             OVER   an all-reduce failed: as SEALED, for good
+    WANTED    decided in an epoch change, not here yet
     HELD      result accepted
 
     state     input                                 next        also
@@ -35,6 +37,8 @@ Positions                                                   Worker
     AWAITED   flush_after_s over                    AWAITED     to be sent again, same bytes, with FLUSH
     AWAITED   deadline near, it is the oldest       AWAITED     PROBE to be sent
     any       STATE                                 -           kept for the words of NoAnswer
+    any       `resume`                              (anew)      see epoch_change.py
+    WANTED    FOUND                                 HELD        next round of the slot opens; perhaps delivery
     any       RESULT or FOUND that W3 accepts       HELD        next round of the slot opens; perhaps delivery
     AWAITED   STALE that names it, with peers       AWAITED     FETCH to a contributor named
     AWAITED   STALE that names it, without          -           OVER: RoundLost
@@ -42,29 +46,31 @@ Positions                                                   Worker
     AWAITED   GONE from all peers                   -           OVER: Expelled
     QUEUED    all-reduce before the last proved     AWAITED     all-reduce is no longer held back
     AWAITED   deadline of its all-reduce            -           OVER: NoAnswer
-
-A RESULT may come before its all-reduce is submitted (the others were faster, quorum < n): it is kept, up to
-two windows ahead, and counts when the all-reduce comes. What is further ahead is treated as lost: it is safe.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import AllReduceFailed, EpochOver
-from hopsum.protocol.batch import ROWS_LEAST, Part, plain_part, sort_out
-from hopsum.protocol.failures import expelled, held_back, no_answer, round_lost
+from hopsum.protocol.accepting import Accepting, Events
+from hopsum.protocol.batch import ROWS_LEAST, plain_part, sort_out
+from hopsum.protocol.catching_up import CatchingUp
+from hopsum.protocol.decided import DecidedRuns
+from hopsum.protocol.epoch_change import Turn, carry_over, lacking, require_fitting, sealed_report
+from hopsum.protocol.failures import held_back, no_answer, not_caught_up, round_lost
+from hopsum.protocol.hearing import Hearing
 from hopsum.protocol.inquiry import Inquiry
 from hopsum.protocol.ledger import Ledger
-from hopsum.protocol.opening import Opening
 from hopsum.protocol.outbox import Outbox
-from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.repair import AHEAD, Repair, RepairPolicy, as_result, peer_fault
+from hopsum.protocol.peer_messages import PeerMessage
+from hopsum.protocol.repair import AHEAD, Repair, RepairPolicy, peer_fault
 from hopsum.protocol.replies import position_of
+from hopsum.protocol.resume import Resume, Sealed
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.trains import trains_of
 from hopsum.protocol.worker_state import (
@@ -91,9 +97,10 @@ class Worker:
         on_lost: what becomes of a chunk whose result the switch no longer has, where there are no peers. "fail" ends
             the epoch. "zero" takes zeros with contributors 0 and says so (`AllReduceDone.lost`): it exists to compare
             with published systems that do so, and leaves the ranks with different sums.
+        resume: how the job's stream stands where it begins in a later epoch: a newcomer begins at its `start`.
 
     Raises:
-        ValueError: on_lost="zero" with peers: they would be served zeros.
+        ValueError: on_lost="zero" with peers: they would be served zeros; or `resume` does not fit the slots.
     """
 
     def __init__(
@@ -103,6 +110,7 @@ class Worker:
         *,
         repair: RepairPolicy | None = None,
         on_lost: Literal["fail", "zero"] = "fail",
+        resume: Resume | None = None,
     ) -> None:
         if repair is not None and on_lost == "zero":
             raise ValueError('on_lost="zero" is for workers without peers: leave out one of repair and on_lost')
@@ -110,18 +118,83 @@ class Worker:
         self.timing = timing or Timing()
         self.statistics = WorkerStatistics()
         self.phase = Phase.RUN
-        self.stream = Stream(membership.slots)
+        self.stream = Stream(membership.slots, 0 if resume is None else resume.base)
+        if resume is not None and resume.start is not None:
+            self.stream.end = resume.start
         self.repair = None if repair is None else Repair(membership, self.stream, repair, self.statistics)
         """What it has to do with peers, if it has any; its LEAVE is the caller's to say."""
         self._zeroes = on_lost == "zero"
         self._ledger = Ledger(self.stream)
-        self._outbox = Outbox(membership.slots, self.timing, self.statistics)
-        self._opening = Opening(self._ledger, self._outbox, self.repair)
-        self._inquiry = Inquiry(membership, self.timing, self.stream, self._outbox)
-        self._events: deque[AllReduceDone | AllReduceGone] = deque()
+        self._events = Events()
+        self.turn = Turn(self.stream, self._events, self.repair, resume)
         self._unhelpful = Unhelpful()
         self._failure: AllReduceFailed | None = None
+        self._sealed: Sealed | None = None
         self._handles = 0
+        self._enter(DecidedRuns(() if resume is None else resume.decided), 0.0)
+
+    def _enter(self, decided: DecidedRuns, now: float) -> None:
+        """Begin an epoch: nothing is sent or asked yet, no round trip is measured."""
+        own, repair = self.membership, self.repair
+        self._unhelpful.seen.clear()
+        self._ledger.enter(decided)
+        self._outbox = Outbox(own.slots, self.timing, self.statistics)
+        self._inquiry = Inquiry(own, self.timing, self.stream, self._outbox)
+        told = (self._events, self.statistics, self._unhelpful)
+        self._accepting = Accepting(own.rank, self._ledger, self._outbox, repair, told)
+        self._catching_up: CatchingUp | None = None
+        self._hearing: Hearing | None = None
+        if repair is not None:
+            repair.enter(own, now)
+            repair.announce(self._ledger.delivered_to)
+            self._catching_up = CatchingUp(decided, repair)
+            self._hearing = Hearing(own, self._ledger, repair, self._catching_up, self._accepting, self.statistics)
+
+    # ---- epochs -------------------------------------------------------------------------------------
+
+    def seal(self) -> Sealed:
+        """Send nothing and accept nothing more of this epoch, and return what is here (E2); the same until `resume`.
+
+        Raises:
+            EpochOver: an all-reduce failed here, though not on all ranks: what is here is no longer what others have.
+        """
+        self._require_going()
+        if self._sealed is None:
+            self.phase = Phase.SEALED
+            kept = [] if self.repair is None else self.repair.store.runs
+            self._sealed = sealed_report(self.membership.epoch, self._ledger, kept)
+        return self._sealed
+
+    def resume(self, epoch: int, resume: Resume, now: float) -> None:
+        """Go on in another epoch (E3, E4): what is in progress with other deadlines, void exchanges to their end.
+
+        Raises:
+            ValueError: it is not sealed, has no peers, or `resume` or the epoch does not fit it; nothing was changed.
+        """
+        if self._sealed is None or self.repair is None or epoch == self.membership.epoch:
+            raise ValueError(f"a worker with peers goes on in another epoch than {epoch} once it is sealed")
+        membership = replace(self.membership, epoch=epoch)
+        decided = require_fitting(resume, self.turn, self._ledger)
+        self.membership, self._sealed, self.phase = membership, None, Phase.RUN
+        self.stream.renumber(resume.base)
+        self.turn.take(resume)
+        carry_over(self._ledger, decided, self.turn, epoch)
+        self.turn.skip()
+        self._enter(decided, now)
+        for reduce in self._ledger.active:
+            reduce.submitted_at, reduce.deadline_at = now, now + self.timing.deadline_s
+        self._accepting.opening.release()
+        for reduce in self._ledger.active:
+            self._want(reduce, now)
+
+    def go_on(self, start_epoch: int, start: int) -> None:
+        """Take the program's word that the newcomers of an epoch have its state: `submit` goes on at their `start`.
+
+        It may come when others are new already: then what lies before their start is left out, and they are waited for.
+        """
+        self.turn.go_on(start_epoch, start)
+        if self.phase is Phase.RUN and self.turn.skip() and self.repair is not None:
+            self.repair.announce(self._ledger.delivered_to)
 
     # ---- inputs -------------------------------------------------------------------------------------
 
@@ -135,11 +208,15 @@ class Worker:
             counts: [chunks] or a scalar, elements in use; 0 if left out.
 
         Raises:
-            EpochOver: the epoch takes nothing more; continue in a new one. Nothing was submitted.
-            WireError: unknown op, or payloads of another shape. Nothing was submitted.
+            EpochOver: the epoch takes nothing more, or nothing now: it is sealed. Continue in a new one.
+            WorkersReplaced: the newcomers come first, see `go_on`.
+            WireError: unknown op, or payloads of another shape.
+                With all of these nothing was submitted.
         """
-        if self._failure is not None:
-            raise EpochOver(f"epoch {self.membership.epoch} is over: {self._failure}") from self._failure
+        self._require_going()
+        if self.phase is Phase.SEALED:
+            raise EpochOver(f"epoch {self.membership.epoch} is sealed: submit it when the job has resumed")
+        self.turn.require_gone_on()
         template = update_template(op=op, epoch=self.membership.epoch, worker=self.membership.rank)
         if not len(payloads):
             raise WireError(Drop.BAD_LENGTH, "an all-reduce has at least one chunk")
@@ -150,11 +227,15 @@ class Worker:
         )
         first = self.stream.take(len(payloads))
         if not self._ledger.active:
-            self._unhelpful = Unhelpful()
+            self._unhelpful.seen.clear()
         self._handles += 1
+        if first < self.turn.start and self.turn.voids(first, self.stream.end, self._ledger.decided):
+            self.turn.void(self._handles, first, self.stream.end)
+            return self._handles
         reduce = AllReduce(self._handles, op, first, datagrams, now, now + self.timing.deadline_s)
         self._ledger.active.append(reduce)
-        self._open_new(reduce, now)
+        self._accepting.submitted(reduce, now)
+        self._want(reduce, now)
         return reduce.handle
 
     def receive_datagram(self, data: bytes | memoryview, now: float) -> None:
@@ -169,7 +250,7 @@ class Worker:
             self._unhelpful.note(f"a datagram refused as {refused.reason.name} ({refused})")
             return
         if header.kind == Kind.RESULT:
-            self._on_result(header, values, position, now)
+            self._accepting.result(header, values, position, now)
         elif header.kind == Kind.STATE:
             self._inquiry.take(header)
         else:
@@ -183,31 +264,27 @@ class Worker:
             return
         part = plain_part(rows, self.membership, self._ledger)
         if part is not None:
-            self._hold_parts([part], part.positions, now, in_order=True)
+            self._accepting.parts([part], part.positions, now, in_order=True)
             return
         batch = sort_out(rows, self.membership, self._ledger)
         self.statistics.duplicates += batch.copies
         for numbers, single in batch.steps():
             if numbers.size:
-                self._hold_parts(batch.parts(numbers), batch.positions[numbers], now)
+                self._accepting.parts(batch.parts(numbers), batch.positions[numbers], now)
             if single is not None:
                 self.receive_datagram(memoryview(rows[single]), now)
 
     def receive_peer(self, message: PeerMessage, now: float) -> None:
         """Take one message of a peer. Anything that is no use is counted and ignored."""
         reason = "no peers" if self.repair is None else peer_fault(message, self.membership)
-        if self.repair is None or reason:
+        if self._hearing is None or reason:
             self.statistics.peers_ignored[reason] += 1
             return
-        if message.kind is PeerKind.FOUND:
-            self._on_found(message, now)
-        elif message.kind is PeerKind.FETCH:
-            self.repair.answer(message, self._ledger.in_progress(self.stream.position(message.slot, message.round)))
-        elif message.kind is PeerKind.GONE:
-            self._on_gone(message, now)
-        else:
-            self.repair.take(message)
-        self._opening.release()
+        gone = self._hearing.take(message, now, runs=self.phase is Phase.RUN)
+        if gone is not None:
+            self._fail(gone)
+        elif self.phase is Phase.RUN:
+            self._accepting.opening.release()
 
     def note_unreachable(self) -> None:
         """Take the network's word that nobody listens at the switch's address; treated as a loss."""
@@ -215,6 +292,8 @@ class Worker:
 
     def handle_timer(self, now: float) -> None:
         """Queue what is due again, ask before a deadline, and give up what is past it."""
+        if self.phase is not Phase.RUN:
+            return
         expired = [reduce for reduce in self._ledger.active if reduce.deadline_at <= now]
         if expired:
             self._fail(self._no_answer(expired[0], now))
@@ -223,7 +302,9 @@ class Worker:
         if self.repair is not None:
             self.repair.ask_about({position: self._outbox.sent(position) for position in late}, now)
             self.repair.handle_held_back(self._ledger.held_back(), now)
-            self._opening.release()
+            self._accepting.opening.release()
+        if self._catching_up is not None:
+            self._catching_up.handle_timer(now)
         self._inquiry.handle_timer(self._ledger.active, now)
 
     # ---- outputs ------------------------------------------------------------------------------------
@@ -234,6 +315,8 @@ class Worker:
         Returns:
             Read-only uint8[n, bytes] each, one datagram a row; they stay valid and unchanged.
         """
+        if self.phase is not Phase.RUN:
+            return []
         trains = [np.frombuffer(probe, np.uint8)[None] for probe in self._inquiry.take_outgoing()]
         self.statistics.probes += len(trains)
         sendings = self._outbox.take(now)
@@ -250,14 +333,19 @@ class Worker:
     @property
     def waits_for_peers(self) -> bool:
         """Say whether a message of a peer would help now: the caller should look often."""
-        return self.repair is not None and (self.repair.waits or self._ledger.held_back() is not None)
+        if self.phase is not Phase.RUN or self.repair is None:
+            return False
+        return self.repair.waits or self._ledger.held_back() is not None
 
     def get_timer(self) -> float | None:
         """Return when `handle_timer` is due, or None if nothing is in progress."""
+        if self.phase is not Phase.RUN:
+            return None
         deadlines = [reduce.deadline_at for reduce in self._ledger.active]
         probe_due = self._inquiry.timer(self._ledger.active)
         held_back_due = None if self.repair is None else self.repair.held_back_timer(self._ledger.held_back())
-        due = (probe_due, self._outbox.timer(), held_back_due)
+        wanted_due = None if self._catching_up is None else self._catching_up.timer()
+        due = (probe_due, self._outbox.timer(), held_back_due, wanted_due)
         return min([*deadlines, *(time for time in due if time is not None)], default=None)
 
     def next_event(self) -> AllReduceDone | AllReduceGone | None:
@@ -270,84 +358,6 @@ class Worker:
         """Return the position that a reply to this worker names. Raises WireError if it is no such reply."""
         return position_of(header, values, self.membership, self.stream)
 
-    def _on_result(
-        self, header: Header, values: bytes | memoryview, position: int, now: float, *, from_peer: bool = False
-    ) -> None:
-        reduce = self._ledger.find(position)
-        if self._ledger.is_held(position, reduce) and not self._ledger.is_zeroed(position, reduce):
-            self.statistics.duplicates += 1
-        elif reduce is not None:
-            if header.op == reduce.op:
-                self._hold(reduce, header, values, now, from_peer=from_peer)
-            else:
-                self._refuse_op(header, reduce)
-        elif position < self.stream.end + 2 * self.stream.slots:
-            self._ledger.early[position] = (header, bytes(values))
-            self._opening.slot(header.slot)
-        else:
-            self.statistics.ignored[Drop.BAD_ROUND] += 1
-            self._unhelpful.note(f"RESULT far ahead (slot {header.slot}, round {header.round})")
-
-    def _on_found(self, found: PeerMessage, now: float) -> None:
-        """Accept what a peer sends as if the switch had sent it (W3)."""
-        if self.phase is not Phase.RUN:
-            return
-        header = as_result(found, self.membership.rank)
-        try:
-            position = self._own_position(header, found.payload)
-        except WireError as refused:
-            self.statistics.peers_ignored[refused.reason.name.lower()] += 1
-            return
-        self._on_result(header, found.payload, position, now, from_peer=True)
-
-    def _on_gone(self, gone: PeerMessage, now: float) -> None:
-        assert self.repair is not None
-        position = self.stream.position(gone.slot, gone.round)
-        if self.repair.note_gone(position, gone.sender, now) and self.phase is Phase.RUN:
-            self._fail(expelled(self.membership, self.stream.place(position)))
-
-    def _hold(
-        self, reduce: AllReduce, header: Header, values: bytes | memoryview, now: float, *, from_peer: bool = False
-    ) -> None:
-        position = self.stream.position(header.slot, header.round)
-        reduce.hold(position, header.contributors, values)
-        self.statistics.results += 1
-        self.statistics.repaired += from_peer
-        self._go_on(reduce, position, now, from_peer=from_peer)
-
-    def _hold_parts(
-        self, parts: list[Part], positions: NDArray[np.int64], now: float, *, in_order: bool = False
-    ) -> None:
-        """Do what `_hold` does with results, whose `positions` are as they came; `in_order`: lowest of each slot."""
-        for part in parts:
-            part.reduce.hold_many(part.positions, part.contributors, part.values)
-        self.statistics.results += len(positions)
-        self._outbox.settle_many(positions, now)
-        if self.repair is not None:
-            self.repair.settle(positions.tolist())
-        self._opening.slots(positions % self.stream.slots, positions if in_order else None)
-        for part in parts:
-            self._deliver(part.reduce, now)
-
-    def _go_on(self, reduce: AllReduce, position: int, now: float, *, from_peer: bool) -> None:
-        """Open what a result, or zeros in its place, allows; deliver what is complete."""
-        self._outbox.settle(position, None if from_peer else now)
-        if self.repair is not None:
-            self.repair.settle((position,))
-        self._opening.slot(position % self.stream.slots)
-        self._deliver(reduce, now)
-
-    def _deliver(self, reduce: AllReduce, now: float) -> None:
-        """Deliver an all-reduce if it is complete."""
-        if reduce.missing or reduce not in self._ledger.active:
-            return
-        self._ledger.active.remove(reduce)
-        self._events.append(reduce.done(self.membership.rank))
-        if self.repair is not None:
-            self.repair.store.keep(reduce, now)
-            self.repair.announce(self._ledger.delivered_to)
-            self._opening.release()
-
     def _on_stale(self, header: Header, position: int, now: float) -> None:
         self._unhelpful.note(f"STALE(slot {header.slot}, asked {header.round}, held {header.held})")
         if not self._outbox.sent(position):
@@ -356,31 +366,18 @@ class Worker:
             lacking = self._ledger.lacking(position, header.held, AHEAD)
             self.repair.ask_named(lacking, header.contributors, now, self._outbox.timeout_s)
         elif self._zeroes:
-            self._take_zeros(position, now)
+            self._accepting.zeros(position, now)
         else:
             self._fail(round_lost(self.membership, header))
 
-    def _take_zeros(self, position: int, now: float) -> None:
-        reduce = self._ledger.find(position)
-        assert reduce is not None, "what is awaited belongs to an all-reduce in progress"
-        reduce.zero(position)
-        self.statistics.lost += 1
-        self._go_on(reduce, position, now, from_peer=True)
+    def _require_going(self) -> None:
+        if self._failure is not None:
+            raise EpochOver(f"epoch {self.membership.epoch} is over: {self._failure}") from self._failure
 
-    def _open_new(self, reduce: AllReduce, now: float) -> None:
-        """Let the slots of a new all-reduce go on, after it took the results that came before it."""
-        for position in sorted(p for p in self._ledger.early if p < self.stream.end):
-            header, values = self._ledger.early.pop(position)
-            if header.op == reduce.op:
-                self._hold(reduce, header, values, now)
-            else:
-                self._refuse_op(header, reduce)
-                self._ledger.open_position[header.slot] = min(self._ledger.open_position[header.slot], position)
-        self._opening.release()
-
-    def _refuse_op(self, header: Header, reduce: AllReduce) -> None:
-        self.statistics.ignored[Drop.OP_MISMATCH] += 1
-        self._unhelpful.note(f"RESULT of op {header.op} where this rank submitted op {reduce.op}")
+    def _want(self, reduce: AllReduce, now: float) -> None:
+        """Have the decided results of an exchange fetched."""
+        if self._catching_up is not None and self._ledger.decided is not None:
+            self._catching_up.want(lacking(reduce, self._ledger.decided), now)
 
     def _fail(self, error: AllReduceFailed) -> None:
         """End the epoch for this worker: every all-reduce in progress has the same cause."""
@@ -393,6 +390,8 @@ class Worker:
 
     def _no_answer(self, reduce: AllReduce, now: float) -> AllReduceFailed:
         own, waited_s, oldest = self.membership, now - reduce.submitted_at, self._outbox.oldest
+        if oldest is None and self._catching_up is not None and (wanted := self._catching_up.lacking):
+            return not_caught_up(own, self.stream.place(wanted[0]), len(wanted), waited_s)
         if oldest is None:
             return held_back(own, waited_s, [] if self.repair is None else self.repair.store.unproved())
         asked = (self._unhelpful, self._inquiry)

@@ -19,6 +19,7 @@ class Phase(Enum):
     """What a worker does at all."""
 
     RUN = auto()
+    SEALED = auto()
     OVER = auto()
 
 
@@ -105,7 +106,7 @@ class AllReduceDone:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceGone:
-    """Event: an all-reduce will have no result, and the epoch is over for this worker."""
+    """Event: an all-reduce will have no result. The epoch is over for this worker, but with WorkersReplaced."""
 
     handle: int
     error: AllReduceFailed
@@ -191,6 +192,12 @@ class AllReduce:
             index = slice(int(positions[0]) - self.first, int(positions[-1]) - self.first + 1)
         self.missing -= len(positions)
         self.results[index], self.contributors[index], self.held[index] = values, contributors, HELD
+
+    def discard(self, chosen: NDArray[np.bool_]) -> None:
+        """Forget the results of chunks, [chunks], where they are held."""
+        chosen = chosen & (self.held != 0)
+        self.held[chosen] = 0
+        self.missing += int(np.count_nonzero(chosen))
 
     def zero(self, position: int) -> None:
         """Take zeros in place of a result that is lost."""

@@ -8,7 +8,8 @@
     HELD      RUNNING in this epoch                            HELD
     HELD      no answer                                        HELD      again soon: sums need no controller
     HELD      another state or epoch                           FORMING   `on_over` is called, once, in this thread
-    HELD      refused                                          OVER      the same: the place is lost as well
+    HELD      refused                                          OVER      `on_lost` is called, once, in this thread
+    any       `hurry`                                          same      a heartbeat now, at most one in HURRY_S
     any       `stop`                                           STOPPED   LEAVE, unless it was refused
 
 Without an answer the agent goes on: where the controller is down the switch keeps serving, and where it has given this
@@ -31,6 +32,8 @@ from hopsum.rpc.jobs import word_of
 from hopsum.rpc.member import Member
 
 Statistics = Callable[[], Mapping[str, float]]
+Told = Callable[[str], None]
+HURRY_S: Final = 1.0
 _FIRST_AGAIN_S: Final = 0.2
 _log: Final = logging.getLogger(__name__)
 
@@ -42,32 +45,42 @@ class Lease:
         self._member = member
         self._seat = member.seat
         self._stopping = threading.Event()
+        self._roused = threading.Event()
+        self._beat_at = -HURRY_S
         self._lock = threading.Lock()
         self._epoch = 0
         self._statistics: Statistics = dict
-        self._on_over: Callable[[str], None] | None = None
+        self._told: tuple[Told, Told] | None = None
+        """Who hears that the epoch is over, and that the place is lost; one of them, once."""
         self._refused = ""
         """Why this worker has no place any more, if so."""
         self._silent_since: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"hopsum-lease-{self._seat.rank}", daemon=True)
         self._thread.start()
 
-    def enter(self, epoch: int, statistics: Statistics, on_over: Callable[[str], None]) -> None:
+    def enter(self, epoch: int, statistics: Statistics, on_over: Told, on_lost: Told) -> None:
         """Name an epoch from now on.
 
         Args:
             statistics: called before each heartbeat, in this object's thread.
-            on_over: called with the controller's reason when the epoch is over; at once if the place is lost already.
+            on_over: called with the controller's reason when the epoch is over, and the place is kept.
+            on_lost: called with it when the place is lost as well; at once if it is already.
         """
         with self._lock:
-            self._epoch, self._statistics, self._on_over = epoch, statistics, on_over
+            self._epoch, self._statistics, self._told = epoch, statistics, (on_over, on_lost)
             refused = self._refused
         if refused:
-            self._end(refused)
+            self._end(refused, lost=True)
+
+    def hurry(self) -> None:
+        """Ask soon whether the epoch goes on: the switch is silent. Any thread; may be called again and again."""
+        if time.monotonic() - self._beat_at >= HURRY_S:
+            self._roused.set()
 
     def stop(self) -> None:
         """End the thread and leave the job. Harmless when it was done; returns whatever the controller does."""
         self._stopping.set()
+        self._roused.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
         if not self._refused:
@@ -78,7 +91,12 @@ class Lease:
 
     def _run(self) -> None:
         wait_s = 0.0
-        while not self._stopping.wait(wait_s) and not self._refused:
+        while not self._refused:
+            self._roused.wait(wait_s)
+            if self._stopping.is_set():
+                return
+            self._roused.clear()
+            self._beat_at = time.monotonic()
             wait_s = self._beat()
 
     def _beat(self) -> float:
@@ -93,18 +111,18 @@ class Lease:
                 return self._note_silence(error)
             with self._lock:
                 self._refused = str(error)
-            self._end(self._refused)
+            self._end(self._refused, lost=True)
             return 0.0
         self._note_answer()
         if epoch and (reply.state != pb.JOB_STATE_RUNNING or reply.epoch != epoch):
-            self._end(_reason(reply, epoch))
+            self._end(_reason(reply, epoch), lost=False)
         return interval_s * random.uniform(0.8, 1.0)
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, *, lost: bool) -> None:
         with self._lock:
-            on_over, self._on_over, self._epoch = self._on_over, None, 0
-        if on_over is not None:
-            on_over(reason)
+            told, self._told, self._epoch = self._told, None, 0
+        if told is not None:
+            told[lost](reason)
 
     def _note_silence(self, error: ControllerError) -> float:
         if self._silent_since is None:

@@ -5,6 +5,8 @@
     OUTSIDE    join answered                        SEATED     rank and secret are known
     OUTSIDE    join without an answer               OUTSIDE    again with the same incarnation: same answer
     SEATED     membership                           SEATED     the epoch that heartbeats name
+    SEATED     epoch over, joined again             SEATED     the same rank and secret; the report says what it holds
+    SEATED     told that its own rank is missing    SEATED     joined again as before: it missed an epoch
     SEATED     leave                                OUTSIDE
     any        refused                              same       ControllerError
 
@@ -21,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from hopsum.membership import JobMembership, MembershipError, parse_membership
+from hopsum.protocol.resume import Sealed
 from hopsum.rpc import control_pb2 as pb
 from hopsum.rpc.channel import CALL_S, Channel
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
@@ -60,6 +63,8 @@ class Member:
         self._version = version
         self._incarnation = secrets.token_bytes(INCARNATION_BYTES)
         self._seat: Seat | None = None
+        self._request: Any = None
+        """As it joined last."""
 
     @property
     def seat(self) -> Seat:
@@ -97,7 +102,7 @@ class Member:
         Raises:
             ControllerError: refused, with the numbers, or no controller.
         """
-        request = pb.JoinRequest(
+        self._request = pb.JoinRequest(
             job=self.job,
             rank=rank,
             endpoint=pb.Endpoint(ip=endpoint[0], udp_port=endpoint[1]),
@@ -107,12 +112,40 @@ class Member:
             wire_version=WIRE_VERSION,
             version=self._version,
         )
-        reply = _until(wait_s, lambda left_s: self._call("Join", request, timeout_s=left_s))
+        return self._join(wait_s)
+
+    def join_again(self, sealed: Sealed, allreduces_begun: int, wait_s: float) -> Seat:
+        """Wait for the next epoch, as the same worker, with what it holds of the one that is over.
+
+        Args:
+            sealed: the same in every try.
+            wait_s: to try to reach the controller for.
+
+        Raises:
+            MembershipError: it has no rank.
+            ControllerError: refused, or no controller.
+        """
+        self._request.rank = self.seat.rank
+        self._request.report.CopyFrom(
+            pb.Report(
+                epoch=sealed.epoch,
+                delivered_to=sealed.delivered_to,
+                submitted_to=sealed.submitted_to,
+                held=[pb.Report.Run(first=first, end=end) for first, end in sealed.held],
+                allreduces_begun=allreduces_begun,
+            )
+        )
+        return self._join(wait_s)
+
+    def _join(self, wait_s: float) -> Seat:
+        reply = _until(wait_s, lambda left_s: self._call("Join", self._request, timeout_s=left_s))
         self._seat = Seat(reply.rank, reply.lease_s, reply.heartbeat_s, reply.secret.hex())
         return self._seat
 
     def membership(self, wait_s: float, *, known_epoch: int = 0) -> JobMembership:
         """Return the job's membership when all ranks are there, under another epoch than `known_epoch`.
+
+        Joins again, as before, where it is told to.
 
         Raises:
             MembershipError: not within `wait_s` seconds; the message names the ranks that are missing.
@@ -124,6 +157,8 @@ class Member:
             if reply.WhichOneof("outcome") == "membership":
                 return parse_membership(reply.membership, where=f"membership of job {self.job!r}")
             lack = _lack(reply.pending)
+            if self.seat.rank in reply.pending.missing_ranks:  # an epoch began and ended before it was told here
+                self._join(max(0.0, deadline - time.monotonic()))
             time.sleep(max(0.0, min(reply.pending.again_s, deadline - time.monotonic())))
         raise MembershipError(
             f"job {self.job!r} is not complete within {wait_s:g} s: {lack}. Start all workers of the job, or wait "

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """hopsum:// URLs: an agent whose job, membership and end come from the controller.
 
-    locate the switch -> bind a socket towards it -> join -> wait for the others -> agent, with a lease under it
+    locate the switch -> bind a socket towards it -> join -> wait for the others -> agent under a lease (job_agent)
 
 What fails on the way gives everything back: sockets are closed and the rank is given up.
 """
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from hopsum.config import Config, ConfigError
 from hopsum.membership import JobMembership, MembershipError
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.interfaces import mac_of, reserve_tcp_port
+from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member import Member
 from hopsum.transport.link import UdpLink
@@ -36,42 +38,6 @@ class Ways:
     """For a number of workers."""
     agent: Callable[..., Any]
     """For a membership, a rank, a codec, and what else `Agent` takes; `make` is the class."""
-
-
-class JobAgent(Agent):
-    """An agent that leaves its job when it is closed, and ends when the controller says so.
-
-    Args:
-        lease: of its rank; stopped with the agent.
-        held: what else goes when the agent has gone.
-    """
-
-    def __init__(self, membership: JobMembership, rank: int, *, lease: Lease, held: ExitStack, **rest: Any) -> None:
-        self._lease, self._held = lease, held
-        super().__init__(membership, rank, **rest)
-        lease.enter(membership.epoch, self._counts, self.end)
-
-    def close(self) -> None:
-        """End the agent, then leave the job. Harmless when it is closed."""
-        super().close()
-        self._lease.stop()
-        self._held.close()
-
-    def _counts(self) -> Mapping[str, float]:
-        """Return what heartbeats carry."""
-        counted = self.statistics
-        traffic = counted.traffic
-        return {
-            "allreduces": counted.allreduces,
-            "skipped": counted.skipped,
-            "elements": counted.elements,
-            "seconds": counted.seconds,
-            "datagrams_sent": traffic.datagrams_sent,
-            "datagrams_received": traffic.datagrams_received,
-            "retransmits": traffic.retransmits,
-            "bytes_sent": traffic.bytes_sent,
-            "bytes_received": traffic.bytes_received,
-        }
 
 
 def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> Agent:
@@ -101,7 +67,16 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
         held = stack.pop_all()
         try:
             made: Agent = ways.agent(
-                membership, seat.rank, codec=codec, make=JobAgent, link=link, lease=lease, held=held
+                membership,
+                seat.rank,
+                codec=codec,
+                make=JobAgent,
+                link=link,
+                member=member,
+                lease=lease,
+                held=held,
+                check=partial(_require_ours, rank=seat.rank, link=link, send_to=send_to),
+                wait_s=wait_s,
             )
         except BaseException:
             held.close()
@@ -116,8 +91,7 @@ def _require_ours(membership: JobMembership, rank: int, link: UdpLink, send_to: 
     if found.endpoint.address != link.local or found.send_to.address != send_to:
         raise MembershipError(
             f"job {membership.job!r} has rank {rank} at {found.endpoint} sending to {found.send_to}, but it is at "
-            f"{link.local[0]}:{link.local[1]} sending to {send_to[0]}:{send_to[1]}: the job was moved while it formed; "
-            "connect again"
+            f"{link.local[0]}:{link.local[1]} sending to {send_to[0]}:{send_to[1]}: the job was moved; connect again"
         )
 
 

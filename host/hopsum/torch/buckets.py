@@ -11,6 +11,7 @@ import torch
 
 from hopsum.aggregation import Aggregation
 from hopsum.codec.base import OnNonfinite, nonfinite_error
+from hopsum.errors import WorkersReplaced
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import Portion, Step, Sum, places_of
 from hopsum.torch.uncompressed import GroupSums
@@ -105,7 +106,11 @@ class Sender:
         step.begin(begun)
 
         def take() -> bool:
-            result = future.result()
+            try:
+                result = future.result()
+            except WorkersReplaced:
+                begun.settled = True
+                raise
             if result.skipped:
                 return False
             begun.settled = True

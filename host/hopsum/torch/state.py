@@ -6,7 +6,8 @@ one epoch; a state that was pickled needs `attach` before it is used again.
 
 A step is one backward pass that DDP synchronises; `hopsum.torch.step` says what becomes of its buckets. After a
 failed one the residuals hold what it did not deliver: go on from a checkpoint (which replaces them), or drop that
-step's gradients; doing the step again would count them twice. DDP starts with one bucket and rebuilds after the first
+step's gradients; doing the step again would count them twice. One that failed with WorkersReplaced is as if it had
+not been: do it again once the agent has resumed. DDP starts with one bucket and rebuilds after the first
 step, so the first steps after a restart round differently from those of a run that went on.
 """
 
@@ -23,7 +24,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.aggregation import Aggregation
-from hopsum.codec.base import OnNonfinite, require_on_nonfinite
+from hopsum.codec.base import AgreedError, OnNonfinite, require_on_nonfinite
+from hopsum.errors import WorkersReplaced
 from hopsum.torch.buckets import Bucket, Sender
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import Step, Sum
@@ -121,7 +123,7 @@ class State:
 
     def _start(self, residuals: Residuals) -> None:
         self.failure: BaseException | None = None
-        """Why an all-reduce failed; what `backward` raises has only its text."""
+        """Why an all-reduce failed, of which `backward` raises only the text: what ended all, else the last."""
         self._residuals = residuals
         self._step: Step | None = None
         self._sender: Sender | None = None
@@ -193,12 +195,13 @@ class State:
         """Put the mean, or NaN, into the bucket's buffer and return it, once the step is over; for the hook.
 
         Raises:
-            HopsumError, ValueError, RuntimeError: why the step failed; `failure` has the first of them.
+            HopsumError, ValueError, RuntimeError: why the step failed; `failure` has it, or what ended all before.
         """
         try:
             dropped = submitted.step.over.result()
         except BaseException as error:
-            self.failure = self.failure or error
+            if self.failure is None or isinstance(self.failure, AgreedError | WorkersReplaced):
+                self.failure = error
             raise
         if dropped:
             return submitted.buffer.fill_(torch.nan)

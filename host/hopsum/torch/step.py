@@ -11,6 +11,7 @@ Rules at the end, the same on all ranks since all see the same results:
 1. A sum that failed fails every bucket, with the first failure. Residuals stay as the sums left them.
 2. Where some rank's gradients were not finite the step is dropped: every bucket is NaN, or fails if that is an error,
    and every residual is what it was before the step, also of the buckets that had a mean.
+   The same where workers were replaced: the step fails on all ranks, as if it had not been; do it again.
 3. A parameter whose gradient is zero on all ranks gets zero, and keeps its residual. DDP ignores the mean of one that
    no rank used (find_unused_parameters), so a residual that is delivered then would be lost.
 """
@@ -25,6 +26,7 @@ from itertools import accumulate
 import torch
 
 from hopsum.codec.base import AgreedError
+from hopsum.errors import WorkersReplaced
 from hopsum.torch.residuals import StepFeedback
 
 
@@ -67,7 +69,7 @@ class Sum:
         """What the sum settles."""
         self.compressed = compressed
         self.settled = False
-        """There is a mean, and the feedback is settled."""
+        """The feedback is settled: there is a mean, or workers were replaced and it has the whole vector."""
         self.carried: list[str] = []
         """Parameters whose residual is in x, and is to be cleared when the mean is applied."""
 
@@ -139,7 +141,7 @@ class Step:
 
     def _finish(self) -> None:
         try:
-            serious = [each for each in self._failures if not isinstance(each, AgreedError)]
+            serious = [each for each in self._failures if not isinstance(each, AgreedError | WorkersReplaced)]
             if serious:
                 raise serious[0]
             if self._failures or self._dropped:

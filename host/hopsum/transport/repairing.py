@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """A UDP transport with peers to repair from: a link to the switch, a worker, and a side channel to the others.
 
-The caller's thread runs `step`; the channel's thread answers peers, between all-reduces too. One lock keeps them apart
-in the worker; nobody waits for the network with it.
+The caller's thread runs `step`; the channel's thread answers peers, between all-reduces too; any thread may seal the
+epoch, resume in another one, offer a state or fetch one. One lock keeps them apart in the worker; nobody waits for the
+network with it. What `step` has on its way out when the epoch is sealed is as if it had been sent before.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import HopsumError
-from hopsum.protocol.peer_messages import PeerKind, PeerMessage
+from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
+from hopsum.protocol.resume import Resume, Sealed
+from hopsum.protocol.state_transfer import StateFetch, StateOffers
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Timing, Worker
 from hopsum.transport.link import Link
 from hopsum.transport.side_channel import SideChannel, SideStatistics
@@ -40,10 +44,12 @@ class RepairingTransport(UdpTransport):
         peers: (IPv4 address, TCP port) of every rank's channel.
         policy: when peers are asked, and how much is kept for them.
         farewell_s: how long `close` serves peers that have not said to need nothing more.
+        resume: of a newcomer, how the job's stream stands.
 
     Raises:
         OSError: the socket cannot be opened at `local`.
-        ValueError: rank, workers or slots are out of range, or a rank has no address among `peers`.
+        ValueError: rank, workers or slots are out of range, a rank has no address among `peers`, or `resume` does not
+            fit the slots.
     """
 
     def __init__(
@@ -61,16 +67,18 @@ class RepairingTransport(UdpTransport):
         link: Link | None = None,
         policy: RepairPolicy | None = None,
         farewell_s: float = 10.0,
+        resume: Resume | None = None,
     ) -> None:
-        others = {other for other in range(workers) if other != rank}
-        if missing := sorted(others - set(peers)):
-            raise ValueError(f"no side channel address for ranks {missing} of {workers} workers")
+        _require_all(peers, workers, rank)
         super().__init__(local, switch, epoch=epoch, rank=rank, workers=workers, slots=slots, timing=timing, link=link)
-        self.worker = Worker(self.worker.membership, timing, repair=policy or RepairPolicy())
+        self.worker = Worker(self.worker.membership, timing, repair=policy or RepairPolicy(), resume=resume)
+        self._others = [other for other in range(workers) if other != rank]
+        self._offers = StateOffers(rank)
+        self._fetch: StateFetch | None = None
         self._channel, self._farewell_s = channel, farewell_s
         self._closed = False
         self._changed = threading.Condition()
-        channel.start({other: peers[other] for other in others}, self._hear)
+        channel.start({other: peers[other] for other in self._others}, self._hear)
 
     @property
     def side_statistics(self) -> SideStatistics:
@@ -97,10 +105,7 @@ class RepairingTransport(UdpTransport):
         self._send(trains)
         due_s = 0.0 if timer is None else timer - time.monotonic()
         arrived = self._receive(min(wait_s, due_s, PEER_POLL_S) if polls else min(wait_s, due_s))
-        if self._channel.failure is not None:
-            raise HopsumError(
-                f"the side channel of rank {worker.membership.rank} has ended: {self._channel.failure}"
-            ) from self._channel.failure
+        self._require_channel()
         with self._changed:
             self._hand_over(arrived, unreachable, time.monotonic())
             self._say()
@@ -108,6 +113,66 @@ class RepairingTransport(UdpTransport):
         while (event := worker.next_event()) is not None:
             events.append(event)
         return events
+
+    def seal(self) -> Sealed:
+        """Send nothing and accept nothing more of this epoch, as `Worker.seal`; peers are answered as before."""
+        with self._changed:
+            return self.worker.seal()
+
+    def resume(self, epoch: int, peers: Mapping[int, tuple[str, int]], resume: Resume) -> None:
+        """Go on in another epoch, as `Worker.resume`, with peers where they live now.
+
+        Raises:
+            ValueError: as `Worker.resume`, or a rank has no address among `peers`. Nothing was changed.
+        """
+        own = self.worker.membership
+        _require_all(peers, own.workers, own.rank)
+        with self._changed:
+            self.worker.resume(epoch, resume, time.monotonic())
+            self._channel.move(epoch, {other: peers[other] for other in self._others})
+            self._say()
+            self._changed.notify_all()
+        self.wake()
+
+    def go_on(self, start_epoch: int, start: int) -> None:
+        """Take the program's word that the newcomers of an epoch have its state, as `Worker.go_on`."""
+        with self._changed:
+            self.worker.go_on(start_epoch, start)
+            self._say()
+
+    def offer_state(self, state: bytes, start_epoch: int) -> None:
+        """Have the program's state ready for the newcomers of an epoch, until they have taken it.
+
+        Args:
+            state: kept, not copied.
+        """
+        digest = hashlib.sha256(state).digest()
+        with self._changed:
+            self._offers.offer(state, digest, start_epoch, self.worker.turn.newcomers(start_epoch))
+
+    def fetch_state(self, start_epoch: int, wait_s: float) -> bytes:
+        """Return the state that a worker offers to the newcomers of an epoch; wait for it up to `wait_s`.
+
+        Raises:
+            HopsumError: it is not here in time, the transport was closed, or its side channel has ended.
+        """
+        until, rank = time.monotonic() + wait_s, self.worker.membership.rank
+        with self._changed:
+            new = self.worker.turn.newcomers(start_epoch)
+            able = [other for other in self._others if other not in new] or self._others
+            if not able:
+                raise HopsumError(f"rank {rank} is alone in its job: nobody has a state for it")
+            self._fetch = fetch = StateFetch(rank, start_epoch, able)
+            try:
+                while fetch.state is None:
+                    now = time.monotonic()
+                    self._require_fetching(fetch, wait_s, until - now)
+                    self._send_messages(fetch.asks(self.worker.membership.epoch, now))
+                    self._changed.wait(min(fetch.due, until) - now)
+            finally:
+                self._fetch = None
+            self._send_messages(fetch.taken(self.worker.membership.epoch, self._others))
+            return fetch.state
 
     def close(self, *, farewell: bool = True) -> None:
         """Serve peers until they need nothing more, `farewell_s` at most; then close link and channel.
@@ -119,6 +184,7 @@ class RepairingTransport(UdpTransport):
         self._closed = True
         repair, until = self.worker.repair, time.monotonic() + (self._farewell_s if farewell else HASTE_S)
         with self._changed:
+            self._changed.notify_all()
             while repair is not None and self._channel.failure is None:
                 repair.leave()
                 self._say()
@@ -131,12 +197,51 @@ class RepairingTransport(UdpTransport):
     def _hear(self, message: PeerMessage) -> None:
         """Take one message, in the channel's thread."""
         with self._changed:
-            self.worker.receive_peer(message, time.monotonic())
-            self._say()
+            if message.kind in STATE_KINDS:
+                self._hear_of_state(message)
+            else:
+                self.worker.receive_peer(message, time.monotonic())
+                self._say()
             self._changed.notify_all()
         if message.kind in _ANSWERS:
             self.wake()
 
+    def _hear_of_state(self, message: PeerMessage) -> None:
+        if message.kind in (PeerKind.STATE_PIECE, PeerKind.STATE_NONE):
+            if self._fetch is not None:
+                self._fetch.take(message, time.monotonic())
+            return
+        answer = self._offers.answer(message, self.worker.membership.epoch)
+        if answer is not None:
+            self._channel.send(message.sender, answer)
+
+    def _require_fetching(self, fetch: StateFetch, wait_s: float, left_s: float) -> None:
+        """Raise HopsumError where waiting for a state is no use."""
+        rank = self.worker.membership.rank
+        if self._closed:
+            raise HopsumError(f"rank {rank} was closed while it waited for the state of another worker")
+        self._require_channel()
+        if left_s <= 0:
+            raise HopsumError(
+                f"rank {rank} has not got the state of another worker within {wait_s:.3g} s: {fetch}. The others offer "
+                "it once their programs have gone on; check that they do, and ask again"
+            )
+
+    def _require_channel(self) -> None:
+        """Raise HopsumError if the side channel has ended."""
+        failure, rank = self._channel.failure, self.worker.membership.rank
+        if failure is not None:
+            raise HopsumError(f"the side channel of rank {rank} has ended: {failure}") from failure
+
     def _say(self) -> None:
-        for rank, message in self.worker.messages_to_peers():
+        self._send_messages(self.worker.messages_to_peers())
+
+    def _send_messages(self, messages: Iterable[tuple[int, PeerMessage]]) -> None:
+        for rank, message in messages:
             self._channel.send(rank, message)
+
+
+def _require_all(peers: Mapping[int, tuple[str, int]], workers: int, rank: int) -> None:
+    """Raise ValueError unless every other rank has an address."""
+    if missing := sorted(set(range(workers)) - {rank} - set(peers)):
+        raise ValueError(f"no side channel address for ranks {missing} of {workers} workers")

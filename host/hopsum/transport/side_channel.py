@@ -6,7 +6,9 @@ is said to, which it only writes. So an answer goes to the address that the job 
 
     incoming    input                                              next
     OPEN        a whole message of this epoch, of a peer there     OPEN    delivered
+    OPEN        the same of another epoch                          OPEN    counted in `other_epochs`
     OPEN        anything else, an end in the middle of a message   CLOSED  counted in `closed`, by reason
+    OPEN        `move`: nobody lives there any more                CLOSED
 
     outgoing    input                                              next
     NONE        something to say                                   DIALS
@@ -15,6 +17,7 @@ is said to, which it only writes. So an answer goes to the address that the job 
     WAITS       a while is over, something to say                  DIALS
     OPEN        broken                                             WAITS   what was half sent is lost
     any         more than `QUEUE_BYTES_MAX` to say                 NONE    all of it is lost: "slow"
+    any         `move`: the peer lives elsewhere                   NONE    all of it is lost
 
 What is lost is asked for again: that is the protocol's business (hopsum.protocol.repair).
 """
@@ -26,64 +29,29 @@ import selectors
 import socket
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from hopsum.protocol.peer_messages import HEADER_BYTES, MESSAGE_BYTES_MAX, PeerMessage, PeerMessageError
+from hopsum.transport.side_connections import DIAL_AGAIN_S, Address, Incoming, Outgoing, SideStatistics
+
+__all__ = ["Address", "SideChannel", "SideStatistics"]
 
 LENGTH_BYTES: Final = 4
 QUEUE_BYTES_MAX: Final = 8 << 20
 READ_BYTES: Final = 1 << 16
-DIAL_AGAIN_S: Final = 0.1
 DIAL_AGAIN_MAX_S: Final = 2.0
 FAREWELL_S: Final = 0.5
 """How long `close` tries to get rid of what is still to be said, per peer."""
 _CONNECTIONS_PER_PEER: Final = 4
-Address = tuple[str, int]
-
-
-@dataclass(slots=True)
-class SideStatistics:
-    """What passed between peers."""
-
-    messages_sent: int = 0
-    bytes_sent: int = 0
-    messages_received: int = 0
-    bytes_received: int = 0
-    unreachable: int = 0
-    """Times that a peer could not be connected to."""
-    closed: Counter[str] = field(default_factory=Counter)
-    """Connections that were closed for cause: length, kind, sender, value, epoch, truncated, stranger, crowd, slow."""
-
-
-@dataclass(slots=True)
-class _Incoming:
-    connection: socket.socket
-    ip: str
-    buffer: bytearray = field(default_factory=bytearray)
-
-
-@dataclass(slots=True)
-class _Outgoing:
-    rank: int
-    address: Address
-    queue: deque[bytes] = field(default_factory=deque)
-    queued_bytes: int = 0
-    connection: socket.socket | None = None
-    connected: bool = False
-    rest: memoryview = field(default_factory=lambda: memoryview(b""))
-    """Of the message that is being sent."""
-    dial_at: float = 0.0
-    pause_s: float = DIAL_AGAIN_S
 
 
 class SideChannel:
     """One worker's connections to its peers. `send` may be called from any thread.
 
     Args:
-        rank, epoch: whose channel it is; messages of other epochs close their connection.
+        rank, epoch: whose channel it is. Messages of other epochs are ignored: at a change of epoch some are earlier.
         local: (IPv4 address, TCP port) to listen at. Port 0: any.
         listener: instead of that, a TCP socket that listens already; closed with the channel.
 
@@ -104,7 +72,9 @@ class SideChannel:
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._outgoing: dict[int, _Outgoing] = {}
+        self._outgoing: dict[int, Outgoing] = {}
+        self._retired: deque[Outgoing] = deque()
+        """Peers that moved away; their connections are still to be closed."""
         self._ips: dict[int, str] = {}
         self._incoming: set[int] = set()
         self._thread: threading.Thread | None = None
@@ -124,10 +94,23 @@ class SideChannel:
             deliver: is called in the channel's thread with every message, one after the other.
         """
         self._deliver = deliver
-        self._ips = {rank: address[0] for rank, address in peers.items() if rank != self._rank}
-        self._outgoing = {rank: _Outgoing(rank, peers[rank]) for rank in self._ips}
+        self.move(self._epoch, peers)
         self._thread = threading.Thread(target=self._serve, name=f"hopsum-peers-{self._rank}", daemon=True)
         self._thread.start()
+
+    def move(self, epoch: int, peers: Mapping[int, Address]) -> None:
+        """Go on in an epoch, with peers where they live now; the listening socket stays. Any thread may call it.
+
+        What was still to be said to a peer is lost where that lives elsewhere now.
+        """
+        others = {rank: address for rank, address in peers.items() if rank != self._rank}
+        before = self._outgoing
+        kept = {rank: out for rank, out in before.items() if others.get(rank) == out.address}
+        self._outgoing = {rank: kept.get(rank) or Outgoing(rank, others[rank]) for rank in others}
+        self._ips = {rank: address[0] for rank, address in others.items()}
+        self._epoch = epoch
+        self._retired.extend(out for rank, out in before.items() if rank not in kept)  # after they are out of reach
+        self._look_up()
 
     def send(self, rank: int, message: PeerMessage) -> None:
         """Say something to a peer, sooner or later or never. Raises KeyError for a rank without an address."""
@@ -162,6 +145,7 @@ class SideChannel:
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         try:
             while not self._closing.is_set():
+                self._retire()
                 self._write_all()
                 for key, events in self._selector.select(self._patience_s()):
                     self._happened(key, events)
@@ -170,14 +154,27 @@ class SideChannel:
             self.failure = failure
         finally:
             for key in list(self._selector.get_map().values()):
-                if isinstance(key.data, _Incoming | _Outgoing):
+                if isinstance(key.data, Incoming | Outgoing):
                     self._selector.unregister(key.fileobj)
                     key.fileobj.close()  # type: ignore[union-attr]  # registered as sockets only
 
+    def _retire(self) -> None:
+        """Close connections to peers that moved away, and from where nobody lives any more."""
+        if not self._retired:
+            return
+        while self._retired:
+            out = self._retired.popleft()
+            if out.connection is not None:
+                self._hang_up(out)
+        ips = set(self._ips.values())
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, Incoming) and key.data.ip not in ips:
+                self._close_incoming(key.data)
+
     def _happened(self, key: selectors.SelectorKey, events: int) -> None:
-        if isinstance(key.data, _Incoming):
+        if isinstance(key.data, Incoming):
             self._read(key.data)
-        elif isinstance(key.data, _Outgoing):
+        elif isinstance(key.data, Outgoing):
             self._writable(key.data, events)
         elif key.fileobj is self._listener:
             self._accept()
@@ -209,9 +206,9 @@ class SideChannel:
             return
         connection.setblocking(False)
         self._incoming.add(connection.fileno())
-        self._selector.register(connection, selectors.EVENT_READ, _Incoming(connection, ip))
+        self._selector.register(connection, selectors.EVENT_READ, Incoming(connection, ip))
 
-    def _read(self, incoming: _Incoming) -> None:
+    def _read(self, incoming: Incoming) -> None:
         try:
             data = incoming.connection.recv(READ_BYTES)
         except BlockingIOError:
@@ -228,11 +225,14 @@ class SideChannel:
                 raise PeerMessageError("truncated", f"{len(incoming.buffer)} bytes are no message")
         except PeerMessageError as refused:
             self.statistics.closed[refused.reason] += 1
+        self._close_incoming(incoming)
+
+    def _close_incoming(self, incoming: Incoming) -> None:
         self._incoming.discard(incoming.connection.fileno())
         self._selector.unregister(incoming.connection)
         incoming.connection.close()
 
-    def _take_messages(self, incoming: _Incoming) -> None:
+    def _take_messages(self, incoming: Incoming) -> None:
         """Deliver the whole messages of a buffer. Raises PeerMessageError."""
         buffer = bytes(incoming.buffer)
         at = 0
@@ -248,10 +248,11 @@ class SideChannel:
         del incoming.buffer[:at]
 
     def _take(self, message: PeerMessage, ip: str) -> None:
-        if message.epoch != self._epoch:
-            raise PeerMessageError("epoch", f"a message of epoch {message.epoch}, not {self._epoch}")
         if self._ips.get(message.sender) != ip:
             raise PeerMessageError("sender", f"rank {message.sender} does not live at {ip}")
+        if message.epoch != self._epoch:
+            self.statistics.other_epochs += 1
+            return
         self.statistics.messages_received += 1
         self._deliver(message)
 
@@ -266,7 +267,7 @@ class SideChannel:
             elif out.connected:
                 self._write(out)
 
-    def _dial(self, out: _Outgoing) -> None:
+    def _dial(self, out: Outgoing) -> None:
         out.connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         out.connection.setblocking(False)
         out.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -278,7 +279,7 @@ class SideChannel:
         except OSError:
             self._hang_up(out)
 
-    def _writable(self, out: _Outgoing, events: int) -> None:
+    def _writable(self, out: Outgoing, events: int) -> None:
         assert out.connection is not None
         if not out.connected:
             if out.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
@@ -300,7 +301,7 @@ class SideChannel:
         except OSError:
             return True
 
-    def _write(self, out: _Outgoing) -> None:
+    def _write(self, out: Outgoing) -> None:
         assert out.connection is not None
         try:
             while out.rest or self._next(out):
@@ -315,7 +316,7 @@ class SideChannel:
         else:
             self._selector.modify(out.connection, selectors.EVENT_READ, out)
 
-    def _next(self, out: _Outgoing) -> bool:
+    def _next(self, out: Outgoing) -> bool:
         """Take the next message to send; say whether there is one."""
         with self._lock:
             if not out.queue:
@@ -324,7 +325,7 @@ class SideChannel:
             out.queued_bytes -= len(out.rest) - LENGTH_BYTES
             return True
 
-    def _hang_up(self, out: _Outgoing) -> None:
+    def _hang_up(self, out: Outgoing) -> None:
         """Close a connection that is broken or was never made, and pause."""
         assert out.connection is not None
         self.statistics.unreachable += not out.connected

@@ -81,7 +81,7 @@ class UdpTransport:
         Raises:
             NoAnswer: no result by the deadline; the message says what was sent and what came back.
             RoundLost: the switch no longer has a result that this rank lacks.
-            EpochOver: an earlier all-reduce failed, or the epoch's rounds are used up.
+            EpochOver: an earlier all-reduce failed, or the epoch's rounds are used up, or it is sealed.
                 After these three, continue in a new epoch with a new transport.
             WireError: unknown op or payloads of another shape; nothing was sent.
         """

@@ -49,6 +49,19 @@ def stamp_datagrams(
     return records.view(np.uint8).reshape(len(payloads), HOPSUM_BYTES + template.length)
 
 
+def restamp_datagrams(datagrams: NDArray[np.uint8], *, epoch: int, rounds: ArrayLike) -> NDArray[np.uint8]:
+    """Return a copy of stamped datagrams for another epoch; slots, counts and payloads stay.
+
+    Args:
+        datagrams: as `stamp_datagrams` returns them; unchanged.
+        rounds: [n], 1..2^32-1.
+    """
+    copies = datagrams.copy()
+    headers = copies[:, :HOPSUM_BYTES].view(HOPSUM_DTYPE)[:, 0]
+    headers["epoch"], headers["round"] = epoch, rounds
+    return copies
+
+
 def check_payloads(template: Header, payloads: NDArray[np.uint8]) -> None:
     """Raise WireError (BAD_LENGTH) unless payloads are uint8[n, template.length]."""
     if payloads.dtype != np.uint8 or payloads.ndim != 2 or payloads.shape[1] != template.length:

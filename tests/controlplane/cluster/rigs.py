@@ -106,9 +106,11 @@ class Rig:
         )
 
     def join(self, worker: Worker) -> UdpLink:
-        """Let a worker join from its place; return the socket that it sends from."""
+        """Let a worker that knows nothing (any more) join from its place; return the socket that it sends from."""
         seat = self.ground.seat(worker.rank)
         link = open_link(seat)
         self._stack.callback(link.close)
+        if worker.joined is not None:
+            worker.lives, worker.epoch = worker.lives + 1, 0
         worker.join(ip=seat.ip, udp_port=link.local[1], mac=seat.mac, side_port=None)
         return link

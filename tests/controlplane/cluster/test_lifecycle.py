@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from hopsum_controlplane import ControlPlaneError, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.cluster import InvalidRequest, JobRequest, NoRoom, NotAdmitted, Phase, State, lifecycle
-from hopsum_controlplane.cluster.lifecycle import JobRecord, Member
+from hopsum_controlplane.cluster.decision import Report
+from hopsum_controlplane.cluster.records import JobRecord, Member
 from hopsum_controlplane.jobs import Job
 from hopsum_controlplane.slots import SlotRange
 
 SWITCH = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
 
 
-def record(workers: int = 2, observers: int = 0) -> JobRecord:
-    request = JobRequest("job", workers, 16, observers=observers)
+def record(workers: int = 2, observers: int = 0, quorum: int | None = None) -> JobRecord:
+    request = JobRequest("job", workers, 16, observers=observers, quorum=quorum)
     return JobRecord(request, b"digest", "s1", 3, SlotRange(32, 16))
 
 
@@ -32,8 +33,8 @@ def job_of(now: JobRecord, epoch: int) -> Job:
     return Job.at(now.spec(), SWITCH, epoch, now.job_index, now.region)
 
 
-def forming(workers: int = 2, observers: int = 0) -> JobRecord:
-    now = record(workers, observers)
+def forming(workers: int = 2, observers: int = 0, quorum: int | None = None) -> JobRecord:
+    now = record(workers, observers, quorum)
     for rank in range(workers):
         now = lifecycle.join(now, member(rank))
     return now
@@ -47,7 +48,35 @@ def installing() -> JobRecord:
 def running(now: JobRecord | None = None) -> JobRecord:
     now = installing() if now is None else now
     assert now.job is not None
-    return lifecycle.installed(now, now.job)
+    return all_told(lifecycle.installed(now, now.job))
+
+
+def all_told(now: JobRecord) -> JobRecord:
+    for each in now.members:
+        if each.phase is Phase.IN:
+            now = lifecycle.told(now, each.rank)
+    return now
+
+
+def begun(now: JobRecord, epoch: int) -> JobRecord:
+    """Let the epoch run that everybody waits for."""
+    return running(lifecycle.begin(now, job_of(now, epoch)))
+
+
+def report(epoch: int = 7, end: int = 0, *held: tuple[int, int], allreduces: int = 0) -> Report:
+    return Report(epoch, 0, end, held, allreduces)
+
+
+def back(now: JobRecord, rank: int, what: Report | None, life: int = 0) -> JobRecord:
+    """Let a rank join again, with a report."""
+    return lifecycle.join(now, replace(member(rank, life), report=what))
+
+
+def over(now: JobRecord, reason: str = "because") -> JobRecord:
+    """End an epoch, and take it off the switch."""
+    after = lifecycle.removed(lifecycle.change(now, reason))
+    assert after is not None
+    return after
 
 
 def phases(now: JobRecord) -> dict[int, Phase]:
@@ -86,8 +115,11 @@ def test_a_member_that_is_lost_ends_the_epoch_and_all_join_again() -> None:
     now = lifecycle.removed(now)
     assert now is not None
     assert (now.state, now.epoch, now.missing_ranks) == (State.FORMING, 0, (0, 1))
-    now = lifecycle.join(lifecycle.join(now, member(0)), member(1))  # the lost one too: it only was silent
-    assert now.ready
+    now = back(now, 0, report())
+    for what in (None, report()):  # whatever it still holds, and though it was only silent
+        with pytest.raises(NotAdmitted, match=r"given up: it was silent for its lease; join as a newcomer"):
+            back(now, 1, what)
+    assert lifecycle.join(now, member(1, life=1)).ready
 
 
 def test_what_was_not_told_need_not_join_again() -> None:
@@ -126,10 +158,10 @@ def test_the_epoch_lasts_until_the_last_worker_has_left() -> None:
     waiting = lifecycle.join(now, member(0, life=1))  # for the next epoch
     assert (waiting.state, waiting.missing_ranks) == (State.RUNNING, (1,))
     for before, after in ((now, {}), (waiting, {0: Phase.WAITING})):
-        over = lifecycle.leave(before, 1)
-        assert (over.state, over.reason, phases(over)) == (State.CHANGING, "all its workers have left", after)
+        gone = lifecycle.leave(before, 1)
+        assert (gone.state, gone.reason, phases(gone)) == (State.CHANGING, "all its workers have left", after)
         with pytest.raises(NotAdmitted, match="left job"):
-            lifecycle.choose_rank(over, None, member(1).incarnation)
+            lifecycle.choose_rank(gone, None, member(1).incarnation)
 
 
 def test_who_leaves_early() -> None:
@@ -182,7 +214,9 @@ def test_observers_come_and_go() -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["join", "again", "leave", "lose", "begin", "installed", "change", "end", "removed"]),
+        st.sampled_from(
+            ["join", "report", "again", "told", "leave", "lose", "begin", "installed", "change", "end", "removed"]
+        ),
         st.sampled_from([0, 1, 2, 64]),
     ),
     max_size=60,
@@ -195,6 +229,14 @@ def step(now: JobRecord, what: str, rank: int, lives: dict[int, int], epoch: int
         who = member(rank, lives[rank])
         lifecycle.choose_rank(now, rank, who.incarnation)
         return lifecycle.join(now, who)
+    if what == "report":
+        known = now.member(rank)
+        who = replace(member(rank, lives[rank]), report=report(known.told) if known is not None else None)
+        lifecycle.choose_rank(now, rank, who.incarnation)
+        return lifecycle.join(now, who)
+    if what == "told" and now.state is State.RUNNING:
+        known = now.member(rank)
+        return now if known is None or known.phase is not Phase.IN else lifecycle.told(now, rank)
     if what == "begin" and now.ready:
         return lifecycle.begin(now, job_of(now, epoch))
     if what == "installed" and now.state is State.INSTALLING and now.job is not None:
@@ -218,6 +260,10 @@ def check(now: JobRecord) -> None:
         assert now.job is not None
         assert now.state in (State.INSTALLING, State.RUNNING, State.ENDING)
         assert {each.endpoint for each in inside} <= set(now.job.spec.members)
+    assert now.resume is None or now.job is not None
+    for each in now.members:
+        assert each.report is None or (each.report.epoch == each.told and each.phase in (Phase.WAITING, Phase.IN))
+        assert each.told <= max(each.entered, now.epoch)
     if now.state is State.INSTALLING:
         assert {each.rank for each in inside} >= set(now.request.worker_ranks)
     if now.state is State.RUNNING:

@@ -84,12 +84,19 @@ def test_silence_ends_the_epoch(cluster: Cluster) -> None:
     cluster.manager.tick()
     reason = "the lease of rank 1 ran out: nothing was heard of it for 10 s"
     assert first.beat() == Beat(State.FORMING, 0, reason)
-    assert second.beat() == Beat(State.FORMING, 0, "rank 1 of job 'job' was given up: not heard of for 10 s")
-    with pytest.raises(NotAdmitted, match="given up: not heard of for 10 s; join again"):
+    why = "rank 1 of job 'job' was given up: not heard of for 10 s; it can join again as a newcomer"
+    assert second.beat() == Beat(State.FORMING, 0, why)
+    with pytest.raises(NotAdmitted, match="given up: not heard of for 10 s; it can join again as a newcomer; close"):
         second.membership()
     assert first.membership() == Pending((0, 1), State.FORMING)
     cluster.check()
-    enter(crew)
+    for changes in ({}, {"report": None}):
+        with pytest.raises(NotAdmitted, match="silent for its lease; join as a newcomer"):
+            second.join(**changes)
+    first.join()
+    second.start_again()
+    for worker in crew:
+        assert isinstance(worker.membership(), dict)
     assert first.epoch > old
     assert first.beat() == Beat(State.RUNNING, first.epoch, "")
     cluster.check()

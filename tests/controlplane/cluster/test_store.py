@@ -12,7 +12,7 @@ import pytest
 
 from hopsum_controlplane.cluster import Store, StoreError
 from hopsum_controlplane.cluster import lifecycle as life
-from hopsum_controlplane.cluster.lifecycle import JobRecord
+from hopsum_controlplane.cluster.records import JobRecord
 
 from .test_lifecycle import forming, installing, member, record, running
 from .world import TABLE
@@ -125,6 +125,11 @@ def test_a_damaged_page(store: Store, path: Path) -> None:
         "UPDATE jobs SET job = NULL",
         "UPDATE jobs SET job = '[1]'",
         "UPDATE members SET phase = 'nowhere'",
+        "UPDATE members SET report = '{}'",
+        "UPDATE members SET report = '{\"epoch\": 0, \"delivered_to\": 0, \"submitted_to\": 0, \"held\": [], "
+        "\"allreduces_begun\": 0}'",
+        "UPDATE jobs SET resume = '[]'",
+        "UPDATE jobs SET newcomers = '{\"decided\": 1}'",
     ],
 )
 def test_contents_that_make_no_sense(store: Store, damage: str) -> None:
@@ -143,7 +148,7 @@ def test_other_databases(path: Path) -> None:
 
 
 def test_a_newer_version(store: Store, path: Path) -> None:
-    store._database.execute("PRAGMA user_version = 2")
+    store._database.execute("PRAGMA user_version = 3")
     store.close()
-    with pytest.raises(StoreError, match=r"has version 2, this program knows 1; use the hopsum that wrote it"):
+    with pytest.raises(StoreError, match=r"has version 3, this program knows 1 \.\. 2; use the hopsum that wrote it"):
         Store(path)

@@ -39,7 +39,7 @@ def cluster(rig: Rig, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def enter(stack: ExitStack, rig: Rig, crew: list[Worker]) -> list[Agent]:
-    """Let a crew into the next epoch of its job, and return an agent for each."""
+    """Let a crew, as ones that know nothing any more, into the next epoch; return an agent for each."""
     links = [rig.join(worker) for worker in crew]
     agents = []
     for worker, link in zip(crew, links, strict=True):

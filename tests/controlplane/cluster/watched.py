@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 from hopsum_controlplane.cluster import Store
-from hopsum_controlplane.cluster.lifecycle import JobRecord
+from hopsum_controlplane.cluster.records import JobRecord
 from hopsum_controlplane.entries import CounterValue, Insert, TableEntry, Update
 from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.testing import FakeDevice

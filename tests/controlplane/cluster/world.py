@@ -20,9 +20,11 @@ from hopsum_controlplane.cluster import (
     Manager,
     Pending,
     PortRule,
+    State,
     Store,
     SwitchConfig,
 )
+from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Entity
 from hopsum_controlplane.jobs import Job
@@ -91,8 +93,15 @@ class Worker:
         return self.join()
 
     def join(self, **changes: Any) -> Joined:
+        """Join, with the report of one who holds nothing where the epoch that it knows is over."""
+        if self.epoch and self.is_over() and "report" not in changes:
+            changes["report"] = Report(self.epoch, 0, 0, (), 0)
         self.joined = self.cluster.manager.join(self.request(**changes))
         return self.joined
+
+    def is_over(self) -> bool:
+        found = [job for job in self.cluster.manager.jobs() if job.name == self.job]
+        return not any(job.epoch == self.epoch and job.state is State.RUNNING for job in found)
 
     def membership(self, timeout_s: float = 0.0) -> dict[str, Any] | Pending:
         found = self.cluster.manager.await_membership(

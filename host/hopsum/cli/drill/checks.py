@@ -77,7 +77,7 @@ class Mass:
         return Check(self.error <= TOLERANCE, told + (f"lost with {lost}" if lost else "nothing lost"))
 
 
-@dataclass(eq=False)
+@dataclass
 class _Part:
     """What one rank brought to one step."""
 
@@ -109,14 +109,16 @@ class _Life:
             self._held = True
         elif kind == "begin":
             self._open = entry["step"], _Part(self._rank, self._residual, np.array(entry["gradient"]), entry["size"])
-        elif kind in ("step", "failed"):
+        elif kind in ("step", "void", "failed"):
             self._residual, self._norm = np.array(entry["residual"]), entry["residual_norm"]
+            self._failed = kind == "failed"
             if self._open is not None and (kind == "step" or entry["taken"]):
-                step, part = self._open
-                part.after = self._residual
-                part.entry = entry if kind == "step" else None
-                yield step, part
-            self._open, self._failed = None, kind == "failed"
+                self._open[1].after = self._residual
+                self._open[1].entry = entry if kind == "step" else None
+                if self._failed:
+                    return
+                yield self._open
+            self._open = None
         elif kind == "end":
             self._held = False
 
@@ -129,6 +131,8 @@ class _Life:
             lost = self._found.lost_norms
             lost[self._rank] = math.hypot(lost.get(self._rank, 0.0), self._norm)
         if self._open is not None:
+            if again:
+                self._open[1].after = None
             yield self._open
 
     def _begin(self) -> None:
@@ -167,10 +171,10 @@ def _step(found: Mass, parts: list[_Part]) -> str:
     absent = [rank for rank in range(bits.bit_length()) if bits >> rank & 1 and rank not in present]
     if absent:
         return f"contributions of ranks {absent}, which had not begun it"
-    ended = [part for part in parts if part.entry is None and bits >> part.rank & 1]
+    ended = [part for part in parts if part.after is None and bits >> part.rank & 1]
     delivered = np.zeros(PROBES)
     for part in parts:
-        if part.after is not None and part not in ended:
+        if part.after is not None:
             delivered += part.before + part.gradient - part.after
     lacking = applied - delivered
     if not ended:

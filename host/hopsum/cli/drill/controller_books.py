@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hopsum_controlplane.audit import read_standing
 from hopsum_controlplane.cluster import ClusterConfig, Store
-from hopsum_controlplane.cluster.lifecycle import State
+from hopsum_controlplane.cluster.records import State
 from hopsum_controlplane.cluster.store import Books
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.devices.drivers import open_device

@@ -25,7 +25,7 @@ from hopsum.cli.drill.controller_books import differences
 from hopsum.wire import WIRE_VERSION
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.cluster import ClusterConfig, JobRequest, JoinRequest, Manager, Store, load_config
-from hopsum_controlplane.cluster.lifecycle import JobRecord
+from hopsum_controlplane.cluster.records import JobRecord
 from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice

@@ -4,17 +4,13 @@
 from __future__ import annotations
 
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-import hopsum
 from hopsum.cli.drill.base import Check, Context, DrillReport
 from hopsum.cli.drill.checks import Mass, mass, replicas_equal
 from hopsum.cli.drill.crew import Crew
-from hopsum.cli.drill.journal import digest
+from hopsum.cli.drill.reference import same_bits
 from hopsum.cli.drill.stage import Stage, staged
-from hopsum.cli.drill.training import Model, Plan
-from hopsum.codec import ErrorFeedback
 
 SEATS: Final = 5
 LOSSES: Final = {1: 0.02, 2: 0.02, 3: 0.02, 4: 0.1, 5: 0.1}
@@ -34,9 +30,7 @@ def two(context: Context) -> DrillReport:
         steady.finish()
         journals = steady.journals()
         equal = replicas_equal(journals)
-        if equal.ok:
-            equal = _same_bits(steady, report.steps)
-        report.checks["replicas_equal"] = equal
+        report.checks["replicas_equal"] = same_bits(steady, report.steps) if equal.ok else equal
         found = [mass(journals), *others]
         worst = max(each.error for each in found)
         trouble = next((each.check for each in found if not each.check.ok), None)
@@ -59,31 +53,3 @@ def _cycle(stage: Stage, number: int) -> Mass:
         stage.signal(crew.name(rank), signal.SIGKILL)
     crew.delete()
     return mass(crew.journals())
-
-
-def _same_bits(crew: Crew, steps: int) -> Check:
-    """Compare a job's models with those of the same training in memory, without a switch, step by step."""
-    expected = reference(crew.plan, steps)
-    found = [entry["digest"] for entry in crew.journal(0, "step")]
-    for step, (one, other) in enumerate(zip(found, expected, strict=True)):
-        if one != other:
-            return Check(False, f"step {step}: another model than the same training in memory, without a switch")
-    return Check(True, f"all replicas bit for bit those of the same training in memory, after each of {steps} steps")
-
-
-def reference(plan: Plan, steps: int) -> list[str]:
-    """Return the digests of the model after each step of a plan's training, summed in this process's memory."""
-
-    def train(rank: int) -> list[str]:
-        model, feedback, found = Model(plan, rank), ErrorFeedback(plan.elements), []
-        url = f"memory://reference?workers={plan.workers}"
-        options = {"codec_options": plan.options(), "backend": plan.backend, "seed": plan.seed}
-        with hopsum.connect(url, rank=rank, codec=plan.codec, deadline_s=plan.deadline_s, **options) as job:
-            for step in range(steps):
-                result = job.allreduce(model.gradient(step), feedback=feedback, step=step)
-                model.apply(result.mean)
-                found.append(digest(model.weights))
-        return found
-
-    with ThreadPoolExecutor(plan.workers) as pool:
-        return next(iter(pool.map(train, range(plan.workers))))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What workers write down while they train, one JSON object a line, and what a drill reads of it::
 
-    life     a process, or a later life of it, has joined: epoch, whether as a newcomer, the step it begins with
+    life     a process, or a later life of it, has joined: epoch, whether as a newcomer, the step that it begins with
     begin    before an all-reduce: the gradient
     step     after it: what was applied, who contributed, what the error feedback holds, the digest of the model
     failed   an all-reduce that has no result: the error, and whether its vector was given back (`taken`)
+    void     the same where workers were replaced: the training goes on with the next step
     end      the last step is done
 
 Vectors stand there as `Probe`s: what they are along a few directions, so that sums of them can be compared without

@@ -19,6 +19,7 @@ from typing import Final
 
 from hopsum.cli.drill.base import PATIENCE_S, Check, Context, DrillFailed, DrillReport, Event, await_that
 from hopsum.cli.drill.place import SERVICE_IP, SERVICE_MAC, Loopback, Place, Veths
+from hopsum.rpc import control_pb2 as pb
 from hopsum.rpc.channel import Channel
 from hopsum.rpc.channel import Place as RpcPlace
 from hopsum.rpc.jobs import JobsClient
@@ -143,6 +144,12 @@ class Stage:
         """Ask the controller, for the block."""
         with Channel(RpcPlace.of(self.place.controller_address, tls=False)) as channel:
             yield JobsClient(channel, self._admin)
+
+    def lost(self, job: str, rank: int) -> float | None:
+        """Return the time if the controller has given a rank up, else None."""
+        with self.operator() as operator:
+            found = {member.rank: member.phase for member in operator.job(job).members}
+        return self.now() if found.get(rank) == pb.MEMBER_PHASE_LOST else None
 
     # ---- the end --------------------------------------------------------------------------------------
 

@@ -97,6 +97,15 @@ class Model:
         made: NDArray[np.float32] = self.weights - self._target + NOISE * noise.astype(np.float32)
         return made
 
+    def dump(self, step: int) -> bytes:
+        """Return what a newcomer needs to go on with a step."""
+        return step.to_bytes(8, "big") + self.weights.tobytes()
+
+    def load(self, state: bytes) -> int:
+        """Take what `dump` made; return the step."""
+        self.weights = np.frombuffer(state[8:], np.float32).copy()
+        return int.from_bytes(state[:8], "big")
+
     def apply(self, mean: NDArray[np.float32]) -> None:
         """Take a step along the mean of the gradients."""
         self.weights -= LEARNING_RATE * mean

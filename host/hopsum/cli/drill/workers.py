@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+import re
 import signal
+from collections.abc import Mapping
+from typing import Any, Final
 
 from hopsum.cli.drill.base import Context, DrillFailed, DrillReport
 from hopsum.cli.drill.checks import mass, replicas_equal
@@ -11,12 +16,15 @@ from hopsum.cli.drill.crew import Crew
 from hopsum.cli.drill.stage import Stage, first_sign, staged
 from hopsum.cli.drill.worker import FAILED
 
-MEMBERSHIP_WAIT_S = 6.0
+LEASE_S: Final = 3.0
+MEMBERSHIP_WAIT_S: Final = 6.0
+SLACK_S: Final = 10.0
+"""Beyond lease and wait: heartbeats, and a busy machine."""
 
 
 def missing(context: Context) -> DrillReport:
     """Kill a worker of a job whose sums need all: the all-reduces of all others fail, and name it, in time."""
-    with staged(context, "worker-missing", seats=seats_for(context, 3)) as stage:
+    with staged(context, "worker-missing", seats=seats_for(context, 3), lease_s=LEASE_S) as stage:
         crew = Crew(stage, "train", 3, membership_wait_s=MEMBERSHIP_WAIT_S)
         crew.train(20)
         at_s = stage.signal(crew.name(1), signal.SIGKILL)
@@ -25,23 +33,100 @@ def missing(context: Context) -> DrillReport:
             crew.ended(rank, FAILED)
             told.append(crew.journal(rank, "failed")[-1])
         for entry in told:
-            if "rank 1" not in entry["text"] and "ranks 1" not in entry["text"]:
+            if not re.search(r"\branks? 1\b", entry["text"]):
                 raise DrillFailed(f"an all-reduce failed without naming rank 1: {entry['text']}")
-        last_s = max(entry["at"] for entry in told) - at_s
-        bound_s = stage.lease_s + MEMBERSHIP_WAIT_S
+        last_s, bound_s = max(entry["at"] for entry in told) - at_s, LEASE_S + MEMBERSHIP_WAIT_S
         if last_s > bound_s + SLACK_S:
             raise DrillFailed(f"all-reduces failed after {last_s:.1f} s, with {bound_s:g} s of lease and wait")
         report = stage.report
-        report.detected_ms, report.detected = 1e3 * (min(entry["at"] for entry in told) - at_s), told[0]["error"]
-        report.recovered = f"both survivors failed within {last_s:.1f} s, naming rank 1; {bound_s:g} s allowed"
+        report.detected_ms = 1e3 * (min(entry["at"] for entry in told) - at_s)
+        report.detected = f"{told[0]['error']}: {told[0]['text']}"
+        report.recovered = f"both others failed within {last_s:.1f} s, naming rank 1; lease and wait are {bound_s:g} s"
         report.numbers = {"failed_after_s": round(last_s, 3), "allowed_s": bound_s}
         report.steps = min(crew.steps(rank) for rank in (0, 2))
         judge(stage, crew)
     return report
 
 
-SLACK_S = 10.0
-"""Beyond what was asked for: heartbeats, and a busy machine."""
+def killed(context: Context) -> DrillReport:
+    """Kill a worker that the quorum can do without: the others go on, in the same epoch, also past its lease."""
+    with staged(context, "worker-killed", seats=seats_for(context, 3), lease_s=LEASE_S) as stage:
+        crew = Crew(stage, "train", 3, quorum=2)
+        crew.train(20)
+        at_s = stage.signal(crew.name(2), signal.SIGKILL)
+
+        def without() -> float | None:
+            steps = crew.journal(0, "step")
+            return next((step["at"] for step in steps if step["at"] > at_s and not crowd(step) >> 2 & 1), None)
+
+        stage.report.detected_ms = 1e3 * (first_sign(without, "sum without rank 2") - at_s)
+        stage.report.detected = "a sum without rank 2"
+        lost_s = first_sign(lambda: stage.lost("train", 2), "loss of rank 2 in the controller's books")
+        crew.train(40, 0, 1)
+        crew.finish(0, 1)
+        epochs = crew.epochs(0, 1)
+        if len(epochs) > 1:
+            raise DrillFailed(f"{len(epochs)} epochs: the loss of a worker that is not needed ended one")
+        stage.report.recovered = f"the others went on without a pause, {lost_s - at_s:.1f} s later without its lease"
+        stage.report.numbers = {"lease_ran_out_after_s": round(lost_s - at_s, 3)}
+        judge(stage, crew)
+    return stage.report
+
+
+def rejoins(context: Context) -> DrillReport:
+    """Kill a worker and start it again, on the same rank: it goes on from the state of the others."""
+    with staged(context, "worker-rejoins", seats=seats_for(context, 3), lease_s=LEASE_S) as stage:
+        crew = Crew(stage, "train", 3)
+        crew.train(20)
+        at_s = stage.signal(crew.name(1), signal.SIGKILL)
+        crew.start(1)
+        stage.happened("rank 1 of train started again")
+        comes_back(stage, crew, 1, at_s)
+        judge(stage, crew)
+    return stage.report
+
+
+def paused(context: Context) -> DrillReport:
+    """Stop a worker for longer than its lease: it is given up, refused when it goes on, and joins anew."""
+    with staged(context, "worker-paused", seats=seats_for(context, 3), lease_s=LEASE_S) as stage:
+        crew = Crew(stage, "train", 3)
+        crew.train(20)
+        at_s = stage.signal(crew.name(1), signal.SIGSTOP)
+        first_sign(lambda: stage.lost("train", 1), "loss of rank 1 in the controller's books")
+        stage.signal(crew.name(1), signal.SIGCONT)
+        comes_back(stage, crew, 1, at_s)
+        require_refusal(crew, 1)
+        judge(stage, crew)
+    return stage.report
+
+
+def comes_back(stage: Stage, crew: Crew, rank: int, at_s: float) -> None:
+    """Wait until a rank that was lost at a time goes on as a newcomer, then train to the end, and report."""
+
+    def told() -> float | None:
+        return next((entry["at"] for other in range(3) if other != rank for entry in crew.journal(other, "void")), None)
+
+    def back() -> float | None:
+        return next((entry["at"] for entry in crew.journal(rank, "life") if entry["is_newcomer"]), None)
+
+    report = stage.report
+    report.detected_ms = 1e3 * (first_sign(told, "WorkersReplaced in another worker") - at_s)
+    report.detected = "WorkersReplaced in the first of the others"
+    back_s = first_sign(back, f"newcomer on rank {rank}")
+    crew.train(20)
+    crew.finish()
+    life = crew.journal(rank, "life")[-1]
+    report.recovered = (
+        f"rank {rank} went on at step {life['step']} with the state of the others, {back_s - at_s:.1f} s later"
+    )
+    report.numbers |= {"back_after_s": round(back_s - at_s, 3), "epochs": len(crew.epochs(0)), "at_step": life["step"]}
+
+
+def require_refusal(crew: Crew, rank: int) -> None:
+    """Raise DrillFailed unless a rank was told that it had been given up."""
+    texts = [entry["text"] for entry in crew.journal(rank, "failed") if entry["error"] == "EpochOver"]
+    if not any("heard" in text for text in texts):
+        raise DrillFailed(f"rank {rank} was not told that it had been given up: {texts}")
 
 
 def judge(stage: Stage, crew: Crew) -> None:
@@ -50,16 +135,17 @@ def judge(stage: Stage, crew: Crew) -> None:
     stage.report.checks["replicas_equal"] = replicas_equal(journals)
     found = mass(journals)
     stage.report.checks["mass_conserved"] = found.check
-    if found.lost_norms:
-        stage.report.numbers |= {
-            f"lost_norm_of_rank_{rank}": round(norm, 4) for rank, norm in sorted(found.lost_norms.items())
-        }
+    stage.report.numbers |= {
+        f"lost_norm_of_rank_{rank}": round(norm, 4) for rank, norm in sorted(found.lost_norms.items())
+    }
     crew.delete()
+
+
+def crowd(step: Mapping[str, Any]) -> int:
+    """Return the bitmap of all who contributed anything to a step."""
+    return functools.reduce(operator.or_, step["contributors"])
 
 
 def seats_for(context: Context, workers: int) -> int:
     """Return how many namespaces workers need on the target: none on loopback."""
     return workers if context.target == "bmv2" else 0
-
-
-__all__ = ["first_sign", "judge", "missing", "seats_for"]

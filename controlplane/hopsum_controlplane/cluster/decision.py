@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a job's stream goes on in a new epoch: from what its workers report of the last one, pure (rules E2, E3, E4).
+
+    base       no position before it is of interest: the lowest that somebody has not delivered, down to a multiple of
+               the slots, so that rounds begin at 1 again (N4)
+    decided    results that stay: what anybody holds, with some who do. Everything else is summed again
+    start      with newcomers, who have no report: where their streams begin. Behind everything that any other worker
+               has submitted, so all workers agree on what comes there; what is before it and not decided is void
+
+Who missed the epoch that had newcomers, because it ended before he was told of it, must void what the others voided
+there: until nobody is left who missed it, its `start` goes with every decision.
+
+Positions are those of the job's stream, which go on from epoch to epoch; runs of them are first .. end - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from hopsum_controlplane.cluster.errors import InvalidRequest
+from hopsum_controlplane.epochs import MAX_EPOCH
+
+MAX_RUNS = 4096
+"""In one report. Results are missing in the window only, which has as many positions as the job has slots."""
+MAX_DECIDED = 8192
+"""Runs in one decision, which is told in one message."""
+MAX_POSITION = (1 << 63) - 1
+NAMED = 4
+"""So many of those who hold a run are named."""
+_FEW = 1024
+"""More decided runs than this are joined where one worker holds all of them, though fewer are named then."""
+
+Run = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a worker holds of an epoch that it has sealed: it takes nothing more in there.
+
+    Everything before `delivered_to` is delivered there, nothing from `submitted_to` on is submitted. `held` are runs
+    of submitted positions whose results it has, or keeps for its peers: sorted, disjoint, none empty.
+    `allreduces_begun` counts all-reduces of vectors since the job's first epoch.
+    """
+
+    epoch: int
+    delivered_to: int
+    submitted_to: int
+    held: tuple[Run, ...]
+    allreduces_begun: int
+
+    def check(self) -> None:
+        """Raise InvalidRequest naming the first thing that is wrong, with its numbers."""
+        if not 1 <= self.epoch <= MAX_EPOCH:
+            raise _wrong(f"epoch {self.epoch}", f"epochs are 1 .. {MAX_EPOCH}")
+        if not 0 <= self.delivered_to <= self.submitted_to <= MAX_POSITION:
+            what = f"positions delivered to {self.delivered_to}, submitted to {self.submitted_to}"
+            raise _wrong(what, f"0 <= delivered_to <= submitted_to <= {MAX_POSITION}")
+        if not 0 <= self.allreduces_begun <= MAX_POSITION:
+            raise _wrong(f"{self.allreduces_begun} all-reduces", f"they are 0 .. {MAX_POSITION}")
+        if len(self.held) > MAX_RUNS:
+            raise _wrong(f"{len(self.held)} runs of results", f"join those that touch: at most {MAX_RUNS}")
+        before = 0
+        for first, end in self.held:
+            if not before <= first < end <= self.submitted_to:
+                what = f"a run of results {first} .. {end} after {before}, submitted to {self.submitted_to}"
+                raise _wrong(what, "runs are sorted, disjoint, not empty, and submitted")
+            before = end
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Results that stay: a run of positions, and some of the workers that hold all of it."""
+
+    first: int
+    end: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Resume:
+    """How the stream goes on in an epoch, the same on all ranks.
+
+    `base` is the position of slot 0, round 1. Newcomers of `start_epoch`, the ranks `replaced`, begin at position
+    `start` with the all-reduce of number `allreduces`; None and 0 when nobody is new. `decided` is sorted, disjoint,
+    from `base` on.
+    """
+
+    base: int
+    start: int | None
+    start_epoch: int
+    allreduces: int | None
+    replaced: tuple[int, ...]
+    decided: tuple[Decided, ...]
+
+
+def decide(
+    reports: Mapping[int, Report], newcomers: Collection[int], *, slots: int, epoch: int, before: Resume | None
+) -> Resume | None:
+    """Return how a job with `slots` goes on in `epoch`, given reports by rank and the ranks without one.
+
+    `before` is how the last epoch that ran with newcomers went on, None when there was none. Returns None when nobody
+    has a report: the stream begins at 0.
+    """
+    if not reports:
+        return None
+    base = base_of(reports.values(), slots)
+    decided = decided_runs(reports, base)
+    missed = before is not None and any(report.epoch < before.start_epoch for report in reports.values())
+    carried = before if missed else None
+    if newcomers:
+        start = max(report.submitted_to for report in reports.values())
+        allreduces = max(report.allreduces_begun for report in reports.values())
+        replaced = {*newcomers, *(carried.replaced if carried is not None else ())}
+        return Resume(base, start, epoch, allreduces, tuple(sorted(replaced)), decided)
+    if carried is not None:
+        return Resume(base, carried.start, carried.start_epoch, carried.allreduces, carried.replaced, decided)
+    return Resume(base, None, 0, None, (), decided)
+
+
+def base_of(reports: Iterable[Report], slots: int) -> int:
+    """Return the base that at least one report leads to."""
+    return min(report.delivered_to for report in reports) // slots * slots
+
+
+def decided_runs(reports: Mapping[int, Report], base: int) -> tuple[Decided, ...]:
+    """Return what anybody holds from `base` on, each run with up to NAMED of the lowest ranks that hold all of it."""
+    pieces = list(_pieces(reports, base))
+    exact = _joined(pieces, lambda a, b: a & b if _named(a) == _named(b) else 0)
+    found = exact if len(exact) <= _FEW else _joined(pieces, lambda a, b: a & b)
+    return tuple(Decided(first, end, _named(holders)) for first, end, holders in found)
+
+
+def check_together(reports: Mapping[int, Report], slots: int) -> None:
+    """Raise InvalidRequest when more runs would be decided than one message tells."""
+    if sum(len(report.held) for report in reports.values()) <= MAX_DECIDED:
+        return
+    decided = len(decided_runs(reports, base_of(reports.values(), slots)))
+    if decided > MAX_DECIDED:
+        what = f"{decided} runs of results together with those of {len(reports) - 1} other workers"
+        raise _wrong(what, f"at most {MAX_DECIDED} can be told: join without a report, as a newcomer")
+
+
+_Piece = tuple[int, int, int]
+"""First, end, and who holds it: bit r for rank r."""
+
+
+def _pieces(reports: Mapping[int, Report], base: int) -> Iterator[_Piece]:
+    """Yield, in their order, the longest runs that the same workers hold."""
+    events: list[tuple[int, bool, int]] = []  # of runs that touch, the end comes first
+    for rank, report in reports.items():
+        for first, end in report.held:
+            if end > base:
+                events += [(max(first, base), True, 1 << rank), (end, False, 1 << rank)]
+    holders, since = 0, 0
+    for position, begins, bit in sorted(events):
+        if holders and position > since:
+            yield since, position, holders
+        holders, since = (holders | bit if begins else holders & ~bit), position
+
+
+def _joined(pieces: Iterable[_Piece], common: Callable[[int, int], int]) -> list[_Piece]:
+    """Return the pieces with those that touch joined, where there are holders that they have in `common`."""
+    joined: list[_Piece] = []
+    for first, end, holders in pieces:
+        both = common(joined[-1][2], holders) if joined and joined[-1][1] == first else 0
+        if both:
+            joined[-1] = (joined[-1][0], end, both)
+        else:
+            joined.append((first, end, holders))
+    return joined
+
+
+def _named(holders: int) -> tuple[int, ...]:
+    return tuple(islice((rank for rank in range(holders.bit_length()) if holders >> rank & 1), NAMED))
+
+
+def _wrong(what: str, hint: str) -> InvalidRequest:
+    return InvalidRequest(f"report: {what}", hint=hint)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job in the books and its members, as values; `lifecycle` has what their states and phases mean."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from hopsum.wire import MAX_WORKERS
+from hopsum_controlplane.cluster.decision import Report, Resume
+from hopsum_controlplane.cluster.requests import JobRequest
+from hopsum_controlplane.jobs import Job, JobSpec, WorkerEndpoint
+from hopsum_controlplane.slots import SlotRange
+
+
+class State(enum.Enum):
+    """Where a job is."""
+
+    FORMING = "forming"
+    INSTALLING = "installing"
+    RUNNING = "running"
+    CHANGING = "changing"
+    ENDING = "ending"
+
+
+class Phase(enum.Enum):
+    """Where a member is."""
+
+    WAITING = "waiting"
+    IN = "in"
+    OVER = "over"
+    LEFT = "left"
+    LOST = "lost"
+
+
+LEASED = (Phase.WAITING, Phase.IN, Phase.OVER)
+"""In these phases a member has a lease, which silence ends."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank, as it joined. `secret_digest` is of its secret, `version` that of its hopsum.
+
+    `entered` is the last epoch that it was let into, `told` the last one that it may know of: it has been answered
+    with it, or was to be. `report` is what it holds of that one, until it is told of another; 0 and None for none.
+    """
+
+    endpoint: WorkerEndpoint
+    side_port: int | None
+    incarnation: bytes = field(repr=False)
+    secret_digest: bytes = field(repr=False)
+    version: str = ""
+    phase: Phase = Phase.WAITING
+    entered: int = 0
+    told: int = 0
+    report: Report | None = field(default=None, repr=False)
+
+    @property
+    def rank(self) -> int:
+        """Return its rank."""
+        return self.endpoint.rank
+
+    @property
+    def is_worker(self) -> bool:
+        """Return whether it takes part, instead of only looking."""
+        return self.rank < MAX_WORKERS
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A job in the books.
+
+    `job` is what stands, or may, on the switch: its epoch; None in FORMING. `reason` says why the state was left that
+    an epoch ended with, or is empty. `members` are in the order of ranks.
+
+    `resume` is how the stream goes on in `job`, None where it begins. `newcomers` is that of the last epoch that ran
+    and had some, without what was decided; None where there was none since the stream began.
+    """
+
+    request: JobRequest
+    token_digest: bytes = field(repr=False)
+    switch: str
+    job_index: int
+    region: SlotRange
+    state: State = State.FORMING
+    job: Job | None = None
+    reason: str = ""
+    members: tuple[Member, ...] = ()
+    retired: tuple[bytes, ...] = field(default=(), repr=False)
+    resume: Resume | None = field(default=None, repr=False)
+    newcomers: Resume | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Return the job's name."""
+        return self.request.name
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of which something may stand on the switch; 0 for none."""
+        return 0 if self.job is None else self.job.epoch
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Return the workers that the next epoch lacks; none while an epoch is being written."""
+        if self.state is State.INSTALLING:
+            return ()
+        waiting = {member.rank for member in self.members if member.phase is Phase.WAITING}
+        return tuple(rank for rank in self.request.worker_ranks if rank not in waiting)
+
+    @property
+    def ready(self) -> bool:
+        """Return whether an epoch can begin."""
+        return self.state is State.FORMING and not self.missing_ranks
+
+    @property
+    def quorum(self) -> int:
+        """Return how many workers complete a sum."""
+        return self.request.workers if self.request.quorum is None else self.request.quorum
+
+    @property
+    def live(self) -> int:
+        """Return how many workers of the epoch are not lost; who has left has given all that it ever will."""
+        phases = [m.phase for m in self.members if m.is_worker and m.entered == self.epoch]
+        return phases.count(Phase.IN) + phases.count(Phase.LEFT)
+
+    def member(self, rank: int) -> Member | None:
+        """Return the member of a rank, None when nobody has it."""
+        return next((member for member in self.members if member.rank == rank), None)
+
+    def spec(self) -> JobSpec:
+        """Return what the next epoch is made of: those who wait."""
+        return self.request.spec({m.rank: m.endpoint for m in self.members if m.phase is Phase.WAITING})

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent knows of the epochs of its job: whether it is new itself, and who was replaced since.
+
+    state     input                                        next      also
+    KNOWN     an epoch whose newcomers it had not met      REPLACED
+    REPLACED  another such epoch                           REPLACED  the ranks of both, the start of the later one
+    REPLACED  the program's answer                         KNOWN     GoOn
+    any       an epoch without newcomers, or known ones    same
+
+A newcomer is KNOWN from the epoch in which it begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hopsum.agent.network import GoOn
+from hopsum.errors import WorkersReplaced
+from hopsum.membership import JobMembership, MembershipError
+from hopsum.protocol.resume import Resume
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Workers whose places others have, and where these begin."""
+
+    ranks: tuple[int, ...]
+    start_epoch: int
+    start: int
+    allreduces: int
+
+
+class Epochs:
+    """The epochs of one agent, from its first. Not thread-safe.
+
+    Raises:
+        MembershipError: the job goes on, but does not say that this rank is new.
+    """
+
+    def __init__(self, membership: JobMembership, rank: int) -> None:
+        resume = membership.resume
+        self._job = membership.job
+        self._latest = membership.epoch
+        self.replaced: Replaced | None = None
+        """Since the program's last answer."""
+        self.is_newcomer = resume is not None
+        self.start_epoch = membership.epoch
+        """The epoch in which the newcomers begin that this agent met last; it is one of them at first."""
+        self.allreduces = 0
+        """Of the job before this agent's first."""
+        if resume is not None:
+            new = resume.start_epoch == membership.epoch and rank in resume.replaced
+            if not new or resume.allreduces is None:
+                raise MembershipError(
+                    f"epoch {membership.epoch} of job {self._job!r} goes on from another one, with ranks "
+                    f"{list(resume.replaced)} as newcomers, but rank {rank} is new here: connect again"
+                )
+            self.allreduces = resume.allreduces
+
+    def enter(self, membership: JobMembership, resume: Resume) -> None:
+        """Note another epoch."""
+        known, self._latest = self._latest, membership.epoch
+        if resume.start is None or resume.allreduces is None or known >= resume.start_epoch:
+            return
+        before = () if self.replaced is None else self.replaced.ranks
+        ranks = tuple(sorted({*before, *resume.replaced}))
+        self.start_epoch = resume.start_epoch
+        self.replaced = Replaced(ranks, resume.start_epoch, resume.start, resume.allreduces)
+
+    def answer(self, only: int | None = None) -> GoOn | None:
+        """Return what lets the stream go on, None where nobody was replaced; from now on they are known.
+
+        Args:
+            only: the epoch in which newcomers begin; others are no matter.
+        """
+        replaced = self.replaced
+        if replaced is None or only not in (None, replaced.start_epoch):
+            return None
+        self.replaced = None
+        ranks = ", ".join(map(str, replaced.ranks))
+        error = WorkersReplaced(
+            f"ranks {ranks} of job {self._job!r} were replaced, and the all-reduce that this one promised to follow it "
+            "was not submitted before resume()",
+            replaced.ranks,
+        )
+        return GoOn(replaced.start_epoch, replaced.start, replaced.allreduces, error)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same training in this process's memory, without switch, network or trouble: the bits that a drill should end with."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import hopsum
+from hopsum.cli.drill.base import Check
+from hopsum.cli.drill.crew import Crew
+from hopsum.cli.drill.journal import digest
+from hopsum.cli.drill.training import Model, Plan
+from hopsum.codec import ErrorFeedback
+
+
+def same_bits(crew: Crew, steps: int) -> Check:
+    """Compare a job's models, of which no step is missing and to which all ranks contributed, with the reference."""
+    expected = reference(crew.plan, steps)
+    found = [entry["digest"] for entry in crew.journal(0, "step")]
+    if len(found) != steps:
+        return Check(False, f"{len(found)} steps in the journal of rank 0, not {steps}")
+    for step, (one, other) in enumerate(zip(found, expected, strict=True)):
+        if one != other:
+            return Check(False, f"step {step}: another model than the same training in memory, without a switch")
+    return Check(True, f"all replicas bit for bit those of the same training in memory, after each of {steps} steps")
+
+
+def reference(plan: Plan, steps: int) -> list[str]:
+    """Return the digests of the model after each step of a plan's training."""
+
+    def train(rank: int) -> list[str]:
+        model, feedback, found = Model(plan, rank), ErrorFeedback(plan.elements), []
+        url = f"memory://reference?workers={plan.workers}"
+        options = {"codec_options": plan.options(), "backend": plan.backend, "seed": plan.seed}
+        with hopsum.connect(url, rank=rank, codec=plan.codec, deadline_s=plan.deadline_s, **options) as job:
+            for step in range(steps):
+                result = job.allreduce(model.gradient(step), feedback=feedback, step=step)
+                model.apply(result.mean)
+                found.append(digest(model.weights))
+        return found
+
+    with ThreadPoolExecutor(plan.workers) as pool:
+        return next(iter(pool.map(train, range(plan.workers))))

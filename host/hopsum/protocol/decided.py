@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of positions that an epoch change has decided, looked up by the many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.protocol.resume import Decided
+
+_BEHIND: Final = (1 << 62) - 1
+
+
+class DecidedRuns:
+    """Decided results, and who holds them.
+
+    Raises:
+        ValueError: a run is empty, has no ranks, or does not lie behind the one before it.
+    """
+
+    def __init__(self, runs: Sequence[Decided]) -> None:
+        last = 0
+        for run in runs:
+            if not last <= run.first < run.end or not run.ranks:
+                raise ValueError(f"decided runs are sorted, disjoint, not empty, and held by somebody, not {run}")
+            last = run.end
+        self.end = last
+        """Behind the last of them; 0 if there is none."""
+        self._firsts = np.array([*(run.first for run in runs), _BEHIND], np.int64)
+        self._ends = np.array([*(run.end for run in runs), _BEHIND], np.int64)
+        self._named = [sum(1 << rank for rank in run.ranks) for run in runs]
+
+    def covers(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say of each position whether it is decided."""
+        at = self._firsts.searchsorted(positions, side="right") - 1
+        inside: NDArray[np.bool_] = (at >= 0) & (positions < self._ends[at])
+        return inside
+
+    def holders(self, position: int) -> int:
+        """Return the bitmap of the workers that hold a decided position."""
+        return self._named[int(self._firsts.searchsorted(position, side="right")) - 1]

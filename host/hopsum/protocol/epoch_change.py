@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's way from one epoch of its job to the next: what it reports, what stays, and what is void.
+
+Rules
+    E2  A sealed worker sends nothing and accepts nothing more of its epoch; it still answers peers. It reports what it
+        has submitted and holds, or keeps for peers: no result whose exchange it has not submitted, since it could not
+        have encoded that itself.
+    E3  The new epoch goes on with the results that are decided. What a worker lacks of them it fetches (catching_up.py)
+        and never sends; what it holds and is not decided it discards; the rest is sent again with the same payloads,
+        stamped with the new epoch and its rounds (W2 holds within an epoch).
+    E4  A newcomer's stream begins at `start`, behind everything that anybody has submitted. Positions before `start`
+        that are not decided are void on all ranks: newcomers cannot contribute to them. An exchange with a void
+        position ends with WorkersReplaced when it is submitted, or at once; it takes its positions all the same, so
+        that all ranks count alike. Behind `start` nothing is submitted until the program has gone on: it gives the
+        newcomers its state.
+    N4  Rounds begin again at the base, up to which every reporter has delivered.
+
+    position of an exchange    at the change                               next
+    delivered                  whatever                                    delivered; kept results stay kept
+    submitted                  decided, held                               held
+    submitted, or will be      decided, lacking                            fetched, in this epoch or after a next change
+    submitted                  undecided, held (no reporter has such)      as if it lacked
+    submitted                  undecided, lacking, at or behind `start`    sent again
+    submitted, or will be      undecided, before `start`                   void: WorkersReplaced
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.errors import WorkersReplaced
+from hopsum.protocol.accepting import Events
+from hopsum.protocol.decided import DecidedRuns
+from hopsum.protocol.inquiry import name_ranks
+from hopsum.protocol.ledger import Ledger
+from hopsum.protocol.repair import Repair
+from hopsum.protocol.resume import Resume, Sealed
+from hopsum.protocol.stream import Stream
+from hopsum.protocol.worker_state import HELD, AllReduce, AllReduceGone
+from hopsum.wire.datagrams import restamp_datagrams
+
+
+class Turn:
+    """The last turn of a job's stream: where newcomers began, and whether this rank's program has gone on with them.
+
+    Args:
+        resume: of the epoch in which this worker begins: with a `start` it is a newcomer itself.
+    """
+
+    def __init__(self, stream: Stream, events: Events, repair: Repair | None, resume: Resume | None) -> None:
+        self._stream, self._events, self._repair = stream, events, repair
+        self.start = 0
+        self.epoch = 0
+        """The newcomers' first; 0: there never were any."""
+        self.ranks: tuple[int, ...] = ()
+        self._passed = 0
+        """Behind the starts that the program has gone on at, of this turn and of those before."""
+        if resume is not None:
+            self.take(resume)
+        self.gone_on = True
+
+    def is_next(self, resume: Resume) -> bool:
+        """Say whether an epoch brings another turn."""
+        return resume.start is not None and resume.start_epoch != self.epoch
+
+    def take(self, resume: Resume) -> None:
+        """Take the turn that an epoch brings, if it does."""
+        if resume.start is not None and self.is_next(resume):
+            self.start, self.epoch, self.ranks = resume.start, resume.start_epoch, resume.replaced
+            self.gone_on = False
+
+    def require_gone_on(self) -> None:
+        """Raise WorkersReplaced where the stream stands at `start` and the program has not gone on."""
+        if self._stream.end >= self.start and not self.gone_on:
+            raise self._error()
+
+    def voids(self, first: int, end: int, decided: DecidedRuns | None) -> bool:
+        """Say whether an exchange at first .. end - 1 has a void position."""
+        before = np.arange(first, min(end, self.start))
+        return before.size > 0 and not (decided is not None and decided.covers(before).all())
+
+    def void(self, handle: int, first: int, end: int) -> None:
+        """End an exchange that has no result on any rank."""
+        self._events.append(AllReduceGone(handle, self._error()))
+        if self._repair is not None:
+            self._repair.store.skip(first, end)
+
+    def newcomers(self, epoch: int) -> tuple[int, ...]:
+        """Return the ranks that were new in an epoch, as far as this worker knows."""
+        return self.ranks if epoch == self.epoch else ()
+
+    def go_on(self, epoch: int, start: int) -> None:
+        """Take the program's word that it has gone on with the newcomers of an epoch, who began at `start`."""
+        self.gone_on |= epoch == self.epoch
+        self._passed = max(self._passed, start)
+
+    def skip(self) -> bool:
+        """Leave out positions that the program went past without submitting them; say whether there were any."""
+        end, to = self._stream.end, min(self._passed, self.start)
+        if end >= to:
+            return False
+        self._stream.end = to
+        if self._repair is not None:
+            self._repair.store.skip(end, to)
+        return True
+
+    def _error(self) -> WorkersReplaced:
+        were = "was" if len(self.ranks) == 1 else "were"
+        return WorkersReplaced(
+            f"{name_ranks(self.ranks)} {were} replaced: this all-reduce has no result on any rank, and the job goes on "
+            f"with the newcomers in epoch {self.epoch}. Give them this program's state and go on",
+            self.ranks,
+        )
+
+
+def sealed_report(epoch: int, ledger: Ledger, kept: Sequence[tuple[int, int]]) -> Sealed:
+    """Return what a worker reports; `kept`: runs that it keeps for peers."""
+    runs = list(kept)
+    for reduce in ledger.active:
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], reduce.held == HELD, [0]]).astype(np.int8))) + reduce.first
+        runs += zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    merged: list[tuple[int, int]] = []
+    for first, end in sorted(runs):
+        if merged and merged[-1][1] == first:
+            first = merged.pop()[0]
+        merged.append((first, end))
+    return Sealed(epoch, ledger.delivered_to, ledger.stream.end, tuple(merged))
+
+
+def require_fitting(resume: Resume, turn: Turn, ledger: Ledger) -> DecidedRuns:
+    """Return the decided runs of a `Resume` that fits a worker; raise ValueError in words if it does not."""
+    stream, decided = ledger.stream, DecidedRuns(resume.decided)
+    if resume.base < 0 or resume.base % stream.slots or resume.base > ledger.delivered_to:
+        raise ValueError(
+            f"an epoch with base {resume.base} for a worker of {stream.slots} slots that has delivered up to position "
+            f"{ledger.delivered_to}: the base is a multiple of the slots, and not behind what is delivered"
+        )
+    if resume.start is not None and turn.is_next(resume) and resume.start < stream.end:
+        raise ValueError(
+            f"newcomers begin at position {resume.start}, but this worker has submitted up to {stream.end}: they begin "
+            "behind all that was reported"
+        )
+    return decided
+
+
+def carry_over(ledger: Ledger, decided: DecidedRuns, turn: Turn, epoch: int) -> None:
+    """Bring what is in progress into a new epoch, whose numbering the stream has already; end what is void there."""
+    for reduce in list(ledger.active):
+        if turn.voids(reduce.first, reduce.end, decided):
+            ledger.active.remove(reduce)
+            turn.void(reduce.handle, reduce.first, reduce.end)
+    for reduce in ledger.active:
+        positions = np.arange(reduce.first, reduce.end)
+        reduce.discard(~decided.covers(positions))
+        rounds = (positions - ledger.stream.base) // ledger.stream.slots + 1
+        reduce.datagrams = restamp_datagrams(reduce.datagrams, epoch=epoch, rounds=rounds)
+        reduce.datagrams.flags.writeable = False
+
+
+def lacking(reduce: AllReduce, decided: DecidedRuns) -> list[int]:
+    """Return the decided positions of an exchange whose results are not here."""
+    positions: NDArray[np.int64] = np.arange(reduce.first, reduce.end)[reduce.held == 0]
+    found: list[int] = positions[decided.covers(positions)].tolist()
+    return found

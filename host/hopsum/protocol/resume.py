@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said at the change from one epoch of a job to the next: by a worker, and by the controller.
+
+Positions are those of the job's stream (stream.py), which go on from epoch to epoch; runs of them are first .. end - 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What a worker holds of an epoch that it has sealed: it takes nothing more in there (E2)."""
+
+    epoch: int
+    delivered_to: int
+    """Everything before it is delivered here."""
+    submitted_to: int
+    """The first position that this worker has not submitted."""
+    held: tuple[tuple[int, int], ...]
+    """Runs (first, end) of submitted positions whose results are here or are kept for peers; sorted, disjoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Results that stay: a run of positions, and some of the workers that hold all of it (E3)."""
+
+    first: int
+    end: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """How the stream goes on in a new epoch, the same on all ranks; the controller makes it from all `Sealed`."""
+
+    base: int
+    """The position of slot 0, round 1: a multiple of the slots."""
+    start: int | None
+    """With newcomers, where they begin: positions before it that are not decided are void. None: nobody is new."""
+    start_epoch: int
+    """The epoch whose newcomers begin at `start`: this one, or one that nobody got to use; 0 without `start`."""
+    allreduces: int | None
+    """Number of the first all-reduce at `start`; None without `start`."""
+    replaced: tuple[int, ...]
+    """Ranks of the newcomers."""
+    decided: tuple[Decided, ...]
+    """Results that stay, from `base` on; sorted, disjoint, none empty."""

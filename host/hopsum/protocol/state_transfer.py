@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program's state on its way from a worker to a newcomer, without I/O: in pieces, since models are large.
+
+Rules
+    T1  A state is one byte string, for the newcomers of one epoch. Workers that offer one offer equal states, though
+        perhaps in other bytes: so every piece says how long the whole is, and its SHA-256, and a newcomer puts together
+        pieces of one digest only.
+    T2  The one that offers keeps nothing for those that ask: each STATE_ASK names its byte. Of a newcomer no more than
+        `PIECES_AHEAD` pieces are asked for and not here yet; so that is what the sender's queue may hold.
+    T3  A state is taken when it is complete and its digest is right; else all of it is asked for again.
+    T4  An offer is dropped when all newcomers have said STATE_TAKEN, or when there are `OFFERS_MAX` later ones.
+
+    newcomer    input                                     next
+    ASKING      STATE_NONE                                ASKING   the next worker in turn, after all of them a pause
+    ASKING      STATE_PIECE, the next bytes               TAKING   a further piece is asked for
+    TAKING      STATE_PIECE, the next bytes               TAKING   the same
+    TAKING      STATE_PIECE of another digest             TAKING   all that is here is forgotten
+    TAKING      all bytes, digest right                   DONE     STATE_TAKEN to everybody
+    TAKING      all bytes, digest wrong                   ASKING   the next worker in turn
+    any         nothing for `STALLED_S`                   ASKING   the next worker in turn, from where it stands
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from hopsum.protocol.peer_messages import PIECE_BYTES_MAX, PIECE_BYTES_MIN, PeerKind, PeerMessage
+
+PIECES_AHEAD: Final = 8
+OFFERS_MAX: Final = 2
+STALLED_S: Final = 1.0
+PAUSE_S: Final = 0.1
+DATA_BYTES: Final = PIECE_BYTES_MAX - PIECE_BYTES_MIN
+_PIECE: Final = struct.Struct(">Q32s")
+"""Bytes of the whole state, its SHA-256; then the piece."""
+
+
+class _Offer(NamedTuple):
+    state: bytes
+    digest: bytes
+    waiting: set[int]
+    """Newcomers that have not taken it; empty: nobody knows who they are."""
+
+
+class StateOffers:
+    """What one worker has for newcomers."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._offers: dict[int, _Offer] = {}
+        self._taken: set[tuple[int, int]] = set()
+        """(Epoch, rank) that have said so."""
+
+    def __len__(self) -> int:
+        """Return how many states are kept."""
+        return len(self._offers)
+
+    def offer(self, state: bytes, digest: bytes, epoch: int, newcomers: Sequence[int]) -> None:
+        """Have a state, whose SHA-256 is `digest`, ready for the newcomers of an epoch; it is kept, not copied."""
+        self._offers[epoch] = _Offer(state, digest, set(newcomers))
+        for old in sorted(self._offers)[:-OFFERS_MAX]:
+            del self._offers[old]
+        self._taken = {(of, rank) for of, rank in self._taken if of >= min(self._offers)}
+        self._drop(epoch)
+
+    def answer(self, message: PeerMessage, epoch: int) -> PeerMessage | None:
+        """Take a STATE_ASK or STATE_TAKEN; return what is to be said in `epoch` to its sender, if anything."""
+        if message.kind is PeerKind.STATE_TAKEN:
+            self._taken.add((message.round, message.sender))
+            self._drop(message.round)
+            return None
+        offer, at = self._offers.get(message.round), message.value
+        if offer is None or at > len(offer.state):
+            return PeerMessage(PeerKind.STATE_NONE, self._rank, epoch, round=message.round)
+        payload = _PIECE.pack(len(offer.state), offer.digest) + offer.state[at : at + DATA_BYTES]
+        return PeerMessage(PeerKind.STATE_PIECE, self._rank, epoch, round=message.round, value=at, payload=payload)
+
+    def _drop(self, epoch: int) -> None:
+        offer = self._offers.get(epoch)
+        if offer is not None and offer.waiting and all((epoch, rank) in self._taken for rank in offer.waiting):
+            del self._offers[epoch]
+
+
+class StateFetch:
+    """One newcomer's way to its state.
+
+    Args:
+        start_epoch: in which this worker is a newcomer.
+        ranks: who may have the state, at least one; asked in turn.
+    """
+
+    def __init__(self, rank: int, start_epoch: int, ranks: Sequence[int]) -> None:
+        self._rank, self._start_epoch, self._ranks = rank, start_epoch, list(ranks)
+        self._turn = rank % len(self._ranks)
+        self._digest = b""
+        self._buffer = bytearray()
+        self._hash = hashlib.sha256()
+        """Of what is in the buffer."""
+        self._total = 0
+        self._asked_to = 0
+        self._refused = 0
+        """STATE_NONEs so far."""
+        self._asking = False
+        """The source was asked and has not refused; else a pause goes on until `due`."""
+        self.due = 0.0
+        """When `asks` has something to say, if nothing arrives before."""
+        self.state: bytes | None = None
+        """All of it, once it is here."""
+
+    def __str__(self) -> str:
+        """Return how far it is, in words."""
+        if self._digest:
+            return f"{len(self._buffer)} of {self._total} bytes are here"
+        return "no worker has offered it yet" if self._refused else "no worker has answered"
+
+    @property
+    def source(self) -> int:
+        """Return the rank that is asked now."""
+        return self._ranks[self._turn % len(self._ranks)]
+
+    def asks(self, epoch: int, now: float) -> list[tuple[int, PeerMessage]]:
+        """Return what is to be said now, in `epoch`, as (rank, message)."""
+        if self.state is not None:
+            return []
+        if now >= self.due:
+            self._turn += self._asking  # the one that was asked says nothing
+            self._asking, self._asked_to, self.due = True, len(self._buffer), now + STALLED_S
+        if not self._asking:
+            return []
+        most = len(self._buffer) + (PIECES_AHEAD if self._digest else 1) * DATA_BYTES
+        asks = []
+        while self._asked_to < most and (not self._digest or self._asked_to < self._total):
+            ask = PeerMessage(PeerKind.STATE_ASK, self._rank, epoch, round=self._start_epoch, value=self._asked_to)
+            asks.append((self.source, ask))
+            self._asked_to += DATA_BYTES
+        return asks
+
+    def take(self, message: PeerMessage, now: float) -> None:
+        """Take a STATE_PIECE or STATE_NONE; what is of no use is ignored."""
+        if message.round != self._start_epoch or message.sender != self.source or self.state is not None:
+            return
+        if message.kind is PeerKind.STATE_NONE:
+            self._refused += 1
+            self._ask_next(now + PAUSE_S if self._refused % len(self._ranks) == 0 else now)
+            return
+        total, digest = _PIECE.unpack_from(message.payload)
+        if digest != self._digest:
+            self._forget()
+            self._digest, self._total, self._asked_to = digest, total, DATA_BYTES if message.value == 0 else 0
+        if message.value == len(self._buffer) and total == self._total:
+            piece = memoryview(message.payload)[PIECE_BYTES_MIN:]
+            self._buffer += piece
+            self._hash.update(piece)
+            self.due = now + STALLED_S
+        if len(self._buffer) >= self._total:
+            self._finish(now)
+
+    def taken(self, epoch: int, peers: Sequence[int]) -> list[tuple[int, PeerMessage]]:
+        """Return what is to be said to everybody when the state is here."""
+        message = PeerMessage(PeerKind.STATE_TAKEN, self._rank, epoch, round=self._start_epoch)
+        return [(rank, message) for rank in peers]
+
+    def _finish(self, now: float) -> None:
+        if self._hash.digest() == self._digest:
+            self.state = bytes(self._buffer)
+        self._forget()
+        self._ask_next(now)
+
+    def _forget(self) -> None:
+        """Begin with the first byte again."""
+        self._digest, self._total, self._asked_to = b"", 0, 0
+        self._buffer.clear()
+        self._hash = hashlib.sha256()
+
+    def _ask_next(self, at: float) -> None:
+        """Ask the next one in turn, from a time on."""
+        self._turn += 1
+        self._asking, self.due = False, at

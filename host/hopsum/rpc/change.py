@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From one epoch to the next: seal, join again with a report, wait for the others, go on.
+
+    state    input                              next     also
+    IN       the epoch is over (Lease)          SEALED   the agent seals; the controller is told what it holds
+    IN       the place is lost (Lease)          OUT      EpochOver
+    SEALED   joined again                       WAITING
+    WAITING  membership of another epoch        IN       the agent enters it, heartbeats name it
+    SEALED   refused                            OUT      EpochOver, with the controller's reason
+    both     `wait_s` over                      OUT      MembershipError: who is missing, or no controller
+    any      stop                               STOPPED  nothing is said any more
+
+A retry sends the same report. An epoch that is over before all have heard of it is left in the same way. Each change
+has a thread of its own, since joining and waiting take their time and heartbeats go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from hopsum.errors import EpochOver, HopsumError
+from hopsum.membership import JobMembership, MembershipError
+from hopsum.protocol.resume import Sealed
+from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.lease import Lease, Statistics
+from hopsum.rpc.member import Member
+
+AGAIN: Final = "close, and connect again: this worker is a newcomer then, and fetch_state gives it what the others have"
+_log: Final = logging.getLogger(__name__)
+
+
+class Changing(Protocol):
+    """What is used of an agent."""
+
+    membership: JobMembership
+
+    def seal(self) -> tuple[Sealed, int]:
+        """Let nothing more happen in its epoch; return what it holds, and all-reduces begun."""
+
+    def enter(self, membership: JobMembership) -> None:
+        """Go on in another epoch."""
+
+    def end(self, error: HopsumError) -> None:
+        """Fail with this error."""
+
+
+class EpochChange:
+    """Takes an agent from epoch to epoch. Thread-safe.
+
+    Args:
+        rank: for messages.
+        check: raises MembershipError for a membership that is not this worker's.
+        wait_s: for the controller, and for the other ranks.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        agent: Changing,
+        member: Member,
+        lease: Lease,
+        *,
+        statistics: Statistics,
+        check: Callable[[JobMembership], None],
+        wait_s: float,
+    ) -> None:
+        self._rank, self._agent, self._member, self._lease = rank, agent, member, lease
+        self._statistics, self._check, self._wait_s = statistics, check, wait_s
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def enter(self) -> None:
+        """Let heartbeats name the agent's epoch, and hear when it is over."""
+        self._lease.enter(self._agent.membership.epoch, self._statistics, self._begin, self._lose)
+
+    def stop(self) -> None:
+        """Change nothing more. A change in progress goes on until what it waits for ends; `join` waits for that."""
+        with self._lock:
+            self._stopping.set()
+
+    def join(self) -> None:
+        """Wait for the change in progress, if there is one, after `stop`."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _lose(self, reason: str) -> None:
+        self._agent.end(EpochOver(f"rank {self._rank}: {reason}. To take part, {AGAIN}"))
+
+    def _begin(self, reason: str) -> None:
+        with self._lock:
+            if not self._stopping.is_set():
+                name = f"hopsum-change-{self._rank}"
+                self._thread = threading.Thread(target=self._run, args=(reason,), name=name, daemon=True)
+                self._thread.start()
+
+    def _run(self, reason: str) -> None:
+        try:
+            self._change(reason)
+        except BaseException as error:
+            if self._stopping.is_set():
+                return
+            _log.warning("rank %d: %s; it does not go on: %s", self._rank, reason, error)
+            self._agent.end(self._ending(reason, error))
+
+    def _change(self, reason: str) -> None:
+        over = self._agent.membership
+        if over.side_channels is None:
+            raise EpochOver("its workers have no side channels, so nobody can go on in another one: connect again")
+        _log.info("rank %d: %s", self._rank, reason)
+        sealed, begun = self._agent.seal()
+        self._member.join_again(sealed, begun, self._wait_s)
+        membership = self._member.membership(self._wait_s, known_epoch=over.epoch)
+        self._check(membership)
+        self._agent.enter(membership)
+        _log.info("rank %d goes on in epoch %d", self._rank, membership.epoch)
+        self.enter()
+
+    def _ending(self, reason: str, error: BaseException) -> HopsumError:
+        """Return what the agent ends with."""
+        text = f"rank {self._rank}: {reason}; {error}"
+        if isinstance(error, ControllerUnreachable):
+            made: HopsumError = MembershipError(f"{text}. Nothing was heard of a next epoch in {self._wait_s:g} s")
+        elif isinstance(error, ControllerError):
+            made = EpochOver(f"{text}. To take part, {AGAIN}")
+        else:
+            made = MembershipError(text) if isinstance(error, MembershipError) else EpochOver(text)
+        made.__cause__ = error
+        return made

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A transport of one worker without any network: a test decides what becomes of each exchange."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hopsum.codec.simulate import simulate_switch
+from hopsum.errors import AllReduceFailed, WorkersReplaced
+from hopsum.protocol.resume import Resume, Sealed
+from hopsum.protocol.worker import AllReduceDone, AllReduceGone, WorkerStatistics
+from hopsum.transport.batches import LinkStatistics
+from hopsum.transport.repairing import RepairingTransport
+from hopsum.transport.udp import TransportStatistics
+
+WAIT_S = 30
+
+
+class Exchanged(NamedTuple):
+    """What was put into the stream: handles count from 0, each exchange is one position."""
+
+    handle: int
+    op: int
+    payloads: NDArray[np.uint8]
+
+
+class StageTransport(RepairingTransport):
+    """Exchanges stand in `stream`; `do` and `void` end them. With `limit`, those from there on are refused."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.stream: list[Exchanged] = []
+        self.limit: int | None = None
+        self.calls: list[tuple[Any, ...]] = []
+        self.counts = TransportStatistics(LinkStatistics(), WorkerStatistics())
+        self._events: list[AllReduceDone | AllReduceGone] = []
+        self._woken = False
+
+    # ---- as a transport ---------------------------------------------------------------------------------
+
+    @property
+    def statistics(self) -> TransportStatistics:
+        return self.counts
+
+    @property
+    def can_wake(self) -> bool:
+        return True
+
+    def wake(self) -> None:
+        with self.changed:
+            self._woken = True
+            self.changed.notify_all()
+
+    def submit(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> int:
+        with self.changed:
+            if self.limit is not None and len(self.stream) >= self.limit:
+                raise WorkersReplaced("rank 1 was replaced", (1,))
+            self.stream.append(Exchanged(len(self.stream), op, payloads.copy()))
+            self.changed.notify_all()
+            return self.stream[-1].handle
+
+    def step(self, wait_s: float) -> list[AllReduceDone | AllReduceGone]:
+        with self.changed:
+            self.changed.wait_for(lambda: self._woken, wait_s)
+            self._woken = False
+            events, self._events = self._events, []
+            return events
+
+    def seal(self) -> Sealed:
+        with self.changed:
+            self.calls.append(("seal",))
+            return Sealed(70, 0, len(self.stream), ())
+
+    def resume(self, epoch: int, peers: Mapping[int, tuple[str, int]], resume: Resume) -> None:
+        with self.changed:
+            self.calls.append(("resume", epoch))
+            if resume.start is not None:
+                self.limit = resume.start
+
+    def go_on(self, start_epoch: int, start: int) -> None:
+        with self.changed:
+            self.calls.append(("go_on", start_epoch, start))
+            self.limit = None
+            self.changed.notify_all()
+
+    def close(self, *, farewell: bool = True) -> None:
+        self.calls.append(("close", farewell))
+
+    # ---- for tests --------------------------------------------------------------------------------------
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, WAIT_S), (self.stream, self.calls)
+
+    def wait_for_exchanges(self, count: int) -> None:
+        self.wait(lambda: len(self.stream) >= count)
+
+    def do(self, handle: int) -> None:
+        """Let a sum of this worker alone arrive."""
+        done = self.stream[handle]
+        results, contributors = simulate_switch(done.op, [done.payloads])
+        self._end(AllReduceDone(handle, results, contributors, np.ones(len(results), np.bool_)))
+
+    def void(self, handle: int, error: AllReduceFailed | None = None) -> None:
+        self._end(AllReduceGone(handle, error or WorkersReplaced("rank 1 was replaced", (1,))))
+
+    def _end(self, event: AllReduceDone | AllReduceGone) -> None:
+        with self.changed:
+            self._events.append(event)
+        self.wake()

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine whose workers are replaced: what is decided ends well, the rest with WorkersReplaced, no vector is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from hopsum.agent.engine import CLOSE, Engine
+from hopsum.agent.network import Failed, GoOn, Silence
+from hopsum.agent.order import Task
+from hopsum.agent.values import AgentClosed
+from hopsum.codec import Context, ErrorFeedback, make_codec
+from hopsum.errors import EpochOver, WorkersReplaced
+from hopsum.membership import MembershipError
+from hopsum.protocol.resume import Resume
+
+from .stage_transport import WAIT_S, StageTransport
+
+X = np.linspace(-1, 1, 600, dtype=np.float32)
+PEERS = {0: ("127.0.0.1", 1)}
+SAME = Resume(0, None, 0, None, (), ())
+
+
+def new(start: int, epoch: int = 71, allreduces: int = 0) -> Resume:
+    return Resume(0, start, epoch, allreduces, (1,), ())
+
+
+def go_on(start: int, allreduces: int, epoch: int = 71) -> GoOn:
+    return GoOn(epoch, start, allreduces, WorkersReplaced("the promised one was not submitted", (1,)))
+
+
+class Stand:
+    """An engine at a transport of the test."""
+
+    def __init__(self) -> None:
+        self.transport = StageTransport()
+        self.failures: list[BaseException] = []
+        self.silences = 0
+        self.engine = Engine(
+            make_codec("fixed", workers=1, backend="numpy"),
+            Context(0, 0, 0),
+            self.transport,
+            epoch=70,
+            overlap=True,
+            follow_s=60.0,
+            trace=None,
+            on_failure=self.failures.append,
+            on_silence=self._hear_silence,
+        )
+        self.thread = threading.Thread(target=self.engine.run)
+
+    def submit(self, number: int, feedback: ErrorFeedback | None = None, *, more: bool = False) -> Task:
+        task = Task(X, feedback, (), "error", more, number=number, step=number)
+        self.engine.inbox.put(task)
+        return task
+
+    def change(self, resume: Resume, epoch: int = 71) -> int:
+        sealed, begun = self.engine.network.seal()
+        assert sealed.epoch == 70
+        self.engine.network.resume(epoch, PEERS, resume)
+        return begun
+
+    def _hear_silence(self) -> None:
+        with self.transport.changed:
+            self.silences += 1
+            self.transport.changed.notify_all()
+
+
+@contextmanager
+def opened() -> Iterator[Stand]:
+    stand = Stand()
+    stand.thread.start()
+    try:
+        yield stand
+    finally:
+        stand.engine.inbox.put(CLOSE)
+        stand.thread.join(WAIT_S)
+        assert not stand.thread.is_alive()
+
+
+def mean(task: Task) -> np.ndarray:
+    return task.future.result(WAIT_S).mean
+
+
+def replaced(task: Task) -> bool:
+    return isinstance(task.future.exception(WAIT_S), WorkersReplaced)
+
+
+def test_what_is_submitted_while_sealed_waits_for_the_next_epoch() -> None:
+    with opened() as stand:
+        first = stand.submit(0)
+        stand.transport.wait_for_exchanges(1)
+        _, begun = stand.engine.network.seal()
+        assert begun == 1
+        stand.transport.do(0)
+        second = stand.submit(1)
+        assert stand.engine.network.seal()[0].submitted_to == 1, "nothing behind what was reported"
+        stand.engine.network.resume(71, PEERS, SAME)
+        for handle in range(4):
+            stand.transport.wait_for_exchanges(handle + 1)
+            if handle:
+                stand.transport.do(handle)
+        np.testing.assert_allclose(mean(first), X, atol=1e-4)
+        np.testing.assert_allclose(mean(second), X, atol=1e-4)
+        assert not stand.failures
+
+
+def test_void_exchanges_end_their_all_reduces_and_nothing_else() -> None:
+    """Ranges of 0 and 1 stand before the newcomers; those of 0 were decided, so its codes come too late."""
+    with opened() as stand:
+        feedback = [ErrorFeedback(X.size) for _ in range(4)]
+        tasks = [stand.submit(number, feedback[number], more=number == 0) for number in range(2)]
+        stand.transport.wait_for_exchanges(2)
+        assert stand.change(new(2)) == 2
+        stand.transport.void(1)
+        stand.transport.do(0)
+        assert all(replaced(task) for task in tasks)
+        late = stand.submit(2, feedback[2])
+        assert replaced(late), "until the program goes on"
+        for each in feedback[:3]:
+            np.testing.assert_array_equal(each.residual, X)
+        stand.engine.inbox.put(go_on(2, 2))
+        again = stand.submit(2, feedback[3])
+        for handle in (2, 3):
+            stand.transport.wait_for_exchanges(handle + 1)
+            stand.transport.do(handle)
+        np.testing.assert_allclose(mean(again), X, atol=1e-4)
+        assert stand.transport.calls[-1] == ("go_on", 71, 2)
+        assert not stand.failures
+
+
+def test_what_was_decided_ends_well_and_later_ones_wait_for_it() -> None:
+    """The program has gone on while an older one is still fetched: nothing overtakes it in the stream."""
+    with opened() as stand:
+        feedback = ErrorFeedback(X.size)
+        older = stand.submit(0, feedback)
+        stand.transport.wait_for_exchanges(1)
+        stand.change(new(2))
+        stand.engine.inbox.put(go_on(2, 1))
+        newer = stand.submit(1, feedback)
+        stand.transport.do(0)
+        stand.transport.wait_for_exchanges(2)  # its codes have their place before the newcomers
+        stand.transport.wait(lambda: stand.transport.calls[-1] == ("go_on", 71, 2))
+        stand.transport.do(1)
+        np.testing.assert_allclose(mean(older), X, atol=1e-4)
+        for handle in (2, 3):
+            stand.transport.wait_for_exchanges(handle + 1)
+            stand.transport.do(handle)
+        np.testing.assert_allclose(mean(newer), X, atol=1e-3)
+
+
+def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on() -> None:
+    with opened() as stand:
+        feedback = ErrorFeedback(X.size)
+        alone = stand.submit(0, feedback, more=True)
+        stand.transport.wait_for_exchanges(1)
+        stand.change(new(2))
+        stand.transport.do(0)
+        stand.engine.inbox.put(go_on(2, 1))
+        with pytest.raises(WorkersReplaced, match="promised one"):
+            alone.future.result(WAIT_S)
+        np.testing.assert_array_equal(feedback.residual, X)
+        after = stand.submit(1)
+        for handle in (1, 2):
+            stand.transport.wait_for_exchanges(handle + 1)
+            stand.transport.do(handle)
+        np.testing.assert_allclose(mean(after), X, atol=1e-4)
+
+
+def test_numbers_go_on_at_the_agreed_one() -> None:
+    with opened() as stand:
+        stand.transport.limit = 0
+        assert replaced(stand.submit(0))
+        stand.engine.inbox.put(go_on(5, 9))
+        stand.transport.wait(lambda: stand.transport.calls[-1:] == [("go_on", 71, 5)])
+        _, begun = stand.engine.network.seal()
+        assert begun == 9
+
+
+def test_an_engine_that_ends_while_sealed_ends_everything() -> None:
+    with opened() as stand:
+        feedback = ErrorFeedback(X.size)
+        sent, kept = stand.submit(0, feedback), stand.submit(1)
+        stand.transport.wait_for_exchanges(1)
+        stand.engine.network.seal()
+        stand.engine.inbox.put(Failed(None, MembershipError("ranks 1 have not joined")))
+        for task in (sent, kept):
+            with pytest.raises(MembershipError, match="ranks 1 have not joined"):
+                task.future.result(WAIT_S)
+        np.testing.assert_array_equal(feedback.residual, X)
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_what_waits_behind_a_go_on_ends_with_the_engine(failed: bool) -> None:
+    with opened() as stand:
+        stand.submit(0)
+        stand.transport.wait_for_exchanges(1)
+        stand.change(new(2))
+        stand.engine.inbox.put(go_on(2, 1))
+        behind = stand.submit(1)
+        stand.engine.inbox.put(go_on(3, 2, epoch=72))
+        further = stand.submit(2)
+        stand.engine.inbox.put(Failed(None, EpochOver("given up")) if failed else CLOSE)
+        for task in (behind, further):
+            with pytest.raises(EpochOver if failed else AgentClosed):
+                task.future.result(WAIT_S)
+
+
+def test_silence_lasts_until_something_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, transport = [100.0], StageTransport()
+    monkeypatch.setattr("hopsum.agent.network.time.monotonic", lambda: clock[0])
+    silence, counts = Silence(transport), transport.counts
+    clock[0] += 5
+    assert not silence.lasts(), "nothing was sent twice: whoever waits for a slow rank is not in the dark"
+    counts.worker.retransmits += 1
+    assert silence.lasts()
+    counts.link.datagrams_received += 1
+    assert not silence.lasts()
+    counts.worker.retransmits += 1
+    clock[0] += 0.9
+    assert not silence.lasts()
+    clock[0] += 0.2
+    assert silence.lasts()
+
+
+def test_silence_is_told() -> None:
+    with opened() as stand:
+        stand.submit(0)
+        stand.transport.wait_for_exchanges(1)
+        stand.transport.counts.worker.retransmits += 1
+        stand.transport.wait(lambda: stand.silences > 0)

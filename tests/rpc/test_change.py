@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From one epoch to the next, with everything around it made up: what is told, and how it can end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hopsum.errors import EpochOver, HopsumError
+from hopsum.membership import Endpoint, JobMembership, MembershipError, WorkerEndpoint
+from hopsum.protocol.resume import Resume, Sealed
+from hopsum.rpc.change import EpochChange
+from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+
+WAIT_S = 30
+SWITCH = Endpoint("127.0.0.1", 4800)
+SEATS = tuple(WorkerEndpoint(rank, Endpoint("127.0.0.1", 6000 + rank), SWITCH, 7000 + rank) for rank in range(2))
+FIRST = JobMembership("ddp", 70, 16, 16, 2, None, SWITCH, SEATS)
+SEALED = Sealed(70, 3, 9, ((4, 6),))
+
+
+class Around:
+    """Agent, member and lease at once; what happens stands in `log`."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.log: list[tuple[Any, ...]] = []
+        self.membership = FIRST
+        self.join: Callable[[], None] = lambda: None
+        self.next: Callable[[int], JobMembership] = lambda known: replace(
+            FIRST, epoch=known + 1, resume=Resume(0, None, 0, None, (), ())
+        )
+        self.told: tuple[Callable[[str], None], ...] = ()
+
+    def note(self, *what: Any) -> None:
+        with self.changed:
+            self.log.append(what)
+            self.changed.notify_all()
+
+    def wait_for(self, kind: str) -> tuple[Any, ...]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: any(each[0] == kind for each in self.log), WAIT_S), self.log
+            return next(each for each in self.log if each[0] == kind)
+
+    def seal(self) -> tuple[Sealed, int]:
+        self.note("seal")
+        return SEALED, 5
+
+    def end(self, error: HopsumError) -> None:
+        self.note("end", error)
+
+    def join_again(self, sealed: Sealed, begun: int, wait_s: float) -> None:
+        self.note("join", sealed, begun, wait_s)
+        self.join()
+
+
+class Lessee:
+    """The same names mean other things to a lease."""
+
+    def __init__(self, around: Around) -> None:
+        self._around = around
+
+    def enter(self, epoch: int, statistics: Any, on_over: Any, on_lost: Any) -> None:
+        self._around.told = (on_over, on_lost)
+        self._around.note("beats", epoch)
+
+
+class Asking:
+    """And to a member."""
+
+    def __init__(self, around: Around) -> None:
+        self.join_again = around.join_again
+        self._around = around
+
+    def membership(self, wait_s: float, *, known_epoch: int) -> JobMembership:
+        return self._around.next(known_epoch)
+
+
+class Entering(Around):
+    def enter(self, membership: JobMembership) -> None:
+        self.membership = membership
+        self.note("enter", membership.epoch)
+
+
+@pytest.fixture
+def made() -> Iterator[tuple[Entering, EpochChange]]:
+    around = Entering()
+    change = EpochChange(
+        1,
+        around,
+        Asking(around),  # type: ignore[arg-type]
+        Lessee(around),  # type: ignore[arg-type]
+        statistics=dict,
+        check=lambda membership: around.note("check", membership.epoch),
+        wait_s=7.0,
+    )
+    change.enter()
+    yield around, change
+    change.stop()
+    change.join()
+
+
+def ended(around: Around) -> HopsumError:
+    error: HopsumError = around.wait_for("end")[1]
+    return error
+
+
+def test_one_change_after_the_other(made: tuple[Entering, EpochChange]) -> None:
+    around, _ = made
+    for epoch in (70, 71):
+        around.log.clear()
+        around.told[0](f"the controller has ended epoch {epoch}: the switch was restarted")
+        around.wait_for("beats")
+        assert around.log == [
+            ("seal",),
+            ("join", SEALED, 5, 7.0),
+            ("check", epoch + 1),
+            ("enter", epoch + 1),
+            ("beats", epoch + 1),
+        ]
+
+
+def refuse(code: str, text: str) -> Callable[..., Any]:
+    kind = ControllerUnreachable if code == "UNAVAILABLE" else ControllerError
+
+    def raised(*_: Any) -> Any:
+        raise kind(text, code)
+
+    return raised
+
+
+def missing(known: int) -> JobMembership:
+    raise MembershipError("job 'ddp' is not complete within 7 s: ranks 0 have not joined")
+
+
+@pytest.mark.parametrize(
+    ("join", "following", "kind", "message"),
+    [
+        (refuse("UNAUTHENTICATED", "rank 1 was given up"), None, EpochOver, "rank 1: over.*given up.*newcomer"),
+        (refuse("UNAVAILABLE", "no answer"), None, MembershipError, "no answer. Nothing was heard of a next epoch"),
+        (None, refuse("NOT_FOUND", "no job 'ddp'"), EpochOver, "rank 1: over; no job 'ddp'. To take part, close"),
+        (None, missing, MembershipError, "rank 1: over; job 'ddp' is not complete within 7 s: ranks 0 have not joined"),
+    ],
+)  # fmt: skip
+def test_how_it_ends(
+    made: tuple[Entering, EpochChange], join: Any, following: Any, kind: type[HopsumError], message: str
+) -> None:
+    around, _ = made
+    around.join, around.next = join or around.join, following or around.next
+    around.told[0]("over")
+    with pytest.raises(kind, match=message):
+        raise ended(around)
+    assert ("enter", 71) not in around.log
+
+
+def test_a_place_that_is_lost_is_the_end(made: tuple[Entering, EpochChange]) -> None:
+    around, _ = made
+    around.told[1]("rank 1 was given up: not heard of for 15 s")
+    with pytest.raises(EpochOver, match=r"rank 1: rank 1 was given up: not heard of for 15 s\. To take part"):
+        raise ended(around)
+    assert ("seal",) not in around.log
+
+
+def test_without_side_channels_an_epoch_is_the_last(made: tuple[Entering, EpochChange]) -> None:
+    around, _ = made
+    around.membership = replace(FIRST, workers=tuple(replace(seat, side_port=None) for seat in SEATS))
+    around.told[0]("over")
+    with pytest.raises(EpochOver, match="over; its workers have no side channels"):
+        raise ended(around)
+
+
+def test_stopped_in_the_middle_it_says_nothing_more(made: tuple[Entering, EpochChange]) -> None:
+    around, change = made
+    waiting, gone = threading.Event(), threading.Event()
+
+    def wait(known: int) -> JobMembership:
+        waiting.set()
+        assert gone.wait(WAIT_S)
+        raise ValueError("Cannot invoke RPC on closed channel!")
+
+    around.next = wait
+    around.told[0]("over")
+    assert waiting.wait(WAIT_S)
+    change.stop()
+    gone.set()
+    change.join()
+    around.told[0]("over again")
+    assert [each[0] for each in around.log] == ["beats", "seal", "join"]

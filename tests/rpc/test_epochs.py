@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hopsum:// from epoch to epoch: workers, side channels and the service, around a desk that ends epochs at will."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopsum
+from hopsum.agent import AgentClosed, AllReduceResult
+from hopsum.codec import ErrorFeedback
+from hopsum.errors import EpochOver, HopsumError, WorkersReplaced
+from hopsum.membership import MembershipError
+from hopsum.rpc.job_agent import JobAgent
+from hopsum_controlplane.service.server import Service
+
+from .desk import FIRST_EPOCH, NAME, TOKEN, Desk, desk_service
+
+WAIT_S = 60.0
+Served = tuple[Desk, Service]
+
+
+def connect(service: Service, rank: int, **settings: Any) -> JobAgent:
+    given: dict[str, Any] = {"codec": "fixed", "backend": "numpy", "deadline_s": WAIT_S, **settings}
+    made = hopsum.connect(f"hopsum://{service.address}/{NAME}", rank=rank, token=TOKEN, **given)
+    assert isinstance(made, JobAgent)
+    return made
+
+
+@contextmanager
+def crew(service: Service, workers: int = 2, **settings: Any) -> Iterator[list[JobAgent]]:
+    with ThreadPoolExecutor(workers) as pool:
+        jobs = list(pool.map(lambda rank: connect(service, rank, **settings), range(workers)))
+        try:
+            yield jobs
+        finally:
+            list(pool.map(lambda job: job.close(), jobs))  # all at once, each waits for the others
+
+
+def vector(job: JobAgent) -> np.ndarray:
+    return np.float32([job.rank, 2, *range(700)])
+
+
+def mean(future: Future[AllReduceResult]) -> list[float]:
+    return future.result(WAIT_S).mean[:2].tolist()
+
+
+def check_sum(jobs: list[JobAgent]) -> None:
+    futures = [job.submit(vector(job)) for job in jobs]
+    assert [mean(future) for future in futures] == [[(len(jobs) - 1) / 2, 2]] * len(jobs)
+
+
+def vanish(job: JobAgent) -> None:
+    """End a worker as a crash would: no LEAVE, no heartbeat."""
+    job._lease._stopping.set()
+    job._lease._member.leave = lambda wait_s=0.0: None  # type: ignore[method-assign]
+    job.close()
+
+
+def test_all_reduces_go_on_in_the_next_epoch(served: Served) -> None:
+    desk, service = served
+    with crew(service) as jobs:
+        check_sum(jobs)
+        for epoch in range(FIRST_EPOCH + 1, FIRST_EPOCH + 4):
+            waiting = jobs[0].submit(vector(jobs[0]))  # rank 1 comes after the change
+            desk.end("the switch was restarted")
+            desk.wait(lambda wanted=epoch: desk.epoch == wanted)  # type: ignore[misc]
+            late = jobs[1].submit(vector(jobs[1]))
+            assert [mean(waiting), mean(late)] == [[0.5, 2]] * 2
+        assert {job.membership.epoch for job in jobs} == {FIRST_EPOCH + 3}
+        assert [job.statistics.allreduces for job in jobs] == [4, 4]
+        assert not any(job.is_newcomer for job in jobs)
+        report = desk.joins[-1].report
+        assert report is not None
+        assert (report.epoch, report.allreduces_begun) == (FIRST_EPOCH + 2, 4 - 1 + (desk.joins[-1].rank == 0))
+        position = jobs[0]._counts()["position"]
+        assert 0 < position <= jobs[0]._transport.worker.stream.end
+    assert sorted(desk.left) == [0, 1]
+
+
+def test_a_worker_that_is_replaced(served: Served) -> None:
+    desk, service = served
+    feedback = ErrorFeedback(702)
+    with crew(service) as (survivor, lost), ThreadPoolExecutor(1) as pool:
+        check_sum([survivor, lost])
+        waiting = survivor.submit(vector(survivor), feedback=feedback)
+        vanish(lost)
+        desk.end("rank 1 was silent", lost=1)
+        coming = pool.submit(connect, service, 1)
+        with pytest.raises(WorkersReplaced, match="rank 1 was replaced") as raised:
+            waiting.result(WAIT_S)
+        assert raised.value.ranks == (1,)
+        np.testing.assert_array_equal(feedback.residual, vector(survivor))
+        with pytest.raises(WorkersReplaced):
+            survivor.allreduce(vector(survivor))
+        calls: list[int] = []
+        survivor.resume(lambda: calls.append(1) or b"step 1" * 1000)  # type: ignore[func-returns-value]
+        with coming.result(WAIT_S) as newcomer:
+            assert newcomer.is_newcomer
+            assert not survivor.is_newcomer
+            assert newcomer.fetch_state(WAIT_S) == b"step 1" * 1000
+            check_sum([survivor, newcomer])
+            survivor.resume(lambda: calls.append(2) or b"")  # type: ignore[func-returns-value]
+            assert calls == [1], "nobody is new any more"
+            desk.end("the switch was restarted")
+            check_sum([survivor, newcomer])
+            pool.submit(survivor.close)
+
+
+def test_numbers_of_all_reduces_go_on_together(served: Served) -> None:
+    """Randomness follows from them. What a survivor has queued never began, so it does not count."""
+    desk, service = served
+    with crew(service) as (survivor, lost), ThreadPoolExecutor(1) as pool:
+        check_sum([survivor, lost])
+        queued = [survivor.submit(vector(survivor)) for _ in range(9)]
+        vanish(lost)
+        desk.end("rank 1 was silent", lost=1)
+        coming = pool.submit(connect, service, 1)
+        assert all(isinstance(each.exception(WAIT_S), WorkersReplaced) for each in queued)
+        survivor.resume()
+        with coming.result(WAIT_S) as newcomer:
+            assert 1 < newcomer._submitted == survivor._submitted < 10
+            check_sum([survivor, newcomer])
+            pool.submit(survivor.close)
+
+
+def test_nobody_takes_the_place(served: Served) -> None:
+    desk, service = served
+    with crew(service, membership_wait_s=2.0) as (survivor, lost):
+        waiting, queued = survivor.submit(vector(survivor)), survivor.submit(vector(survivor))
+        vanish(lost)
+        desk.end("rank 1 was silent", lost=1)
+        for future in (waiting, queued):
+            with pytest.raises(MembershipError, match=r"rank 1 was silent; .*not complete.*: ranks 1 have not"):
+                future.result(WAIT_S)
+        with pytest.raises(MembershipError, match="ranks 1 have not"):
+            survivor.submit(vector(survivor))
+
+
+def test_a_worker_that_was_given_up_does_not_go_on(served: Served) -> None:
+    desk, service = served
+    with crew(service) as jobs:
+        waiting = jobs[1].submit(vector(jobs[1]))
+        with desk.changed:
+            del desk.members[1]
+        with pytest.raises(EpochOver, match=r"rank 1 is not with this secret.*newcomer"):
+            waiting.result(WAIT_S)
+        with pytest.raises(EpochOver, match="newcomer"):
+            jobs[1].resume()
+
+
+def test_closed_in_the_middle_of_a_change(served: Served) -> None:
+    desk, service = served
+    with crew(service) as jobs:
+        waiting = jobs[0].submit(vector(jobs[0]))
+        asked = threading.Event()
+
+        def note(name: str) -> None:
+            if name == "await_membership":
+                asked.set()
+
+        vanish(jobs[1])
+        desk.before = note
+        desk.end("rank 1 was silent", lost=1)
+        assert asked.wait(WAIT_S)
+        jobs[0].close()
+        with pytest.raises(AgentClosed):
+            waiting.result(WAIT_S)
+        desk.wait(lambda: desk.left == [0])
+
+
+def test_what_only_a_controllers_job_has() -> None:
+    with hopsum.connect("memory://alone?workers=1", rank=0) as alone:
+        assert not alone.is_newcomer
+        alone.resume(lambda: b"nobody asks for it")
+        with pytest.raises(HopsumError, match="is no newcomer"):
+            alone.fetch_state()
+    with pytest.raises(AgentClosed):
+        alone.resume()
+
+
+def test_fetch_state_is_for_newcomers(served: Served) -> None:
+    _, service = served
+    with crew(service) as jobs:
+        with pytest.raises(HopsumError, match="agent of rank 0 is no newcomer"):
+            jobs[0].fetch_state()
+        jobs[0].resume(lambda: b"nobody was replaced")
+        check_sum(jobs)
+
+
+def test_three_workers_two_are_replaced_one_after_the_other() -> None:
+    """The survivor has not answered for the first when the second goes."""
+    with desk_service(workers=3) as (desk, service), ThreadPoolExecutor(3) as pool:
+        jobs = list(pool.map(lambda rank: connect(service, rank), range(3)))
+        check_sum(jobs)
+        waiting = jobs[0].submit(vector(jobs[0]))
+        vanish(jobs[2])
+        desk.end("rank 2 was silent", lost=2)
+        second = pool.submit(connect, service, 2)
+        jobs[2] = second.result(WAIT_S)
+        assert isinstance(waiting.exception(WAIT_S), WorkersReplaced)
+        vanish(jobs[1])
+        desk.end("rank 1 was silent", lost=1)
+        jobs[1] = pool.submit(connect, service, 1).result(WAIT_S)
+        error = jobs[0].submit(vector(jobs[0])).exception(WAIT_S)
+        assert isinstance(error, WorkersReplaced)
+        jobs[0].resume(lambda: b"state")
+        assert [job.fetch_state(WAIT_S) for job in jobs[1:]] == [b"state"] * 2
+        check_sum(jobs)
+        list(pool.map(lambda job: job.close(), jobs))

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lease of one member, at a controller that says what the test wants."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from hopsum.rpc import control_pb2 as pb
+from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.lease import HURRY_S, Lease
+from hopsum.rpc.member import Seat
+
+WAIT_S = 30
+
+
+class Told:
+    """A member without a controller, and who hears of the epoch's end. `answer` makes each reply."""
+
+    def __init__(self, heartbeat_s: float) -> None:
+        self.seat = Seat(1, 60.0, heartbeat_s, "00")
+        self.changed = threading.Condition()
+        self.epochs: list[int] = []
+        self.beat_at: list[float] = []
+        self.heard: list[tuple[str, str]] = []
+        self.left = 0
+        self.answer: Callable[[int], Any] = lambda epoch: pb.HeartbeatReply(state=pb.JOB_STATE_RUNNING, epoch=epoch)
+
+    def beat(self, epoch: int, statistics: Mapping[str, float], timeout_s: float) -> Any:
+        with self.changed:
+            self.epochs.append(epoch)
+            self.beat_at.append(time.monotonic())
+            self.changed.notify_all()
+            return self.answer(epoch)
+
+    def leave(self, wait_s: float) -> None:
+        self.left += 1
+
+    def note(self, what: str) -> Callable[[str], None]:
+        def hear(reason: str) -> None:
+            with self.changed:
+                self.heard.append((what, reason))
+                self.changed.notify_all()
+
+        return hear
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, WAIT_S), (self.epochs, self.heard)
+
+    def enter(self, lease: Lease, epoch: int) -> None:
+        lease.enter(epoch, dict, self.note("over"), self.note("lost"))
+
+
+@pytest.fixture
+def quick() -> Iterator[tuple[Told, Lease]]:
+    told = Told(0.02)
+    lease = Lease(told)  # type: ignore[arg-type]
+    yield told, lease
+    lease.stop()
+
+
+def refuse(epoch: int) -> Any:
+    raise ControllerError("given up: not heard of for 15 s", "UNAUTHENTICATED")
+
+
+def test_epochs_end_one_after_the_other(quick: tuple[Told, Lease]) -> None:
+    told, lease = quick
+    running = told.answer
+    for count, epoch in enumerate((70, 71), start=1):
+        told.answer = running
+        told.enter(lease, epoch)
+        told.wait(lambda named=epoch: told.epochs[-1] == named)  # type: ignore[misc]
+        told.answer = lambda _: pb.HeartbeatReply(state=pb.JOB_STATE_CHANGING, reason="the switch was restarted")
+        told.wait(lambda: told.epochs[-1] == 0)
+        assert told.heard[-1] == ("over", f"the controller has ended epoch {epoch}: the switch was restarted")
+        assert len(told.heard) == count, "once"
+
+
+def test_a_place_that_is_lost(quick: tuple[Told, Lease]) -> None:
+    told, lease = quick
+    told.enter(lease, 70)
+    told.answer = refuse
+    told.wait(lambda: bool(told.heard))
+    assert told.heard == [("lost", "given up: not heard of for 15 s")]
+    told.enter(lease, 71)
+    assert told.heard[1:] == told.heard[:1], "at once"
+    lease.stop()
+    assert told.left == 0
+
+
+def test_a_heartbeat_in_a_hurry() -> None:
+    told = Told(3600.0)
+    lease = Lease(told)  # type: ignore[arg-type]
+    try:
+        told.enter(lease, 70)
+        told.wait(lambda: len(told.epochs) == 1)
+        began = time.monotonic()
+        told.answer = lambda _: pb.HeartbeatReply(state=pb.JOB_STATE_CHANGING, reason="entries were lost")
+        while not told.heard:
+            lease.hurry()
+            with told.changed:
+                told.changed.wait(0.02)
+            assert time.monotonic() < began + WAIT_S
+        assert len(told.epochs) == 2
+        assert told.beat_at[1] - told.beat_at[0] > HURRY_S / 2, "at most one in HURRY_S"
+    finally:
+        lease.stop()
+    assert told.left == 1
