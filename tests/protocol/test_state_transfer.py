@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A state in pieces: it arrives whole or not at all, from whoever has it, over connections that break."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import pytest
+
+from hopsum.protocol import state_transfer
+from hopsum.protocol.peer_messages import PeerKind, PeerMessage
+from hopsum.protocol.state_transfer import PIECES_AHEAD, StateFetch, StateOffers
+
+EPOCH, START_EPOCH = 12, 9
+NEWCOMER = 3
+
+
+def state_of(size: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def offer(
+    offers: StateOffers, state: bytes, epoch: int = START_EPOCH, newcomers: tuple[int, ...] = (NEWCOMER,)
+) -> None:
+    offers.offer(state, hashlib.sha256(state).digest(), epoch, newcomers)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_transfer, "DATA_BYTES", 100)
+
+
+class Ways:
+    """A newcomer, those that may have its state, and what is between them."""
+
+    def __init__(self, seed: int = 0, ranks: int = 3, loss: float = 0.0) -> None:
+        self.rng, self.loss = random.Random(seed), loss
+        self.offers = [StateOffers(rank) for rank in range(ranks)]
+        self.fetch = StateFetch(NEWCOMER, START_EPOCH, range(ranks))
+        self.now, self.asked, self.on_the_way_most = 0.0, 0, 0
+
+    def step(self) -> None:
+        """Let what is asked now be answered, or be lost, and time go on if nothing was asked."""
+        asks = self.fetch.asks(EPOCH, self.now)
+        self.asked += len(asks)
+        self.on_the_way_most = max(self.on_the_way_most, len(asks))
+        for to, ask in asks:
+            answer = self.offers[to].answer(PeerMessage.unpack(ask.pack()), EPOCH)
+            assert answer is not None
+            if self.rng.random() >= self.loss:
+                self.fetch.take(PeerMessage.unpack(answer.pack()), self.now)
+        if not asks:
+            self.now = max(self.now, self.fetch.due)
+
+    def run(self, steps: int = 5000) -> bytes:
+        for _ in range(steps):
+            if self.fetch.state is not None:
+                return self.fetch.state
+            self.step()
+        raise AssertionError(f"not there after {steps} steps: {self.fetch}")
+
+
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 12345])
+def test_a_state_arrives_as_it_is(size: int) -> None:
+    ways = Ways()
+    offer(ways.offers[1], state_of(size))
+    assert ways.run() == state_of(size)
+    assert ways.on_the_way_most <= PIECES_AHEAD
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_over_connections_that_break(seed: int) -> None:
+    ways = Ways(seed, loss=0.1)
+    for offers in ways.offers[1:]:
+        offer(offers, state_of(9_876))
+    assert ways.run() == state_of(9_876)
+
+
+def test_nobody_has_it_yet() -> None:
+    ways = Ways()
+    for _ in range(50):
+        ways.step()
+    assert str(ways.fetch) == "no worker has offered it yet"
+    assert ways.now > 0.5, "it asks with pauses"
+    offer(ways.offers[2], state_of(500))
+    assert ways.run() == state_of(500)
+
+
+def test_states_of_other_newcomers_are_none() -> None:
+    ways = Ways()
+    offer(ways.offers[0], state_of(500), epoch=START_EPOCH - 1)
+    for _ in range(20):
+        ways.step()
+    assert ways.fetch.state is None
+
+
+def test_equal_states_in_other_bytes_are_not_mixed() -> None:
+    """The source dies in the middle; another has the state pickled differently."""
+    ways = Ways(ranks=2)
+    offer(ways.offers[0], state_of(5_000, 1))
+    offer(ways.offers[1], state_of(6_000, 2))
+    for _ in range(3):
+        ways.step()
+    first = ways.fetch.source
+    ways.offers[first] = StateOffers(first)
+    assert ways.run() == state_of(*[(6_000, 2), (5_000, 1)][first])
+
+
+def test_damaged_bytes_are_asked_for_again() -> None:
+    ways = Ways(ranks=1)
+    state = state_of(1_000)
+    ways.offers[0].offer(state[:-1] + b"?", hashlib.sha256(state).digest(), START_EPOCH, ())
+    for _ in range(60):
+        ways.step()
+    assert ways.fetch.state is None
+    offer(ways.offers[0], state)
+    assert ways.run() == state
+
+
+def test_what_is_no_use_is_ignored() -> None:
+    ways = Ways(ranks=2)
+    offer(ways.offers[0], state_of(300))
+    offer(ways.offers[1], state_of(300))
+    ((to, ask),) = ways.fetch.asks(EPOCH, 0.0)
+    piece = ways.offers[to].answer(ask, EPOCH)
+    assert piece is not None
+    ways.fetch.take(piece._replace(sender=1 - to), 0.0)
+    ways.fetch.take(piece._replace(round=START_EPOCH + 1), 0.0)
+    ways.fetch.take(PeerMessage(PeerKind.STATE_NONE, 1 - to, EPOCH, round=START_EPOCH), 0.0)
+    assert str(ways.fetch) == "no worker has answered"
+    ways.fetch.take(piece, 0.0)
+    ways.fetch.take(piece, 0.0)
+    assert str(ways.fetch) == "100 of 300 bytes are here"
+    assert ways.run() == state_of(300)
+
+
+def test_one_that_says_nothing_is_left() -> None:
+    ways = Ways(ranks=2)
+    silent = ways.fetch.source
+    offer(ways.offers[1 - silent], state_of(200))
+    assert [to for to, _ in ways.fetch.asks(EPOCH, 0.0)] == [silent]
+    assert ways.fetch.asks(EPOCH, 0.5) == []
+    assert [to for to, _ in ways.fetch.asks(EPOCH, ways.fetch.due)] == [1 - silent]
+
+
+def test_what_all_have_taken_is_dropped() -> None:
+    offers = StateOffers(0)
+    offer(offers, b"state", newcomers=(2, 3))
+    for rank, left in ((2, 1), (2, 1), (3, 0)):
+        assert offers.answer(PeerMessage(PeerKind.STATE_TAKEN, rank, EPOCH, round=START_EPOCH), EPOCH) is None
+        assert len(offers) == left
+    offer(offers, b"state", newcomers=(2, 3))
+    assert len(offers) == 0, "they have it from others"
+    for epoch in range(START_EPOCH, START_EPOCH + 5):
+        offer(offers, b"state", epoch=epoch, newcomers=())
+    assert len(offers) == state_transfer.OFFERS_MAX
+
+
+def test_beyond_the_end_there_is_none() -> None:
+    offers = StateOffers(0)
+    offer(offers, b"state")
+    ask = PeerMessage(PeerKind.STATE_ASK, 1, EPOCH, round=START_EPOCH, value=6)
+    answer = offers.answer(ask, EPOCH)
+    assert answer is not None
+    assert answer.kind is PeerKind.STATE_NONE
