@@ -55,8 +55,10 @@ def test_replaced_ranks_until_the_program_answers() -> None:
     assert (epochs.replaced.ranks, epochs.replaced.start_epoch) == ((1,), 71)
     enter(epochs, later(73, 60, 73, (2,)))
     assert epochs.answer(only=71) is None, "these are others"
-    message = epochs.answer(only=73)
-    assert message is not None
+    answer = epochs.answer(only=73)
+    assert answer is not None
+    message, replaced = answer
+    assert replaced.newcomers == {1: 71, 2: 73}
     assert (message.start_epoch, message.start, message.allreduces) == (73, 60, 30)
     assert "ranks 1, 2 of job 'ddp' were replaced" in str(message.error)
     assert epochs.answer() is None

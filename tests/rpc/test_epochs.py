@@ -58,6 +58,7 @@ def check_sum(jobs: list[JobAgent]) -> None:
 
 def vanish(job: JobAgent) -> None:
     """End a worker as a crash would: no LEAVE, no heartbeat."""
+    job._ended = True
     job._lease._stopping.set()
     job._lease._member.leave = lambda wait_s=0.0: None  # type: ignore[method-assign]
     job.close()
@@ -176,7 +177,7 @@ def test_closed_in_the_middle_of_a_change(served: Served) -> None:
 
 
 def test_what_only_a_controllers_job_has() -> None:
-    with hopsum.connect("memory://alone?workers=1", rank=0) as alone:
+    with hopsum.connect("memory://alone?workers=1", rank=0, codec="fixed") as alone:
         assert not alone.is_newcomer
         alone.resume(lambda: b"nobody asks for it")
         with pytest.raises(HopsumError, match="is no newcomer"):

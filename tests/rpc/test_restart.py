@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from hopsum.rpc.jobs import CreatedJob
 from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.artifacts import compiled_program
@@ -80,9 +79,11 @@ class Stage:
             told = self.told[rank]
             assert self.changed.wait_for(lambda: any(each["step"] >= step for each in told), WAIT_S), self.told
 
-    def create(self, quorum: int) -> CreatedJob:
+    def create(self, quorum: int) -> str:
+        """Make the job, and return its token."""
         with ExitStack() as stack:
-            return self.controller.operator(stack).create("train", WORKERS, SLOTS, quorum=quorum)
+            token: str = self.controller.operator(stack).create("train", WORKERS, SLOTS, quorum=quorum).token
+            return token
 
     def epochs_begun(self) -> int:
         return self.manager.job("train").epochs_begun
@@ -147,7 +148,7 @@ def _run(stage: Stage, token: str, rank: int, hold: threading.Event, hold_at: in
 
 @pytest.mark.parametrize("quorum", [WORKERS, WORKERS - 1])
 def test_the_switch_is_restarted(stage: Stage, quorum: int) -> None:
-    token, hold = stage.create(quorum).token, threading.Event()
+    token, hold = stage.create(quorum), threading.Event()
     with ThreadPoolExecutor(WORKERS) as pool:
         try:
             # rank 0 waits in a step of its own, so that others are in the middle of theirs when the switch dies
@@ -192,7 +193,7 @@ class Process:
 
 @pytest.mark.parametrize("quorum", [WORKERS, WORKERS - 1])
 def test_a_worker_is_killed_and_replaced(stage: Stage, quorum: int) -> None:
-    token, hold = stage.create(quorum).token, threading.Event()
+    token, hold = stage.create(quorum), threading.Event()
     with ThreadPoolExecutor(WORKERS) as pool, ExitStack() as stack:
         try:
             running = [pool.submit(_run, stage, token, rank, hold, STEPS - 20) for rank in (0, 1)]

@@ -171,14 +171,15 @@ class Agent(Aggregation):
     def _answer(self, state: bytes | None, *, only: int | None = None) -> None:
         """Let the stream go on where the newcomers begin, of one epoch `only`, and let them have the state."""
         with self._lock:
-            replaced = self._epochs.answer(only)
-            if replaced is None:
+            answer = self._epochs.answer(only)
+            if answer is None:
                 return
+            message, replaced = answer
             self._submitted = replaced.allreduces
             self._followed_by_other = None
-            self._engine.inbox.put(replaced)
+            self._engine.inbox.put(message)
         if state is not None and isinstance(self._transport, RepairingTransport):
-            self._transport.offer_state(state, replaced.start_epoch)
+            self._transport.offer_state(state, replaced.start_epoch, replaced.newcomers)
 
     def end(self, error: HopsumError) -> None:
         """End the epoch for this agent: what is in progress fails with the error, as what comes later. Any thread."""

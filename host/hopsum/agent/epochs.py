@@ -24,10 +24,16 @@ from hopsum.protocol.resume import Resume
 class Replaced:
     """Workers whose places others have, and where these begin."""
 
-    ranks: tuple[int, ...]
+    newcomers: dict[int, int]
+    """By rank, the epoch in which it begins."""
     start_epoch: int
     start: int
     allreduces: int
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Return whose places they were."""
+        return tuple(sorted(self.newcomers))
 
 
 class Epochs:
@@ -62,13 +68,13 @@ class Epochs:
         known, self._latest = self._latest, membership.epoch
         if resume.start is None or resume.allreduces is None or known >= resume.start_epoch:
             return
-        before = () if self.replaced is None else self.replaced.ranks
-        ranks = tuple(sorted({*before, *resume.replaced}))
+        newcomers = {} if self.replaced is None else dict(self.replaced.newcomers)
+        newcomers |= dict.fromkeys(resume.replaced, resume.start_epoch)
         self.start_epoch = resume.start_epoch
-        self.replaced = Replaced(ranks, resume.start_epoch, resume.start, resume.allreduces)
+        self.replaced = Replaced(newcomers, resume.start_epoch, resume.start, resume.allreduces)
 
-    def answer(self, only: int | None = None) -> GoOn | None:
-        """Return what lets the stream go on, None where nobody was replaced; from now on they are known.
+    def answer(self, only: int | None = None) -> tuple[GoOn, Replaced] | None:
+        """Return what lets the stream go on, and with whom, None where nobody was replaced; they are known from now on.
 
         Args:
             only: the epoch in which newcomers begin; others are no matter.
@@ -83,4 +89,4 @@ class Epochs:
             "was not submitted before resume()",
             replaced.ranks,
         )
-        return GoOn(replaced.start_epoch, replaced.start, replaced.allreduces, error)
+        return GoOn(replaced.start_epoch, replaced.start, replaced.allreduces, error), replaced
