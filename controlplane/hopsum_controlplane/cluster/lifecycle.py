@@ -200,9 +200,7 @@ def begin(record: JobRecord, job: Job) -> JobRecord:
     reports = {member.rank: member.report for member in waiting if member.report is not None}
     newcomers = [member.rank for member in waiting if member.report is None]
     resume = decide(reports, newcomers, slots=job.slots, epoch=job.epoch, before=record.newcomers)
-    members = (
-        replace(m, phase=Phase.IN, entered=job.epoch) if m.phase is Phase.WAITING else m for m in record.members
-    )
+    members = (replace(m, phase=Phase.IN, entered=job.epoch) if m.phase is Phase.WAITING else m for m in record.members)
     return replace(record, state=State.INSTALLING, job=job, members=tuple(members), resume=resume)
 
 

@@ -4,6 +4,7 @@ books say, or makes it so, and the job goes on or is gone."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -80,6 +81,15 @@ def forgotten(mortal: Mortal) -> None:
     mortal.cluster.manager.attend("s1")
 
 
+def go_on(mortal: Mortal) -> None:
+    """Let the crew report what it holds, and hear how it goes on."""
+    for worker in mortal.crew:
+        worker.held = ((3 * worker.rank, 3 * worker.rank + 5),)
+        worker.join()
+    for worker in mortal.crew:
+        worker.membership()
+
+
 def restart(mortal: Mortal) -> None:
     mortal.cluster.start()
 
@@ -92,6 +102,7 @@ SCENES: dict[str, tuple[list[Callable[[Mortal], None]], Callable[[Mortal], None]
     "leave": ([create, lambda mortal: enter(mortal.crew)], leave),
     "delete": ([create, lambda mortal: enter(mortal.crew)], delete),
     "forgotten": ([create, lambda mortal: enter(mortal.crew)], forgotten),
+    "go on": ([create, lambda mortal: enter(mortal.crew), forgotten], go_on),
     "restart": ([create, lambda mortal: enter(mortal.crew)], restart),
 }
 """What happened before, and what the controller dies in."""
@@ -121,6 +132,8 @@ def check_recovery(mortal: Mortal) -> None:
     cluster.check()
     assert mortal.states()["other"] is State.RUNNING
     assert mortal.other[0].beat().epoch == other_epoch  # nothing of another job changed
+    if any(worker.held for worker in mortal.crew):
+        check_how_it_goes_on(mortal)
     for act in (Worker.start_again, Worker.join):
         for worker in mortal.crew:
             with suppress(UnknownJob):
@@ -133,6 +146,26 @@ def check_recovery(mortal: Mortal) -> None:
     cluster.check()
     assert mortal.device.epochs() == set()
     assert cluster.manager.switches()[0].slots_used == 0
+
+
+def check_how_it_goes_on(mortal: Mortal) -> None:
+    """Those that asked in vain ask again, the same, and all hear the same."""
+    for worker in mortal.crew:
+        worker.held = ((3 * worker.rank, 3 * worker.rank + 5),)
+        before = worker.epoch
+        worker.join()
+        assert worker.epoch == before
+    documents = []
+    for worker in mortal.crew:
+        worker.epoch = 0  # as one who did not get the answer
+        documents.append(worker.membership())
+    assert documents[0] == documents[1]
+    assert isinstance(documents[0], dict)
+    runs = [{"first": 0, "end": 3, "ranks": [0]}, {"first": 3, "end": 5, "ranks": [0, 1]}]
+    runs.append({"first": 5, "end": 8, "ranks": [1]})
+    nobody = {"start": None, "start_epoch": 0, "allreduces": None, "replaced": []}
+    assert json.loads(json.dumps(documents[0]["resume"])) == {"base": 0, **nobody, "decided": runs}
+    mortal.cluster.check()
 
 
 @pytest.mark.parametrize("what", ["switch", "books"])

@@ -214,6 +214,10 @@ class Stream:
     results: dict[int, int] = field(default_factory=dict)
     void: set[int] = field(default_factory=set)
     decided: set[int] = field(default_factory=set)
+    known: int = 0
+    """The epoch with newcomers that its program goes on from."""
+    meant: dict[int, int] = field(default_factory=dict)
+    """What was known where it submitted a position: who knows of other newcomers submits something else."""
 
     def report(self) -> Report:
         runs = [(position, position + 1) for position in sorted(self.results)]
@@ -234,13 +238,20 @@ class Stream:
                 assert self.rank in how.replaced
                 assert how.start is not None
                 self.begins = self.end = how.start
+                self.known = how.start_epoch
             else:
+                assert self.delivered_to() >= how.base
                 later = {position for position in self.results if position >= how.base}
                 assert later <= self.decided, "what a worker holds is decided"
                 if how.start is not None and self.epoch < how.start_epoch:
                     self.void |= set(range(how.base, how.start)) - self.decided
                     self.end = max(self.end, how.start)
+                    self.known = how.start_epoch
         self.epoch = epoch
+
+    def submit(self, end: int) -> None:
+        self.meant |= dict.fromkeys(range(self.end, end), self.known)
+        self.end = max(self.end, end)
 
     def start_again(self) -> None:
         self.__init__(self.rank, self.life + 1)  # type: ignore[misc]
@@ -277,6 +288,7 @@ class Chain:
                 worker.resume(self.epoch, self.now.resume)
             self.fetch(told)
             if len(told) == len(self.crew):
+                self.check_agreement()
                 self.sum()
         self.now = over(self.now)
         self.check()
@@ -299,9 +311,10 @@ class Chain:
         """Let every worker submit more, and the switch sum what all have, and what is neither decided nor void."""
         end = max(worker.end for worker in self.crew) + 6
         for worker in self.crew:
-            worker.end = end - self.chance.choice((0, 0, 3))
+            worker.submit(end - self.chance.choice((0, 0, 3)))
         for position in range(min(worker.end for worker in self.crew)):
             if all(self.open(worker, position) for worker in self.crew):
+                assert len({worker.meant[position] for worker in self.crew}) == 1, "a sum of different things"
                 self.sums += 1
                 for worker in self.crew:
                     if self.chance.random() < 0.6:
@@ -311,6 +324,12 @@ class Chain:
         base = self.now.resume.base if self.now.resume is not None else 0
         known = position in worker.results or position in worker.void or position in worker.decided
         return position >= max(base, worker.begins) and not known
+
+    def check_agreement(self) -> None:
+        """Check that all agree what is void, where they all have submitted: else one would wait for the others."""
+        first = max(worker.begins for worker in self.crew)
+        common = set(range(first, min(worker.end for worker in self.crew)))
+        assert len({frozenset(worker.void & common) for worker in self.crew}) == 1
 
     def check(self) -> None:
         for position in range(max(worker.end for worker in self.crew)):

@@ -12,9 +12,10 @@ import pytest
 
 from hopsum_controlplane.cluster import Store, StoreError
 from hopsum_controlplane.cluster import lifecycle as life
+from hopsum_controlplane.cluster import store as store_module
 from hopsum_controlplane.cluster.records import JobRecord
 
-from .test_lifecycle import forming, installing, member, record, running
+from .test_lifecycle import back, begun, forming, installing, job_of, member, over, record, report, running
 from .world import TABLE
 
 
@@ -35,8 +36,10 @@ def many() -> list[JobRecord]:
     odd = replace(record(observers=3).request, table=TABLE, quorum=1, min_quorum=1, lease_s=2.5, switch="s1")
     states = [record(), forming(), installing(), running(), lost, life.end(running()), life.join(lost, member(0, 1))]
     states.append(replace(record(), request=odd))
+    waits = back(over(life.join(running(), member(1, 1))), 0, report(7, 90, (3, 9), (12, 90), allreduces=4))
+    states += [waits, life.begin(waits, job_of(waits, 9)), begun(waits, 9)]
     return [
-        replace(each, request=replace(each.request, name=f"job{number}"), job_index=number)
+        replace(each, request=replace(each.request, name=f"job{number:02}"), job_index=number)
         for number, each in enumerate(states)
         if each is not None
     ]
@@ -52,7 +55,7 @@ def test_everything_comes_back(store: Store) -> None:
         store.put(each)
     again = reopened(store)
     assert again.load().records == tuple(many())
-    assert again.load().last_epoch == 7
+    assert again.load().last_epoch == 9
     again.close()
 
 
@@ -145,6 +148,88 @@ def test_other_databases(path: Path) -> None:
     database.close()
     with pytest.raises(StoreError, match="another program's database"):
         Store(path)
+
+
+VERSION_1 = """
+CREATE TABLE books (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), last_epoch INTEGER NOT NULL);
+INSERT INTO books VALUES (1, 0);
+CREATE TABLE jobs (
+    name TEXT PRIMARY KEY, request TEXT NOT NULL, token_digest BLOB NOT NULL, switch TEXT NOT NULL,
+    job_index INTEGER NOT NULL, slot_base INTEGER NOT NULL, slots INTEGER NOT NULL,
+    state TEXT NOT NULL, job TEXT, reason TEXT NOT NULL, UNIQUE (switch, job_index)
+) STRICT;
+CREATE TABLE members (
+    name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, rank INTEGER NOT NULL, port INTEGER NOT NULL,
+    mac TEXT NOT NULL, ip TEXT NOT NULL, udp_port INTEGER NOT NULL, side_port INTEGER, incarnation BLOB NOT NULL,
+    secret_digest BLOB NOT NULL, version TEXT NOT NULL, phase TEXT NOT NULL, PRIMARY KEY (name, rank)
+) STRICT;
+CREATE TABLE retired (
+    name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, position INTEGER NOT NULL, incarnation BLOB NOT NULL,
+    PRIMARY KEY (name, position)
+) STRICT;
+PRAGMA application_id = 0x686F7073;
+PRAGMA user_version = 1;
+"""
+"""As hopsum made it before reports."""
+
+
+def write_version_1(store: Store, path: Path, records: list[JobRecord]) -> None:
+    """Write at `path` what an old program would have had of these records."""
+    for each in records:
+        store.put(each)
+    rows = {
+        table: store._database.execute(f"SELECT {columns} FROM {table}").fetchall()
+        for table, columns in (
+            ("jobs", "name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason"),
+            (
+                "members",
+                "name, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, phase",
+            ),
+            ("retired", "name, position, incarnation"),
+        )
+    }
+    with sqlite3.connect(path) as database:
+        database.executescript(VERSION_1)
+        for table, found in rows.items():
+            for row in found:
+                database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+        database.execute("UPDATE books SET last_epoch = 7")
+    database.close()
+
+
+def test_an_older_version_is_brought_up(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    left = life.leave(running(), 0)
+    again = over(running())
+    states = [record(), forming(), installing(), running(), left, life.change(running(), "because"), again]
+    records = [
+        replace(each, request=replace(each.request, name=f"job{number}"), job_index=number)
+        for number, each in enumerate(states)
+    ]
+    write_version_1(store, path, records)
+    brought = Store(path)
+    assert brought.load().last_epoch == 7
+    found = list(brought.load().records)
+    old = found[-1]  # nobody knows which epoch it was: whoever joins begins anew
+    assert [(each.entered, each.told) for each in old.members] == [(0, 0), (0, 0)]
+    assert found[:-1] == records[:-1]
+    assert begun(life.join(life.join(old, member(0)), member(1)), 9).resume is None
+    brought.close()
+    Store(path).close()  # it is of this version now
+
+
+def test_what_cannot_be_brought_up_is_left_as_it_was(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "old.sqlite"
+    write_version_1(store, path, [running()])
+    with monkeypatch.context() as patch:
+        patch.setitem(store_module._MIGRATIONS, 1, store_module._MIGRATIONS[1] + "INSERT INTO nowhere VALUES (1);\n")
+        with pytest.raises(StoreError, match="no such table: nowhere"):
+            Store(path)
+    again = Store(path)
+    assert again.load().records == (running(),)
+    again.close()
 
 
 def test_a_newer_version(store: Store, path: Path) -> None:

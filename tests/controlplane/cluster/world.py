@@ -66,6 +66,8 @@ class Worker:
     lives: int = 0
     joined: Joined | None = None
     epoch: int = 0
+    held: tuple[tuple[int, int], ...] = ()
+    """What it reports of an epoch that is over."""
 
     @property
     def incarnation(self) -> bytes:
@@ -93,11 +95,15 @@ class Worker:
         return self.join()
 
     def join(self, **changes: Any) -> Joined:
-        """Join, with the report of one who holds nothing where the epoch that it knows is over."""
+        """Join, with a report where the epoch that it knows is over."""
         if self.epoch and self.is_over() and "report" not in changes:
-            changes["report"] = Report(self.epoch, 0, 0, (), 0)
+            changes["report"] = self.report()
         self.joined = self.cluster.manager.join(self.request(**changes))
         return self.joined
+
+    def report(self) -> Report:
+        end = self.held[-1][1] if self.held else 0
+        return Report(self.epoch, 0, end, self.held, 0)
 
     def is_over(self) -> bool:
         found = [job for job in self.cluster.manager.jobs() if job.name == self.job]
