@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same training in this process's memory, without switch, network or trouble: the bits that a drill should end with."""
+"""The same training in this process's memory, without switch, network or trouble: the bits to end with."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def reference(plan: Plan, steps: int) -> list[str]:
     def train(rank: int) -> list[str]:
         model, feedback, found = Model(plan, rank), ErrorFeedback(plan.elements), []
         url = f"memory://reference?workers={plan.workers}"
-        options = {"codec_options": plan.options(), "backend": plan.backend, "seed": plan.seed}
-        with hopsum.connect(url, rank=rank, codec=plan.codec, deadline_s=plan.deadline_s, **options) as job:
+        with hopsum.connect(url, rank=rank, **plan.settings()) as job:
             for step in range(steps):
                 result = job.allreduce(model.gradient(step), feedback=feedback, step=step)
                 model.apply(result.mean)

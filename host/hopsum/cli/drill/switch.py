@@ -13,7 +13,7 @@ from hopsum.cli.drill.workers import judge, seats_for
 
 
 def restarted(context: Context) -> DrillReport:
-    """Kill the switch and start it again, empty: sums in progress take longer, and have the bits that they would have."""
+    """Kill the switch and start it again, empty: sums in progress take longer, and have the same bits."""
     with staged(context, "switch-restarted", seats=seats_for(context, 3), lease_s=10.0) as stage:
         crew = Crew(stage, "train", 3)
         crew.train(20)

@@ -55,6 +55,17 @@ class Plan:
         table = self.codec_options.get("table")
         return self.codec_options if table is None else {**self.codec_options, "table": LookupTable(*_pair(table))}
 
+    def settings(self) -> dict[str, Any]:
+        """Return what workers tell `connect` beside URL and rank."""
+        return {
+            "codec": self.codec,
+            "codec_options": self.options(),
+            "backend": self.backend,
+            "seed": self.seed,
+            "deadline_s": self.deadline_s,
+            "membership_wait_s": self.membership_wait_s,
+        }
+
     def journal(self, rank: int) -> Path:
         """Return where a rank's journal is."""
         return Path(self.folder) / f"rank{rank}.jsonl"

@@ -26,7 +26,7 @@ _POLL_S: Final = 0.02
 
 
 class Worker:
-    """One rank, from its joining to its end; `given up` it begins another life, as a newcomer with nothing of its own."""
+    """One rank, from its joining to its end; given up, it begins another life, with nothing of its own."""
 
     def __init__(self, plan: Plan, rank: int) -> None:
         self._plan, self._rank = plan, rank
@@ -56,16 +56,8 @@ class Worker:
 
     def _connect(self) -> Aggregation:
         plan = self._plan
-        return hopsum.connect(
-            f"{plan.url}?token_file={plan.token_file}&tls=off",
-            rank=self._rank,
-            codec=plan.codec,
-            codec_options=plan.options(),
-            backend=plan.backend,
-            seed=plan.seed,
-            deadline_s=plan.deadline_s,
-            membership_wait_s=plan.membership_wait_s,
-        )
+        url = f"{plan.url}?token_file={plan.token_file}&tls=off"
+        return hopsum.connect(url, rank=self._rank, **plan.settings())
 
     def _live(self, job: Aggregation) -> int:
         """Train from the state of the others, where there is one, to the goal; return the exit status."""

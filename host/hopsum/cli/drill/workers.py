@@ -143,7 +143,7 @@ def judge(stage: Stage, crew: Crew) -> None:
 
 def crowd(step: Mapping[str, Any]) -> int:
     """Return the bitmap of all who contributed anything to a step."""
-    return functools.reduce(operator.or_, step["contributors"])
+    return functools.reduce(operator.or_, map(int, step["contributors"]))
 
 
 def seats_for(context: Context, workers: int) -> int:
