@@ -8,7 +8,8 @@ Rules
     T2  The one that offers keeps nothing for those that ask: each STATE_ASK names its byte. Of a newcomer no more than
         `PIECES_AHEAD` pieces are asked for and not here yet; so that is what the sender's queue may hold.
     T3  A state is taken when it is complete and its digest is right; else all of it is asked for again.
-    T4  An offer is dropped when all newcomers have said STATE_TAKEN, or when there are `OFFERS_MAX` later ones.
+    T4  An offer is dropped when all that wait for it have said STATE_TAKEN, or when there are `OFFERS_MAX` later ones.
+        Newcomers that have not got the state of their epoch may ask for that of a later one: it waits for them too.
 
     newcomer    input                                     next
     ASKING      STATE_NONE                                ASKING   the next worker in turn, after all of them a pause
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from hopsum.protocol.peer_messages import PIECE_BYTES_MAX, PIECE_BYTES_MIN, PeerKind, PeerMessage
@@ -41,8 +42,8 @@ _PIECE: Final = struct.Struct(">Q32s")
 class _Offer(NamedTuple):
     state: bytes
     digest: bytes
-    waiting: set[int]
-    """Newcomers that have not taken it; empty: nobody knows who they are."""
+    waiting: dict[int, int]
+    """Ranks that may come for it, and the epoch in which each began."""
 
 
 class StateOffers:
@@ -58,19 +59,29 @@ class StateOffers:
         """Return how many states are kept."""
         return len(self._offers)
 
-    def offer(self, state: bytes, digest: bytes, epoch: int, newcomers: Sequence[int]) -> None:
-        """Have a state, whose SHA-256 is `digest`, ready for the newcomers of an epoch; it is kept, not copied."""
-        self._offers[epoch] = _Offer(state, digest, set(newcomers))
+    def offer(self, state: bytes, digest: bytes, epoch: int, newcomers: Mapping[int, int]) -> None:
+        """Have a state ready for the newcomers of an epoch; it is kept, not copied.
+
+        Args:
+            digest: its SHA-256.
+            newcomers: by rank, the epoch in which it began; also those of earlier ones that have no state yet.
+        """
+        waiting = dict(newcomers)
+        for older in self._offers.values():
+            waiting = {**older.waiting, **waiting}
+        self._offers[epoch] = _Offer(state, digest, waiting)
         for old in sorted(self._offers)[:-OFFERS_MAX]:
             del self._offers[old]
         self._taken = {(of, rank) for of, rank in self._taken if of >= min(self._offers)}
-        self._drop(epoch)
+        if epoch in self._offers:
+            self._drop(epoch)
 
     def answer(self, message: PeerMessage, epoch: int) -> PeerMessage | None:
         """Take a STATE_ASK or STATE_TAKEN; return what is to be said in `epoch` to its sender, if anything."""
         if message.kind is PeerKind.STATE_TAKEN:
             self._taken.add((message.round, message.sender))
-            self._drop(message.round)
+            for each in list(self._offers):
+                self._drop(each)
             return None
         offer, at = self._offers.get(message.round), message.value
         if offer is None or at > len(offer.state):
@@ -79,8 +90,8 @@ class StateOffers:
         return PeerMessage(PeerKind.STATE_PIECE, self._rank, epoch, round=message.round, value=at, payload=payload)
 
     def _drop(self, epoch: int) -> None:
-        offer = self._offers.get(epoch)
-        if offer is not None and offer.waiting and all((epoch, rank) in self._taken for rank in offer.waiting):
+        waiting = self._offers[epoch].waiting
+        if all(any(of >= since and by == rank for of, by in self._taken) for rank, since in waiting.items()):
             del self._offers[epoch]
 
 
@@ -93,7 +104,7 @@ class StateFetch:
     """
 
     def __init__(self, rank: int, start_epoch: int, ranks: Sequence[int]) -> None:
-        self._rank, self._start_epoch, self._ranks = rank, start_epoch, list(ranks)
+        self._rank, self.start_epoch, self._ranks = rank, start_epoch, list(ranks)
         self._turn = rank % len(self._ranks)
         self._digest = b""
         self._buffer = bytearray()
@@ -133,14 +144,14 @@ class StateFetch:
         most = len(self._buffer) + (PIECES_AHEAD if self._digest else 1) * DATA_BYTES
         asks = []
         while self._asked_to < most and (not self._digest or self._asked_to < self._total):
-            ask = PeerMessage(PeerKind.STATE_ASK, self._rank, epoch, round=self._start_epoch, value=self._asked_to)
+            ask = PeerMessage(PeerKind.STATE_ASK, self._rank, epoch, round=self.start_epoch, value=self._asked_to)
             asks.append((self.source, ask))
             self._asked_to += DATA_BYTES
         return asks
 
     def take(self, message: PeerMessage, now: float) -> None:
         """Take a STATE_PIECE or STATE_NONE; what is of no use is ignored."""
-        if message.round != self._start_epoch or message.sender != self.source or self.state is not None:
+        if message.round != self.start_epoch or message.sender != self.source or self.state is not None:
             return
         if message.kind is PeerKind.STATE_NONE:
             self._refused += 1
@@ -160,7 +171,7 @@ class StateFetch:
 
     def taken(self, epoch: int, peers: Sequence[int]) -> list[tuple[int, PeerMessage]]:
         """Return what is to be said to everybody when the state is here."""
-        message = PeerMessage(PeerKind.STATE_TAKEN, self._rank, epoch, round=self._start_epoch)
+        message = PeerMessage(PeerKind.STATE_TAKEN, self._rank, epoch, round=self.start_epoch)
         return [(rank, message) for rank in peers]
 
     def _finish(self, now: float) -> None:

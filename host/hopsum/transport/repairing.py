@@ -35,6 +35,10 @@ _ANSWERS: Final = (PeerKind.FOUND, PeerKind.GONE, PeerKind.DONE, PeerKind.LEAVE)
 """What may let the caller's thread go on."""
 
 
+class StateMoved(HopsumError):
+    """Others were replaced while a newcomer waited for a state: perhaps only theirs is offered now. Ask for that."""
+
+
 class RepairingTransport(UdpTransport):
     """One worker on one socket, with peers. It raises what `UdpTransport` does, and Expelled.
 
@@ -140,21 +144,23 @@ class RepairingTransport(UdpTransport):
             self.worker.go_on(start_epoch, start)
             self._say()
 
-    def offer_state(self, state: bytes, start_epoch: int) -> None:
+    def offer_state(self, state: bytes, start_epoch: int, newcomers: Mapping[int, int]) -> None:
         """Have the program's state ready for the newcomers of an epoch, until they have taken it.
 
         Args:
             state: kept, not copied.
+            newcomers: by rank, the epoch in which it began, for all that may have no state yet.
         """
         digest = hashlib.sha256(state).digest()
         with self._changed:
-            self._offers.offer(state, digest, start_epoch, self.worker.turn.newcomers(start_epoch))
+            self._offers.offer(state, digest, start_epoch, newcomers)
 
     def fetch_state(self, start_epoch: int, wait_s: float) -> bytes:
         """Return the state that a worker offers to the newcomers of an epoch; wait for it up to `wait_s`.
 
         Raises:
             HopsumError: it is not here in time, the transport was closed, or its side channel has ended.
+            StateMoved: there are newcomers of a later epoch.
         """
         until, rank = time.monotonic() + wait_s, self.worker.membership.rank
         with self._changed:
@@ -221,6 +227,8 @@ class RepairingTransport(UdpTransport):
         if self._closed:
             raise HopsumError(f"rank {rank} was closed while it waited for the state of another worker")
         self._require_channel()
+        if self.worker.turn.epoch > fetch.start_epoch:
+            raise StateMoved(f"rank {rank} waits for a state of epoch {fetch.start_epoch}, and others began since")
         if left_s <= 0:
             raise HopsumError(
                 f"rank {rank} has not got the state of another worker within {wait_s:.3g} s: {fetch}. The others offer "
