@@ -76,8 +76,9 @@ class Browser:
         return self._call(method, session=self._session, **arguments)
 
     def go(self, url: str) -> None:
-        """Load a page; its script may not have run yet."""
+        """Load a page that is not the one shown; what its script asks for may not be there yet."""
         assert "errorText" not in self.call("Page.navigate", url=url)
+        self.wait_for(f"document.readyState == 'complete' && location.href == {json.dumps(url)}", url)
 
     def value(self, expression: str) -> Any:
         """Return what an expression of JavaScript gives, as JSON can hold it."""
@@ -89,7 +90,7 @@ class Browser:
         """Wait until an expression is true."""
         give_up_s = time.monotonic() + ANSWER_S
         while not self.value(expression):
-            assert time.monotonic() < give_up_s, (what, self.value("document.body.innerText"), self.complaints)
+            assert time.monotonic() < give_up_s, (what, self.value("document.body?.innerText"), self.complaints)
             meanwhile()
             select([], [], [], _TICK_S)
 
