@@ -24,7 +24,7 @@ from hopsum_topologies.netns import enter_namespace
 
 ELEMENTS = 2500
 ANSWER_S = 60.0
-SETTINGS: dict[str, Any] = {"codec": "fixed", "backend": "numpy", "deadline_s": ANSWER_S, "membership_wait_s": 20.0}
+SETTINGS: dict[str, Any] = {"codec": "fixed", "backend": "numpy", "deadline_s": ANSWER_S}
 
 
 class Member:
@@ -44,7 +44,7 @@ class Member:
         with Channel(Place.of(target, tls=False)) as channel:
             return as_values(JobsClient(channel, admin).job(name))
 
-    def connect(self, url: str, token: str, rank: int) -> int:
+    def connect(self, url: str, token: str, rank: int, wait_s: float) -> int:
         """Join; the JOIN that was sent is kept."""
         call = Channel.call
 
@@ -56,7 +56,7 @@ class Member:
 
         Channel.call = watched  # type: ignore[method-assign]
         try:
-            self._job = hopsum.connect(url, token=token, rank=rank, **SETTINGS)
+            self._job = hopsum.connect(url, token=token, rank=rank, membership_wait_s=wait_s, **SETTINGS)
         finally:
             Channel.call = call  # type: ignore[method-assign]
         return self._job.rank

@@ -26,7 +26,7 @@ from .members import ANSWER_S, ELEMENTS, Members
 
 HOSTS = 2
 ADMIN = "administrators-token-of-a-test"
-SHORT_LEASE_S, LEASE_S = 3.0, 60.0
+SHORT_LEASE_S, LEASE_S, MISSING_S = 3.0, 60.0, 5.0
 CONFIG = """\
 [controller]
 database = "{folder}/books.sqlite"
@@ -97,9 +97,9 @@ class Site:
         assert isinstance(found, dict), found
         return found
 
-    def connect(self, job: str, token: str, crew: tuple[int, int]) -> None:
+    def connect(self, job: str, token: str, crew: tuple[int, int], wait_s: float = ANSWER_S) -> None:
         for rank, member in enumerate(crew):
-            self.members.tell(member, "connect", f"hopsum://{self.at(member)}/{job}?tls=off", token, rank)
+            self.members.tell(member, "connect", f"hopsum://{self.at(member)}/{job}?tls=off", token, rank, wait_s)
         assert [self.members.hear(member) for member in crew] == [0, 1]
 
     def check_sum(self, *crews: tuple[int, int]) -> None:
@@ -166,7 +166,7 @@ def test_two_jobs_of_two_hosts_and_a_controller_that_is_killed(site: Site) -> No
 
 def test_a_worker_is_killed_in_a_round(site: Site) -> None:
     train, steady = site.create("train", SHORT_LEASE_S), site.create("steady")
-    site.connect("train", train, ONE)
+    site.connect("train", train, ONE, MISSING_S)
     site.connect("steady", steady, OTHER)
     site.check_sum(ONE, OTHER)
     before = site.show("steady")["epoch"]
