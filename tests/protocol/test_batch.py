@@ -279,9 +279,11 @@ WRONG: list[dict[str, int]] = [
 ]  # fmt: skip
 
 
-def plain_or_not(rows: int = 8, wrong_at: int = -1, everywhere: bool = False, **wrong: int) -> Part | None:
+def plain_or_not(
+    rows: int = 8, wrong_at: int = -1, everywhere: bool = False, resume: Resume | None = None, **wrong: int
+) -> Part | None:
     """Ask for the first rows of an all-reduce in order; one of them, or all, with something else in the header."""
-    worker = Worker(Membership(EPOCH, RANK, WORKERS, 64))
+    worker = Worker(Membership(EPOCH, RANK, WORKERS, 64), resume=resume)
     worker.submit(Op.ADD32, np.zeros((20, 1024), np.uint8), now=0.0)
     right = Header(kind=Kind.RESULT, op=Op.ADD32, worker=RANK, epoch=EPOCH, round=1, contributors=7, length=1024)
     headers = [replace(right, slot=slot) for slot in range(rows)]
@@ -294,6 +296,12 @@ def plain_or_not(rows: int = 8, wrong_at: int = -1, everywhere: bool = False, **
 def test_a_batch_with_something_wrong_is_not_plain(wrong: dict[str, int]) -> None:
     assert all(plain_or_not(wrong_at=row, **wrong) is None for row in (0, 3, 7))
     assert plain_or_not(everywhere=True, **wrong) is None
+
+
+def test_a_plain_batch_is_plain_in_later_epochs() -> None:
+    part = plain_or_not(resume=Resume(128, None, 0, None, (), ()))
+    assert part is not None
+    assert part.positions.tolist() == list(range(128, 136))
 
 
 def test_a_plain_batch_is() -> None:
