@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from hopsum.protocol import aggregator
-from hopsum.protocol.decision import CLOSED, Copy, Decision, Lanes, Update, decide, decide_at_leaf
+from hopsum.protocol.decision import Copy, Decision, Update, decide
 from hopsum.protocol.leaf import take_result
 from hopsum.protocol.worker import Membership, Worker
 from hopsum.wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, Op, pack_codes
@@ -281,18 +281,6 @@ def result_by_slot_only(patch: Patch) -> None:
     patch.setattr(aggregator, "take_result", less)
 
 
-def closed_leaf_adds(patch: Patch) -> None:
-    """S4 at a leaf: a late worker is added to a partial sum that was sent up."""
-
-    def less(copy: Copy, update: Update, *, quorum: int, min_quorum: int) -> Decision:
-        decided = decide_at_leaf(copy, update, quorum=quorum, min_quorum=min_quorum)
-        late = copy.ctr == CLOSED and copy[:2] == update[:2] and not copy.seen & update.bit
-        added = decided.copy._replace(contributors=copy.contributors | update.bit)
-        return decided._replace(copy=added, lanes=Lanes.ADD) if late else decided
-
-    patch.setattr(aggregator, "decide_at_leaf", less)
-
-
 def every_partial_is_added(patch: Patch) -> None:
     """T4: the spine adds each partial sum that comes."""
 
@@ -312,8 +300,7 @@ def partial_counts_as_its_leaf(patch: Patch) -> None:
 
 
 MUTANTS = [
-    final_keeps_own_contributors, result_by_slot_only, closed_leaf_adds, every_partial_is_added,
-    partial_counts_as_its_leaf,
+    final_keeps_own_contributors, result_by_slot_only, every_partial_is_added, partial_counts_as_its_leaf,
 ]  # fmt: skip
 
 
