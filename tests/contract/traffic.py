@@ -83,7 +83,8 @@ class Traffic:
     def _make(self) -> Sent:
         self._number += 1
         makers: tuple[tuple[Callable[[], Sent], int], ...] = (
-            (self._update, 65), (self._relative, 20), (self._probe, 8), (self._arp, 4), (self._ping, 4), (self._plain, 4),
+            (self._update, 65), (self._relative, 20), (self._probe, 8), (self._arp, 4), (self._ping, 4),
+            (self._plain, 4),
         )  # fmt: skip
         (make,) = self._rng.choices([maker for maker, _ in makers], [weight for _, weight in makers])
         sent = make()
