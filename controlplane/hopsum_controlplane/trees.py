@@ -11,7 +11,7 @@ A job's life (rules S1, T7; each switch's own part as in controller.py)
   delete   end the leaves' jobs, then the spine's: no switch admits the epoch any more; only then a new one is made
            any failure: go on with the others, then raise; delete again ends what is left
 
-A leaf's number at the spine is the lowest rank of its rack. Codes are looked up at the leaves, so only they have tables,
+A leaf's number at the spine is the lowest rank of its rack. Codes are looked up at the leaves: only they have tables,
 and each is proved for all workers of the tree: it is at the spine that all values meet in a lane.
 """
 
@@ -42,7 +42,7 @@ class Rack:
 class TreeSpec:
     """A job over a tree as its user asks for it: as JobSpec, but for quorums.
 
-    `quorum` racks complete a round at the spine, each with the sum of `rack_quorum` of its workers: all of them if None.
+    `quorum` racks complete a round at the spine, each with the sum of `rack_quorum` of its workers: all if None.
     A packet with FLUSH closes its rack's part with `min_quorum` workers in it, and the round with `min_racks` racks.
     """
 

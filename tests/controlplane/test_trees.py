@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job over a spine and two leaves: what is asked for, made, ended; and real workers through three native engines."""
+"""One job over a spine and two leaves: asked for, made, ended; and real workers through three native engines."""
 
 from __future__ import annotations
 
@@ -212,9 +212,9 @@ def test_memberships_name_everybody_and_the_own_leaf(trees: TreeController) -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"leaves": (LeafEndpoint(0, 1, "02:00:00:00:00:01", "10.0.0.1", ()),)}, "leaf 0 without workers"),
+        ({"leaves": (LeafEndpoint(9, 1, "02:00:00:00:00:01", "10.0.0.1", ()),)}, "leaf 9 without workers"),
         (
-            {"leaves": tuple(LeafEndpoint(0, 1, "02:00:00:00:00:01", "10.0.0.1", (i,)) for i in (4, 5))},
+            {"leaves": tuple(LeafEndpoint(9, 1, "02:00:00:00:00:01", "10.0.0.1", (i,)) for i in (4, 5))},
             "numbers of its",
         ),
         (

@@ -4,14 +4,16 @@
     workers of rack 0 --- leaf 0 ---.
     workers of rack 1 --- leaf 1 ---+--- spine
 
-Every link loses, duplicates and delays, each direction by itself; `frames` counts what was sent over those between switches.
+Every link loses, duplicates and delays, each direction by itself; `frames` counts what was sent between switches.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from hopsum.protocol.worker import Membership, Worker
 from hopsum.wire import HOPSUM_BYTES, Header
@@ -23,6 +25,7 @@ from hopsum_controlplane.entries import Delete, Entity, Insert, MulticastGroup, 
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.tables import forward
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_switch.native.cache import CodeCache
 from hopsum_switch.native.engine import NativeEngine
 from hopsum_switch.program import load_program
 from hopsum_switch.state.match import Exact
@@ -35,12 +38,21 @@ UPLINK = 1
 PROGRAM = load_program(compiled_program()[0].read_text())
 
 
+@cache
+def _engines() -> tuple[NativeEngine, ...]:
+    """Return the engines of three switches, compiled once for all of them and for all fabrics."""
+    with TemporaryDirectory() as folder:
+        code = CodeCache(Path(folder) / "code")
+        return tuple(NativeEngine(PROGRAM, cache=code) for _ in range(3))
+
+
 class EngineDevice(FakeDevice):
     """A native engine as a device: what the fake one takes, the engine gets, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, node: int) -> None:
         super().__init__(P4Info.from_text(compiled_program()[1].read_text()))
-        self.engine = NativeEngine(PROGRAM)
+        self.engine = _engines()[node]
+        self.engine.reset_state()
 
     def write(self, updates: Sequence[Update]) -> None:
         """Apply a batch, or fail as told: then the engine has none of it."""
@@ -85,7 +97,7 @@ class Fabric:
 
     def __init__(self, network: Network, sizes: Sequence[int]) -> None:
         self.network = network
-        self.devices = [EngineDevice() for _ in range(1 + len(sizes))]
+        self.devices = [EngineDevice(node) for node in range(1 + len(sizes))]
         epochs = EpochAllocator()
         self.controllers = [
             Controller(device, endpoint(node), epochs=epochs, clock=lambda: CLOCK_S)
