@@ -23,6 +23,7 @@ from hopsum_controlplane import (
     TreeController,
     TreeSpec,
 )
+from hopsum_controlplane.cluster.codec import job_from_json, job_to_json
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.testing import Failure, FakeDevice
 
@@ -229,3 +230,9 @@ def test_memberships_name_everybody_and_the_own_leaf(trees: TreeController) -> N
 def test_parts_that_are_wrong(make_spec: Callable[..., JobSpec], changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ControlPlaneError, match=message):
         replace(make_spec(), **changes).check()
+
+
+def test_parts_of_a_tree_survive_their_books(trees: TreeController) -> None:
+    tree = trees.create_job(spec(2, 2))
+    for job in (tree.spine, *tree.leaves):
+        assert job_from_json(job_to_json(job)) == job
