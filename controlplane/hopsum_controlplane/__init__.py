@@ -8,6 +8,7 @@
     entries      changes to a switch as plain values    installer    written and removed with a memory of both
     allotments, slots, epochs, lanes   what is allotted and proved
     devices      one driver file per target             losses       the loss simulator of a switch
+    trees        one job over a spine and its leaves
 
 Importing this package imports neither grpc nor protobuf; opening a device does.
 """
@@ -20,9 +21,10 @@ from hopsum_controlplane.audit import Audit, Repair
 from hopsum_controlplane.controller import Controller
 from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
-from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.losses import Lost
 from hopsum_controlplane.membership import membership, write_membership
+from hopsum_controlplane.trees import Rack, TreeController, TreeJob, TreeSpec
 
 __all__ = [
     "Adoption",
@@ -34,10 +36,16 @@ __all__ = [
     "Fate",
     "Job",
     "JobSpec",
+    "LeafEndpoint",
     "Lost",
+    "ParentEndpoint",
+    "Rack",
     "Repair",
     "Room",
     "SwitchEndpoint",
+    "TreeController",
+    "TreeJob",
+    "TreeSpec",
     "WorkerEndpoint",
     "WriteError",
     "membership",

@@ -83,6 +83,11 @@ class Controller:
         self._adoptions = self._take_over(adopt, remove_existing)
 
     @property
+    def switch(self) -> SwitchEndpoint:
+        """Return the address of the switch's service."""
+        return self._switch
+
+    @property
     def jobs(self) -> tuple[Job, ...]:
         """Return the jobs that hold slots, in the order of their epochs: live, or not yet confirmed gone."""
         return tuple(self._held[epoch].job for epoch in sorted(self._held))

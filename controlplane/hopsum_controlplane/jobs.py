@@ -44,6 +44,36 @@ class WorkerEndpoint:
 
 
 @dataclass(frozen=True)
+class LeafEndpoint:
+    """A switch below this one: its number, in place of a rank, its port here, its address, the ranks below it."""
+
+    number: int
+    port: int
+    mac: str
+    ip: str
+    members: tuple[int, ...]
+
+    @property
+    def bitmap(self) -> int:
+        """Return the workers below it as contributors."""
+        return sum(1 << rank for rank in set(self.members))
+
+
+@dataclass(frozen=True)
+class ParentEndpoint:
+    """The switch above this one: this one's number there, the port towards it, its address.
+
+    `workers` is how many the whole tree has: so many values meet in a lane.
+    """
+
+    number: int
+    port: int
+    mac: str
+    ip: str
+    workers: int
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """A job as its user asks for it.
 
@@ -52,6 +82,8 @@ class JobSpec:
     that operation. `quorum` workers complete a round: all of them if None. A packet with FLUSH completes its round
     with `min_quorum` in it; the default 1 leaves it to the workers, who send no FLUSH unless they have a deadline.
     `observers` may ask what a slot holds (PROBE) and nothing else; their ranks are 64 and above.
+    In a tree of switches (see tree.py) this is the job of one of them: it has `leaves`, a `parent`, or both; quorums
+    count its children, which are workers and leaves.
     """
 
     name: str
@@ -62,6 +94,8 @@ class JobSpec:
     min_quorum: int = 1
     table16: tuple[int, ...] | None = None
     observers: tuple[WorkerEndpoint, ...] = ()
+    leaves: tuple[LeafEndpoint, ...] = ()
+    parent: ParentEndpoint | None = None
 
     @property
     def members(self) -> tuple[WorkerEndpoint, ...]:
@@ -69,20 +103,27 @@ class JobSpec:
         return *self.workers, *self.observers
 
     @property
+    def children(self) -> int:
+        """Return how many workers and leaves results go to."""
+        return len(self.workers) + len(self.leaves)
+
+    @property
     def effective_quorum(self) -> int:
-        """Return how many workers complete a round."""
-        return len(self.workers) if self.quorum is None else self.quorum
+        """Return how many children complete a round."""
+        return self.children if self.quorum is None else self.quorum
 
     def check(self) -> None:
         """Raise ControlPlaneError naming the first thing that is wrong with the specification."""
         if not self.name:
             raise ControlPlaneError("a job without a name", hint="give it one")
         count = len(self.workers)
-        if not 1 <= count <= MAX_WORKERS:
-            raise self._wrong(f"{count} workers", f"a job has 1 .. {MAX_WORKERS}")
+        if not 1 <= self.children <= MAX_WORKERS:
+            raise self._wrong(f"{self.children} workers", f"a job has 1 .. {MAX_WORKERS}")
         if not 1 <= self.slots <= MAX_SLOTS:
             raise self._wrong(f"{self.slots} slots", f"a job has 1 .. {MAX_SLOTS}")
-        if sorted(worker.rank for worker in self.workers) != list(range(count)):
+        if self.leaves or self.parent is not None:
+            self._check_tree()
+        elif sorted(worker.rank for worker in self.workers) != list(range(count)):
             ranks = ", ".join(str(worker.rank) for worker in self.workers)
             raise self._wrong(f"ranks {ranks}", f"{count} workers have the ranks 0 .. {count - 1}, each once")
         self._check_quorum()
@@ -93,13 +134,41 @@ class JobSpec:
         if shared:
             who = "workers and observers" if self.observers else "workers"
             raise self._wrong(f"several {who} at {shared[0]}:{shared[1]}", "give each a UDP port of its own")
+        count = self.total
         if self.table is not None:
             lanes.prove_lanes(count, lanes.check_table(self.table))
         if self.table16 is not None:
             lanes.prove_lanes(count, lanes.check_table(self.table16), lanes.LOOKUP_ADD16_LANE_BITS)
 
+    @property
+    def total(self) -> int:
+        """Return how many workers' values meet in a lane: those of the whole tree."""
+        if self.parent is not None:
+            return self.parent.workers
+        return len(self.workers) + sum(len(leaf.members) for leaf in self.leaves)
+
+    def _check_tree(self) -> None:
+        """Check numbers and members: every rank below this switch once, no number taken twice."""
+        ranks = [*(worker.rank for worker in self.workers), *(rank for leaf in self.leaves for rank in leaf.members)]
+        numbers = [*(worker.rank for worker in self.workers), *(leaf.number for leaf in self.leaves)]
+        for what, values in (("ranks below this switch", ranks), ("numbers of its children", numbers)):
+            if len(set(values)) < len(values) or not all(0 <= value < MAX_WORKERS for value in values):
+                shown = ", ".join(map(str, values))
+                raise self._wrong(f"{what}: {shown}", f"in a tree they are 0 .. {MAX_WORKERS - 1}, each once")
+        for leaf in self.leaves:
+            if not leaf.members:
+                raise self._wrong(f"leaf {leaf.number} without workers", "leave it out, or name the ranks below it")
+        relatives = (*self.leaves, *(() if self.parent is None else (self.parent,)))
+        for relative in relatives:
+            self._check_place(f"switch {relative.ip} in the tree", relative)
+        if self.parent is not None and not len(ranks) <= self.parent.workers <= MAX_WORKERS:
+            raise self._wrong(
+                f"a tree of {self.parent.workers} workers with {len(ranks)} below this switch",
+                f"it has as many as are below each of its switches together, {MAX_WORKERS} at most",
+            )
+
     def _check_quorum(self) -> None:
-        count, quorum = len(self.workers), self.effective_quorum
+        count, quorum = self.children, self.effective_quorum
         if not 1 <= quorum <= count:
             raise self._wrong(f"quorum {quorum}", f"of {count} workers it is 1 .. {count}")
         if not 1 <= self.min_quorum <= quorum:
@@ -120,12 +189,15 @@ class JobSpec:
 
     def _check_member(self, member: WorkerEndpoint) -> None:
         who = f"{'worker' if member.rank < MAX_WORKERS else 'observer'} {member.rank}"
-        if not 0 <= member.port <= MAX_PORT:
-            raise self._wrong(f"{who} on switch port {member.port}", f"ports are 0 .. {MAX_PORT}")
+        self._check_place(who, member)
         if not 1 <= member.udp_port <= MAX_UDP_PORT:
             raise self._wrong(f"{who}: UDP port {member.udp_port}", f"ports are 1 .. {MAX_UDP_PORT}")
-        mac_to_int(member.mac)
-        ipv4_to_int(member.ip)
+
+    def _check_place(self, who: str, place: WorkerEndpoint | LeafEndpoint | ParentEndpoint) -> None:
+        if not 0 <= place.port <= MAX_PORT:
+            raise self._wrong(f"{who} on switch port {place.port}", f"ports are 0 .. {MAX_PORT}")
+        mac_to_int(place.mac)
+        ipv4_to_int(place.ip)
 
     def _wrong(self, what: str, hint: str) -> ControlPlaneError:
         return ControlPlaneError(f"job {self.name!r}: {what}", hint=hint)

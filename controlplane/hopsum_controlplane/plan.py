@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from hopsum_controlplane.entries import Entity, TableEntry
 from hopsum_controlplane.jobs import Job
-from hopsum_controlplane.tables import admit, lookup, reply
+from hopsum_controlplane.tables import admit, lookup, reply, tree
 
-JOB_TABLES = (admit.JOBS, admit.WORKERS, lookup.LOOKUP, reply.REWRITE)
+JOB_TABLES = (admit.JOBS, admit.WORKERS, lookup.LOOKUP, reply.REWRITE, tree.LEAVES, tree.PARENTS, tree.CLIMB)
 """The tables whose entries belong to epochs."""
 
-_SUMMING_TABLES = {admit.JOBS, admit.WORKERS, lookup.LOOKUP}
+_SUMMING_TABLES = {admit.JOBS, admit.WORKERS, lookup.LOOKUP, tree.LEAVES, tree.PARENTS}
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Plan:
 def plan(job: Job) -> Plan:
     """Return what `job` wants. Pure."""
     support: list[Entity] = [*lookup.lookup(job), *reply.rewrite(job), *admit.workers(job), *reply.group(job)]
+    support += [*tree.leaves(job), *tree.parent(job)]
     return Plan(tuple(support), tuple(admit.jobs(job)))
 
 

@@ -15,9 +15,10 @@ const bit<8>  KIND_RESULT       = 2;        // switch -> worker: the sum of a co
 const bit<8>  KIND_STALE        = 3;        // switch -> worker: the slot has moved on to round `held`
 const bit<8>  KIND_PROBE        = 4;        // worker or observer -> switch: what does this slot copy hold?
 const bit<8>  KIND_STATE        = 5;        // switch -> asker: answers PROBE
+const bit<8>  KIND_PARTIAL      = 6;        // switch -> its parent in a tree: the sum of what is below it
 
 // flags
-const bit<8>  FLAG_FLUSH        = 1;        // UPDATE: complete this round at min_quorum, with this packet in it
+const bit<8>  FLAG_FLUSH        = 1;        // UPDATE, PARTIAL: complete this round at min_quorum, with this packet in it
 
 // op: what the switch does with the payload
 const bit<8>  OP_LOOKUP_ADD8    = 1;        // 1024 4-bit codes up, looked up; 1024 8-bit lanes down
@@ -43,6 +44,7 @@ const bit<16> TABLE_ENTRIES     = 16;       // values of a lookup table, one for
 const bit<16> STATE_EMPTY       = 0;        // nothing of this epoch
 const bit<16> STATE_COLLECTING  = 1;
 const bit<16> STATE_FINAL       = 2;        // complete
+const bit<16> STATE_CLOSED      = 3;        // the partial sum is with the parent, which has not answered
 
 // ---- limits of the program --------------------------------------------------------------------------
 const bit<8>  MAX_WORKERS       = 64;       // bits of the contributors bitmap
@@ -71,6 +73,7 @@ const bit<8>  DROP_NO_TABLE       = 16;     // LOOKUP in a job without a lookup 
 const bit<8>  DROP_NO_ROUTE       = 17;     // plain forwarding knows no port for the destination
 const bit<8>  DROP_OBSERVER       = 18;     // UPDATE from an observer, which may only PROBE
 const bit<8>  DROP_SIMULATED      = 19;     // the loss simulator, on the way in (on the way out: counter `lost`)
+const bit<8>  DROP_BAD_CONTRIBUTORS = 20;   // PARTIAL of nobody, or of workers that are not below its sender
 const bit<8>  DROP_REASONS        = 32;     // size of the counter
 
 // `job_events`: index = job_index * JOB_EVENTS + event
@@ -81,6 +84,11 @@ const bit<8>  EVENT_ANSWERED      = 3;      // round complete: RESULT to this wo
 const bit<8>  EVENT_STALE         = 4;      // older round: STALE to this worker alone
 const bit<8>  EVENT_FAULT         = 5;      // newer round over a collecting one of the same epoch
 const bit<8>  EVENT_PROBED        = 6;      // STATE to the asker
-const bit<8>  JOB_EVENTS          = 8;      // counters per job
+const bit<8>  EVENT_CLOSED        = 7;      // a contribution was the last one below a leaf: PARTIAL to the parent
+const bit<8>  EVENT_RESENT        = 8;      // closed, and no result yet: PARTIAL to the parent again
+const bit<8>  EVENT_TAKEN         = 9;      // RESULT of the parent: to all
+const bit<8>  EVENT_KNOWN         = 10;     // RESULT of the parent, of a complete round or an older one: nothing to say
+const bit<8>  EVENT_RELAYED       = 11;     // STALE of the parent: to all
+const bit<8>  JOB_EVENTS          = 16;     // counters per job
 
 #endif

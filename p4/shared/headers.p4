@@ -60,7 +60,7 @@ header hopsum_h {
     bit<8>  kind;               // KIND_*
     bit<8>  flags;              // FLAG_*
     bit<8>  op;                 // OP_*; 0 in PROBE; STATE: that of the held round
-    bit<16> worker;             // rank: the sender's in UPDATE and PROBE, the receiver's in replies
+    bit<16> worker;             // rank (a leaf's number): the sender's in UPDATE, PARTIAL and PROBE, the receiver's in replies
     bit<16> slot;               // position mod S
     bit<32> epoch;              // incarnation of the job, never 0, never reused
     bit<32> round;              // use count of the slot, from 1; in replies: the round asked for

@@ -2,6 +2,8 @@
 // Admission: is this packet well formed, and from a worker of a live epoch? The first check that fails names the
 // drop reason; nothing behind Admit sees such a packet.
 // Only the epoch ties a packet to a job: an epoch that is not in `jobs` does not exist (rule S1).
+// In a tree of switches a sender may be a relative (tree.p4): then Relatives has said who it is, and kinds exist that
+// nobody else may send. A job with a parent is a leaf's.
 // An observer is an entry of `workers` without a bit: it may PROBE and nothing else.
 
 control Admit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t standard_metadata) {
@@ -13,17 +15,24 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t
         meta.min_quorum = min_quorum;
         meta.group = group;
     }
+    action leaf_job(bit<16> job_index, bit<16> slot_base, bit<16> slots, bit<8> quorum, bit<8> min_quorum, bit<16> group,
+                    bit<9> parent_port) {
+        job(job_index, slot_base, slots, quorum, min_quorum, group);
+        meta.has_parent = 1;
+        meta.parent_port = parent_port;
+    }
     action unknown_epoch() { meta.drop_reason = DROP_UNKNOWN_EPOCH; }
 
     table jobs {
         key = { hdr.hopsum.epoch : exact @name("epoch"); }
-        actions = { job; @defaultonly unknown_epoch; }
+        actions = { job; leaf_job; @defaultonly unknown_epoch; }
         const default_action = unknown_epoch;
         size = MAX_JOBS;
     }
 
     action admit(bitmap_t worker_bit, bit<9> port, ipv4_t address, bit<16> udp_port) {
         meta.worker_bit = worker_bit;
+        meta.inside = worker_bit;
         meta.worker_port = port;
         meta.worker_address = address;
         meta.worker_udp_port = udp_port;
@@ -47,20 +56,24 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t
             meta.drop_reason = DROP_BAD_CHECKSUM;
         } else if (hdr.hopsum.version != WIRE_VERSION) {
             meta.drop_reason = DROP_BAD_VERSION;
-        } else if (hdr.hopsum.kind != KIND_UPDATE && hdr.hopsum.kind != KIND_PROBE) {
+        } else if (hdr.hopsum.kind != KIND_UPDATE && hdr.hopsum.kind != KIND_PROBE && meta.is_relative == 0) {
             meta.drop_reason = DROP_BAD_KIND;
         } else if ((hdr.hopsum.flags & ~FLAG_FLUSH) != 0
-                   || (hdr.hopsum.kind == KIND_PROBE && hdr.hopsum.flags != 0)) {
+                   || (hdr.hopsum.flags != 0 && hdr.hopsum.kind != KIND_UPDATE && hdr.hopsum.kind != KIND_PARTIAL)) {
             meta.drop_reason = DROP_BAD_FLAGS;
         } else if ((hdr.hopsum.op == 0) != (hdr.hopsum.kind == KIND_PROBE) || hdr.hopsum.op > OP_MAX32) {
             meta.drop_reason = DROP_BAD_OP;
         } else if (hdr.ipv4.total_length != hdr.udp.length + 20 || hdr.udp.length != hdr.hopsum.length + 40
-                   || (hdr.hopsum.kind == KIND_PROBE && hdr.hopsum.length != 0)
+                   || (hdr.hopsum.length != 0 && (hdr.hopsum.kind == KIND_PROBE || hdr.hopsum.kind == KIND_STALE))
+                   || (meta.is_relative == 1 && hdr.hopsum.kind != KIND_STALE && !hdr.lanes.isValid())
                    || (hdr.hopsum.kind == KIND_UPDATE
                        && !hdr.codes8.isValid() && !hdr.codes16.isValid() && !hdr.lanes.isValid())) {
             meta.drop_reason = DROP_BAD_LENGTH;
         } else if (jobs.apply().hit) {
-            if (workers.apply().hit) {
+            if (meta.is_relative == 0) {
+                workers.apply();
+            }
+            if (meta.drop_reason == DROP_NONE) {
                 if (standard_metadata.ingress_port != meta.worker_port) {
                     meta.drop_reason = DROP_WRONG_PORT;
                 } else if (hdr.ipv4.src != meta.worker_address || hdr.udp.src_port != meta.worker_udp_port) {
@@ -69,12 +82,15 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t
                     meta.drop_reason = DROP_BAD_SLOT;
                 } else if (hdr.hopsum.round == 0) {
                     meta.drop_reason = DROP_BAD_ROUND;
-                } else if (hdr.hopsum.kind == KIND_UPDATE) {
+                } else if (hdr.hopsum.kind == KIND_UPDATE || hdr.hopsum.kind == KIND_PARTIAL) {
                     if (meta.worker_bit == 0) {
                         meta.drop_reason = DROP_OBSERVER;
                     } else if (hdr.hopsum.op == OP_MAX32
                                && ((hdr.lanes.v0 | hdr.lanes.v1 | hdr.lanes.v2 | hdr.lanes.v3) & HIGH32) != 0) {
                         meta.drop_reason = DROP_BAD_VALUE;
+                    } else if (hdr.hopsum.kind == KIND_PARTIAL
+                               && (meta.inside == 0 || (meta.inside & ~meta.members) != 0)) {
+                        meta.drop_reason = DROP_BAD_CONTRIBUTORS;
                     }
                 }
             }

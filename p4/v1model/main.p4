@@ -13,6 +13,7 @@
 #include "slot.p4"
 #include "aggregate.p4"
 #include "reply.p4"
+#include "tree.p4"
 #include "forward.p4"
 #include "deparser.p4"
 
@@ -20,6 +21,7 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     counter((bit<32>) DROP_REASONS, CounterType.packets) drops;
     Loss() ingress_loss;
     Address() address;
+    Relatives() relatives;
     Admit() admit;
     Lookup() lookup;
     Slot() slot;
@@ -36,6 +38,7 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         } else {
             address.apply(hdr, meta, standard_metadata);
             if (meta.destination == DESTINATION_SERVICE) {
+                relatives.apply(hdr, meta);
                 admit.apply(hdr, meta, standard_metadata);
                 if (meta.drop_reason == DROP_NONE) {
                     lookup.apply(hdr, meta);
@@ -60,6 +63,7 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 
 control HopsumEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Rewrite() rewrite;
+    Climb() climb;
     PruneFlood() prune_flood;
     Loss() egress_loss;
     bit<1> is_pruned;
@@ -71,6 +75,8 @@ control HopsumEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
             egress_loss.apply(standard_metadata.egress_port, is_lost);
             if (is_lost == 1) {
                 mark_to_drop(standard_metadata);
+            } else if (meta.reply == REPLY_PARTIAL) {
+                climb.apply(hdr, standard_metadata);
             } else if (meta.reply != REPLY_NONE) {
                 rewrite.apply(hdr, meta, standard_metadata);
             }

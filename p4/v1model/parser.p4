@@ -53,6 +53,17 @@ parser HopsumParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
             (WIRE_VERSION, KIND_UPDATE, OP_ADD32, LANES_BYTES): parse_lanes;
             (WIRE_VERSION, KIND_UPDATE, OP_OR, LANES_BYTES): parse_lanes;
             (WIRE_VERSION, KIND_UPDATE, OP_MAX32, LANES_BYTES): parse_lanes;
+            (WIRE_VERSION, KIND_PARTIAL, _, LANES_BYTES): parse_sum;
+            (WIRE_VERSION, KIND_RESULT, _, LANES_BYTES): parse_sum;
+            default: accept;
+        }
+    }
+
+    // Lanes, whatever the op: they were looked up where the packet first came from.
+    state parse_sum {
+        transition select(hdr.hopsum.op) {
+            0: accept;
+            0 &&& 0xf8: parse_lanes;        // 1 .. OP_MAX32
             default: accept;
         }
     }

@@ -50,10 +50,12 @@ const bit<8> OPERATION_ADD   = 2;       // values := values (op) this packet's l
 const bit<8> OPERATION_READ  = 3;       // values only go into the packet
 
 const bit<8> REPLY_NONE      = 0;       // nothing leaves the switch
-const bit<8> REPLY_RESULT    = 1;       // RESULT to all workers of the job
+const bit<8> REPLY_RESULT    = 1;       // RESULT to all children of the job
 const bit<8> REPLY_ANSWER    = 2;       // RESULT to the sender alone
 const bit<8> REPLY_STALE     = 3;       // STALE to the sender alone
 const bit<8> REPLY_STATE     = 4;       // STATE to the sender alone
+const bit<8> REPLY_PARTIAL   = 5;       // PARTIAL to the parent
+const bit<8> REPLY_RELAY     = 6;       // the parent's STALE to all children of the job
 
 struct metadata_t {
     bit<2>   destination;               // DESTINATION_*
@@ -67,10 +69,16 @@ struct metadata_t {
     bit<8>   quorum;
     bit<8>   min_quorum;
     bit<16>  group;
-    bitmap_t worker_bit;
+    bit<1>   has_parent;                // this switch is a leaf to the job
+    bit<9>   parent_port;
+    bitmap_t worker_bit;                // the sender's, 0 of observers and of the parent
     bit<9>   worker_port;
     ipv4_t   worker_address;
     bit<16>  worker_udp_port;
+    bitmap_t inside;                    // workers in the values that the packet brings
+    // from Relatives
+    bit<1>   is_relative;               // comes from a leaf, or from the parent
+    bitmap_t members;                   // a leaf's: the workers below it
     // from Slot
     bit<32>  copy;                      // register index of (slot, version)
     bit<8>   operation;                 // OPERATION_*

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replies. ReplyHeader (ingress) turns the packet into a RESULT, STALE or STATE and chooses multicast or unicast; it writes
-// all that is the same in every copy. Rewrite (egress) addresses every copy to its worker.
+// Replies. ReplyHeader (ingress) turns the packet into a RESULT, STALE, STATE or PARTIAL and chooses multicast or unicast; it
+// writes all that is the same in every copy. Rewrite (egress) addresses every copy to its worker or leaf.
 
 // 20 bytes IPv4 + 8 UDP + 32 hopsum; 14 more of Ethernet make the frame.
 const bit<16> UDP_OVERHEAD_BYTES   = 40;
@@ -10,6 +10,12 @@ const bit<32> FRAME_OVERHEAD_BYTES = 74;
 control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     action result() {
         hdr.hopsum.kind = KIND_RESULT;
+        hdr.hopsum.held = 0;
+        hdr.hopsum.length = LANES_BYTES;
+    }
+
+    action partial() {
+        hdr.hopsum.kind = KIND_PARTIAL;
         hdr.hopsum.held = 0;
         hdr.hopsum.length = LANES_BYTES;
     }
@@ -45,17 +51,24 @@ control ReplyHeader(inout headers_t hdr, inout metadata_t meta, inout standard_m
             mark_to_drop(standard_metadata);
         } else {
             hdr.hopsum.contributors = meta.contributors;
-            hdr.hopsum.flags = 0;
-            if (meta.reply == REPLY_STALE) {
-                stale();
-            } else if (meta.reply == REPLY_STATE) {
-                state_();
-            } else {
+            if (meta.reply == REPLY_RESULT || meta.reply == REPLY_ANSWER) {
+                hdr.hopsum.flags = 0;
                 result();
+            } else if (meta.reply == REPLY_PARTIAL) {
+                partial();              // FLUSH goes up
+            } else {
+                hdr.hopsum.flags = 0;
+                if (meta.reply == REPLY_STATE) {
+                    state_();
+                } else {
+                    stale();
+                }
             }
             lower_headers();
-            if (meta.reply == REPLY_RESULT) {
+            if (meta.reply == REPLY_RESULT || meta.reply == REPLY_RELAY) {
                 standard_metadata.mcast_grp = meta.group;
+            } else if (meta.reply == REPLY_PARTIAL) {
+                standard_metadata.egress_spec = meta.parent_port;
             } else {
                 standard_metadata.egress_spec = standard_metadata.ingress_port;
             }
@@ -84,8 +97,8 @@ control Rewrite(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     }
 
     apply {
-        if (meta.reply == REPLY_RESULT) {
-            hdr.hopsum.worker = standard_metadata.egress_rid;   // the group's instances are ranks
+        if (meta.reply == REPLY_RESULT || meta.reply == REPLY_RELAY) {
+            hdr.hopsum.worker = standard_metadata.egress_rid;   // the group's instances are ranks and leaves' numbers
         }
         rewrite.apply();
         // Bytes behind the parsed headers (an Ethernet trailer, padding) would survive the deparser.

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slot protocol of a root switch: which of a slot's two copies, what the copy holds, and what this packet means
-// to it. Each register is read and written at most once per packet.
+// The slot protocol: which of a slot's two copies, what the copy holds, and what this packet means to it. A switch with
+// a parent (a leaf) closes a round where a root completes it; RESULT and STALE come from the parent alone. Each register is read and written at most once per packet.
 //
 // tag = epoch ++ round is the only validity information: when it differs, everything else in the copy is dead (S2, S3).
 // Nobody but this control writes these registers.
 
 const bit<32> COPIES = 2 * (bit<32>) MAX_SLOTS;
 
-const bit<8> COUNT_FINAL = 255;         // ctr: below, how many are in; this, the round is complete
+// ctr: how many are in, or
+const bit<8> COUNT_CLOSED = 254;        // the partial sum is with the parent
+const bit<8> COUNT_FINAL  = 255;        // the round is complete
+
+const bitmap_t ALL_CHILDREN = 0xffffffffffffffff;
 
 const bit<2> CLASS_NEW  = 0;            // another epoch, or a newer round
 const bit<2> CLASS_SAME = 1;            // the round that the copy holds
@@ -45,8 +49,8 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
     action stale()      { meta.operation = OPERATION_NONE;  event = EVENT_STALE;     meta.reply = REPLY_STALE; }
 
     // The protocol's decision table. need = quorum, with FLUSH min(quorum, min_quorum).
-    //   seen    this worker arrived for this round before
-    //   final   the round is complete
+    //   seen    this child arrived for this round before
+    //   final   the round is complete, or closed
     //   last    with this packet `need` are in
     //   enough  FLUSH, and min_quorum are in without this packet
     table decide {
@@ -63,13 +67,34 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             // class      seen  final last  enough
             (CLASS_NEW,   _,    _,    0,    _) : open();        // all := this packet (S3)
             (CLASS_NEW,   _,    _,    1,    _) : open_close();  // ... which is enough already
-            (CLASS_SAME,  0,    0,    0,    _) : add();         // once per worker (S4)
+            (CLASS_SAME,  0,    0,    0,    _) : add();         // once per child (S4)
             (CLASS_SAME,  0,    0,    1,    _) : add_close();   // complete: RESULT to all (S5)
             (CLASS_SAME,  1,    0,    _,    0) : ignore();      // duplicate while collecting
             (CLASS_SAME,  1,    0,    _,    1) : close();       // ... past its deadline: RESULT to all (S8)
             (CLASS_SAME,  _,    1,    _,    _) : answer();      // duplicate or late: RESULT to the sender (S6)
             (CLASS_OLD,   _,    _,    _,    _) : stale();       // touches nothing (S7)
         }
+    }
+
+    // What a leaf does where a root would send a RESULT (T3).
+    action partial() { meta.reply = REPLY_PARTIAL; }
+    action resend()  { meta.reply = REPLY_PARTIAL; event = EVENT_RESENT; }
+
+    // RESULT of the parent, of a round that is not complete here (T1, T2).
+    action take() {
+        meta.operation = OPERATION_WRITE;
+        meta.reply = REPLY_RESULT;
+        meta.contributors = meta.inside;
+        contributors.write(meta.copy, meta.inside);
+        ctr.write(meta.copy, COUNT_FINAL);
+        event = EVENT_TAKEN;
+    }
+    // STALE of the parent (T6).
+    action relay() {
+        meta.reply = REPLY_RELAY;
+        meta.held = hdr.hopsum.held;
+        meta.contributors = meta.inside;
+        event = EVENT_RELAYED;
     }
 
     action count() {
@@ -102,13 +127,18 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
 
     apply {
         read();
-        if (hdr.hopsum.kind == KIND_PROBE) {
+        if (hdr.hopsum.kind == KIND_STALE) {
+            relay();
+            count();
+        } else if (hdr.hopsum.kind == KIND_PROBE) {
             if (held_tag[63:32] != hdr.hopsum.epoch) {
                 report_empty();
             } else {
                 report();
                 if (new_ctr == COUNT_FINAL) {
                     meta.state = STATE_FINAL;
+                } else if (new_ctr == COUNT_CLOSED) {
+                    meta.state = STATE_CLOSED;
                 }
             }
             event = EVENT_PROBED;
@@ -130,6 +160,17 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
 
             if (class_ == CLASS_SAME && held_op != hdr.hopsum.op) {
                 meta.drop_reason = DROP_OP_MISMATCH;
+            } else if (hdr.hopsum.kind == KIND_RESULT) {
+                event = EVENT_KNOWN;
+                if (class_ != CLASS_OLD && new_ctr != COUNT_FINAL) {
+                    take();
+                    if (class_ == CLASS_NEW) {
+                        tag.write(meta.copy, hdr.hopsum.epoch ++ hdr.hopsum.round);
+                        op.write(meta.copy, hdr.hopsum.op);
+                        seen.write(meta.copy, ALL_CHILDREN);
+                    }
+                }
+                count();
             } else {
                 need = meta.quorum;
                 is_enough = 0;
@@ -140,9 +181,19 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
                     }
                 }
                 is_seen = (bit<1>) ((new_seen & meta.worker_bit) != 0);
-                is_final = (bit<1>) (new_ctr == COUNT_FINAL);
+                is_final = (bit<1>) (new_ctr >= COUNT_CLOSED);
                 is_last = (bit<1>) (new_ctr + 1 >= need);
                 decide.apply();
+                if (meta.has_parent == 1 && new_ctr != COUNT_FINAL) {
+                    if (meta.reply == REPLY_ANSWER) {
+                        resend();
+                    } else if (meta.reply == REPLY_RESULT) {
+                        partial();
+                        if (event == EVENT_COMPLETED) {
+                            event = EVENT_CLOSED;
+                        }
+                    }
+                }
                 count();
 
                 if (class_ == CLASS_NEW) {
@@ -154,17 +205,22 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
                 }
                 if (event == EVENT_ADDED) {             // contributors change only with the values (S4)
                     new_ctr = new_ctr + 1;
-                    new_contributors = new_contributors | meta.worker_bit;
+                    new_contributors = new_contributors | meta.inside;
                     contributors.write(meta.copy, new_contributors);
                     if (meta.reply == REPLY_RESULT) {
                         event = EVENT_COMPLETED;
+                        count();
+                    } else if (meta.reply == REPLY_PARTIAL) {
+                        event = EVENT_CLOSED;
                         count();
                     }
                 }
                 if (meta.reply == REPLY_RESULT) {
                     new_ctr = COUNT_FINAL;
+                } else if (meta.reply == REPLY_PARTIAL) {
+                    new_ctr = COUNT_CLOSED;
                 }
-                if (event == EVENT_ADDED || event == EVENT_COMPLETED) {
+                if (event == EVENT_ADDED || event == EVENT_COMPLETED || event == EVENT_CLOSED) {
                     ctr.write(meta.copy, new_ctr);
                 }
                 meta.contributors = new_contributors;

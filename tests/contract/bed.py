@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import xor
 
-from hopsum.protocol.aggregator import JobConfig, SwitchConfig, WorkerConfig
+from hopsum.protocol.aggregator import JobConfig, LeafConfig, ParentConfig, SwitchConfig, WorkerConfig
 from hopsum.protocol.frame_aggregator import FrameAggregator
 from hopsum.wire import JOB_EVENTS, Op
 from hopsum_controlplane.artifacts import compiled_program
@@ -35,9 +35,19 @@ def worker(rank: int) -> WorkerConfig:
     return WorkerConfig(rank, 10 + rank % 8, 0x020000000100 + rank, 0x0A000001 + rank, 5000 + rank % 100)
 
 
+def leaf(number: int, members: int) -> LeafConfig:
+    """Return a switch below this one."""
+    return LeafConfig(number, 20 + number % 8, 0x020000000500 + number, 0x0A000500 + number, members=members)
+
+
+def parent(number: int) -> ParentConfig:
+    """Return the switch above this one, where this one has a number."""
+    return ParentConfig(number, 30, 0x020000000600, 0x0A000600)
+
+
 def make_jobs(rng: random.Random, epoch: int = 7) -> tuple[JobConfig, ...]:
-    """Three jobs, of this epoch and the next two: of any quorum and all tables; without tables; of ranks at both ends
-    of the bitmap.
+    """Five jobs, of this epoch and the next ones: of any quorum and all tables; without tables; of ranks at both ends
+    of the bitmap; of a leaf; of a spine with a worker of its own and, now and then, a parent.
     """
     count = rng.randint(1, 4)
     quorum = rng.randint(1, count)
@@ -51,7 +61,16 @@ def make_jobs(rng: random.Random, epoch: int = 7) -> tuple[JobConfig, ...]:
         epoch + 2, 63, 2046, 2, tuple(map(worker, ranks)), quorum=rng.randint(2, 4), min_quorum=2,
         table16=TABLE16, observers=(worker(0xFFFF), worker(65)),
     )  # fmt: skip
-    return first, second, third
+    fourth = JobConfig(
+        epoch + 3, 7, 3, 2, tuple(map(worker, (4, 5))), quorum=rng.randint(1, 2), table=TABLE, table16=TABLE16,
+        parent=parent(4),
+    )  # fmt: skip
+    quorum = rng.randint(1, 3)
+    fifth = JobConfig(
+        epoch + 4, 8, 5, 1, (worker(6),), quorum=quorum, min_quorum=rng.randint(1, quorum), table=TABLE,
+        leaves=(leaf(0, 0b0011), leaf(63, 1 << 63 | 0b1100)), parent=parent(0) if rng.random() < 0.4 else None,
+    )  # fmt: skip
+    return first, second, third, fourth, fifth
 
 
 @dataclass
@@ -73,7 +92,7 @@ class Bed:
         """End all jobs and begin these, which may have the slots of the others but none of their epochs."""
         for old in self.jobs:
             self.oracle.remove_job(old.epoch)
-        for name in ("jobs", "workers", "lookup", "rewrite"):
+        for name in ("jobs", "workers", "lookup", "rewrite", "leaves", "parents", "climb"):
             table = self.engine.tables[one(PROGRAM.tables, name)]
             for entry in table.entries():
                 table.delete(entry.handle)
@@ -137,8 +156,18 @@ class Bed:
 
     def _configure_job(self, job: JobConfig, group: int) -> None:
         params = (job.job_index, job.slot_base, job.slots, job.quorum, job.min_quorum, group)
-        self._insert("jobs", (job.epoch,), "job", *params)
-        self.engine.multicast.insert(group, [Replica(w.port, w.rank) for w in job.workers])
+        if job.parent is None:
+            self._insert("jobs", (job.epoch,), "job", *params)
+        else:
+            above = job.parent
+            self._insert("jobs", (job.epoch,), "leaf_job", *params, above.port)
+            self._insert("parents", (job.epoch,), "parent", above.port, above.ip)
+            self._insert("climb", (job.epoch,), "to_parent", above.rank, SWITCH.mac, above.mac, SWITCH.ip, above.ip)
+        self.engine.multicast.insert(group, [Replica(w.port, w.rank) for w in job.children])
+        for below in job.leaves:
+            key, bit = (job.epoch, below.rank), 1 << below.rank
+            self._insert("leaves", key, "leaf", bit, below.members, below.port, below.ip)
+            self._insert("rewrite", key, "to_worker", SWITCH.mac, below.mac, SWITCH.ip, below.ip, below.udp_port)
         if job.table is not None:
             self._insert("lookup", (job.epoch, Op.LOOKUP_ADD8), "load_table8", *broadcast(job.table, 1))
         if job.table16 is not None:

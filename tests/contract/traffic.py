@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from hopsum.protocol.aggregator import JobConfig, WorkerConfig
+from hopsum.protocol.aggregator import JobConfig, LeafConfig, WorkerConfig
 from hopsum.wire import HOPSUM_UDP_PORT, Flag, Header, Kind, Op, up_bytes
 from hopsum.wire._layout import (
     ARP_BYTES,
@@ -26,6 +26,7 @@ from hopsum.wire._layout import (
     ICMP_FIELDS,
     IPV4_BYTES,
     IPV4_FIELDS,
+    LANES_BYTES,
     PROTO_ICMP,
     UDP_FIELDS,
     Field,
@@ -82,7 +83,8 @@ class Traffic:
     def _make(self) -> Sent:
         self._number += 1
         makers: tuple[tuple[Callable[[], Sent], int], ...] = (
-            (self._update, 80), (self._probe, 8), (self._arp, 4), (self._ping, 4), (self._plain, 4),
+            (self._update, 65), (self._relative, 20), (self._probe, 8), (self._arp, 4), (self._ping, 4),
+            (self._plain, 4),
         )  # fmt: skip
         (make,) = self._rng.choices([maker for maker, _ in makers], [weight for _, weight in makers])
         sent = make()
@@ -110,6 +112,28 @@ class Traffic:
             held=rng.choice((0, 0, 1, rng.getrandbits(32))), contributors=rng.choice((0, 0, rng.getrandbits(64))),
         )  # fmt: skip
         return _hopsum(sender, header, bytes(payload))
+
+    def _relative(self) -> Sent:
+        """A packet of a leaf, or of the parent."""
+        rng = self._rng
+        job = rng.choice([job for job in self._jobs if job.leaves or job.parent])
+        sender = rng.choice([*job.leaves, *([job.parent] if job.parent else [])])
+        slot, round_ = rng.randrange(job.slots), self._round()
+        header = Header(
+            kind=rng.choice((Kind.RESULT, Kind.RESULT, Kind.STALE)), op=Op(1 + (slot + round_) % 7), epoch=job.epoch,
+            worker=sender.rank, slot=slot, round=round_, count=rng.randrange(1 << 16), held=rng.getrandbits(32),
+            contributors=rng.getrandbits(64),
+        )  # fmt: skip
+        if isinstance(sender, LeafConfig):
+            inside = sender.members & rng.getrandbits(64) if rng.random() < 0.95 else rng.getrandbits(64)
+            flags = Flag.FLUSH if rng.random() < 0.12 else 0
+            header = replace(header, kind=Kind.PARTIAL, contributors=inside, flags=flags)
+        if header.kind == Kind.STALE:
+            return _hopsum(sender, header, b"")
+        payload = bytearray(_payload(rng, LANES_BYTES))
+        if header.op == Op.MAX32 and rng.random() < 0.97:
+            payload[::4] = bytes(byte & 0x7F for byte in payload[::4])
+        return _hopsum(sender, replace(header, length=len(payload)), bytes(payload))
 
     def _probe(self) -> Sent:
         rng = self._rng

@@ -271,11 +271,11 @@ def test_controllers_may_share_an_allocator_of_epochs(make_spec: MakeSpec, conne
 
 def test_events_are_counted_from_the_start_of_the_job(make_spec: MakeSpec, connect: Connect) -> None:
     device = FakeDevice()
-    device.counters["job_events"] = {8: 1000, 9: 7}
+    device.counters["job_events"] = {16: 1000, 17: 7}
     controller = connect(device)
     controller.create_job(make_spec("a"))
     job = controller.create_job(make_spec("b"))
-    device.counters["job_events"] = {0: 99, 8: 1005, 9: 8, 12: 3, 14: 2, 16: 99}
+    device.counters["job_events"] = {0: 99, 16: 1005, 17: 8, 20: 3, 22: 2, 32: 99}
     assert controller.job_counters(job) == {
         "added": 5,
         "completed": 1,
@@ -284,6 +284,11 @@ def test_events_are_counted_from_the_start_of_the_job(make_spec: MakeSpec, conne
         "stale": 3,
         "fault": 0,
         "probed": 2,
+        "closed": 0,
+        "resent": 0,
+        "taken": 0,
+        "known": 0,
+        "relayed": 0,
     }
 
 
@@ -298,4 +303,4 @@ def test_drops_have_names(connect: Connect) -> None:
         "observer": 5,
         "simulated": 6,
     }
-    assert len(drops) == 19
+    assert len(drops) == 20

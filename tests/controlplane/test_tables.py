@@ -166,7 +166,7 @@ def test_the_program_has_room_for_every_job(p4info: P4Info) -> None:
     assert p4info.tables["lookup"].size >= 2 * 64
     for table in ("workers", "rewrite"):
         assert p4info.tables[table].size >= 64 * MAX_MEMBERS
-    assert p4info.counters["job_events"].size >= 64 * 8
+    assert p4info.counters["job_events"].size >= 64 * 16
     assert p4info.counters["drops"].size >= 32
     for direction in Direction:
         assert p4info.tables[direction.table].size >= MAX_PORT + 1

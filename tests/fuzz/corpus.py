@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Valid frames by the thousand: those of workers and observers of three jobs, of hosts, and of somebody else.
+"""Valid frames by the thousand: those of workers, observers and other switches of five jobs, of hosts, and of others.
 
 A corpus holds frames of every member, op and kind; `draw` copies rows of it and writes into each what is of the moment:
 epoch, slot, round and the fields that are carried through. Rounds advance with the number of frames drawn, and most
@@ -28,19 +28,24 @@ from hopsum.wire._layout import (
     ICMP_FIELDS,
     IPV4_BYTES,
     IPV4_FIELDS,
+    LANES_BYTES,
     PROTO_ICMP,
 )
 from hopsum.wire.fields import pack_fields
 from hopsum.wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame, ipv4_checksum
 
-from ..contract.bed import BROADCAST, STATION, SWITCH, worker
+from ..contract.bed import BROADCAST, STATION, SWITCH, leaf, parent, worker
 
 ROW_BYTES = 1312
 """Room for the longest frame and a tail."""
 HOPSUM_AT = 42
 HOST_MAC, HOST_IP = 0x0200000000BB, 0x0A000063
-MEMBERS = ((0, 1, 2, 3, 64), (0, 1), (0, 31, 32, 63, 0xFFFF, 65))
+MEMBERS = ((0, 1, 2, 3, 64), (0, 1), (0, 31, 32, 63, 0xFFFF, 65), (4, 5), (6,))
 """Ranks that the jobs of `bed.make_jobs` may have, observers last."""
+LEAF_JOB, SPINE_JOB = 3, 4
+"""Jobs with relatives; the spine's may have a parent, too."""
+LEAVES = (leaf(0, 0b0011), leaf(63, 1 << 63 | 0b1100))
+"""Of the spine's job."""
 VARIANTS = 3
 FRAMES_PER_ROUND = 260
 
@@ -89,6 +94,7 @@ class Corpus:
         self._probes = np.array(
             [[self._probe(rank) for rank in (*ranks, *ranks[-1:] * (6 - len(ranks)))] for ranks in MEMBERS]
         )
+        self._owners, self._relatives = self._of_relatives(source)
         self._others = np.array([self._arp(source) for _ in range(6)] + [self._ping(source) for _ in range(8)])
         self._plain = np.array([self._plain_frame(source, number) for number in range(12)])
         rows = [frame + source.randbytes(ROW_BYTES - len(frame)) for frame, _, _ in self._frames]
@@ -111,8 +117,9 @@ class Corpus:
         rng = self._rng
         now = self.rounds(count)
         self._drawn += count
-        kinds = rng.choice(4, count, p=(0.84, 0.05, 0.07, 0.04))
-        job = rng.integers(0, 3, count)
+        kinds = rng.choice(5, count, p=(0.7, 0.05, 0.07, 0.04, 0.14))
+        sender = rng.integers(0, len(self._owners), count)
+        job = np.where(kinds == 4, self._owners[sender], rng.integers(0, len(MEMBERS), count))
         slot = (rng.random(count) * np.array([each.slots for each in jobs])[job]).astype(np.int64)
         round_ = np.maximum(1, now + rng.choice((0, -1, -2, 1), count, p=(0.84, 0.07, 0.05, 0.04)))
         op = np.where(rng.random(count) < 0.93, (slot + round_) % 7, rng.integers(0, 7, count))
@@ -125,10 +132,12 @@ class Corpus:
                 self._probes[job, member],
                 self._others[rng.integers(0, len(self._others), count)],
                 self._plain[rng.integers(0, len(self._plain), count)],
+                self._relatives[sender, op, variant],
             ),
         )
         frames = Frames(self._rows[choice], self._lengths[choice], self._ports[choice], self._layers[choice])
-        self._stamp(frames, np.flatnonzero(kinds < 2), np.array([each.epoch for each in jobs])[job], slot, round_)
+        epoch = np.array([each.epoch for each in jobs])[job]
+        self._stamp(frames, np.flatnonzero((kinds < 2) | (kinds == 4)), epoch, slot, round_)
         return frames
 
     def _members(self, count: int, job: Ints, jobs: tuple[JobConfig, ...], kinds: Ints) -> Ints:
@@ -145,8 +154,12 @@ class Corpus:
         header["epoch"], header["slot"], header["round"] = epoch[at], slot[at], round_[at]
         header["count"] = rng.integers(0, 1 << 16, count)
         header["held"] = rng.integers(0, 1 << 32, count) * (rng.random(count) < 0.1)
-        header["contributors"] = rng.integers(0, 1 << 62, count) * (rng.random(count) < 0.1)
-        header["flags"] = (rng.random(count) < 0.1) * (header["kind"] == Kind.UPDATE) * int(Flag.FLUSH)
+        noise = rng.integers(0, 1 << 62, count) * (rng.random(count) < 0.1)
+        partial = header["kind"] == Kind.PARTIAL
+        below = np.where(header["worker"] == 0, LEAVES[0].members, np.uint64(LEAVES[1].members))
+        header["contributors"] = np.where(partial & (rng.random(count) < 0.95), below, noise)
+        flushed = partial | (header["kind"] == Kind.UPDATE)
+        header["flags"] = (rng.random(count) < 0.1) * flushed * int(Flag.FLUSH)
         frames.rows[at, HOPSUM_AT:FRAME_OVERHEAD_BYTES] = header.view(np.uint8).reshape(count, -1)
 
     def _add(self, frame: bytes, port: int, layers: Layers) -> int:
@@ -160,6 +173,26 @@ class Corpus:
             payload[::4] = bytes(byte & 0x7F for byte in payload[::4])
         header = Header(kind=Kind.UPDATE, op=op, worker=rank, length=size)
         return self._add(_datagram(worker(rank), header, bytes(payload)), worker(rank).port, Layers.HOPSUM)
+
+    def _of_relatives(self, rng: random.Random) -> tuple[Ints, Ints]:
+        """Return the jobs of what leaves and parents send, and rows[sender and kind, op - 1, variant]."""
+        above, below = (Kind.RESULT, Kind.STALE), (Kind.PARTIAL, Kind.PARTIAL)
+        senders: list[tuple[int, WorkerConfig, Kind]] = [(LEAF_JOB, parent(4), kind) for kind in above]
+        senders += [(SPINE_JOB, parent(0), kind) for kind in above]
+        senders += [(SPINE_JOB, each, kind) for each in LEAVES for kind in below]
+        rows = [
+            [[self._relative(rng, sender, kind, op) for _ in range(VARIANTS)] for op in Op]
+            for _, sender, kind in senders
+        ]
+        return np.array([job for job, _, _ in senders]), np.array(rows)
+
+    def _relative(self, rng: random.Random, sender: WorkerConfig, kind: Kind, op: Op) -> int:
+        size = 0 if kind is Kind.STALE else LANES_BYTES
+        payload = bytearray(rng.randbytes(size))
+        if op is Op.MAX32 and rng.random() < 0.8:
+            payload[::4] = bytes(byte & 0x7F for byte in payload[::4])
+        header = Header(kind=kind, op=op, worker=sender.rank, length=size)
+        return self._add(_datagram(sender, header, bytes(payload)), sender.port, Layers.HOPSUM)
 
     def _probe(self, rank: int) -> int:
         return self._add(

@@ -10,6 +10,7 @@ oracle's or the program's.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -44,6 +45,7 @@ HOPSUM_AT: Final = 42
 PAYLOAD_AT: Final = 74
 UP_BYTES: Final = np.array((0, 512, 256, 1024, 1024, 1024, 1024, 1024))
 """By op."""
+LANES: Final = 1024
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -57,13 +59,18 @@ class View:
         self._all = np.arange(len(frames.lengths))
 
     def __call__(self, fields: tuple[Field, ...], start: int, name: str) -> Ints:
-        """Return a field as int64; of `contributors` nobody asks."""
+        """Return a field as int64; `contributors` has a method of its own."""
         field = next(field for field in fields if field.name == name)
         return read(self.frames.rows, self._all, start, field).astype(np.int64)
 
     def hopsum(self, name: str) -> Ints:
         """Return a field of the hopsum header."""
         return self(HOPSUM_FIELDS, HOPSUM_AT, name)
+
+    def contributors(self) -> NDArray[np.uint64]:
+        """Return the contributors of the hopsum header."""
+        field = next(field for field in HOPSUM_FIELDS if field.name == "contributors")
+        return read(self.frames.rows, self._all, HOPSUM_AT, field)
 
     def right_checksum(self) -> Bools:
         """Say where the IPv4 header sums to ones."""
@@ -111,51 +118,87 @@ def _admission(view: View, jobs: tuple[JobConfig, ...]) -> Ints:
     kind, op, length, flags = hopsum("kind"), hopsum("op"), hopsum("length"), hopsum("flags")
     update, probe = kind == Kind.UPDATE, kind == Kind.PROBE
     known_op = (op >= 1) & (op <= 7)
-    size = UP_BYTES[np.where(known_op, op, 0)]
-    announced = (hopsum("version") == WIRE_VERSION) & update & known_op & (length == size)
+    partial, lanes = kind == Kind.PARTIAL, (kind == Kind.PARTIAL) | (kind == Kind.RESULT)
+    size = np.where(lanes, LANES, np.where(update, UP_BYTES[np.where(known_op, op, 0)], 0))
+    announced = (hopsum("version") == WIRE_VERSION) & (update | lanes) & known_op & (length == size)
+    members, relative = _relatives(view, jobs)
     total, udp = view(IPV4_FIELDS, IPV4_AT, "total_length"), view(UDP_FIELDS, UDP_AT, "length")
-    fits = (total == udp + 20) & (udp == length + 40) & (length == np.where(update, size, 0))
+    fits = (total == udp + 20) & (udp == length + 40) & (length == size)
     cases: list[tuple[Bools, Drop]] = [
         ((lengths < PAYLOAD_AT) | (announced & (lengths < PAYLOAD_AT + length)), Drop.TRUNCATED),
         (~view.right_checksum(), Drop.BAD_CHECKSUM),
         (hopsum("version") != WIRE_VERSION, Drop.BAD_VERSION),
-        (~(update | probe), Drop.BAD_KIND),
-        ((flags > 1) | (probe & (flags != 0)), Drop.BAD_FLAGS),
-        (~np.where(update, known_op, op == 0), Drop.BAD_OP),
+        (~(update | probe | relative), Drop.BAD_KIND),
+        ((flags > 1) | (~(update | partial) & (flags != 0)), Drop.BAD_FLAGS),
+        (~np.where(probe, op == 0, known_op), Drop.BAD_OP),
         (~fits, Drop.BAD_LENGTH),
-        *_membership(view, jobs, update, op),
+        *_membership(view, members, update, partial, op),
     ]
     return np.select([condition for condition, _ in cases], [int(reason) for _, reason in cases], SLOT)
 
 
-def _membership(view: View, jobs: tuple[JobConfig, ...], update: Bools, op: Ints) -> list[tuple[Bools, Drop]]:
-    count = len(op)
-    epoch, rank = view.hopsum("epoch"), view.hopsum("worker")
-    known, member, observes = np.zeros((3, count), np.bool_)
-    port, address, udp_port, slots = np.zeros((4, count), np.int64)
-    tables = np.zeros((8, count), np.bool_)
+@dataclass
+class Members:
+    """What the jobs say of the sender of each frame."""
+
+    known: Bools
+    """Its epoch is one."""
+    member: Bools
+    observes: Bools
+    not_below: Bools
+    """Its sum is of nobody, or names somebody who is not below it."""
+    port: Ints
+    address: Ints
+    udp_port: Ints
+    slots: Ints
+    tables: Bools
+    """By op."""
+
+
+def _relatives(view: View, jobs: tuple[JobConfig, ...]) -> tuple[Members, Bools]:
+    """Return what the jobs say, and where a frame is of a kind that its job's tree has."""
+    kind, epoch, rank = view.hopsum("kind"), view.hopsum("epoch"), view.hopsum("worker")
+    inside = view.contributors()
+    count = len(kind)
+    flags, numbers = np.zeros((4, count), np.bool_), np.zeros((4, count), np.int64)
+    found = Members(*flags, *numbers, np.zeros((8, count), np.bool_))
+    relative = np.zeros(count, np.bool_)
     for job in jobs:
         of_job = epoch == job.epoch
-        known |= of_job
-        slots[of_job] = job.slots
-        tables[Op.LOOKUP_ADD8] |= of_job & (job.table is not None)
-        tables[Op.LOOKUP_ADD16] |= of_job & (job.table16 is not None)
-        for worker in (*job.workers, *job.observers):
-            at = of_job & (rank == worker.rank)
-            member |= at
-            observes |= at & (worker in job.observers)
-            port[at], address[at], udp_port[at] = worker.port, worker.ip, worker.udp_port
-    from_elsewhere = (view(IPV4_FIELDS, IPV4_AT, "src") != address) | (view(UDP_FIELDS, UDP_AT, "src_port") != udp_port)
-    has_table = (op > 2) | tables[np.clip(op, 0, 7), np.arange(count)]
+        found.known |= of_job
+        found.slots[of_job] = job.slots
+        found.tables[Op.LOOKUP_ADD8] |= of_job & (job.table is not None)
+        found.tables[Op.LOOKUP_ADD16] |= of_job & (job.table16 is not None)
+        plain = of_job & ((kind == Kind.UPDATE) | (kind == Kind.PROBE))
+        senders = [(worker, plain & (rank == worker.rank)) for worker in (*job.workers, *job.observers)]
+        of_tree = [(leaf, of_job & (kind == Kind.PARTIAL) & (rank == leaf.rank)) for leaf in job.leaves]
+        for leaf, at in of_tree:
+            found.not_below |= at & ((inside == 0) | ((inside & np.uint64(~leaf.members & (1 << 64) - 1)) != 0))
+        if job.parent is not None:
+            of_tree.append((job.parent, of_job & ((kind == Kind.RESULT) | (kind == Kind.STALE))))
+        for _, at in of_tree:
+            relative |= at
+        for worker, at in (*senders, *of_tree):
+            found.member |= at
+            found.observes |= at & (worker in job.observers)
+            found.port[at], found.address[at], found.udp_port[at] = worker.port, worker.ip, worker.udp_port
+    return found, relative
+
+
+def _membership(view: View, found: Members, update: Bools, partial: Bools, op: Ints) -> list[tuple[Bools, Drop]]:
+    other_source = view(IPV4_FIELDS, IPV4_AT, "src") != found.address
+    other_source |= view(UDP_FIELDS, UDP_AT, "src_port") != found.udp_port
+    has_table = (op > 2) | found.tables[np.clip(op, 0, 7), np.arange(len(op))]
     return [
-        (~known, Drop.UNKNOWN_EPOCH),
-        (~member, Drop.UNKNOWN_WORKER),
-        (view.frames.ports != port, Drop.WRONG_PORT),
-        (from_elsewhere, Drop.WRONG_SOURCE),
-        (view.hopsum("slot") >= slots, Drop.BAD_SLOT),
+        (~found.known, Drop.UNKNOWN_EPOCH),
+        (~found.member, Drop.UNKNOWN_WORKER),
+        (view.frames.ports != found.port, Drop.WRONG_PORT),
+        (other_source, Drop.WRONG_SOURCE),
+        (view.hopsum("slot") >= found.slots, Drop.BAD_SLOT),
         (view.hopsum("round") == 0, Drop.BAD_ROUND),
-        (update & observes, Drop.OBSERVER),
-        (update & (op == Op.MAX32) & _top_bits(view), Drop.BAD_VALUE),
+        (update & found.observes, Drop.OBSERVER),
+        ((update | partial) & (op == Op.MAX32) & _top_bits(view), Drop.BAD_VALUE),
+        (partial & found.not_below, Drop.BAD_CONTRIBUTORS),
         (update & ~has_table, Drop.NO_TABLE),
     ]
 

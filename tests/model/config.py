@@ -23,6 +23,10 @@ CHECKS: Final[dict[str, str]] = {
 }
 
 
+LEAVES: Final = 2
+"""Of a tree."""
+
+
 @dataclass(frozen=True)
 class Config:
     """One search. Bitmaps are over ranks."""
@@ -32,8 +36,12 @@ class Config:
     slots: int = 1
     reduces: tuple[int, ...] = (4,)
     """Chunks of each successive all-reduce."""
+    tree: bool = False
+    """A spine over two leaves, with half of the workers below each; else one switch."""
     quorum: int = 0
-    """0: n."""
+    """Of the switch, or of the spine, which counts leaves; 0: all."""
+    leaf_quorum: int = 0
+    """Of each leaf; 0: all workers below it."""
     flush: int = 0
     """Bitmap of the workers that have a deadline: any UPDATE of theirs may carry FLUSH."""
     min_quorum: int = 1
@@ -69,6 +77,8 @@ class Config:
     checks: frozenset[str] = frozenset(CHECKS)
 
     def __post_init__(self) -> None:
+        if self.tree and self.n % LEAVES:
+            raise ValueError(f"{self.n} workers are not the same number below each of {LEAVES} leaves")
         unknown = (self.off - RULES.keys()) | (self.checks - CHECKS.keys())
         if unknown:
             raise ValueError(f"unknown {sorted(unknown)}; rules are {sorted(RULES)}, checks {sorted(CHECKS)}")
@@ -85,7 +95,37 @@ class Config:
     @cached_property
     def full_quorum(self) -> bool:
         """Whether a round is complete with everybody's contribution only."""
-        return self.quorum in (0, self.n) and not self.flush and not self.lowerings
+        spine, leaf = (self.quorum_of(node) == len(self.children(node)) for node in (0, self.nodes - 1))
+        return spine and leaf and not self.flush and not self.lowerings
+
+    @property
+    def fewest(self) -> int:
+        """Return how many workers are in a result at least."""
+        fewest = 1
+        for node in (0, self.nodes - 1) if self.tree else (0,):
+            quorum = self.quorum_of(node) - self.lowerings
+            fewest *= min(self.min_quorum, quorum) if self.flush else quorum
+        return fewest
+
+    @property
+    def nodes(self) -> int:
+        """Switches: number 0 is the root, the others are leaves."""
+        return 1 + LEAVES if self.tree else 1
+
+    def children(self, node: int) -> tuple[int, ...]:
+        """Return the numbers of a switch's children: ranks, or at the spine its leaves, named by their first rank."""
+        per_leaf = self.n // LEAVES
+        if not self.tree:
+            return tuple(range(self.n))
+        return tuple(range(0, self.n, per_leaf) if node == 0 else range(self.n)[(node - 1) * per_leaf :][:per_leaf])
+
+    def quorum_of(self, node: int) -> int:
+        """Return how many children complete a round at a switch."""
+        return (self.leaf_quorum if node else self.quorum) or len(self.children(node))
+
+    def node_of(self, rank: int) -> int:
+        """Return the switch of a worker."""
+        return 1 + rank // (self.n // LEAVES) if self.tree else 0
 
     @cached_property
     def origin(self) -> tuple[tuple[int, int], ...]:
@@ -104,7 +144,8 @@ MODES: Final[dict[str, str]] = {
     "B": "quorum n - 1",
     "C": "every worker may FLUSH, min_quorum 1",
     "D": "a worker crashes and rejoins",
-    "E": "the switch restarts",
+    "E": "a switch restarts",
+    "T": "a spine over two leaves (B: the spine's quorum is 1)",
 }
 
 
@@ -114,10 +155,11 @@ def make(modes: str = "A", n: int = 3, chunks: int = 4, **changes: Any) -> Confi
     for letter in modes:
         fields |= {
             "A": {},
-            "B": {"quorum": n - 1},
+            "B": {"quorum": 1 if "T" in modes else n - 1},
             "C": {"flush": (1 << n) - 1},
             "D": {"crashes": 1},
             "E": {"restarts": 1},
+            "T": {"tree": True},
         }[letter]
     fields |= changes
     fields["off"] = frozenset(fields.get("off", ()))

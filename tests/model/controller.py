@@ -47,7 +47,7 @@ class Controller:
             clears=int(not config.on("only_packets_write")), reencodes=int(not config.on("frozen_payload")),
         )  # fmt: skip
         streams = (earlier, tuple(range(config.chunks)))
-        return Control(1, 1, streams, Phase.RUN, (), (), config.quorum or config.n, False, budget)
+        return Control(1, 1, streams, Phase.RUN, (), (), config.quorum_of(0), False, budget)
 
     # ---- duties -------------------------------------------------------------------------------------
 
@@ -68,14 +68,14 @@ class Controller:
         if control.released:
             return False
         if control.phase is Phase.RUN:
-            return not control.admitted or any(worker.life is Life.DOWN for worker in workers)
+            return not control.admitted or bool(control.lost) or any(worker.life is Life.DOWN for worker in workers)
         crashed = any(worker.life is Life.DOWN and worker.epoch == control.epoch for worker in workers)
         absent = [rank for rank, worker in enumerate(workers) if worker.epoch != control.epoch]
         return crashed or not all(self._can_join(control, workers, rank) for rank in absent)
 
     def _remove(self, control: Control, workers: Workers) -> Change:
         reports = (None,) * self.config.n
-        after = control._replace(phase=Phase.SEAL, admitted=0, reports=reports, decided=())
+        after = control._replace(phase=Phase.SEAL, admitted=0, lost=0, reports=reports, decided=())
         return Change(f"remove {control.epoch}", after, workers)
 
     def _reports(self, control: Control, workers: Workers) -> Iterator[Change]:
@@ -167,9 +167,7 @@ class Controller:
         if budget.crashes:
             yield from self._crashes(control, workers)
         if budget.restarts and control.phase is Phase.RUN:
-            admitted = 0 if self.config.on("volatile_epoch") else control.admitted
-            after = control._replace(admitted=admitted, budget=budget._replace(restarts=budget.restarts - 1))
-            yield Change("restart", after, workers, lambda cells: (Cell(),) * len(cells))
+            yield from self._restarts(control, workers)
         if budget.give_ups and control.phase is Phase.SEAL:
             for rank, worker in enumerate(workers):
                 if worker.life is not Life.DOWN and control.reports[rank] is None:
@@ -187,6 +185,18 @@ class Controller:
             yield from self._clears(control._replace(budget=budget._replace(clears=budget.clears - 1)), workers)
         if budget.reencodes:
             yield from self._reencodes(control, workers)
+
+    def _restarts(self, control: Control, workers: Workers) -> Iterator[Change]:
+        spent = control.budget._replace(restarts=control.budget.restarts - 1)
+        copies = 2 * self.config.slots
+        for node in range(self.config.nodes):
+
+            def empty(cells: tuple[Cell, ...], node: int = node) -> tuple[Cell, ...]:
+                return (*cells[: node * copies], *(Cell(),) * copies, *cells[(node + 1) * copies :])
+
+            lost = control.lost | 1 << node if self.config.on("volatile_epoch") else control.lost
+            label = f"restart of {'sAB'[node]}" if self.config.tree else "restart"
+            yield Change(label, control._replace(lost=lost, budget=spent), workers, empty)
 
     def _crashes(self, control: Control, workers: Workers) -> Iterator[Change]:
         budget = control.budget

@@ -23,17 +23,19 @@ BLOCK: Final = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.
 
 MEETS: Final = {
     Situation.NEW: "another epoch, or a newer round than the copy's",
-    Situation.FIRST: "the copy's round, collecting, worker not seen",
-    Situation.REPEAT: "the copy's round, collecting, worker seen",
+    Situation.FIRST: "the copy's round, collecting, child not seen",
+    Situation.REPEAT: "the copy's round, collecting, child seen",
     Situation.COMPLETE: "the copy's round, complete",
+    Situation.CLOSED: "the copy's round, closed (at a leaf)",
     Situation.OLD: "the copy's epoch, an older round",
 }
 LANES: Final = {Lanes.WRITE: "written", Lanes.ADD: "added", Lanes.KEEP: "kept"}
 REGISTERS: Final = {
     Situation.NEW: "tag, seen, contributors := the packet's; ctr := 1",
-    Situation.FIRST: "seen, contributors + its bit; ctr + 1",
+    Situation.FIRST: "seen + its bit; contributors + the packet's; ctr + 1",
     Situation.REPEAT: "as they are",
     Situation.COMPLETE: "seen + its bit",
+    Situation.CLOSED: "seen + its bit",
     Situation.OLD: "as they are",
 }
 CLOSES: Final = {
@@ -45,6 +47,7 @@ REPLIES: Final = {
     Reply.NONE: "nothing",
     Reply.RESULT_TO_SENDER: "RESULT to the sender",
     Reply.STALE_TO_SENDER: "STALE to the sender",
+    Reply.PARTIAL_TO_PARENT: "PARTIAL to the parent",
 }
 
 
@@ -112,7 +115,8 @@ def bounds(config: Config) -> tuple[str, ...]:
         f"n = {config.n}",
         f"S = {config.slots}" if config.slots > 1 else "",
         f"{'+'.join(map(str, config.reduces))} chunk{'s' * (config.chunks > 1)}",
-        f"quorum {config.quorum}" if config.quorum else "",
+        f"quorum {config.quorum}{' of the spine' * config.tree}" if config.quorum else "",
+        f"quorum {config.leaf_quorum} of the leaves" if config.leaf_quorum else "",
         f"FLUSH by {'all' if config.flush == everybody else ranks(config.flush)}" if config.flush else "",
         f"min_quorum {config.min_quorum}" if config.min_quorum > 1 else "",
         f"{ranks(config.silent)} silent" if config.silent else "",

@@ -53,7 +53,8 @@ class Progress:
     def _advance(self, state: State) -> State:
         """Return the state after one step of the schedule; the same state if nothing helps."""
         control, workers = self.world.view(state)
-        if control.phase is not Phase.RUN or not control.admitted or any(w.life is Life.DOWN for w in workers):
+        stopped = control.phase is not Phase.RUN or not control.admitted or control.lost
+        if stopped or any(worker.life is Life.DOWN for worker in workers):
             try:
                 for change in self.world.controller.duties(control, workers):
                     return self.world.apply(state, change)
@@ -73,19 +74,36 @@ class Progress:
         return state
 
     def _send(self, state: State, number: int) -> State:
-        world, packet = self.world, self.world.packets[number]
-        control = world.controls[state.control]
-        if not world.admits(control, packet):
-            return state
-        index = packet.slot * 2 + packet.version
-        after, out, _ = world.stepped(control, state.cells[index], number)
-        state = state._replace(cells=(*state.cells[:index], after, *state.cells[index + 1 :]))
-        if out is None:
-            return state
-        if world.packets[out].kind is Kind.STALE:
-            return self._on_stale(state, out)
-        for rank in range(self.config.n):
-            state = self._take(state, rank, out)
+        """Deliver a packet and all that follows from it."""
+        world = self.world
+        waiting = [(world.packets[number].node, number)]
+        while waiting:
+            node, number = waiting.pop(0)
+            packet, control = world.packets[number], world.controls[state.control]
+            if not world.admits(control, node, packet):
+                continue
+            index = world.place(node, packet)
+            after, out, _ = world.stepped(control, node, state.cells[index], number)
+            state = state._replace(cells=(*state.cells[:index], after, *state.cells[index + 1 :]))
+            if out is None:
+                continue
+            if world.packets[out].kind is Kind.STALE:
+                state = self._stale_to(state, node, out)
+                continue
+            leaves, ranks = world.below(node)
+            up = world.packets[out].kind is Kind.PARTIAL
+            waiting += [(0, out)] if up else [(leaf, out) for leaf in leaves]
+            for rank in () if up else ranks:
+                state = self._take(state, rank, out)
+        return state
+
+    def _stale_to(self, state: State, node: int, number: int) -> State:
+        """Deliver a STALE to its receiver, or to all below the leaf that it is for (T6)."""
+        stale = self.world.packets[number]
+        if not (self.config.tree and node == 0):
+            return self._on_stale(state, number)
+        for rank in self.config.children(self.config.node_of(stale.worker)) if self.config.on("relay_stale") else ():
+            state = self._on_stale(state, self.world.packets.number(stale._replace(worker=rank)))
         return state
 
     def _take(self, state: State, rank: int, result: int) -> State:
@@ -145,13 +163,14 @@ class Progress:
             if not lacking or not having or any(workers[rank].kept >> chunk & 1 for rank in having):
                 continue
             for rank in lacking:
-                if not self._on_switch(state, workers[rank].epoch, chunk):
+                if not self._on_switch(state, rank, workers[rank].epoch, chunk):
                     raise Violation("repair", f"nobody can give chunk {chunk} to w{rank} any more, w{having} had it")
 
-    def _on_switch(self, state: State, epoch: int, chunk: int) -> bool:
-        control = self.world.controls[state.control]
+    def _on_switch(self, state: State, rank: int, epoch: int, chunk: int) -> bool:
+        control, node = self.world.controls[state.control], self.config.node_of(rank)
         stream = control.streams[epoch]
-        if chunk not in stream or control.admitted != epoch:
+        if chunk not in stream or control.admitted != epoch or control.lost >> node & 1:
             return False
-        cells = (self.world.cells[number] for number in state.cells)
+        copies = 2 * self.config.slots
+        cells = (self.world.cells[number] for number in state.cells[node * copies :][:copies])
         return any(cell.copy.ctr == FINAL and cell.truth == (epoch, stream.index(chunk)) for cell in cells)

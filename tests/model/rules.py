@@ -38,6 +38,13 @@ RULES: Final[dict[str, Rule]] = {
     "flush_round": Rule("S8", "FLUSH acts only on the round that its packet names."),
     "flush_dup": Rule("S8", "FLUSH acts also in a packet that is recognised as a duplicate."),
     "min_quorum": Rule("S8", "FLUSH closes at min_quorum contributions, not below."),
+    # trees
+    "leaf_final_bitmap": Rule("T1", "With the final values a leaf stores the final contributors."),
+    "leaf_match": Rule("T2", "A leaf takes a RESULT only of the round that it holds, not complete, or of a newer one."),
+    "leaf_resend": Rule("T3", "A leaf that has closed and has no result sends its partial sum again when asked."),
+    "partial_once": Rule("T4", "One partial sum of a leaf enters a round, with the contributors that came with it."),
+    "close_on_flush": Rule("T5", "A leaf that is flushed closes: it does not go on collecting."),
+    "relay_stale": Rule("T6", "A leaf passes STALE down."),
     # worker
     "in_order": Rule("W1", "Round r of a slot is sent only when all earlier rounds of that slot are held."),
     "frozen_payload": Rule("W2", "The bytes of a round never change between retransmissions."),
@@ -57,3 +64,6 @@ RULES: Final[dict[str, Rule]] = {
     "redecide": Rule("E3", "When the source of a decided result is lost before all have joined, all decide again."),
     "rejoin_resets": Rule("E4", "A worker that is in no report joins empty, whatever it still holds."),
 }
+
+NOT_NEEDED: Final = {"close_on_flush", "relay_stale"}
+"""Rules without which nothing breaks, kept for what they save: a second partial sum that nobody adds; a time-out."""

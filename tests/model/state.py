@@ -48,14 +48,15 @@ class Kind(Enum):
     UPDATE = "U"
     RESULT = "R"
     STALE = "S"
+    PARTIAL = "P"
 
 
 class Packet(NamedTuple):
-    """One packet. A RESULT may reach any worker: to all or to one makes no difference where anything may be lost."""
+    """One packet. A RESULT may reach any child: to all or to one makes no difference where anything may be lost."""
 
     kind: Kind
     worker: int
-    """UPDATE: the sender; STALE: the receiver; RESULT: -1."""
+    """UPDATE, PARTIAL: the sender, a leaf by its number; STALE: the receiver; RESULT: -1."""
     epoch: int
     slot: int
     version: int
@@ -65,6 +66,8 @@ class Packet(NamedTuple):
     truth: Truth
     held: int = 0
     """STALE: the round that the copy holds."""
+    node: int = 0
+    """UPDATE, PARTIAL: the switch that it goes to; RESULT, STALE: the one that it comes from."""
 
 
 class Cell(NamedTuple):
@@ -128,7 +131,7 @@ class Control(NamedTuple):
     epoch: int
     """The newest epoch handed out."""
     admitted: int
-    """The epoch that the switch lets in; 0: none."""
+    """The epoch that the switches let in; 0: none."""
     streams: tuple[tuple[int, ...], ...]
     """Per epoch, the chunks summed in it, in order; epoch 0 is the earlier job, its chunks negative."""
     phase: Phase
@@ -138,6 +141,8 @@ class Control(NamedTuple):
     released: bool
     """Whether the lease has ended (without lease_barrier)."""
     budget: Budget
+    lost: int = 0
+    """Bitmap of the switches that lost registers and entries, and let nothing in."""
 
 
 class State(NamedTuple):

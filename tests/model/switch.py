@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hopsum.protocol.decision import FINAL, Copy, Decision, Lanes, Reply, Situation, Update, decide, situation
+from hopsum.protocol.decision import (
+    CLOSED,
+    FINAL,
+    Copy,
+    Decision,
+    Lanes,
+    Reply,
+    Situation,
+    Update,
+    decide,
+    decide_at_leaf,
+    situation,
+)
+from hopsum.protocol.leaf import take_result
 from hopsum.wire import Event
 
 from .config import Config
@@ -24,6 +37,11 @@ BEYOND: Final = 65
 def real(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
     """Call the project's decision table."""
     return decide(copy, update, quorum=quorum, min_quorum=min_quorum)
+
+
+def real_leaf(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
+    """Call the project's decision table of a leaf."""
+    return decide_at_leaf(copy, update, quorum=quorum, min_quorum=min_quorum)
 
 
 def _epoch_tag(rest: Decide) -> Decide:
@@ -70,7 +88,36 @@ def _or_with_add(rest: Decide) -> Decide:
 
 
 def _with_bit(copy: Copy, update: Update) -> Copy:
-    return copy._replace(contributors=copy.contributors | update.bit)
+    return copy._replace(contributors=copy.contributors | update.contributors)
+
+
+def _partial_once(rest: Decide) -> Decide:
+    def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
+        decided = rest(copy, update, quorum, min_quorum)
+        if not update.inside or situation(copy, update) not in (Situation.REPEAT, Situation.COMPLETE):
+            return decided
+        return decided._replace(copy=_with_bit(decided.copy, update))
+
+    return mutated
+
+
+def _leaf_resend(rest: Decide) -> Decide:
+    def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
+        decided = rest(copy, update, quorum, min_quorum)
+        return decided._replace(reply=Reply.NONE) if situation(copy, update) is Situation.CLOSED else decided
+
+    return mutated
+
+
+def _close_on_flush(rest: Decide) -> Decide:
+    def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
+        decided = rest(copy, update, quorum, min_quorum)
+        if decided.reply is not Reply.PARTIAL_TO_PARENT or situation(copy, update) is Situation.CLOSED:
+            return decided
+        collecting = rest(copy, update, BEYOND, BEYOND).copy
+        return decided if collecting.ctr >= quorum else decided._replace(copy=collecting)
+
+    return mutated
 
 
 def _count_ge(rest: Decide) -> Decide:
@@ -139,25 +186,29 @@ MUTATIONS: Final[dict[str, Callable[[Decide], Decide]]] = {
     "flush_round": _flush_round,
     "flush_dup": _flush_dup,
     "min_quorum": _min_quorum,
+    "partial_once": _partial_once,
+    "leaf_resend": _leaf_resend,
+    "close_on_flush": _close_on_flush,
 }
 """By the rule that they take away."""
 
 
-def deciding(config: Config) -> Decide:
-    """Return the decision table without the rules that are off."""
-    function: Decide = real
+def deciding(config: Config, node: int = 0) -> Decide:
+    """Return the decision table of a switch without the rules that are off."""
+    function: Decide = real_leaf if node else real
     for name in sorted(config.off & MUTATIONS.keys()):
         function = MUTATIONS[name](function)
     return function
 
 
 def step(config: Config, decide_: Decide, quorum: int, cell: Cell, packet: Packet) -> tuple[Cell, Packet | None]:
-    """Apply one admitted UPDATE to a copy: the copy after it and the packet that leaves.
+    """Apply one admitted UPDATE or PARTIAL to a copy: the copy after it and the packet that leaves.
 
     Raises:
         Violation: sum, quorum or late.
     """
-    update = Update(packet.epoch, packet.round, 1 << packet.worker, packet.flush)
+    inside = packet.content.contributors if packet.kind is Kind.PARTIAL else 0
+    update = Update(packet.epoch, packet.round, 1 << packet.worker, packet.flush, inside)
     decided = decide_(cell.copy, update, quorum, config.min_quorum)
     same_tag = decided.copy[:2] == cell.copy[:2]
     values = {
@@ -166,17 +217,47 @@ def step(config: Config, decide_: Decide, quorum: int, cell: Cell, packet: Packe
         Lanes.ADD: added(cell.values, packet.content.values),
     }[decided.lanes]
     after = Cell(canonical(decided.copy), values, cell.truth if same_tag else packet.truth)
-    if cell.truth is not None and packet.truth < cell.truth and after != cell:
-        _violated(config, "late", f"{packet.truth} changes a copy of {cell.truth}")
-    out = _reply(decided, after, packet)
+    _check_late(config, cell, packet, after)
+    out = _reply(config, decided, after, packet)
     if out is not None and out.kind is Kind.RESULT:
-        _check_result(config, quorum, out)
+        _check_result(config, out)
     return after, out
 
 
+def step_from_above(config: Config, node: int, cell: Cell, packet: Packet) -> tuple[Cell, Packet | None]:
+    """Apply a RESULT of the spine to a copy of a leaf: the copy after it and the packet that leaves.
+
+    Raises:
+        Violation: sum, quorum or late.
+    """
+    result = Update(packet.epoch, packet.round, 0, False, packet.content.contributors)
+    if not config.on("leaf_match") and cell.copy.epoch == packet.epoch:
+        result = result._replace(round=cell.copy.round)
+    decided = take_result(cell.copy, result)
+    if decided.reply is Reply.NONE:
+        return cell, None
+    copy = decided.copy
+    same = cell.copy[:2] == copy[:2]
+    if not config.on("leaf_final_bitmap") and same:
+        copy = copy._replace(contributors=cell.copy.contributors)
+    stays = same and not config.on("leaf_match")
+    after = Cell(canonical(copy), packet.content.values, cell.truth if stays else packet.truth)
+    _check_late(config, cell, packet, after)
+    content, truth = Content(copy.contributors, after.values), after.truth
+    assert truth is not None
+    out = packet._replace(round=copy.round, content=content, truth=truth, node=node)
+    _check_result(config, out)
+    return after, out
+
+
+def _check_late(config: Config, cell: Cell, packet: Packet, after: Cell) -> None:
+    if cell.truth is not None and packet.truth < cell.truth and after != cell:
+        _violated(config, "late", f"{packet.truth} changes a copy of {cell.truth}")
+
+
 def canonical(copy: Copy) -> Copy:
-    """Forget `seen` of a complete copy: the table reads it only while collecting (test_rules checks that)."""
-    return copy._replace(seen=copy.contributors) if copy.ctr == FINAL else copy
+    """Forget `seen` of a copy that is complete or closed: the table reads it only while collecting (test_rules)."""
+    return copy._replace(seen=copy.contributors) if copy.ctr in (FINAL, CLOSED) else copy
 
 
 def added(held: Values, arrived: Values) -> Values:
@@ -184,7 +265,7 @@ def added(held: Values, arrived: Values) -> Values:
     return tuple(sorted(held + arrived))
 
 
-def _reply(decided: Decision, after: Cell, packet: Packet) -> Packet | None:
+def _reply(config: Config, decided: Decision, after: Cell, packet: Packet) -> Packet | None:
     if decided.reply is Reply.NONE:
         return None
     content = Content(decided.copy.contributors, after.values)
@@ -192,13 +273,13 @@ def _reply(decided: Decision, after: Cell, packet: Packet) -> Packet | None:
         content = content._replace(values=())
         return packet._replace(kind=Kind.STALE, flush=False, content=content, held=decided.copy.round)
     assert after.truth is not None
-    return packet._replace(
-        kind=Kind.RESULT, worker=-1, epoch=after.copy.epoch, round=after.copy.round, flush=False, content=content,
-        truth=after.truth,
-    )  # fmt: skip
+    said = packet._replace(epoch=after.copy.epoch, round=after.copy.round, content=content, truth=after.truth)
+    if decided.reply is Reply.PARTIAL_TO_PARENT:
+        return said._replace(kind=Kind.PARTIAL, worker=config.children(packet.node)[0], node=0)
+    return said._replace(kind=Kind.RESULT, worker=-1, flush=False)
 
 
-def _check_result(config: Config, quorum: int, result: Packet) -> None:
+def _check_result(config: Config, result: Packet) -> None:
     contributors, values = result.content
     ranks = [one.worker for one in values]
     if len(set(ranks)) != len(ranks):
@@ -207,7 +288,7 @@ def _check_result(config: Config, quorum: int, result: Packet) -> None:
         _violated(config, "sum", f"contributors {contributors:b} is not who was summed, {ranks}")
     if len({one.chunk for one in values}) > 1:
         _violated(config, "sum", f"chunks {sorted({one.chunk for one in values})} are mixed")
-    if len(ranks) < (min(config.min_quorum, quorum) if config.flush else quorum):
+    if len(ranks) < config.fewest:
         _violated(config, "quorum", f"a round is complete with {ranks}")
 
 

@@ -32,7 +32,8 @@ def test_words_for_everything() -> None:
         assert row.lanes in LANES
         assert row.closes in CLOSES
         assert row.reply in set(REPLIES)
-    assert set(REPLIES) == set(Reply) - {Reply.RESULT_TO_ALL}, "that one is what closing means"
+    others = {Reply.RESULT_TO_ALL, Reply.STALE_TO_ALL}
+    assert set(REPLIES) == set(Reply) - others, "what closing means, and what a leaf does with STALE from above"
 
 
 def test_what_the_thresholds_mean() -> None:
@@ -51,6 +52,7 @@ REGISTERS_AFTER: dict[Situation, Callable[[Copy, Update], Copy]] = {
     ),
     Situation.REPEAT: lambda copy, update: copy,
     Situation.COMPLETE: lambda copy, update: copy._replace(seen=copy.seen | update.bit),
+    Situation.CLOSED: lambda copy, update: copy._replace(seen=copy.seen | update.bit),
     Situation.OLD: lambda copy, update: copy,
 }
 """The column of the registers, as functions. No copy closes here."""
@@ -58,7 +60,7 @@ REGISTERS_AFTER: dict[Situation, Callable[[Copy, Update], Copy]] = {
 
 def test_what_the_registers_become() -> None:
     met = set()
-    for epoch, round_, seen, ctr, rank in itertools.product((1, 2), (1, 3, 5), (1, 3), (1, 2, 255), (0, 1, 2)):
+    for epoch, round_, seen, ctr, rank in itertools.product((1, 2), (1, 3, 5), (1, 3), (1, 2, 254, 255), (0, 1, 2)):
         copy, update = Copy(1, 3, seen, ctr, seen), Update(epoch, round_, 1 << rank)
         after = decide(copy, update, quorum=BEYOND, min_quorum=BEYOND).copy
         which = situation(copy, update)

@@ -98,7 +98,8 @@ class WorkerRules:
         for position in self.waiting(streams, worker):
             value = self.contribution(rank, worker, streams[worker.epoch][position])
             content, truth = Content(1 << rank, (value,)), (worker.epoch, position)
-            packets.append(Packet(Kind.UPDATE, rank, worker.epoch, *addresses[position], flush, content, truth))
+            packet = Packet(Kind.UPDATE, rank, worker.epoch, *addresses[position], flush, content, truth)
+            packets.append(packet._replace(node=self.config.node_of(rank)))
         return packets
 
     # ---- accepting ----------------------------------------------------------------------------------

@@ -33,12 +33,12 @@ from .state import (
     Violation,
     Worker,
 )
-from .switch import deciding, step
+from .switch import deciding, step, step_from_above
 from .worker import WorkerRules
 
 
 class Transition(NamedTuple):
-    """One step of the search. `label`: an event's name; (packet, receiving rank or -1 for the switch); or
+    """One step of the search. `label`: an event's name; (packet, receiving rank, or -1 - the number of a switch); or
     (chunk, from rank, to rank) of a fetch."""
 
     label: str | tuple[int, int] | tuple[int, int, int]
@@ -51,7 +51,7 @@ Stepped = tuple[int, int | None, Violation | None]
 Accepted = tuple[int, int] | Violation
 """Number of the worker after a RESULT, and the chunk."""
 InFlight = tuple[list[tuple[int, Packet]], list[int], list[int]]
-"""UPDATEs with their numbers; numbers of RESULTs; numbers of STALEs."""
+"""UPDATEs and PARTIALs with their numbers; numbers of RESULTs; numbers of STALEs."""
 Fetch = tuple[tuple[int, int, int], int | Violation]
 """Chunk, from, to; number of the worker after it."""
 
@@ -67,8 +67,8 @@ class World:
         self.workers: Pool[Worker] = Pool()
         self.cells: Pool[Cell] = Pool()
         self.controls: Pool[Control] = Pool()
-        self._decide = deciding(config)
-        self._stepped: dict[tuple[int, int, int], Stepped] = {}
+        self._decide = tuple(deciding(config, node) for node in range(config.nodes))
+        self._stepped: dict[tuple[int, int, int, int], Stepped] = {}
         self._accepted: dict[tuple[int, int, int, int], Accepted | None] = {}
         self._networks: dict[int, InFlight] = {}
         self._fetched: dict[tuple[int, tuple[int, ...]], list[Fetch]] = {}
@@ -86,9 +86,9 @@ class World:
         config = self.config
         control = self.controller.first_control()
         worker = Worker(1, 1, Life.RUN, (None,) * config.chunks, 0)
-        cells, network = [Cell()] * (2 * config.slots), 0
+        cells, network = [Cell()] * (2 * config.slots * config.nodes), 0
         if config.garbage:
-            cells = [Cell(Copy(), (Contribution(0, -9, 0, 0),))] * (2 * config.slots)
+            cells = [Cell(Copy(), (Contribution(0, -9, 0, 0),))] * len(cells)
         if config.leftovers:
             for packet in self._leftovers(control):
                 network |= 1 << self.packets.number(packet)
@@ -118,17 +118,32 @@ class World:
         control, workers = self.view(state)
         updates, results, stales = self._in_flight(state.network)
         for number, packet in updates:
-            if self.admits(control, packet):
-                yield from self._at_switch(state, control, workers, number, packet)
-        for number, rank in itertools.product(results, range(self.config.n)):
-            accepted = self.accepted(state, rank, number)
-            if accepted is not None:
-                yield self._at_worker(state, control, workers, (number, rank), accepted)
+            yield from self._at_switch(state, control, workers, number, packet.node)
+        for number in results:
+            yield from self._results(state, control, workers, number)
         for number in stales:
             yield from self._zeros(state, control, workers, number)
         if self.config.peers:
             yield from self._fetches(state, control, workers)
         yield from self._events(state, control, workers)
+
+    def _results(
+        self, state: State, control: Control, workers: tuple[Worker, ...], number: int
+    ) -> Iterator[Transition]:
+        """Let a RESULT reach any child of the switch that it comes from."""
+        leaves, ranks = self.below(self.packets[number].node)
+        for node in leaves:
+            yield from self._at_switch(state, control, workers, number, node)
+        for rank in ranks:
+            accepted = self.accepted(state, rank, number)
+            if accepted is not None:
+                yield self._at_worker(state, control, workers, (number, rank), accepted)
+
+    def below(self, node: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the leaves and the ranks that a switch sends results to."""
+        children = self.config.children(node)
+        spine = self.config.tree and node == 0
+        return (tuple(range(1, self.config.nodes)), ()) if spine else ((), children)
 
     def _in_flight(self, network: int) -> InFlight:
         """Return the packets of a network, by kind."""
@@ -136,40 +151,53 @@ class World:
         if known is None:
             packets = [(number, self.packets[number]) for number in bits(network)]
             known = self._networks[network] = (
-                [each for each in packets if each[1].kind is Kind.UPDATE],
+                [each for each in packets if each[1].kind in (Kind.UPDATE, Kind.PARTIAL)],
                 [number for number, packet in packets if packet.kind is Kind.RESULT],
                 [number for number, packet in packets if packet.kind is Kind.STALE],
             )
         return known
 
     def _at_switch(
-        self, state: State, control: Control, workers: tuple[Worker, ...], number: int, packet: Packet
+        self, state: State, control: Control, workers: tuple[Worker, ...], number: int, node: int
     ) -> Iterator[Transition]:
-        index = packet.slot * 2 + packet.version
-        after, out, violation = self.stepped(control, state.cells[index], number)
+        packet = self.packets[number]
+        if not self.admits(control, node, packet):
+            return
+        index = self.place(node, packet)
+        after, out, violation = self.stepped(control, node, state.cells[index], number)
         network = state.network
         if out is not None:
             if self.packets[out].kind is Kind.STALE:
                 violation = self._wrong_stale(control, workers, self.cells[state.cells[index]], packet)
-            if self.packets[out].kind is Kind.RESULT or not self.config.on("stale_fetch"):
+            if self.packets[out].kind is not Kind.STALE or not self.config.on("stale_fetch"):
                 network |= 1 << out
         if violation is not None:
-            yield Transition((number, -1), None, violation)
+            yield Transition((number, -1 - node), None, violation)
         elif after != state.cells[index] or network != state.network:
             cells = (*state.cells[:index], after, *state.cells[index + 1 :])
-            yield Transition((number, -1), self._normal(State(state.control, network, state.workers, cells)))
+            yield Transition((number, -1 - node), self._normal(State(state.control, network, state.workers, cells)))
 
-    def admits(self, control: Control, packet: Packet) -> bool:
-        """Say whether the switch lets a packet at its slots (S1)."""
-        return control.admitted != 0 and (packet.epoch == control.admitted or not self.config.on("epoch_switch"))
+    def place(self, node: int, packet: Packet) -> int:
+        """Return which copy a packet means at a switch."""
+        return (node * self.config.slots + packet.slot) * 2 + packet.version
 
-    def stepped(self, control: Control, cell: int, packet: int) -> Stepped:
-        """Return what a packet does to a copy."""
-        key = (control.quorum, cell, packet)
+    def admits(self, control: Control, node: int, packet: Packet) -> bool:
+        """Say whether a switch lets a packet at its slots (S1)."""
+        runs = control.admitted != 0 and not control.lost >> node & 1
+        return runs and (packet.epoch == control.admitted or not self.config.on("epoch_switch"))
+
+    def stepped(self, control: Control, node: int, cell: int, packet: int) -> Stepped:
+        """Return what a packet does to a copy of a switch."""
+        quorum = self.config.quorum_of(node) if node else control.quorum
+        key = (node, quorum, cell, packet)
         known = self._stepped.get(key)
         if known is None:
             try:
-                after, out = step(self.config, self._decide, control.quorum, self.cells[cell], self.packets[packet])
+                one = self.cells[cell], self.packets[packet]
+                if one[1].kind is Kind.RESULT:
+                    after, out = step_from_above(self.config, node, *one)
+                else:
+                    after, out = step(self.config, self._decide[node], quorum, *one)
                 known = self.cells.number(after), None if out is None else self.packets.number(out), None
             except Violation as violation:
                 known = cell, None, violation
@@ -181,7 +209,8 @@ class World:
     ) -> Violation | None:
         """Check what a STALE says: nostale and hint."""
         asker, (epoch, position) = workers[packet.worker], packet.truth
-        if self.config.full_quorum and "nostale" in self.config.checks and asker.epoch == epoch:
+        exact = packet.kind is Kind.UPDATE and self.config.full_quorum and asker.epoch == epoch
+        if exact and "nostale" in self.config.checks:
             same_life = packet.content.values[0].incarnation == asker.incarnation
             if same_life and position in self.rules.waiting(control.streams, asker):
                 return Violation("nostale", f"w{packet.worker} waits for round {packet.round} and is told STALE")

@@ -131,7 +131,7 @@ def test_a_bad_header_hides_the_missing_payload() -> None:
     """No payload is announced, so none is missed: version, kind, op and length are looked at in turn."""
     for change, reason in [
         ({"version": 3}, Drop.BAD_VERSION),
-        ({"kind": 2}, Drop.BAD_KIND),
+        ({"kind": 7}, Drop.BAD_KIND),
         ({"op": 8}, Drop.BAD_OP),
         ({"length": 512}, Drop.BAD_LENGTH),
     ]:

@@ -10,7 +10,7 @@ from typing import Any
 from hopsum_controlplane.cluster.decision import Decided, Report, Resume
 from hopsum_controlplane.cluster.errors import InvalidRequest
 from hopsum_controlplane.cluster.requests import JobRequest
-from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 
 
@@ -79,7 +79,10 @@ def resume_from_json(text: str) -> Resume:
 def _spec(values: dict[str, Any]) -> JobSpec:
     members = {who: tuple(WorkerEndpoint(**member) for member in values[who]) for who in ("workers", "observers")}
     tables = {name: _table(values[name]) for name in ("table", "table16")}
-    return JobSpec(**{**values, **members, **tables})
+    below = values.get("leaves", ())  # books of before trees have neither
+    leaves = tuple(LeafEndpoint(**{**leaf, "members": tuple(leaf["members"])}) for leaf in below)
+    parent = None if values.get("parent") is None else ParentEndpoint(**values["parent"])
+    return JobSpec(**{**values, **members, **tables, "leaves": leaves, "parent": parent})
 
 
 def _table(values: list[int] | None) -> tuple[int, ...] | None:

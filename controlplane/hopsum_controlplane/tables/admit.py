@@ -21,7 +21,10 @@ def jobs(job: Job) -> list[TableEntry]:
         "min_quorum": job.spec.min_quorum,
         "group": job.group,
     }
-    return [TableEntry(JOBS, {"epoch": job.epoch}, "job", params)]
+    if job.spec.parent is None:
+        return [TableEntry(JOBS, {"epoch": job.epoch}, "job", params)]
+    params["parent_port"] = job.spec.parent.port
+    return [TableEntry(JOBS, {"epoch": job.epoch}, "leaf_job", params)]
 
 
 def workers(job: Job) -> list[TableEntry]:

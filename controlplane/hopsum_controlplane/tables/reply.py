@@ -5,31 +5,30 @@ from __future__ import annotations
 
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.entries import MulticastGroup, Replica, TableEntry, replica_order
-from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.jobs import Job, LeafEndpoint, WorkerEndpoint
 
 REWRITE = "rewrite"
 
 
 def group(job: Job) -> list[MulticastGroup]:
-    """Build the job's multicast group: a copy for every worker, whose instance is its rank."""
-    replicas = (Replica(worker.port, worker.rank) for worker in job.spec.workers)
+    """Build the job's multicast group: a copy for every worker and leaf, whose instance is its rank or number."""
+    replicas = [Replica(worker.port, worker.rank) for worker in job.spec.workers]
+    replicas += [Replica(leaf.port, leaf.number) for leaf in job.spec.leaves]
     return [MulticastGroup(job.group, tuple(sorted(replicas, key=replica_order)))]
 
 
 def rewrite(job: Job) -> list[TableEntry]:
-    """Build one entry per worker and observer with the addresses of what goes to it."""
-    return [
-        TableEntry(
-            REWRITE,
-            {"epoch": job.epoch, "worker": worker.rank},
-            "to_worker",
-            {
-                "src_mac": mac_to_int(job.switch.mac),
-                "dst_mac": mac_to_int(worker.mac),
-                "src_ip": ipv4_to_int(job.switch.ip),
-                "dst_ip": ipv4_to_int(worker.ip),
-                "dst_port": worker.udp_port,
-            },
-        )
-        for worker in job.spec.members
-    ]
+    """Build one entry per worker, observer and leaf with the addresses of what goes to it."""
+    workers = [_to(job, worker.rank, worker, worker.udp_port) for worker in job.spec.members]
+    return workers + [_to(job, leaf.number, leaf, job.udp_port) for leaf in job.spec.leaves]
+
+
+def _to(job: Job, number: int, receiver: WorkerEndpoint | LeafEndpoint, udp_port: int) -> TableEntry:
+    params = {
+        "src_mac": mac_to_int(job.switch.mac),
+        "dst_mac": mac_to_int(receiver.mac),
+        "src_ip": ipv4_to_int(job.switch.ip),
+        "dst_ip": ipv4_to_int(receiver.ip),
+        "dst_port": udp_port,
+    }
+    return TableEntry(REWRITE, {"epoch": job.epoch, "worker": number}, "to_worker", params)

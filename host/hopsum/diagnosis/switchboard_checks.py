@@ -31,6 +31,7 @@ DROPS: Final = {
     "bad_slot": "a worker has more slots than the job: a membership file of another job",
     "bad_round": "a worker counts rounds from 0: another hopsum",
     "bad_value": "a lane of MAX32 has its top bit set: another hopsum",
+    "bad_contributors": "a leaf of a tree sums for other ranks than its entry here names: make the tree's job anew",
     "op_mismatch": "ranks are in different all-reduces, or have different codecs: give all of them the same",
     "no_table": "a worker's codec looks values up, and the job was made without a table: make it with the codec's "
     "(hopsum job create --codec)",

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The switch in Python: the oracle that data planes and workers are tested against.
 
-    decision.decide                  the protocol's table: tag, seen, ctr, contributors
+    decision.decide, decide_at_leaf  the protocol's table: tag, seen, ctr, contributors
+    leaf.take_result, relay_stale    the same for what comes from a leaf's parent
     Aggregator.receive               one datagram: admission, table, lanes, replies as header and payload
     frame_aggregator.FrameAggregator the same for whole frames, with plain forwarding and exact reply frames
 
@@ -10,6 +11,8 @@ Rules (the table's own are in decision.py, the checks in admission.py)
     Copy index = (slot_base + slot) * 2 + (round & 1).
     Registers outlive jobs: a new job finds what the last one left.
     Replies carry op, slot, round, epoch and count of the packet that caused them, and the receiver's rank.
+    What goes to a parent carries the flags of the packet that caused it, and the leaf's number.
+    Lanes go up and down in a tree: codes become lanes at the first switch, and their op stays what it was.
     STATE carries op, round, contributors and state of the copy that the PROBE's round names by its parity, if that
     holds something of the PROBE's epoch; a PROBE changes nothing.
 """
@@ -22,18 +25,30 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hopsum.protocol.admission import Admitted, Packet, Source, admit, read_header
-from hopsum.protocol.decision import FINAL, Decision, Reply, Update, decide, is_new
+from hopsum.protocol.decision import CLOSED, FINAL, Copy, Decision, Reply, Update, decide, decide_at_leaf, is_new
+from hopsum.protocol.leaf import relay_stale, take_result
 from hopsum.protocol.registers import Registers, look_up
-from hopsum.protocol.switch_config import JobConfig, SwitchConfig, WorkerConfig
+from hopsum.protocol.switch_config import JobConfig, LeafConfig, ParentConfig, SwitchConfig, WorkerConfig
 from hopsum.wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, State
 
-__all__ = ["Aggregator", "JobConfig", "Outcome", "Output", "Registers", "SwitchConfig", "WorkerConfig"]
+__all__ = [
+    "Aggregator",
+    "JobConfig",
+    "LeafConfig",
+    "Outcome",
+    "Output",
+    "ParentConfig",
+    "Registers",
+    "SwitchConfig",
+    "WorkerConfig",
+]
 
 
 class Output(NamedTuple):
-    """One packet to one worker."""
+    """One packet to one worker, observer, leaf or parent."""
 
     worker: WorkerConfig
     header: Header
@@ -51,11 +66,11 @@ class Outcome:
     """Indices into the job's counters that were bumped, in order."""
     reply: Reply = Reply.NONE
     outputs: tuple[Output, ...] = ()
-    """A multicast is one output per worker, in the order of the group."""
+    """A multicast is one output per child, in the order of the group."""
 
 
 class Aggregator:
-    """A root switch, fed with datagrams."""
+    """A switch, fed with datagrams."""
 
     def __init__(
         self,
@@ -116,7 +131,7 @@ class Aggregator:
         copy = self.registers.copies[index]
         base = replace(asked, kind=Kind.STATE, held=0, contributors=0, count=State.EMPTY)
         if copy.epoch == asked.epoch:
-            state = State.FINAL if copy.ctr == FINAL else State.COLLECTING
+            state = {FINAL: State.FINAL, CLOSED: State.CLOSED}.get(copy.ctr, State.COLLECTING)
             op = self.registers.ops[index]
             base = replace(base, op=op, held=copy.round, contributors=copy.contributors, count=state)
         self.job_events[job.job_index, Event.PROBED] += 1
@@ -125,37 +140,61 @@ class Aggregator:
 
     def _slot(self, admitted: Admitted) -> Outcome:
         header, job, index = admitted.packet.header, admitted.job, _index(admitted)
-        copy = self.registers.copies[index]
-        update = Update(header.epoch, header.round, 1 << header.worker, bool(header.flags & Flag.FLUSH))
-        if is_new(copy, update):
-            self.registers.ops[index] = header.op
-        elif header.round == copy.round and header.op != self.registers.ops[index]:
-            return self._dropped(Drop.OP_MISMATCH)
-        decision = decide(copy, update, quorum=job.quorum, min_quorum=job.min_quorum)
+        copy, update = self.registers.copies[index], _update(header)
+        if header.kind != Kind.STALE:
+            if is_new(copy, update):
+                self.registers.ops[index] = header.op
+            elif header.round == copy.round and header.op != self.registers.ops[index]:
+                return self._dropped(Drop.OP_MISMATCH)
+        decision = _decide(header.kind, job, copy, update)
         self.registers.copies[index] = decision.copy
-        arrived = admitted.packet.payload
-        table = job.table_of(header.op)
-        if table is not None:
-            arrived = look_up(header.op, table, arrived)
-        self.registers.apply(index, header.op, decision.lanes, arrived)
+        self.registers.apply(index, header.op, decision.lanes, _lanes(admitted))
         self.job_events.update((job.job_index, event) for event in decision.events)
         outputs = self._replies(admitted, decision, index)
         return Outcome(Drop.NONE, job.job_index, decision.events, decision.reply, outputs)
 
     def _replies(self, admitted: Admitted, decision: Decision, index: int) -> tuple[Output, ...]:
-        if decision.reply is Reply.NONE:
+        packet, reply = admitted.packet.header, decision.reply
+        if reply is Reply.NONE:
             return ()
-        base = replace(admitted.packet.header, flags=0, held=0, contributors=decision.copy.contributors)
-        if decision.reply is Reply.STALE_TO_SENDER:
+        if reply is Reply.STALE_TO_ALL:
+            return tuple(Output(child, replace(packet, worker=child.rank), b"") for child in admitted.job.children)
+        base = replace(packet, flags=0, held=0, contributors=decision.copy.contributors)
+        if reply is Reply.STALE_TO_SENDER:
             header = replace(base, kind=Kind.STALE, held=decision.copy.round, length=0)
             return (Output(admitted.worker, header, b""),)
         values = self.registers.values[index].tobytes()
-        to_all = decision.reply is Reply.RESULT_TO_ALL
-        receivers = admitted.job.workers if to_all else (admitted.worker,)
-        return tuple(
-            Output(worker, replace(base, kind=Kind.RESULT, worker=worker.rank, length=len(values)), values)
-            for worker in receivers
-        )
+        base = replace(base, kind=Kind.RESULT, length=len(values))
+        if reply is Reply.PARTIAL_TO_PARENT:
+            assert admitted.job.parent is not None, "only a leaf's copies close"
+            receivers: tuple[WorkerConfig, ...] = (admitted.job.parent,)
+            base = replace(base, kind=Kind.PARTIAL, flags=packet.flags)
+        else:
+            receivers = admitted.job.children if reply is Reply.RESULT_TO_ALL else (admitted.worker,)
+        return tuple(Output(receiver, replace(base, worker=receiver.rank), values) for receiver in receivers)
+
+
+def _update(header: Header) -> Update:
+    """Return what the tables need to know of a packet."""
+    bit = 1 << header.worker if header.kind in (Kind.UPDATE, Kind.PARTIAL) else 0
+    inside = 0 if header.kind == Kind.UPDATE else header.contributors
+    return Update(header.epoch, header.round, bit, bool(header.flags & Flag.FLUSH), inside)
+
+
+def _decide(kind: int, job: JobConfig, copy: Copy, update: Update) -> Decision:
+    if kind == Kind.STALE:
+        return relay_stale(copy)
+    if kind == Kind.RESULT:
+        return take_result(copy, update)
+    table = decide if job.parent is None else decide_at_leaf
+    return table(copy, update, quorum=job.quorum, min_quorum=job.min_quorum)
+
+
+def _lanes(admitted: Admitted) -> NDArray[np.uint8]:
+    """Return the lanes that a packet carries, as they came or looked up."""
+    header, arrived = admitted.packet.header, admitted.packet.payload
+    table = admitted.job.table_of(header.op) if header.kind == Kind.UPDATE else None
+    return arrived if table is None else look_up(header.op, table, arrived)
 
 
 def _index(admitted: Admitted) -> int:

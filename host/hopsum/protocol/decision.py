@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one UPDATE does to one slot copy of a root switch, as a table.
+"""What one packet from below does to one slot copy of a switch, as a table. What comes from above: see leaf.py.
+
+A root has no parent: it is alone, or on top of a tree. A leaf has one: where a root would complete a round, it closes
+it and sends its partial sum up. That is to its parent what an UPDATE is, from a child that stands for several workers.
 
 Rules
     A copy's tag (epoch, round) is its only validity information: if it differs, all else in the copy is dead.
@@ -12,22 +15,29 @@ Rules
     S7  An older round is answered with STALE and touches nothing.
     S8  FLUSH is a flag on UPDATE: after the packet was added, or recognised as a duplicate, a copy that still
         collects that round closes at min_quorum.
+    T3  A closed round of a leaf takes nothing more; who asks for it makes the leaf send its partial sum again.
+    T4  A child is recognised by its bit; the workers in its sum come from the packet that is added.
+    T5  A leaf that is flushed closes.
 
 Situations, in the order of the tests
     NEW        another epoch, or a newer round than the copy's
     OLD        same epoch, older round
     COMPLETE   the copy's round, and it is complete
-    REPEAT     the copy's round, collecting, worker seen before
-    FIRST      the copy's round, collecting, worker not seen before
+    CLOSED     the copy's round, and the partial sum is with the parent
+    REPEAT     the copy's round, collecting, child seen before
+    FIRST      the copy's round, collecting, child not seen before
 
 Transitions (`TABLE`; `ctr` counts those that are in)
     situation  lanes   seen, tag        contributors, ctr   closes when ctr >=     otherwise
-    NEW        write   := packet's      := packet's         need                   -
-    FIRST      add     seen or bit      or bit, + 1         need                   -
+    NEW        write   := packet's      := packet's, 1      need                   -
+    FIRST      add     seen or bit      or packet's, + 1    need                   -
     REPEAT     keep    seen or bit      as they are         min_quorum, if FLUSH   -
     COMPLETE   keep    seen or bit      as they are         never                  RESULT to the sender
+    CLOSED     keep    seen or bit      as they are         never                  PARTIAL to the parent
     OLD        keep    as they are      as they are         never                  STALE to the sender
-    need = quorum, with FLUSH min(quorum, min_quorum).  Closing: ctr := FINAL, RESULT to all workers.
+    need = quorum, with FLUSH min(quorum, min_quorum).
+    Closing at a root: ctr := FINAL, RESULT to all children; at a leaf: ctr := CLOSED, PARTIAL to the parent.
+    quorum and min_quorum count the children of this switch.
 """
 
 from __future__ import annotations
@@ -38,7 +48,9 @@ from typing import Final, NamedTuple
 from hopsum.wire import Event
 
 FINAL: Final = 255
-"""`ctr` of a complete copy; any other value is the number of contributions in it."""
+"""`ctr` of a complete copy."""
+CLOSED: Final = 254
+"""`ctr` of a leaf's copy whose partial sum is with the parent; any other value is the number of contributions in it."""
 
 
 class Situation(Enum):
@@ -47,6 +59,7 @@ class Situation(Enum):
     NEW = auto()
     OLD = auto()
     COMPLETE = auto()
+    CLOSED = auto()
     REPEAT = auto()
     FIRST = auto()
 
@@ -66,6 +79,8 @@ class Reply(Enum):
     RESULT_TO_ALL = auto()
     RESULT_TO_SENDER = auto()
     STALE_TO_SENDER = auto()
+    PARTIAL_TO_PARENT = auto()
+    STALE_TO_ALL = auto()
 
 
 class Closes(Enum):
@@ -90,8 +105,21 @@ TABLE: Final[dict[Situation, Row]] = {
     Situation.FIRST: Row(Lanes.ADD, Closes.AT_NEED, Reply.NONE, Event.ADDED),
     Situation.REPEAT: Row(Lanes.KEEP, Closes.AT_MIN_QUORUM_IF_FLUSH, Reply.NONE, Event.DUPLICATE),
     Situation.COMPLETE: Row(Lanes.KEEP, Closes.NEVER, Reply.RESULT_TO_SENDER, Event.ANSWERED),
+    Situation.CLOSED: Row(Lanes.KEEP, Closes.NEVER, Reply.PARTIAL_TO_PARENT, Event.RESENT),
     Situation.OLD: Row(Lanes.KEEP, Closes.NEVER, Reply.STALE_TO_SENDER, Event.STALE),
 }
+
+
+class Closing(NamedTuple):
+    """What a round becomes when enough are in."""
+
+    ctr: int
+    reply: Reply
+    event: Event
+
+
+_AT_ROOT: Final = Closing(FINAL, Reply.RESULT_TO_ALL, Event.COMPLETED)
+_AT_LEAF: Final = Closing(CLOSED, Reply.PARTIAL_TO_PARENT, Event.CLOSED)
 
 
 class Copy(NamedTuple):
@@ -100,20 +128,27 @@ class Copy(NamedTuple):
     epoch: int = 0
     round: int = 0
     seen: int = 0
-    """Bitmap of the workers that arrived for this round, late ones too."""
+    """Bitmap of the children that arrived for this round, late ones too."""
     ctr: int = 0
     contributors: int = 0
     """Bitmap of the workers inside the values."""
 
 
 class Update(NamedTuple):
-    """What the table needs to know of an UPDATE."""
+    """What the table needs to know of an UPDATE or a PARTIAL."""
 
     epoch: int
     round: int
     bit: int
-    """1 << rank."""
+    """1 << rank, or the number of the child."""
     flush: bool = False
+    inside: int = 0
+    """PARTIAL: bitmap of the workers in the sum; 0: an UPDATE, of the sender alone."""
+
+    @property
+    def contributors(self) -> int:
+        """Return the bitmap of the workers in the packet's values."""
+        return self.inside or self.bit
 
 
 class Decision(NamedTuple):
@@ -127,13 +162,15 @@ class Decision(NamedTuple):
 
 
 def situation(copy: Copy, update: Update) -> Situation:
-    """Classify an UPDATE against the copy that it meets."""
+    """Classify a packet from below against the copy that it meets."""
     if is_new(copy, update):
         return Situation.NEW
     if update.round < copy.round:
         return Situation.OLD
     if copy.ctr == FINAL:
         return Situation.COMPLETE
+    if copy.ctr == CLOSED:
+        return Situation.CLOSED
     return Situation.REPEAT if is_repeat(copy, update) else Situation.FIRST
 
 
@@ -143,39 +180,54 @@ def is_new(copy: Copy, update: Update) -> bool:
 
 
 def is_repeat(copy: Copy, update: Update) -> bool:
-    """Say whether this worker was seen in the round that the copy holds (S4)."""
+    """Say whether this child was seen in the round that the copy holds (S4, T4)."""
     return bool(copy.seen & update.bit)
 
 
 def decide(copy: Copy, update: Update, *, quorum: int, min_quorum: int) -> Decision:
-    """Apply the table: one UPDATE, already admitted, at one copy.
+    """Apply the table at a root: one packet from below, already admitted, at one copy.
 
     Args:
         copy: the registers before; anything at all if their epoch is another one.
         update: rounds start at 1 (N4).
-        quorum: workers that complete a round, 1..64.
-        min_quorum: workers that complete it once a FLUSH arrives, 1..quorum.
+        quorum: children that complete a round, 1..64.
+        min_quorum: children that complete it once a FLUSH arrives, 1..quorum.
     """
+    return _decide(copy, update, quorum, min_quorum, _AT_ROOT)
+
+
+def decide_at_leaf(copy: Copy, update: Update, *, quorum: int, min_quorum: int) -> Decision:
+    """Apply the table at a switch with a parent; arguments as in `decide`."""
+    return _decide(copy, update, quorum, min_quorum, _AT_LEAF)
+
+
+def _decide(copy: Copy, update: Update, quorum: int, min_quorum: int, closing: Closing) -> Decision:
     which = situation(copy, update)
     row = TABLE[which]
     events: tuple[Event, ...] = (row.event,)
-    if which is Situation.NEW and copy.epoch == update.epoch and copy.ctr != FINAL:
+    if which is Situation.NEW and is_unfinished(copy, update.epoch):
         events = (Event.FAULT, row.event)
     after = _merge(copy, update, row.lanes, which)
     if _closes(row.closes, after.ctr, update.flush, quorum, min_quorum):
         added = events if row.lanes is not Lanes.KEEP else ()
-        return Decision(after._replace(ctr=FINAL), row.lanes, Reply.RESULT_TO_ALL, (*added, Event.COMPLETED))
+        return Decision(after._replace(ctr=closing.ctr), row.lanes, closing.reply, (*added, closing.event))
     return Decision(after, row.lanes, row.reply, events)
+
+
+def is_unfinished(copy: Copy, epoch: int) -> bool:
+    """Say whether a copy of this epoch has no result yet: a newer round over it counts as a fault."""
+    return copy.epoch == epoch and copy.ctr != FINAL
 
 
 def _merge(copy: Copy, update: Update, lanes: Lanes, which: Situation) -> Copy:
     if which is Situation.OLD:
         return copy
     if which is Situation.NEW:
-        return Copy(update.epoch, update.round, update.bit, 1, update.bit)
+        return Copy(update.epoch, update.round, update.bit, 1, update.contributors)
+    after = copy._replace(seen=copy.seen | update.bit)
     if lanes is Lanes.KEEP:
-        return copy._replace(seen=copy.seen | update.bit)
-    return copy._replace(seen=copy.seen | update.bit, ctr=copy.ctr + 1, contributors=copy.contributors | update.bit)
+        return after
+    return after._replace(ctr=copy.ctr + 1, contributors=copy.contributors | update.contributors)
 
 
 def _closes(closes: Closes, ctr: int, flush: bool, quorum: int, min_quorum: int) -> bool:

@@ -51,7 +51,7 @@ _ICMP_AT: Final = ETHERNET_BYTES + IPV4_BYTES
 
 
 class FrameAggregator(Aggregator):
-    """A root switch, fed with Ethernet frames."""
+    """A switch, fed with Ethernet frames."""
 
     def receive_frame(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """Take one frame and return the frames that leave, as (port, frame), in the order of emission."""

@@ -88,6 +88,8 @@ class Inquiry:
             return f"{name_ranks(missing)} {are} missing in {where} (arrived: {name_ranks(arrived)})"
         if answer.count == State.EMPTY or answer.held < oldest.round:
             return f"nobody's UPDATE of {where} has reached the switch, this rank's neither"
+        if (answer.count, answer.held) == (State.CLOSED, oldest.round):
+            return f"{where} has {name_ranks(arrived)} below this switch: its parent in the tree has not answered"
         if answer.held == oldest.round:
             return f"{where} is complete on the switch with {name_ranks(arrived)}: its RESULT does not reach this rank"
         return f"the switch has moved on to round {answer.held} of slot {oldest.slot} with {name_ranks(arrived)}"

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the control plane tells a switch, as values: the switch's address, its jobs, their workers."""
+"""What the control plane tells a switch, as values: the switch's address, its jobs, their workers, its place in a tree.
+
+In a tree a switch has children: workers, leaves or both. A leaf's number is its `rank` at its parent, as if it were a
+worker there; no worker and no other leaf of that parent has it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 
-from hopsum.wire import MAX_JOBS, MAX_SLOTS, MAX_WORKERS, Op
+from hopsum.wire import HOPSUM_UDP_PORT, MAX_JOBS, MAX_SLOTS, MAX_WORKERS, Op
 from hopsum.wire._layout import TABLE_ENTRIES
 
 
@@ -20,6 +26,22 @@ class WorkerConfig:
     mac: int
     ip: int
     udp_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeafConfig(WorkerConfig):
+    """Where one leaf is, seen from its parent; `rank` is its number."""
+
+    udp_port: int = HOPSUM_UDP_PORT
+    members: int = 0
+    """Bitmap of the workers below it: nobody else may be in its sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParentConfig(WorkerConfig):
+    """Where the parent is, seen from a leaf; `rank` is the leaf's number there."""
+
+    udp_port: int = HOPSUM_UDP_PORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +60,23 @@ class JobConfig:
     workers: tuple[WorkerConfig, ...]
     """In the order of the multicast group's replicas."""
     quorum: int
-    """Workers that complete a round."""
+    """Children (workers, without leaves) that complete a round."""
     min_quorum: int = 1
-    """Workers that complete it once a FLUSH arrives."""
+    """Children that complete it once a FLUSH arrives."""
     table: tuple[int, ...] | None = None
     """16 values of 0..255 for LOOKUP_ADD8, or none."""
     table16: tuple[int, ...] | None = None
     """16 values of 0..65535 for LOOKUP_ADD16, or none."""
     observers: tuple[WorkerConfig, ...] = ()
     """Who may PROBE without being a worker; their ranks are above those of any worker."""
+    leaves: tuple[LeafConfig, ...] = ()
+    """Switches below this one, in the order of the multicast group's replicas, behind the workers."""
+    parent: ParentConfig | None = None
+    """The switch above this one; None: this is the root."""
 
     def __post_init__(self) -> None:
-        ranks = [worker.rank for worker in self.workers]
+        ranks = [child.rank for child in self.children]
+        below = [*(1 << worker.rank for worker in self.workers), *(leaf.members for leaf in self.leaves)]
         observers = [observer.rank for observer in self.observers]
         checks = {
             f"epoch {self.epoch} is not in 1..2^32-1": 1 <= self.epoch < 1 << 32,
@@ -59,6 +86,10 @@ class JobConfig:
             ),
             f"ranks {ranks} are not distinct in 0..{MAX_WORKERS - 1}": (
                 bool(ranks) and len(set(ranks)) == len(ranks) and 0 <= min(ranks) <= max(ranks) < MAX_WORKERS
+            ),
+            f"members {[f'{members:#x}' for members in below]} are none, above {MAX_WORKERS - 1}, or overlap": (
+                all(0 < members < 1 << MAX_WORKERS for members in below)
+                and sum(members.bit_count() for members in below) == reduce(or_, below, 0).bit_count()
             ),
             f"quorum {self.quorum} is not in 1..{len(ranks)} (workers)": 1 <= self.quorum <= len(ranks),
             f"min_quorum {self.min_quorum} is not in 1..{self.quorum} (quorum)": (1 <= self.min_quorum <= self.quorum),
@@ -71,6 +102,15 @@ class JobConfig:
         wrong = [message for message, right in checks.items() if not right]
         if wrong:
             raise ValueError(f"job of epoch {self.epoch}: {'; '.join(wrong)}")
+
+    @property
+    def children(self) -> tuple[WorkerConfig, ...]:
+        """Return all that a RESULT goes to."""
+        return (*self.workers, *self.leaves)
+
+    def leaf(self, number: int) -> LeafConfig | None:
+        """Return the leaf of this number, or None."""
+        return next((leaf for leaf in self.leaves if leaf.rank == number), None)
 
     def worker(self, rank: int) -> WorkerConfig | None:
         """Return the worker or observer of this rank, or None."""

@@ -20,12 +20,13 @@ class Kind(IntEnum):
     STALE = 3  # switch -> worker: the slot has moved on to round `held`
     PROBE = 4  # worker or observer -> switch: what does this slot copy hold?
     STATE = 5  # switch -> asker: answers PROBE
+    PARTIAL = 6  # switch -> its parent in a tree: the sum of what is below it
 
 
 class Flag(IntEnum):
     """Bits of the header's `flags`."""
 
-    FLUSH = 1  # UPDATE: complete this round at min_quorum, with this packet in it
+    FLUSH = 1  # UPDATE, PARTIAL: complete this round at min_quorum, with this packet in it
 
 
 class Op(IntEnum):
@@ -46,6 +47,7 @@ class State(IntEnum):
     EMPTY = 0  # nothing of this epoch
     COLLECTING = 1
     FINAL = 2  # complete
+    CLOSED = 3  # the partial sum is with the parent, which has not answered
 
 
 class Drop(IntEnum):
@@ -71,6 +73,7 @@ class Drop(IntEnum):
     NO_ROUTE = 17  # plain forwarding knows no port for the destination
     OBSERVER = 18  # UPDATE from an observer, which may only PROBE
     SIMULATED = 19  # the loss simulator, on the way in (on the way out: counter `lost`)
+    BAD_CONTRIBUTORS = 20  # PARTIAL of nobody, or of workers that are not below its sender
 
 
 class Event(IntEnum):
@@ -83,6 +86,11 @@ class Event(IntEnum):
     STALE = 4  # older round: STALE to this worker alone
     FAULT = 5  # newer round over a collecting one of the same epoch
     PROBED = 6  # STATE to the asker
+    CLOSED = 7  # a contribution was the last one below a leaf: PARTIAL to the parent
+    RESENT = 8  # closed, and no result yet: PARTIAL to the parent again
+    TAKEN = 9  # RESULT of the parent: to all
+    KNOWN = 10  # RESULT of the parent, of a complete round or an older one: nothing to say
+    RELAYED = 11  # STALE of the parent: to all
 
 
 WIRE_VERSION: Final = 1  # any other version is dropped and counted
@@ -96,7 +104,7 @@ MAX_WORKERS: Final = 64  # bits of the contributors bitmap
 MAX_SLOTS: Final = 2048  # slots of the whole switch, shared by all jobs
 MAX_JOBS: Final = 64
 DROP_REASONS: Final = 32  # size of the counter
-JOB_EVENTS: Final = 8  # counters per job
+JOB_EVENTS: Final = 16  # counters per job
 ETHERTYPE_IPV4: Final = 0x0800
 ETHERTYPE_ARP: Final = 0x0806
 PROTO_ICMP: Final = 1
@@ -168,7 +176,8 @@ HOPSUM_FIELDS: Final = (
     Field("kind", 8, 8),  # KIND_*
     Field("flags", 8, 16),  # FLAG_*
     Field("op", 8, 24),  # OP_*; 0 in PROBE; STATE: that of the held round
-    Field("worker", 16, 32),  # rank: the sender's in UPDATE and PROBE, the receiver's in replies
+    # rank (a leaf's number): the sender's in UPDATE, PARTIAL and PROBE, the receiver's in replies
+    Field("worker", 16, 32),
     Field("slot", 16, 48),  # position mod S
     Field("epoch", 32, 64),  # incarnation of the job, never 0, never reused
     Field("round", 32, 96),  # use count of the slot, from 1; in replies: the round asked for

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The test bed: eight switch ports, the switch's address, and who sits where.
 
-    workers of all jobs, several behind one port        stations: plain hosts, one behind each port
-          \\____  port 0 .. port 7  ____/
-                     switch 02:00:00:00:00:fe 10.0.0.254
+workers of all jobs, several behind one port        stations: plain hosts, one behind each port
+      \\____  port 0 .. port 7  ____/
+                 switch 02:00:00:00:00:fe 10.0.0.254
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hopsum.wire import MAX_WORKERS
-from hopsum_controlplane.jobs import SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane.jobs import LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 
 PORTS = tuple(range(8))
 SWITCH = SwitchEndpoint(mac="02:00:00:00:00:fe", ip="10.0.0.254")
@@ -41,6 +41,18 @@ def make_workers(count: int, *, job: int = 0, ports: Sequence[int] = PORTS) -> t
         )
         for rank in range(count)
     )
+
+
+def make_leaf(number: int, members: Sequence[int], *, port: int, job: int = 0) -> LeafEndpoint:
+    """Return a switch below the one under test, at an address of its own."""
+    return LeafEndpoint(
+        number, port, f"02:00:00:03:{job:02x}:{number:02x}", f"10.1.{job + 1}.{number + 1}", tuple(members)
+    )
+
+
+def make_parent(number: int, *, workers: int, port: int = 7, job: int = 0) -> ParentEndpoint:
+    """Return the switch above the one under test, in a tree of so many workers."""
+    return ParentEndpoint(number, port, f"02:00:00:04:{job:02x}:00", f"10.2.{job + 1}.1", workers)
 
 
 def make_observer(*, job: int = 0, rank: int = MAX_WORKERS, port: int = 7) -> WorkerEndpoint:

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from hopsum.protocol.aggregator import JobConfig, WorkerConfig
+from hopsum.protocol.aggregator import JobConfig, LeafConfig, ParentConfig, WorkerConfig
 from hopsum.wire import Event
 from hopsum.wire._layout import JOB_EVENTS
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
@@ -24,7 +24,7 @@ from hopsum_controlplane.entries import (
     TableEntry,
     Update,
 )
-from hopsum_controlplane.jobs import Job, WorkerEndpoint
+from hopsum_controlplane.jobs import Job, ParentEndpoint, WorkerEndpoint
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.tables import admit, lookup
 from hopsum_ptf.recording import Recording, Write
@@ -116,6 +116,7 @@ def oracle_counters(drops: dict[Any, int], job_events: dict[tuple[int, Event], i
 
 def oracle_job(job: Job) -> JobConfig:
     """Return a job as the oracle takes it."""
+    above = job.spec.parent
     return JobConfig(
         epoch=job.epoch,
         job_index=job.job_index,
@@ -127,7 +128,16 @@ def oracle_job(job: Job) -> JobConfig:
         table=job.spec.table,
         table16=job.spec.table16,
         observers=tuple(map(_oracle_member, job.spec.observers)),
+        leaves=tuple(
+            LeafConfig(leaf.number, leaf.port, mac_to_int(leaf.mac), ipv4_to_int(leaf.ip), members=leaf.bitmap)
+            for leaf in job.spec.leaves
+        ),
+        parent=None if above is None else ParentConfig(above.number, above.port, *_addresses(above)),
     )
+
+
+def _addresses(place: ParentEndpoint) -> tuple[int, int]:
+    return mac_to_int(place.mac), ipv4_to_int(place.ip)
 
 
 def _oracle_member(member: WorkerEndpoint) -> WorkerConfig:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 
 import numpy as np
@@ -28,7 +29,7 @@ from hopsum.wire.fields import pack_fields, unpack_fields
 from hopsum.wire.frames import FramePath, build_frame, ipv4_checksum
 from hopsum.wire.payload import shape_of
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
-from hopsum_controlplane.jobs import Job, WorkerEndpoint
+from hopsum_controlplane.jobs import Job, LeafEndpoint, ParentEndpoint, WorkerEndpoint
 from hopsum_ptf.bed import BROADCAST_MAC
 
 IPV4_AT = ETHERNET_BYTES
@@ -97,6 +98,34 @@ def update(
     )
     sender = next(member for member in job.spec.members if member.rank == rank)
     return build_frame(path_of(job, sender), header, payload)
+
+
+def from_relative(
+    job: Job, sender: LeafEndpoint | ParentEndpoint, kind: Kind, payload: bytes = b"", *, by: Iterable[int] = (),
+    op: int = Op.ADD32, slot: int = 0, round: int = 1, count: int = 256, flags: int = 0, held: int = 0,
+) -> bytes:  # fmt: skip
+    """Return the PARTIAL of a leaf, or the RESULT or STALE of the parent; `by`: the ranks in it."""
+    header = Header(
+        kind=kind,
+        flags=flags,
+        op=op,
+        worker=sender.number,
+        slot=slot,
+        epoch=job.epoch,
+        round=round,
+        held=held,
+        contributors=sum(1 << rank for rank in by),
+        count=count,
+        length=len(payload),
+    )
+    path = FramePath(
+        src_mac=mac_to_int(sender.mac),
+        dst_mac=mac_to_int(job.switch.mac),
+        src_ip=ipv4_to_int(sender.ip),
+        dst_ip=ipv4_to_int(job.switch.ip),
+        src_port=job.udp_port,
+    )
+    return build_frame(path, header, payload)
 
 
 def probe(job: Job, asker: WorkerEndpoint, *, slot: int = 0, round: int = 1, count: int = 0) -> bytes:

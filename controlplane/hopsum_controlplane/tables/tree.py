@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entries of a switch's relatives in a tree: who may send PARTIAL, RESULT and STALE here, and how PARTIAL goes up."""
+
+from __future__ import annotations
+
+from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
+from hopsum_controlplane.entries import TableEntry
+from hopsum_controlplane.jobs import Job
+
+LEAVES = "leaves"
+PARENTS = "parents"
+CLIMB = "climb"
+
+
+def leaves(job: Job) -> list[TableEntry]:
+    """Build one entry per leaf: its bit, who may be in its sums, and where its packets come from."""
+    return [
+        TableEntry(
+            LEAVES,
+            {"epoch": job.epoch, "number": leaf.number},
+            "leaf",
+            {
+                "leaf_bit": 1 << leaf.number,
+                "members": leaf.bitmap,
+                "port": leaf.port,
+                "address": ipv4_to_int(leaf.ip),
+            },
+        )
+        for leaf in job.spec.leaves
+    ]
+
+
+def parent(job: Job) -> list[TableEntry]:
+    """Build what a job with a parent needs: where its packets come from, and the addresses of what goes to it."""
+    above = job.spec.parent
+    if above is None:
+        return []
+    upward = {
+        "number": above.number,
+        "src_mac": mac_to_int(job.switch.mac),
+        "dst_mac": mac_to_int(above.mac),
+        "src_ip": ipv4_to_int(job.switch.ip),
+        "dst_ip": ipv4_to_int(above.ip),
+    }
+    return [
+        TableEntry(PARENTS, {"epoch": job.epoch}, "parent", {"port": above.port, "address": ipv4_to_int(above.ip)}),
+        TableEntry(CLIMB, {"epoch": job.epoch}, "to_parent", upward),
+    ]

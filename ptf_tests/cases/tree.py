@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees of switches: a leaf closes its rounds and sends partial sums up, a spine completes them and answers leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.wire import Drop, Event, Flag, Kind, Op, State
+from hopsum.wire.payload import lanes as lanes_of
+from hopsum_controlplane.jobs import Job, ParentEndpoint
+from hopsum_ptf.bed import make_leaf, make_parent, make_workers
+from hopsum_ptf.case import SwitchCase
+from hopsum_ptf.frames import altered, codes, from_relative, hopsum_header, lanes32, payload, payload_of, update
+from hopsum_ptf.links import Output
+
+FLUSH = Flag.FLUSH
+TABLE = tuple(range(0, 32, 2))
+
+
+class TreeCase(SwitchCase):
+    """What leaf and spine cases say."""
+
+    def leaf_job(self, workers: int = 2, *, first: int = 0, total: int = 4, **options: Any) -> Job:
+        """Make the job of a leaf: consecutive ranks from `first` on, the spine behind port 7."""
+        members = tuple(replace(one, rank=first + one.rank) for one in make_workers(workers, ports=range(7)))
+        return self.job(members, parent=make_parent(first, workers=total), **options)
+
+    def spine_job(self, *below: Iterable[int], workers: int = 0, **options: Any) -> Job:
+        """Make the job of a spine: a leaf for each of `below`, behind ports 1, 2, ..., numbered by its first rank."""
+        ranks = [tuple(members) for members in below]
+        leaves = tuple(make_leaf(members[0], members, port=1 + at) for at, members in enumerate(ranks))
+        return self.job(make_workers(workers), leaves=leaves, **options)
+
+    def partial(
+        self, job: Job, number: int, values: bytes, by: Iterable[int], *events: Event, **header: int
+    ) -> list[Output]:
+        """A leaf's partial sum arrives, and does this."""
+        leaf = next(leaf for leaf in job.spec.leaves if leaf.number == number)
+        outputs = self.send(leaf.port, from_relative(job, leaf, Kind.PARTIAL, values, by=by, **header))
+        self.assertEqual(self.outcome.events, events)
+        return outputs
+
+    def result(self, job: Job, values: bytes, by: Iterable[int], *events: Event, **header: int) -> list[Output]:
+        """The parent's RESULT arrives, and does this."""
+        frame = from_relative(job, self.parent(job), Kind.RESULT, values, by=by, **header)
+        outputs = self.send(self.parent(job).port, frame)
+        self.assertEqual(self.outcome.events, events)
+        return outputs
+
+    def update_does(self, job: Job, rank: int, values: bytes, *events: Event, **header: int) -> list[Output]:
+        """A worker's UPDATE arrives, and does this."""
+        worker = next(worker for worker in job.spec.workers if worker.rank == rank)
+        outputs = self.send(worker.port, self.update_of(job, rank, values, **header))
+        self.assertEqual(self.outcome.events, events)
+        return outputs
+
+    def update_of(self, job: Job, rank: int, values: bytes, **header: int) -> bytes:
+        """Return a worker's UPDATE."""
+        return update(job, rank, values, **header)
+
+    def parent(self, job: Job) -> ParentEndpoint:
+        """Return the parent of a leaf's job."""
+        assert job.spec.parent is not None
+        return job.spec.parent
+
+    def went_up(
+        self, job: Job, outputs: list[Output], by: Iterable[int], *, op: int = Op.ADD32, flags: int = 0
+    ) -> NDArray[Any]:
+        """One PARTIAL left towards the parent, with these ranks in it. Return its lanes."""
+        ((port, frame),) = outputs
+        header = hopsum_header(frame)
+        self.assertEqual(
+            (port, header.kind, header.worker), (self.parent(job).port, Kind.PARTIAL, self.parent(job).number)
+        )
+        self.assertEqual((header.contributors, header.flags, header.op), (_bits(by), flags, op))
+        return lanes_of(op, np.frombuffer(payload_of(frame), np.uint8))
+
+    def went_to_all(self, job: Job, outputs: list[Output], by: Iterable[int], *, op: int = Op.ADD32) -> NDArray[Any]:
+        """RESULT left to every worker and leaf of the job. Return its lanes."""
+        children = [
+            *((one.port, one.rank) for one in job.spec.workers),
+            *((one.port, one.number) for one in job.spec.leaves),
+        ]
+        headers = [(port, hopsum_header(frame)) for port, frame in outputs]
+        self.assertEqual(sorted((port, header.worker) for port, header in headers), sorted(children))
+        said = {(header.kind, header.contributors, header.flags, header.op) for _, header in headers}
+        self.assertEqual(said, {(Kind.RESULT, _bits(by), 0, op)})
+        return lanes_of(op, np.frombuffer(payload_of(outputs[0].frame), np.uint8))
+
+
+class LeafSendsItsSumUp(TreeCase):
+    """The last worker below a leaf: one PARTIAL to the parent, nothing to the workers; STATE says CLOSED."""
+
+    def runTest(self) -> None:
+        job = self.leaf_job(3, first=4, total=8)
+        self.assertEqual(self.update_does(job, 4, lanes32(1), Event.ADDED), [])
+        self.update_does(job, 6, lanes32(10), Event.ADDED)
+        outputs = self.update_does(job, 5, lanes32(100), Event.ADDED, Event.CLOSED)
+        self.assert_lanes(self.went_up(job, outputs, (4, 5, 6)), 111)
+        self.holds(job, job.spec.workers[0], State.CLOSED, held=1, by=(4, 5, 6))
+
+
+class LeafPassesTheResultDown(TreeCase):
+    """The parent's RESULT: to all workers, with the final contributors; late and repeated UPDATEs get it again."""
+
+    def runTest(self) -> None:
+        job = self.leaf_job()
+        self.update_does(job, 0, lanes32(1), Event.ADDED)
+        self.went_up(job, self.update_does(job, 1, lanes32(2), Event.ADDED, Event.CLOSED), (0, 1))
+        outputs = self.result(job, lanes32(77), range(4), Event.TAKEN)
+        self.assert_lanes(self.went_to_all(job, outputs, range(4)), 77)
+        ((_, frame),) = self.update_does(job, 1, lanes32(2), Event.ANSWERED)
+        self.assertEqual(hopsum_header(frame).contributors, 0b1111)
+        self.holds(job, job.spec.workers[0], State.FINAL, held=1, by=range(4))
+        self.assertEqual(self.result(job, lanes32(77), range(4), Event.KNOWN), [])
+
+
+class ClosedLeafSendsAgain(TreeCase):
+    """A repeated UPDATE, of any worker, with or without FLUSH: the same PARTIAL, with that packet's FLUSH."""
+
+    def runTest(self) -> None:
+        job = self.leaf_job(3, quorum=2)
+        self.update_does(job, 0, lanes32(1), Event.ADDED)
+        self.update_does(job, 1, lanes32(2), Event.ADDED, Event.CLOSED)
+        for rank, flags in ((0, 0), (1, FLUSH), (2, 0), (2, FLUSH)):
+            outputs = self.update_does(job, rank, lanes32(1), Event.RESENT, flags=flags)
+            self.assert_lanes(self.went_up(job, outputs, (0, 1), flags=flags), 3)
+
+
+class ResultOfARoundThatIsOpen(TreeCase):
+    """It comes before the leaf's workers: theirs are answered with it, and never added (T1)."""
+
+    def runTest(self) -> None:
+        job = self.leaf_job()
+        self.update_does(job, 0, lanes32(5), Event.ADDED)
+        self.went_to_all(job, self.result(job, lanes32(9), (2, 3), Event.TAKEN), (2, 3))
+        ((_, frame),) = self.update_does(job, 1, lanes32(5), Event.ANSWERED)
+        self.assertEqual(hopsum_header(frame).contributors, 0b1100)
+        self.went_to_all(job, self.result(job, lanes32(8), (2,), Event.TAKEN, round=2), (2,))
+        ((_, frame),) = self.update_does(job, 0, lanes32(5), Event.ANSWERED, round=2)
+        self.assertEqual(payload_of(frame), lanes32(8))
+
+
+class LateResultOfAnOlderRound(TreeCase):
+    """It is not taken for the round that the slot holds by now (T2); a newer one over an open round is a fault."""
+
+    def runTest(self) -> None:
+        job = self.leaf_job()
+        self.update_does(job, 0, lanes32(1), Event.ADDED, round=3)
+        self.assertEqual(self.result(job, lanes32(9), range(4), Event.KNOWN, round=1), [])
+        self.went_up(job, self.update_does(job, 1, lanes32(2), Event.ADDED, Event.CLOSED, round=3), (0, 1))
+        self.went_to_all(job, self.result(job, lanes32(9), (2, 3), Event.FAULT, Event.TAKEN, round=5), (2, 3))
+        self.update_does(job, 0, lanes32(1), Event.STALE, round=3)
+
+
+class FlushGoesUp(TreeCase):
+    """A flushed leaf closes at min_quorum, with its first packet or a duplicate, and its PARTIAL has the flag."""
+
+    def runTest(self) -> None:
+        job = self.leaf_job(3, min_quorum=2)
+        self.update_does(job, 0, lanes32(1), Event.ADDED, flags=FLUSH)
+        outputs = self.update_does(job, 1, lanes32(2), Event.ADDED, Event.CLOSED, flags=FLUSH)
+        self.went_up(job, outputs, (0, 1), flags=FLUSH)
+        for rank in (0, 1):
+            self.update_does(job, rank, lanes32(1), Event.ADDED, slot=1)
+        self.went_up(job, self.update_does(job, 0, lanes32(1), Event.CLOSED, slot=1, flags=FLUSH), (0, 1), flags=FLUSH)
+
+
+class LookupsHappenOnceOnTheWay(TreeCase):
+    """Codes become lanes at the leaf; PARTIAL and RESULT carry lanes under the same operation."""
+
+    def runTest(self) -> None:
+        leaf = self.leaf_job(table=TABLE)
+        lookup = int(Op.LOOKUP_ADD8)
+        self.update_does(leaf, 0, codes(3), Event.ADDED, op=lookup)
+        outputs = self.update_does(leaf, 1, codes(15), Event.ADDED, Event.CLOSED, op=lookup)
+        self.assert_lanes(self.went_up(leaf, outputs, (0, 1), op=lookup), TABLE[3] + TABLE[15])
+        sums = payload(Op.ADD8, 99)
+        self.assert_lanes(
+            self.went_to_all(leaf, self.result(leaf, sums, range(4), Event.TAKEN, op=lookup), range(4), op=lookup), 99
+        )
+        spine = self.spine_job((0, 1), (2, 3))
+        self.partial(spine, 0, payload(Op.ADD8, 200), (0, 1), Event.ADDED, op=lookup)
+        outputs = self.partial(spine, 2, payload(Op.ADD8, 50), (2, 3), Event.ADDED, Event.COMPLETED, op=lookup)
+        self.assert_lanes(self.went_to_all(spine, outputs, range(4), op=lookup), 250)
+
+
+class StaleIsPassedDown(TreeCase):
+    """As it came, to every worker; the leaf's copies stay as they are."""
+
+    def runTest(self) -> None:
+        job = self.leaf_job()
+        self.update_does(job, 0, lanes32(1), Event.ADDED)
+        above = self.parent(job)
+        stale = from_relative(job, above, Kind.STALE, by=(2, 3), round=1, held=3)
+        outputs = self.send(above.port, stale)
+        self.assertEqual(self.outcome.events, (Event.RELAYED,))
+        said = [hopsum_header(frame) for _, frame in outputs]
+        self.assertEqual(sorted(header.worker for header in said), [0, 1])
+        self.assertEqual(
+            {(h.kind, h.round, h.held, h.contributors, h.length) for h in said}, {(Kind.STALE, 1, 3, 0b1100, 0)}
+        )
+        self.holds(job, job.spec.workers[0], State.COLLECTING, held=1, by=(0,))
+
+
+class SpineCompletesWithItsLeaves(TreeCase):
+    """Contributors are the workers in the partial sums; RESULT goes to every leaf, to its service's port."""
+
+    def runTest(self) -> None:
+        job = self.spine_job((0, 1, 2), (3, 4), (63,))
+        self.partial(job, 3, lanes32(10), (3, 4), Event.ADDED)
+        self.partial(job, 0, lanes32(1), (0, 2), Event.ADDED)
+        outputs = self.partial(job, 63, lanes32(100), (63,), Event.ADDED, Event.COMPLETED)
+        self.assert_lanes(self.went_to_all(job, outputs, (0, 2, 3, 4, 63)), 111)
+
+
+class SpineAnswersItsLeaves(TreeCase):
+    """A second partial sum changes nothing, whoever is in it: ignored, answered when complete, STALE when older."""
+
+    def runTest(self) -> None:
+        job = self.spine_job((0, 1), (2, 3))
+        self.partial(job, 0, lanes32(1), (0,), Event.ADDED)
+        self.assertEqual(self.partial(job, 0, lanes32(3), (0, 1), Event.DUPLICATE), [])
+        outputs = self.partial(job, 2, lanes32(10), (2, 3), Event.ADDED, Event.COMPLETED)
+        self.assert_lanes(self.went_to_all(job, outputs, (0, 2, 3)), 11)
+        ((port, frame),) = self.partial(job, 2, lanes32(10), (2, 3), Event.ANSWERED)
+        header = hopsum_header(frame)
+        self.assertEqual((port, header.worker, header.contributors), (2, 2, 0b1101))
+        self.partial(job, 2, lanes32(5), (2,), Event.ADDED, round=3)
+        ((port, frame),) = self.partial(job, 0, lanes32(5), (1,), Event.STALE, round=1)
+        self.assertEqual((port, hopsum_header(frame).held), (1, 3))
+
+
+class SpineWithAWorkerOfItsOwn(TreeCase):
+    """Children of both kinds count alike; FLUSH of a leaf closes at the spine's min_quorum."""
+
+    def runTest(self) -> None:
+        job = self.spine_job((8, 9), (4, 5), workers=1, min_quorum=2)
+        self.partial(job, 8, lanes32(1), (8, 9), Event.ADDED, flags=FLUSH)
+        outputs = self.update_does(job, 0, lanes32(10), Event.ADDED)
+        self.assertEqual(outputs, [])
+        outputs = self.partial(job, 8, lanes32(1), (8, 9), Event.COMPLETED, flags=FLUSH)
+        self.assert_lanes(self.went_to_all(job, outputs, (0, 8, 9)), 11)
+
+
+class AMiddleSwitchHasBoth(TreeCase):
+    """Leaves below and a parent above: partial sums of partial sums go up, the result goes down to the leaves."""
+
+    def runTest(self) -> None:
+        leaves = (make_leaf(0, (0, 1), port=1), make_leaf(2, (2, 3), port=2))
+        job = self.job((), leaves=leaves, parent=make_parent(0, workers=8))
+        self.partial(job, 2, lanes32(2), (2, 3), Event.ADDED)
+        outputs = self.partial(job, 0, lanes32(1), (1,), Event.ADDED, Event.CLOSED)
+        self.assert_lanes(self.went_up(job, outputs, (1, 2, 3)), 3)
+        self.went_to_all(job, self.result(job, lanes32(50), range(8), Event.TAKEN), range(8))
+
+
+class StrangersToTheTree(TreeCase):
+    """PARTIAL, RESULT and STALE are kinds of relatives: refused of anybody else, and of them at the wrong place."""
+
+    def runTest(self) -> None:
+        leaf, spine, flat = self.leaf_job(), self.spine_job((0, 1), (2, 3)), self.job(2)
+        above, below = self.parent(leaf), spine.spec.leaves[0]
+        result = from_relative(leaf, above, Kind.RESULT, lanes32(1), by=range(4))
+        partial = from_relative(spine, below, Kind.PARTIAL, lanes32(1), by=(0, 1))
+        for frame, port in ((result, above.port), (partial, below.port)):
+            self.refused(port, altered(frame, "hopsum", epoch=flat.epoch), Drop.BAD_KIND)
+            self.refused(port + 8 & 7 ^ 1, frame, Drop.WRONG_PORT)
+            self.refused(port, altered(frame, "ipv4", src=1), Drop.WRONG_SOURCE)
+            self.refused(port, altered(frame, "udp", src_port=9), Drop.WRONG_SOURCE)
+            self.refused(port, altered(frame, "hopsum", slot=4), Drop.BAD_SLOT)
+            self.refused(port, altered(frame, "hopsum", round=0), Drop.BAD_ROUND)
+            self.refused(port, altered(frame, "hopsum", op=0), Drop.BAD_OP)
+            self.refused(port, frame[:-1], Drop.TRUNCATED)
+        self.refused(below.port, altered(partial, "hopsum", kind=int(Kind.RESULT)), Drop.BAD_KIND)
+        self.refused(above.port, altered(result, "hopsum", kind=int(Kind.PARTIAL)), Drop.BAD_KIND)
+        self.refused(above.port, altered(result, "hopsum", flags=FLUSH), Drop.BAD_FLAGS)
+        self.refused(below.port, altered(partial, "hopsum", worker=1), Drop.BAD_KIND)
+
+
+class WhoMayBeInAPartialSum(TreeCase):
+    """Somebody, and nobody but the workers below that leaf; and no top bit under MAX32."""
+
+    def runTest(self) -> None:
+        job = self.spine_job((0, 1), (2, 3))
+        below = job.spec.leaves[0]
+        for by in ((), (2,), (0, 1, 2), (0, 63)):
+            self.refused(below.port, from_relative(job, below, Kind.PARTIAL, lanes32(1), by=by), Drop.BAD_CONTRIBUTORS)
+        top = from_relative(job, below, Kind.PARTIAL, payload(Op.MAX32, 1 << 31), by=(0,), op=Op.MAX32)
+        self.refused(below.port, top, Drop.BAD_VALUE)
+        self.partial(job, 0, lanes32(1), (1,), Event.ADDED)
+
+
+class EveryOperationInATree(TreeCase):
+    """Sum, maximum and union of partial sums, at the spine, each under its own operation."""
+
+    def runTest(self) -> None:
+        job = self.spine_job((0, 1), (2, 3))
+        wide = {Op.LOOKUP_ADD8: Op.ADD8, Op.LOOKUP_ADD16: Op.ADD16}
+        for round_, (op, expected) in enumerate(
+            ((op, {Op.OR: 7, Op.MAX32: 6}.get(op, 11)) for op in Op), 1
+        ):  # fmt: skip
+            lane_op = wide.get(op, op)
+            self.partial(job, 0, payload(lane_op, 5), (0, 1), Event.ADDED, op=op, round=round_)
+            outputs = self.partial(
+                job, 2, payload(lane_op, 6), (2, 3), Event.ADDED, Event.COMPLETED, op=op, round=round_
+            )
+            self.assert_lanes(self.went_to_all(job, outputs, range(4), op=op), expected)
+
+
+def _bits(ranks: Iterable[int]) -> int:
+    return sum(1 << rank for rank in ranks)
