@@ -9,7 +9,8 @@ stays, and jobs go on, until a controller comes back to the same books.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -35,11 +36,14 @@ class Running:
 
 
 @contextmanager
-def running(config: ClusterConfig, *, remove_existing: bool = False) -> Iterator[Running]:
+def running(
+    config: ClusterConfig, *, remove_existing: bool = False, clock: Callable[[], float] = time.time
+) -> Iterator[Running]:
     """Run a controller for the block.
 
     Args:
         remove_existing: take off the switches what others wrote there, another program among it.
+        clock: unix seconds, for epochs.
 
     Raises ControlPlaneError: the books cannot be had, an address is taken, a file cannot be read; nothing runs then.
     """
@@ -49,7 +53,7 @@ def running(config: ClusterConfig, *, remove_existing: bool = False) -> Iterator
         store = Store(config.database)
         stack.callback(store.close)
         sources = openers(config, pipeline, connect_timeout_s=CONNECT_S)
-        manager = Manager(config, store, sources, pipeline=pipeline, remove_existing=remove_existing)
+        manager = Manager(config, store, sources, clock=clock, pipeline=pipeline, remove_existing=remove_existing)
         stack.callback(manager.close)
         stack.enter_context(Pulse(manager, [switch.name for switch in config.switches]))
         url = ""

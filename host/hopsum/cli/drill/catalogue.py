@@ -7,6 +7,7 @@ from typing import Final
 
 from hopsum.cli.drill import controller, jobs, network, switch, workers
 from hopsum.cli.drill.base import Drill, needs_namespaces, needs_nothing
+from hopsum.cli.drill.controller_drills import CONTROLLER_DRILLS
 
 _ALL: Final = (
     Drill(
@@ -57,5 +58,6 @@ _ALL: Final = (
         needs_namespaces,
         jobs.two,
     ),
+    *CONTROLLER_DRILLS,
 )
 DRILLS: Final = {drill.name: drill for drill in _ALL}

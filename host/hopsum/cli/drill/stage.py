@@ -24,6 +24,7 @@ from hopsum.rpc.channel import Channel
 from hopsum.rpc.channel import Place as RpcPlace
 from hopsum.rpc.jobs import JobsClient
 from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.losses import set_loss
@@ -159,7 +160,8 @@ class Stage:
             left = [f"job {job.name} in the books" for job in operator.jobs()]
             left += [f"{each.slots_used} slots in use" for each in operator.switches() if each.slots_used]
         self.processes["controller"].stop()
-        with open_device(self.context.target, self.place.grpc_address) as device:
+        (switch,) = load_config(self.context.folder / "cluster.toml").switches
+        with open_device(switch.driver, switch.address, election_id=(switch.election_id, 0)) as device:
             for table in JOB_TABLES:
                 left += [f"{len(entries)} entries of {table}" for entries in [device.read_table(table)] if entries]
             left += [f"group {group.id}" for group in device.read_groups() if group.id != FLOOD_GROUP]
