@@ -95,16 +95,20 @@ def test_what_is_submitted_while_sealed_waits_for_the_next_epoch() -> None:
     with opened() as stand:
         first = stand.submit(0)
         stand.transport.wait_for_exchanges(1)
-        _, begun = stand.engine.network.seal()
-        assert begun == 1
         stand.transport.do(0)
+        stand.transport.wait_for_exchanges(2)
+        sealed, begun = stand.engine.network.seal()
+        assert (sealed.submitted_to, begun) == (2, 1)
         second = stand.submit(1)
-        assert stand.engine.network.seal()[0].submitted_to == 1, "nothing behind what was reported"
+        stand.transport.do(1)
+        stand.transport.wait_until(lambda: second.begun)
+        with stand.transport.changed:
+            late = stand.transport.changed.wait_for(lambda: len(stand.transport.stream) > 2, 0.2)
+        assert not late, "nothing behind what was reported"
         stand.engine.network.resume(71, PEERS, SAME)
-        for handle in range(4):
+        for handle in (2, 3):
             stand.transport.wait_for_exchanges(handle + 1)
-            if handle:
-                stand.transport.do(handle)
+            stand.transport.do(handle)
         np.testing.assert_allclose(mean(first), X, atol=1e-4)
         np.testing.assert_allclose(mean(second), X, atol=1e-4)
         assert not stand.failures
@@ -165,6 +169,23 @@ def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on() -> None:
         with pytest.raises(WorkersReplaced, match="promised one"):
             alone.future.result(WAIT_S)
         np.testing.assert_array_equal(feedback.residual, X)
+        after = stand.submit(1)
+        for handle in (1, 2):
+            stand.transport.wait_for_exchanges(handle + 1)
+            stand.transport.do(handle)
+        np.testing.assert_allclose(mean(after), X, atol=1e-4)
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_what_comes_for_a_promise_that_ended(decided: bool) -> None:
+    with opened() as stand:
+        alone = stand.submit(0, more=True)
+        stand.transport.wait_for_exchanges(1)
+        stand.change(new(1))
+        stand.engine.inbox.put(go_on(1, 1))
+        with pytest.raises(WorkersReplaced, match="promised one"):
+            alone.future.result(WAIT_S)
+        stand.transport.do(0) if decided else stand.transport.void(0)
         after = stand.submit(1)
         for handle in (1, 2):
             stand.transport.wait_for_exchanges(handle + 1)

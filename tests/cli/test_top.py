@@ -16,11 +16,11 @@ from rich.console import Console
 from hopsum.cli.operator import take_look
 from hopsum.cli.top import main
 from hopsum.cli.top.command import _forget
-from hopsum.cli.top.rates import document
 from hopsum.cli.top.screen import amount, screen
-from hopsum.diagnosis.looks import Look, grown
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.jobs import JobsClient
+from hopsum.watch.looks import Look, grown
+from hopsum.watch.rates import document
 from hopsum.wire import Drop, Event
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.server import Service
@@ -114,6 +114,43 @@ def test_who_is_behind(cluster: Cluster, address: str) -> None:
     found = document(before, look(cluster, address))
     assert found["jobs"][0]["behind"] == [2]
     assert shown(found).splitlines()[-1].rstrip().endswith("rank 2")
+
+
+def test_who_comes_last_and_what_ranks_tell_of_themselves(cluster: Cluster, address: str) -> None:
+    crew = cluster.run("train", 3)
+    before = look(cluster, address)
+    cluster.clock.sleep(4)
+    for worker in crew:
+        took_s = 0.01 if worker.rank == 1 else 0.05
+        lanes = {"codes_lookup_add8": 4096, "codes_max32": 8}
+        worker.beat(allreduces=2, seconds=2 * took_s, error_squares=worker.rank, vector_squares=100, **lanes)
+    cluster.clock.sleep(1)
+    found = document(before, look(cluster, address))
+    (job,) = found["jobs"]
+    assert (job["late"], job["behind"]) == ([1], [])
+    assert job["codes"] == {"lookup_add8": 3 * 4096 / 5, "max32": 3 * 8 / 5}
+    assert job["nmse"] == pytest.approx(0.01)
+    assert job["latency_s"] == pytest.approx(0.11 / 3)
+    assert [member["nmse"] for member in job["members"]] == [0, 0.01, 0.02]
+    assert [member["silent_s"] for member in job["members"]] == [1, 1, 1]
+    assert [member["rates"]["allreduces"] for member in job["members"]] == [0.4] * 3
+    text = shown(found)
+    for words in ("rank 1 late", "36.7ms", "0.01"):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("took_s", "late"),
+    [([0.05, 0.05, 0.05], []), ([0.001, 0.0021, 0.0029], []), ([0.03, 0.05, 0.05], []), ([0.0, 0.05, 0.05], [0]),
+     ([0.02, 0.01], []), ([0.02, 0.009], [1])],
+)  # fmt: skip
+def test_coming_last_is_by_far(cluster: Cluster, address: str, took_s: list[float], late: list[int]) -> None:
+    crew = cluster.run("train", len(took_s))
+    before = look(cluster, address)
+    for worker, seconds in zip(crew, took_s, strict=True):
+        worker.beat(allreduces=1, seconds=seconds)
+    cluster.clock.sleep(1)
+    assert document(before, look(cluster, address))["jobs"][0]["late"] == late
 
 
 def test_a_new_epoch_has_no_rates_yet(cluster: Cluster, address: str) -> None:

@@ -14,10 +14,10 @@ import pytest
 from hopsum.cli.doctor import main
 from hopsum.cli.operator import take_look
 from hopsum.diagnosis.controller_side import CHECKS, apart_s, examine_controller
-from hopsum.diagnosis.looks import Look
 from hopsum.diagnosis.rows import Report, Status
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.jobs import JobsClient
+from hopsum.watch.looks import Look
 from hopsum.wire import JOB_EVENTS, Drop, Event
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.errors import OtherProgram

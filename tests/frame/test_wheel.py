@@ -38,6 +38,7 @@ def test_wheel_holds_packages_program_and_licences(wheel: Path) -> None:
         "hopsum_switch/__init__.py",
         "hopsum_controlplane/_p4/hopsum.json",
         "hopsum_controlplane/_p4/hopsum.p4info.txtpb",
+        "hopsum_controlplane/web/page.html",
         "hopsum_topologies/__init__.py",
     ):
         assert expected in names
@@ -49,15 +50,18 @@ def test_locator_finds_the_program_in_an_unpacked_wheel(wheel: Path, tmp_path: P
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
-        "from hopsum_controlplane.artifacts import compiled_program; print(compiled_program()[0])"
+        "from hopsum_controlplane.artifacts import compiled_program; print(compiled_program()[0]);"
+        "from hopsum_controlplane.web.page import Page; sys.stdout.write(Page.load().body.decode())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    found = Path(done.stdout.strip())
+    where, _, page = done.stdout.partition("\n")
+    found = Path(where)
     assert found.is_relative_to(tmp_path)
     assert found.read_bytes() == (ROOT / "p4" / "build" / "hopsum.json").read_bytes()
+    assert page == (ROOT / "controlplane" / "hopsum_controlplane" / "web" / "page.html").read_text()
 
 
 def test_wheel_in_an_empty_environment_runs_the_demo(wheel: Path, tmp_path: Path) -> None:

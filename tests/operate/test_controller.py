@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hopsum.cli.controller import main
 from hopsum.cli.controller.pulse import Pulse
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.jobs import JobsClient
+from hopsum_topologies import Bmv2Switch
 from hopsum_topologies.process import ManagedProcess
 
 START_S = 60.0
@@ -30,7 +32,7 @@ metrics_listen = "127.0.0.1:0"
 {more}
 [[switch]]
 name = "leaf1"
-driver = "native"
+driver = "{driver}"
 address = "{address}"
 mac = "02:00:00:00:00:fe"
 ip = "10.0.0.254"
@@ -38,9 +40,9 @@ ports = [{{port = 1, network = "127.0.0.0/8"}}]
 """
 
 
-def write_config(folder: Path, address: str, more: str = "") -> Path:
+def write_config(folder: Path, address: str, more: str = "", driver: str = "native") -> Path:
     path = folder / "cluster.toml"
-    path.write_text(CONFIG.format(database=folder / "books.sqlite", address=address, more=more))
+    path.write_text(CONFIG.format(database=folder / "books.sqlite", address=address, more=more, driver=driver))
     return path
 
 
@@ -72,13 +74,27 @@ def start(stack: ExitStack, config: Path, *more: str) -> Controller:
     return controller
 
 
-def test_it_pushes_the_program_and_finds_its_jobs_again(tmp_path: Path, stack: ExitStack) -> None:
+def start_native(folder: Path, stack: ExitStack) -> str:
+    """Start an embedded switch without a program; return where its P4Runtime server is."""
     command = [sys.executable, "-m", "hopsum_switch", "--grpc", "127.0.0.1:0", "--udp", "1=127.0.0.1:0"]
-    switch = ManagedProcess(command, tmp_path / "switch.log")
+    switch = ManagedProcess(command, folder / "switch.log")
     stack.callback(switch.stop)
     switch.wait_for(lambda: "ready grpc=" in switch.log_text(), "the switch", START_S)
     (address,) = re.findall(r"^ready grpc=(\S+)", switch.log_text(), re.MULTILINE)
-    config = write_config(tmp_path, address)
+    return str(address)
+
+
+def start_bmv2(folder: Path, stack: ExitStack) -> str:
+    if shutil.which("simple_switch_grpc") is None:
+        pytest.skip("simple_switch_grpc is not on PATH")
+    return stack.enter_context(Bmv2Switch({})).address
+
+
+@pytest.mark.parametrize(("driver", "start_switch"), [("native", start_native), ("bmv2", start_bmv2)])
+def test_it_pushes_the_program_and_finds_its_jobs_again(
+    tmp_path: Path, stack: ExitStack, driver: str, start_switch: Callable[[Path, ExitStack], str]
+) -> None:
+    config = write_config(tmp_path, start_switch(tmp_path, stack), driver=driver)
 
     first = start(stack, config, "--log", "json", "--log-level", "debug")
     token = first.operator(stack).create("train", 2, 16).token

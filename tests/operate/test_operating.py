@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -135,6 +136,8 @@ def test_from_an_empty_machine_to_two_jobs_with_metrics(reader: Reader) -> None:
     shown = reader.type(look)
     assert re.search(r"^job +digits", shown, re.MULTILINE)
     assert "hopsum_controller_job_slots{" in shown
+    state = json.loads(shown.splitlines()[-1])
+    assert [job["name"] for job in state["jobs"]] == ["digits", "vectors"]
     for run in runs:
         while run.running():
             assert time.monotonic() < give_up_s, run.log_text()

@@ -112,7 +112,7 @@ class ChangeWorld:
         self.interrupted = 0
         self._arrives_at: dict[tuple[int, int], float] = {}
         self._begin(None, sorted(range(plan.workers)))
-        time = 0.0
+        time = 0.0 if plan.replaced else LAG_S  # who has not begun when the first epoch ends begins as a newcomer
         for _ in range(plan.faults):
             time += self.rng.random() * self.rng.choice([LAG_S, 2 * LAG_S, 1.0, 3.0])
             self.network.later(time, self._fault)
@@ -148,7 +148,7 @@ class ChangeWorld:
             if change == self.change:
                 what()
 
-        self.network.later(self.network.now + self.rng.uniform(0, LAG_S), do)
+        self.network.later(self.network.now + self.rng.choice([0.02, 1.0]) * self.rng.uniform(0, LAG_S), do)
 
     def _report(self, seat: Seat) -> None:
         self.reports[seat.rank] = None if seat.worker is None else seat.worker.seal()

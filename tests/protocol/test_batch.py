@@ -3,6 +3,7 @@
 
 Two workers get the same inputs at the same times from a network that loses, copies, reorders and forges; one takes
 every run of equal sizes as rows, the other each datagram alone. All that they say and know must be the same afterwards.
+With peers they go through changes of epoch as well, with what was still on the way.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from numpy.typing import NDArray
 from hopsum.protocol.batch import Part, plain_part
 from hopsum.protocol.ledger import Ledger
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
+from hopsum.protocol.resume import Decided, Resume
 from hopsum.protocol.worker import AllReduceDone, Membership, RepairPolicy, Timing, Worker
+from hopsum.protocol.worker_state import Phase
 from hopsum.wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
 
 EPOCH, RANK, WORKERS = 7, 1, 3
@@ -53,6 +56,7 @@ class Twins:
         self.one = Worker(own, timing, **options)
         self.rows = Worker(own, timing, **options)
         self.now = 0.0
+        self.epoch = EPOCH
         self.ops: list[int] = []
         """By position."""
         self.on_the_way: list[bytes] = []
@@ -102,7 +106,7 @@ class Twins:
         slot, round_ = self.one.stream.place(position)
         op = self.ops[position] if position < len(self.ops) else self.rng.choice(OPS)
         header = Header(
-            kind=Kind.RESULT, op=op, worker=RANK, slot=slot, epoch=EPOCH, round=round_, length=down_bytes(op),
+            kind=Kind.RESULT, op=op, worker=RANK, slot=slot, epoch=self.epoch, round=round_, length=down_bytes(op),
             contributors=self.rng.choice([0b111, 0b111, 0b101, 0b011]),
         )  # fmt: skip
         return replace(header, **changes).pack() + self.rng.randbytes(down_bytes(op))
@@ -112,7 +116,7 @@ class Twins:
         change = self.rng.choice(
             [
                 {"version": 9}, {"kind": 77}, {"kind": Kind.UPDATE}, {"kind": Kind.STALE}, {"op": 0}, {"op": 99},
-                {"op": self.rng.choice(OPS)}, {"worker": 0}, {"slot": 2000}, {"epoch": 8}, {"round": 0},
+                {"op": self.rng.choice(OPS)}, {"worker": 0}, {"slot": 2000}, {"epoch": self.epoch + 1}, {"round": 0},
                 {"round": 2**32 - 1}, {"contributors": 0}, {"contributors": 0b1000}, {"contributors": 1 << 63},
                 {"length": 1023}, {"round": 10**6}, {"flags": 255, "held": 5, "count": 9},
             ]
@@ -152,14 +156,41 @@ class Twins:
                 op = self.ops[position] if position < len(self.ops) else Op.ADD32
                 kind = rng.choice([PeerKind.FOUND] * 4 + [PeerKind.NOTYET])
                 found = (op, 0b101, rng.randbytes(down_bytes(op))) if kind is PeerKind.FOUND else (0, 0, b"")
-                self.both("receive_peer", PeerMessage(kind, to, EPOCH, message.slot, message.round, *found), self.now)
+                self.both(
+                    "receive_peer", PeerMessage(kind, to, self.epoch, message.slot, message.round, *found), self.now
+                )
         if rng.random() < 0.5:
             position = rng.randrange(max(1, len(self.ops)))
-            fetch = PeerMessage(PeerKind.FETCH, rng.choice([0, 2]), EPOCH, *self.one.stream.place(position), 0, 0, b"")
+            fetch = PeerMessage(
+                PeerKind.FETCH, rng.choice([0, 2]), self.epoch, *self.one.stream.place(position), 0, 0, b""
+            )
             self.both("receive_peer", fetch, self.now)
         if rng.random() < 0.2:
-            done = PeerMessage(PeerKind.DONE, rng.choice([0, 2]), EPOCH, 0, 0, 0, rng.randrange(len(self.ops) + 1), b"")
+            upto = rng.randrange(len(self.ops) + 1)
+            done = PeerMessage(PeerKind.DONE, rng.choice([0, 2]), self.epoch, 0, 0, 0, upto, b"")
             self.both("receive_peer", done, self.now)
+
+    def change(self) -> None:
+        """Go on in another epoch, sometimes with newcomers; what this worker lacks may be decided or not."""
+        if self.one.repair is None or self.one.phase is not Phase.RUN:
+            return
+        self.both("seal")
+        self.receive()
+        sealed, rng, slots = self.one.seal(), self.rng, self.one.stream.slots
+        base = sealed.delivered_to // slots * slots
+        held = np.zeros(sealed.submitted_to + 1, np.bool_)
+        for first, end in sealed.held:
+            held[first:end] = True
+        held[:-1] |= np.random.default_rng(rng.getrandbits(32)).random(sealed.submitted_to) < rng.choice(
+            [0.0, 0.1, 1.0]
+        )
+        decided = tuple(Decided(p, p + 1, (0, 2)) for p in np.flatnonzero(held).tolist() if p >= base)
+        self.epoch += 1
+        start = rng.choice([None, None, sealed.submitted_to])
+        resume = Resume(base, start, 0 if start is None else self.epoch, start, (2,), decided)
+        self.both("resume", self.epoch, resume, self.now)
+        self.both("go_on", self.epoch, sealed.submitted_to)
+        self.met["changes"] += 1
 
     def said(self) -> list[tuple[int, PeerMessage]]:
         said = self.one.messages_to_peers()
@@ -171,6 +202,8 @@ class Twins:
         rng = self.rng
         self.now += rng.choice([0.0, 0.001, 0.01, 0.2])
         what = rng.choice(["submit", *["receive"] * 8, "hear", "timer"])
+        if self.one.repair is not None and rng.random() < 0.03:
+            what = "change"
         if what == "timer":
             self.both("handle_timer", self.now)
         else:
@@ -231,7 +264,8 @@ def test_a_batch_is_its_datagrams_one_by_one(kind: str, monkeypatch: pytest.Monk
     # else the comparison says nothing
     assert min(met["plain batches"], met["other batches"]) > SEEDS // 2, met
     expected = {"AllReduceDone", "results", "duplicates", "retransmits", "flushes", "stale_ignored"}
-    expected |= {"fail": {"AllReduceGone"}, "zero": {"lost", "probes"}, "repair": {"repaired", "served"}}[kind]
+    repaired = {"repaired", "served", "changes"}
+    expected |= {"fail": {"AllReduceGone"}, "zero": {"lost", "probes"}, "repair": repaired}[kind]
     reasons = ("BAD_VERSION", "BAD_KIND", "BAD_OP", "BAD_LENGTH", "UNKNOWN_EPOCH", "UNKNOWN_WORKER", "BAD_SLOT",
                "BAD_ROUND", "BAD_VALUE", "OP_MISMATCH")  # fmt: skip
     expected |= {f"ignored {reason}" for reason in reasons}

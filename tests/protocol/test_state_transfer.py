@@ -21,9 +21,9 @@ def state_of(size: int, seed: int = 1) -> bytes:
 
 
 def offer(
-    offers: StateOffers, state: bytes, epoch: int = START_EPOCH, newcomers: tuple[int, ...] = (NEWCOMER,)
+    offers: StateOffers, state: bytes, epoch: int = START_EPOCH, newcomers: tuple[int, ...] = (NEWCOMER, NEWCOMER + 1)
 ) -> None:
-    offers.offer(state, hashlib.sha256(state).digest(), epoch, newcomers)
+    offers.offer(state, hashlib.sha256(state).digest(), epoch, dict.fromkeys(newcomers, epoch))
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +110,7 @@ def test_equal_states_in_other_bytes_are_not_mixed() -> None:
 def test_damaged_bytes_are_asked_for_again() -> None:
     ways = Ways(ranks=1)
     state = state_of(1_000)
-    ways.offers[0].offer(state[:-1] + b"?", hashlib.sha256(state).digest(), START_EPOCH, ())
+    ways.offers[0].offer(state[:-1] + b"?", hashlib.sha256(state).digest(), START_EPOCH, {NEWCOMER: START_EPOCH})
     for _ in range(60):
         ways.step()
     assert ways.fetch.state is None
@@ -152,9 +152,21 @@ def test_what_all_have_taken_is_dropped() -> None:
         assert len(offers) == left
     offer(offers, b"state", newcomers=(2, 3))
     assert len(offers) == 0, "they have it from others"
-    for epoch in range(START_EPOCH, START_EPOCH + 5):
-        offer(offers, b"state", epoch=epoch, newcomers=())
+    for epoch in range(START_EPOCH + 1, START_EPOCH + 5):
+        offer(offers, b"state", epoch=epoch)
+    offer(offers, b"state", epoch=START_EPOCH + 1)
     assert len(offers) == state_transfer.OFFERS_MAX
+
+
+def test_newcomers_of_an_older_epoch_may_take_a_later_state() -> None:
+    offers = StateOffers(0)
+    offer(offers, b"older", newcomers=(2,))
+    offer(offers, b"newer", epoch=START_EPOCH + 1, newcomers=(3,))
+    taken = PeerMessage(PeerKind.STATE_TAKEN, 3, EPOCH, round=START_EPOCH + 1)
+    offers.answer(taken, EPOCH)
+    assert len(offers) == 2, "rank 2 may come for either"
+    offers.answer(taken._replace(sender=2), EPOCH)
+    assert len(offers) == 0
 
 
 def test_beyond_the_end_there_is_none() -> None:

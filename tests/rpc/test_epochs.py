@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,7 @@ from hopsum.codec import ErrorFeedback
 from hopsum.errors import EpochOver, HopsumError, WorkersReplaced
 from hopsum.membership import MembershipError
 from hopsum.rpc.job_agent import JobAgent
+from hopsum.wire import Header, Op
 from hopsum_controlplane.service.server import Service
 
 from .desk import FIRST_EPOCH, NAME, TOKEN, Desk, desk_service
@@ -156,6 +158,37 @@ def test_a_worker_that_was_given_up_does_not_go_on(served: Served) -> None:
             jobs[1].resume()
 
 
+def test_who_closes_goes_on_for_the_others(served: Served) -> None:
+    """Rank 0 has its last sum and leaves; rank 1 has not, and the switch is restarted: rank 0 alone holds it."""
+    desk, service = served
+    with crew(service) as jobs, ThreadPoolExecutor(1) as pool:
+        check_sum(jobs)
+        silent = Deaf(desk.switch._socket, jobs[1].membership.worker(1).endpoint.address)
+        desk.switch._socket = silent  # type: ignore[assignment]
+        first, second = (job.submit(vector(job)) for job in jobs)
+        assert mean(first) == [0.5, 2]
+        closing = pool.submit(jobs[0].close)
+        desk.end("the switch was restarted")
+        assert mean(second) == [0.5, 2]
+        assert jobs[1].statistics.repaired > 0
+        jobs[1].close()
+        closing.result(WAIT_S)
+
+
+class Deaf:
+    """A switch's socket; of what it sends to one address, chunks never arrive."""
+
+    def __init__(self, inner: socket.socket, deaf: tuple[str, int]) -> None:
+        self._inner, self._deaf = inner, deaf
+
+    def sendto(self, data: bytes, to: tuple[str, int]) -> None:
+        if to != self._deaf or Header.unpack(data).op == Op.MAX32:
+            self._inner.sendto(data, to)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
 def test_closed_in_the_middle_of_a_change(served: Served) -> None:
     desk, service = served
     with crew(service) as jobs:
@@ -167,6 +200,7 @@ def test_closed_in_the_middle_of_a_change(served: Served) -> None:
                 asked.set()
 
         vanish(jobs[1])
+        jobs[0]._transport._farewell_s = 0.5  # type: ignore[attr-defined]  # nobody is there
         desk.before = note
         desk.end("rank 1 was silent", lost=1)
         assert asked.wait(WAIT_S)

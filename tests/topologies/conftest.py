@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from hopsum_topologies import Namespace, TopologyError, bmv2_unavailable
+from hopsum_topologies.mininet_network import mininet_unavailable
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +25,19 @@ def bmv2() -> None:
     reason = bmv2_unavailable()
     if reason is not None:
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def mininet() -> None:
+    """Skip where Mininet with bmv2 cannot run."""
+    reason = mininet_unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> str:
+    """Return an engine of `hopsum topology run`, a parameter; skip where it cannot run."""
+    name: str = request.param
+    request.getfixturevalue({"native": "namespaces"}.get(name, name))
+    return name

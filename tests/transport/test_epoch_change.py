@@ -17,7 +17,7 @@ from hopsum.protocol.resume import Resume
 from hopsum.protocol.worker import AllReduceDone, Timing
 from hopsum.protocol.worker_state import Phase
 from hopsum.transport.link import UdpLink
-from hopsum.transport.repairing import RepairingTransport
+from hopsum.transport.repairing import RepairingTransport, StateMoved
 from hopsum.transport.side_channel import SideChannel
 from hopsum.wire import Op
 
@@ -200,7 +200,7 @@ def test_a_member_is_replaced_and_gets_the_state(stack: ExitStack) -> None:
     fetching = threading.Thread(target=lambda: states.append(newcomer.transport.fetch_state(8, WAIT_S)))
     fetching.start()
     for member in staying:
-        member.transport.offer_state(STATE, 8)
+        member.transport.offer_state(STATE, 8, {2: 8})
         member.transport.go_on(8, 3 * CHUNKS)
         member.failure = None
         member.start(5 * CHUNKS)
@@ -215,6 +215,27 @@ def test_a_member_is_replaced_and_gets_the_state(stack: ExitStack) -> None:
             np.testing.assert_array_equal(member.done[first].results.view(">u4"), expected(first))
     assert 2 * CHUNKS not in newcomer.done
     assert len(staying[0].transport._offers) == 0, "taken"
+
+
+def test_a_state_that_nobody_offers_any_more(stack: ExitStack) -> None:
+    """A newcomer waits for a state, and others are replaced meanwhile."""
+    job = Job(stack)
+    job.members[2].transport.close(farewell=False)
+    job.change(newcomer=2)
+    failures: list[BaseException] = []
+
+    def fetch() -> None:
+        try:
+            job.members[2].transport.fetch_state(8, WAIT_S)
+        except StateMoved as failure:
+            failures.append(failure)
+
+    waiting = threading.Thread(target=fetch)
+    waiting.start()
+    job.members[1].transport.close(farewell=False)
+    job.change(newcomer=1)
+    waiting.join(WAIT_S)
+    assert [str(failure) for failure in failures] == ["rank 2 waits for a state of epoch 8, and others began since"]
 
 
 def test_closing_ends_a_wait_for_a_state(stack: ExitStack) -> None:

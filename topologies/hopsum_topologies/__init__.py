@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places where the data plane runs: network namespaces, veth pairs, bmv2 and native switch processes."""
+"""Places where the data plane runs: whole networks from one description, and what they are made of.
+
+description, documents, catalogue   hosts, switches, links and jobs, in words
+network, mininet_network, in_process   a description that runs; control, commands: what is done with it
+netns, shaping, native, bmv2, star   namespaces, links and switch processes by themselves
+"""
 
 from __future__ import annotations
 
 from hopsum_topologies.bmv2 import Bmv2Switch, bmv2_unavailable, bmv2_versions
+from hopsum_topologies.catalogue import topology
+from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.native import NativeSwitch
 from hopsum_topologies.netns import Namespace, VethPair, remove_stale_namespaces
@@ -11,13 +18,18 @@ from hopsum_topologies.star import LinkCounts, Star
 
 __all__ = [
     "Bmv2Switch",
+    "DescriptionError",
+    "JobPlan",
+    "Link",
     "LinkCounts",
     "Namespace",
     "NativeSwitch",
     "Star",
+    "Topology",
     "TopologyError",
     "VethPair",
     "bmv2_unavailable",
     "bmv2_versions",
     "remove_stale_namespaces",
+    "topology",
 ]

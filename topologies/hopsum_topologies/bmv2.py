@@ -54,8 +54,10 @@ def bmv2_versions() -> dict[str, str]:
 class Bmv2Switch:
     """One simple_switch_grpc, started without a program; a context manager that stops it.
 
-    `interfaces` maps switch ports to interface names, in `namespace` or where we are. `address` is where its
-    P4Runtime server listens, on the loopback of the same namespace.
+    `interfaces` maps switch ports to interface names, in `namespace` or where we are. `grpc` is where its P4Runtime
+    server listens, HOST:PORT or unix:PATH: any port of loopback, of the same namespace, if left out; `grpc="unix"`
+    makes a socket in a folder of its own, which can be reached from every namespace. `address` is what came of it. That
+    folder, with the log too, is made in `folder`, or where temporary ones are.
     """
 
     def __init__(
@@ -65,19 +67,20 @@ class Bmv2Switch:
         namespace: Namespace | None = None,
         device_id: int = 0,
         cpu_port: int | None = None,
+        grpc: str = "127.0.0.1:0",
         log_level: str = "warn",
+        folder: Path | None = None,
     ) -> None:
         self.device_id = device_id
         self._namespace = namespace
         self._check_interfaces(interfaces)
-        self._folder = tempfile.TemporaryDirectory(prefix="hopsum-bmv2-")
+        self._folder = tempfile.TemporaryDirectory(prefix="hopsum-bmv2-", dir=folder)
+        home = Path(self._folder.name)
         grpc_port, thrift_port = self._free_ports()
-        self.address = f"127.0.0.1:{grpc_port}"
-        self._endpoint = ("127.0.0.1", grpc_port)
-        folder = Path(self._folder.name)
+        self.address = f"unix:{home}/p4runtime" if grpc == "unix" else re.sub(r":0$", f":{grpc_port}", grpc)
         command = [_PROGRAM, "--no-p4", "--device-id", str(device_id), "--thrift-port", str(thrift_port)]
         # Unset, both default to names that two switches on one machine would share.
-        command += ["--notifications-addr", f"ipc://{folder}/notifications.ipc"]
+        command += ["--notifications-addr", f"ipc://{home}/notifications.ipc"]
         command += ["--log-console", "--log-level", log_level]
         for port, interface in interfaces.items():
             command += ["-i", f"{port}@{interface}"]
@@ -86,7 +89,7 @@ class Bmv2Switch:
             command += ["--cpu-port", str(cpu_port)]
         try:
             inside = None if namespace is None else namespace.name
-            self.process = ManagedProcess(command, folder / "log", namespace=inside)
+            self.process = ManagedProcess(command, home / "log", namespace=inside)
             self.process.wait_for(self._serving, f"a P4Runtime server at {self.address}", _START_S)
         except BaseException:
             self._folder.cleanup()
@@ -126,5 +129,10 @@ class Bmv2Switch:
             return int(first.getsockname()[1]), int(second.getsockname()[1])
 
     def _serving(self) -> bool:
+        path = self.address.removeprefix("unix:")
+        if path != self.address:
+            with socket.socket(socket.AF_UNIX) as probe:
+                return probe.connect_ex(path) == 0
+        host, _, port = self.address.partition(":")
         with self._inside(), socket.socket() as probe:
-            return probe.connect_ex(self._endpoint) == 0
+            return probe.connect_ex((host, int(port))) == 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes the network namespaces of a process that was killed.
+"""Removes the network namespaces and the scratch folders of a process that was killed.
 
 `python -m hopsum_topologies.janitor OWNER_PID`, started by the owner with a pipe on stdin that nobody else holds. The
-end of the pipe is the end of the owner: an orderly one has removed its namespaces itself, and nothing is left to do.
+end of the pipe is the end of the owner: an orderly one has removed them itself, and nothing is left to do.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from hopsum_topologies.netns import remove_stale_namespaces
+from hopsum_topologies.scratch import remove_stale_folders
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 _OWNER_GONE_S = 10.0
@@ -49,6 +50,7 @@ def main() -> None:
     while Path(f"/proc/{sys.argv[1]}").exists() and time.monotonic() < give_up:
         time.sleep(_POLL_S)
     remove_stale_namespaces()
+    remove_stale_folders()
 
 
 if __name__ == "__main__":

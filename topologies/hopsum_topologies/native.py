@@ -24,7 +24,8 @@ class NativeSwitch:
     `unix` maps switch ports to the paths of AF_UNIX datagram sockets, `udp` to what follows `PORT=` in the
     command's `--udp` option, `interfaces` to interface names, in `namespace` or where we are. `grpc` is where its
     P4Runtime server listens: any port of loopback, of the same namespace, if left out; `grpc="unix"` makes a socket in
-    a folder of its own, which can be reached from every namespace. `address` is what came of it.
+    a folder of its own, which can be reached from every namespace. `address` is what came of it. That folder,
+    with the log, is made in `folder`, or where temporary ones are.
     """
 
     def __init__(
@@ -40,8 +41,9 @@ class NativeSwitch:
         grpc: str = "127.0.0.1:0",
         extra: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
     ) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="hopsum-native-")
+        self._folder = tempfile.TemporaryDirectory(prefix="hopsum-native-", dir=folder)
         command = [sys.executable, "-m", "hopsum_switch", "--program", str(program), "--p4info", str(p4info)]
         listen = f"unix:{self._folder.name}/p4runtime" if grpc == "unix" else grpc
         command += ["--grpc", listen, "--device-id", str(device_id), *extra]

@@ -16,12 +16,13 @@ import fcntl
 import itertools
 import os
 import re
+import signal
 import socket
 import struct
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -82,7 +83,7 @@ def _ip(*arguments: str) -> str:
 
 
 def remove_stale_namespaces() -> list[str]:
-    """Remove the namespaces whose owner is dead; return their names."""
+    """Remove the namespaces whose owner is dead, and end what still runs in them; return their names."""
     stale = []
     for path in sorted(_NAMESPACES.glob("hopsum-*")) if _NAMESPACES.is_dir() else []:
         match = _NAME.fullmatch(path.name)
@@ -92,6 +93,7 @@ def remove_stale_namespaces() -> list[str]:
         # A name with our own process id that we did not make is left from a dead process with the same id.
         if pid == os.getpid() or not Path(f"/proc/{pid}").exists():
             try:
+                end_processes_in(path.name)
                 _ip("netns", "delete", path.name)
             except TopologyError:
                 if path.exists():  # else somebody else was faster
@@ -100,11 +102,34 @@ def remove_stale_namespaces() -> list[str]:
     return stale
 
 
+def end_processes_in(name: str) -> None:
+    """End what runs in a namespace, at once: children of programs there, which nobody else knows.
+
+    Raises TopologyError when there is no such namespace.
+    """
+    for pid in map(int, _ip("netns", "pids", name).split()):
+        if pid != os.getpid():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
 def _employ_janitor() -> None:
     if os.getpid() not in _janitors:
         from hopsum_topologies.janitor import start_janitor  # which imports this module
 
         _janitors[os.getpid()] = start_janitor(os.getpid())
+
+
+def switch_offloads_off(interface: str) -> None:
+    """Switch checksum, segmentation and GRO offloads of an interface here off. Raises TopologyError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        for command in _ETHTOOL_OFFLOADS:
+            _ethtool_clear(handle, interface, command)
+
+
+def add_neighbour(interface: str, ip: str, mac: str) -> None:
+    """Say which MAC address an IPv4 address behind an interface here has, for good. Raises TopologyError."""
+    _ip("neigh", "add", ip, "dev", interface, "lladdr", mac, "nud", "permanent")
 
 
 class Namespace:
@@ -118,7 +143,10 @@ class Namespace:
         remove_stale_namespaces()
         _employ_janitor()
         self.name = f"hopsum-{os.getpid()}-{next(_numbers)}"
-        _ip("netns", "add", self.name)
+        try:
+            _ip("netns", "add", self.name)
+        except TopologyError as error:
+            raise TopologyError(f"{error}; network namespaces need root") from error
         _owned.add(self.name)
         try:
             with self.inside():
@@ -182,9 +210,8 @@ class Namespace:
 
     def switch_offloads_off(self, interface: str) -> None:
         """Switch checksum, segmentation and GRO offloads of an interface off."""
-        with self.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
-            for command in _ETHTOOL_OFFLOADS:
-                _ethtool_clear(handle, interface, command)
+        with self.inside():
+            switch_offloads_off(interface)
 
     def close(self) -> None:
         """Remove the namespace and every interface in it."""

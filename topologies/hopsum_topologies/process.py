@@ -18,6 +18,17 @@ _TERMINATE_S = 5.0
 _LOG_TAIL_BYTES = 2000
 
 
+def launched(
+    command: Sequence[str], namespace: str | None, environment: Mapping[str, str] | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Return arguments and environment of a child that dies with the calling thread, in a namespace or where we are."""
+    launcher = [sys.executable, "-m", "hopsum_topologies.launch", str(os.getpid()), namespace or "-"]
+    variables = dict(os.environ if environment is None else environment)
+    paths = [str(_PACKAGE_ROOT), *filter(None, [variables.get("PYTHONPATH")])]
+    variables["PYTHONPATH"] = os.pathsep.join(paths)
+    return [*launcher, *command], variables
+
+
 class ManagedProcess:
     """A running program.
 
@@ -35,13 +46,10 @@ class ManagedProcess:
     ) -> None:
         self.log = log
         self.name = Path(command[0]).name
-        launcher = [sys.executable, "-m", "hopsum_topologies.launch", str(os.getpid()), namespace or "-"]
-        variables = dict(os.environ if environment is None else environment)
-        paths = [str(_PACKAGE_ROOT), *filter(None, [variables.get("PYTHONPATH")])]
-        variables["PYTHONPATH"] = os.pathsep.join(paths)
+        arguments, variables = launched(command, namespace, environment)
         with log.open("wb") as output:
             self._child = subprocess.Popen(
-                [*launcher, *command],
+                arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

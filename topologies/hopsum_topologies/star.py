@@ -8,22 +8,16 @@ kernel makes and takes all frames, and the queues count a train of segments as t
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.description import MTU_BYTES
 from hopsum_topologies.netns import Namespace
+from hopsum_topologies.shaping import BURST_BYTES, QUEUE_BYTES, tc
 
-MTU_BYTES: Final = 1500
-BURST_BYTES: Final = 128 << 10
-"""Of the token bucket: it must pass the largest train of segments that a kernel makes."""
-QUEUE_BYTES: Final = 2 << 20
-"""Of each end of a link."""
 _BRIDGE: Final = "br0"
 _OUTSIDE: Final = "eth0"
-_TC_TIMEOUT_S: Final = 20.0
 
 
 class LinkCounts(NamedTuple):
@@ -77,7 +71,7 @@ class Star:
                 if rate is None
                 else ("tbf", "rate", rate, "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))
             )
-            _tc(namespace, "qdisc", "replace", "dev", interface, "root", *queue)
+            tc(namespace, "qdisc", "replace", "dev", interface, "root", *queue)
 
     def rate_bits_per_s(self) -> float | None:
         """Return the rate that the kernel has understood, None without one."""
@@ -131,19 +125,6 @@ def _inside(number: int) -> str:
 
 
 def _queue_of(namespace: Namespace, interface: str) -> dict[str, Any]:
-    queues = json.loads(_tc(namespace, "-s", "-j", "qdisc", "show", "dev", interface, "root"))
+    queues = json.loads(tc(namespace, "-s", "-j", "qdisc", "show", "dev", interface, "root"))
     found: dict[str, Any] = queues[0]
     return found
-
-
-def _tc(namespace: Namespace, *arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ("tc", "-n", namespace.name, *arguments),
-            capture_output=True, text=True, timeout=_TC_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except OSError as error:
-        raise TopologyError(f"the `tc` command cannot be run: {error}; install iproute2") from error
-    if done.returncode != 0:
-        raise TopologyError(f"`tc {' '.join(arguments)}` failed: {done.stderr.strip()}")
-    return done.stdout

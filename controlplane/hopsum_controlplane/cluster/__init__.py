@@ -3,7 +3,8 @@
 
     manager    what is asked for and answered       config     the TOML file
     lifecycle  the states of a job, pure            store      the books on disk
-    line       one switch, and what is due there    ledger     the books in memory
+    decision   how its stream goes on, pure         ledger     the books in memory
+    line       one switch, and what is due there    records    what the books hold of a job
 
 Importing this package imports neither grpc nor protobuf.
 """

@@ -23,6 +23,7 @@
   send_to = "127.0.0.1:47500"                # where workers send to, if not to `ip`
   slots = 2048
   election_id = 1                            # the highest of several controllers has the switch
+  forward = false                            # also carry what workers send to each other, see forwarding
   ports = [{port = 1, network = "10.0.0.0/24"}]
 
 A worker belongs to the port whose network has its address: the longest prefix, where several have.
@@ -67,7 +68,8 @@ class SwitchConfig:
 
     `driver` names a target, `address` its P4Runtime server. `send_to` is the (IPv4 address, UDP port) that workers
     send to, None for the service's own. `slots` is how many of its slots may be used. Of several controllers the one
-    with the highest `election_id`, 1 .. 2^63 - 1, has the switch.
+    with the highest `election_id`, 1 .. 2^63 - 1, has the switch. With `forward` it is its workers' Ethernet switch as
+    well, see `hopsum_controlplane.cluster.forwarding`.
     """
 
     name: str
@@ -79,6 +81,7 @@ class SwitchConfig:
     send_to: tuple[str, int] | None = None
     slots: int = MAX_SLOTS
     election_id: int = CONTROLLER_ELECTION_ID[0]
+    forward: bool = False
 
     @property
     def service(self) -> tuple[str, int]:
@@ -199,12 +202,15 @@ def _cluster(document: Mapping[str, Any]) -> ClusterConfig:
 def _switch(entry: Any, where: str) -> SwitchConfig:
     kinds = {"name": str, "driver": str, "address": str, "device_id": int, "mac": str, "ip": str, "send_to": str}
     required = ("name", "driver", "address", "mac", "ip", "ports")
-    values = _take(_table(entry, where), {**kinds, "slots": int, "election_id": int, "ports": list}, where, required)
+    values = _take(_table(entry, where), {**kinds, **_MORE_OF_SWITCH}, where, required)
     send_to = values.pop("send_to", None)
     endpoint = SwitchEndpoint(mac=values.pop("mac"), ip=values.pop("ip"))
     ports = tuple(_port(rule, f"{where} ports {number}") for number, rule in enumerate(values.pop("ports")))
     address = None if send_to is None else parse_address(send_to)
     return SwitchConfig(**{"device_id": 0, **values}, endpoint=endpoint, ports=ports, send_to=address)
+
+
+_MORE_OF_SWITCH: dict[str, type] = {"slots": int, "election_id": int, "forward": bool, "ports": list}
 
 
 def _port(rule: Any, where: str) -> PortRule:
@@ -226,14 +232,14 @@ def _take(table: Mapping[str, Any], kinds: Mapping[str, type], where: str, requi
     for name, value in table.items():
         kind = kinds[name]
         written: tuple[type, ...] = {Path: (str,), float: (int, float)}.get(kind, (kind,))
-        if not isinstance(value, written) or isinstance(value, bool):
+        if not isinstance(value, written) or isinstance(value, bool) != (kind is bool):
             words = " or ".join(_WORDS[each] for each in written)
             raise _wrong(f"{where} {name} = {value!r:.80}", f"it is {words}")
         taken[name] = kind(value)
     return taken
 
 
-_WORDS = {str: "a text", int: "an integer", float: "a number", list: "a list"}
+_WORDS = {str: "a text", int: "an integer", float: "a number", bool: "true or false", list: "a list"}
 _KINDS = {"str": str, "float": float, "Path": Path, "Path | None": Path}
 
 

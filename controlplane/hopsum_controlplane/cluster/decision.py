@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job's stream goes on in a new epoch: from what its workers report of the last one, pure (rules E2, E3, E4).
+"""How a job's stream goes on in a new epoch: from what its workers report of the last one, pure (rules E2, E3, E4)::
 
     base       no position before it is of interest: the lowest that somebody has not delivered, down to a multiple of
                the slots, so that rounds begin at 1 again (N4)
@@ -7,15 +7,20 @@
     start      with newcomers, who have no report: where their streams begin. Behind everything that any other worker
                has submitted, so all workers agree on what comes there; what is before it and not decided is void
 
+    too late   who lacks what another delivered and nobody has any more, as who had it gave up on stragglers: what is
+               summed again would be a second result. So it is out, and may come back as a newcomer
+
 Who missed the epoch that had newcomers, because it ended before he was told of it, must void what the others voided
 there: until nobody is left who missed it, its `start` goes with every decision.
 
-Positions are those of the job's stream, which go on from epoch to epoch; runs of them are first .. end - 1.
+Positions are those of the job's stream, which go on from epoch to epoch; runs of them are first .. end - 1. The slots
+are those that workers use: as many as their window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -130,6 +135,39 @@ def decided_runs(reports: Mapping[int, Report], base: int) -> tuple[Decided, ...
     exact = _joined(pieces, lambda a, b: a & b if _named(a) == _named(b) else 0)
     found = exact if len(exact) <= _FEW else _joined(pieces, lambda a, b: a & b)
     return tuple(Decided(first, end, _named(holders)) for first, end, holders in found)
+
+
+def too_late(reports: Mapping[int, Report], before: Resume | None) -> tuple[int, ...]:
+    """Return the ranks that lack a result for good; `before` as in `decide`."""
+    if not reports:
+        return ()
+    lowest = min(report.delivered_to for report in reports.values())
+    highest = max(report.delivered_to for report in reports.values())
+    summed = [(0, MAX_POSITION)]
+    if before is not None and before.start is not None:  # what was void there is delivered, and nobody holds it
+        summed = [*((run.first, run.end) for run in before.decided), (before.start, MAX_POSITION)]
+    lost = _last_of(_gaps(decided_runs(reports, lowest), lowest, highest), summed)
+    return tuple(sorted(rank for rank, report in reports.items() if report.delivered_to <= lost))
+
+
+def _gaps(decided: Iterable[Decided], first: int, end: int) -> list[Run]:
+    """Return the runs of first .. end - 1 that are not decided."""
+    gaps = []
+    for run in decided:
+        if first < min(run.first, end):
+            gaps.append((first, min(run.first, end)))
+        first = max(first, run.end)
+    return [*gaps, (first, end)] if first < end else gaps
+
+
+def _last_of(some: Sequence[Run], others: Sequence[Run]) -> int:
+    """Return the last position that is in a run of both, which are sorted; -1 for none."""
+    starts = [first for first, _ in others]
+    for first, end in reversed(some):
+        at = bisect_left(starts, end) - 1
+        if at >= 0 and others[at][1] > first:
+            return min(end, others[at][1]) - 1
+    return -1
 
 
 def check_together(reports: Mapping[int, Report], slots: int) -> None:

@@ -28,13 +28,13 @@ Phases of a member::
 
   WAITING  has joined, for the next epoch        IN       belongs to the epoch
   OVER     its epoch is over: is to join again   LEFT     belonged to the epoch, has no part any more
-  LOST     was silent for a lease: given up
+  LOST     was silent for a lease, or is too far behind: given up
 
   begin:  WAITING -> IN.   told: notes that an IN member knows of its epoch.
   change: IN -> OVER, or WAITING with the report that it had if it was not told of this epoch; LEFT is forgotten.
   join:   absent -> WAITING, OVER -> WAITING with a report; another incarnation takes any rank over, as WAITING.
   leave:  IN -> LEFT, in RUNNING only; LOST stays while its epoch runs; others are forgotten.
-  lose:   WAITING, IN, OVER -> LOST.
+  lose:   WAITING, IN, OVER -> LOST.   expel: WAITING -> LOST, who lacks what nobody has any more.
 
 Rules:
 
@@ -52,7 +52,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hopsum_controlplane.cluster.decision import Report, check_together, decide
+from hopsum_controlplane.cluster.decision import Report, check_together, decide, too_late
 from hopsum_controlplane.cluster.errors import InvalidRequest, NoRoom, NotAdmitted
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest
@@ -127,7 +127,7 @@ def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
             hint="start it again: who joins anew draws a new incarnation",
         )
     if before.phase is Phase.LOST and (before.told or report is not None):
-        raise _no_newcomer(record, member, "was given up: it was silent for its lease")
+        raise _no_newcomer(record, member, f"was given up: {before.why or 'it was silent for its lease'}")
     if before.phase in (Phase.IN, Phase.WAITING) and report in (None, before.report):
         return record
     if report is None and before.told and member.is_worker:
@@ -150,8 +150,7 @@ def _check_report(record: JobRecord, before: Member, report: Report) -> None:
         raise _no_newcomer(record, before, what)
     if before.report is not None:
         raise _no_newcomer(record, before, f"has reported epoch {report.epoch} otherwise before")
-    waiting = {m.rank: m.report for m in record.members if m.phase is Phase.WAITING and m.report is not None}
-    check_together({**waiting, before.rank: report}, record.region.size)
+    check_together({**_reports(record), before.rank: report}, record.region.size)
 
 
 def told(record: JobRecord, rank: int) -> JobRecord:
@@ -191,15 +190,26 @@ def lose(record: JobRecord, rank: int, why: str) -> JobRecord:
     return change(after, why + (left if record.quorum < workers else ""))
 
 
+def expel(record: JobRecord) -> JobRecord:
+    """Give those up, before an epoch begins, who lack results that nobody has any more."""
+    if not record.ready:
+        return record
+    for rank in too_late(_reports(record), record.newcomers):
+        member = record.member(rank)
+        if member is not None:
+            why = "it lacks results that the others have delivered and dropped: it was too far behind"
+            record = _with_member(record, replace(member, phase=Phase.LOST, report=None, why=why))
+    return record
+
+
 def begin(record: JobRecord, job: Job) -> JobRecord:
     """Take an epoch for everybody who waits: it is to be written now. `job` has the record's place and `spec()`."""
     place = (record.job_index, record.region)
     if not record.ready or job.spec != record.spec() or (job.job_index, job.region) != place:
         raise _fault(record, f"begin epoch {job.epoch}")
-    waiting = [member for member in record.members if member.phase is Phase.WAITING and member.is_worker]
-    reports = {member.rank: member.report for member in waiting if member.report is not None}
-    newcomers = [member.rank for member in waiting if member.report is None]
-    resume = decide(reports, newcomers, slots=job.slots, epoch=job.epoch, before=record.newcomers)
+    reports = _reports(record)
+    newcomers = [rank for rank in record.request.worker_ranks if rank not in reports]
+    resume = decide(reports, newcomers, slots=job.window, epoch=job.epoch, before=record.newcomers)
     members = (replace(m, phase=Phase.IN, entered=job.epoch) if m.phase is Phase.WAITING else m for m in record.members)
     return replace(record, state=State.INSTALLING, job=job, members=tuple(members), resume=resume)
 
@@ -212,7 +222,7 @@ def installed(record: JobRecord, job: Job) -> JobRecord:
     if resume is None:
         newcomers = None
     elif resume.start_epoch == job.epoch:
-        newcomers = replace(resume, decided=())
+        newcomers = resume
     return replace(record, state=State.RUNNING, job=job, newcomers=newcomers)
 
 
@@ -244,6 +254,11 @@ def removed(record: JobRecord) -> JobRecord | None:
     if record.state is not State.CHANGING:
         raise _fault(record, "form again")
     return replace(record, state=State.FORMING, job=None, resume=None)
+
+
+def _reports(record: JobRecord) -> dict[int, Report]:
+    """Return what those who wait have reported, by rank."""
+    return {m.rank: m.report for m in record.members if m.phase is Phase.WAITING and m.report is not None}
 
 
 def _fault(record: JobRecord, what: str) -> ControlPlaneError:

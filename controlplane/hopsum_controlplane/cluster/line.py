@@ -6,6 +6,7 @@
     over, deleted   remove the entries, confirm, then the books
     audit           what others changed is put right; a job that lost entries is over first (rule E1)
     probe           between audits: a switch that restarted, or was given another program, has lost all its jobs
+    forward         where the switch is to be one for its workers' other frames too: see forwarding
 
 All of it can be broken off anywhere: the books say what may stand, and the next attempt goes on from there. After an
 error of which it is not known what it left, the controller is forgotten, and made anew from the books. Where a switch
@@ -23,6 +24,7 @@ from hopsum_controlplane.audit import Audit
 from hopsum_controlplane.cluster import lifecycle
 from hopsum_controlplane.cluster.config import SwitchConfig
 from hopsum_controlplane.cluster.errors import OtherProgram, StoreError
+from hopsum_controlplane.cluster.forwarding import Forwarding
 from hopsum_controlplane.cluster.ledger import Ledger
 from hopsum_controlplane.cluster.records import JobRecord, State
 from hopsum_controlplane.cluster.retries import Retries
@@ -70,6 +72,7 @@ class Line:
         self.findings: tuple[str, ...] = ()
         self._connect = device
         self._device: Device | None = None
+        self._forwarding: Forwarding | None = None
         self._sessions = 0
         self._ledger = ledger
         self._audit_s = audit_s
@@ -174,6 +177,7 @@ class Line:
         controller = self.controller or self._take_over()
         if self._audit_is_due():
             self._audit(controller)
+        self._forward()
         while (record := self._next()) is not None:
             self._work(controller, record)
 
@@ -215,7 +219,13 @@ class Line:
         else:
             self._retries.succeeded(record.name)
 
+    def _forward(self) -> None:
+        """Let the switch forward to all who have joined by now, where it is to."""
+        if self._forwarding is not None:
+            self._forwarding.follow(self._ledger.records(self.config.name))
+
     def _install(self, controller: Controller, record: JobRecord) -> None:
+        self._forward()
         begun = self._ledger.apply(record.name, self._begin, missing_ok=True)
         if begun is None or begun.job is None:  # somebody left, or deleted it
             return
@@ -230,6 +240,7 @@ class Line:
         self._confirm(controller, begun)
 
     def _begin(self, record: JobRecord) -> JobRecord:
+        record = lifecycle.expel(record)
         if not record.ready:
             return record
         epoch = self._ledger.allot_epoch(self._clock())
@@ -283,6 +294,7 @@ class Line:
             if record.state is State.INSTALLING and record.job is not None:
                 self._over(record.job, "the controller was interrupted while it was written")
         self.controller = controller
+        self._forwarding = Forwarding(self.config, device) if self.config.forward else None
         self._audit_at_s = self._monotonic() + self._audit_s
         _log.info("switch %s: %d jobs adopted", self.config.name, len(controller.jobs))
         return controller
@@ -318,6 +330,8 @@ class Line:
         return fresh or (self._audit_s > 0 and self._monotonic() >= self._audit_at_s)
 
     def _audit(self, controller: Controller) -> None:
+        if self._forwarding is not None:
+            self._forwarding.forget()
         audit = controller.audit()
         self.audits += 1
         self._audit_at_s = self._monotonic() + self._audit_s

@@ -2,6 +2,7 @@
 """The cluster: jobs on several switches, their members, and the books that outlive the controller.
 
     lifecycle  what happens to a job, pure      ledger  the books in memory, as on disk (store)
+    decision   how its stream goes on, pure
     placement  where it goes, pure              line    one switch: its controller, and what is to be done there
     leases     who was heard when               views   what is answered
 
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hopsum.watch.heartbeat import POSITION
 from hopsum_controlplane.cluster import lifecycle, placement, views
 from hopsum_controlplane.cluster.codec import resume_values
 from hopsum_controlplane.cluster.config import ClusterConfig
@@ -45,8 +47,6 @@ from hopsum_controlplane.membership import membership
 _log = logging.getLogger(__name__)
 
 _BEATS_PER_LEASE = 3
-POSITION = "position"
-"""Statistic of heartbeats: how many positions of the stream after the epoch's base this worker has used."""
 ROUNDS = 1 << 32
 ROUNDS_MOST = ROUNDS // 4 * 3
 """Rounds of a slot that an epoch uses: the rest is for what happens until it has ended."""
@@ -198,7 +198,7 @@ class Manager:
             self._renew(record, rank)
             while True:
                 if member.phase is Phase.LOST:
-                    raise NotAdmitted(self._given_up(record, rank), hint="close, and connect again")
+                    raise NotAdmitted(self._given_up(record, member), hint="close, and connect again")
                 if member.phase is Phase.IN and record.state is State.RUNNING and record.epoch != known_epoch:
                     self._ledger.apply(job, lambda now: lifecycle.told(now, rank))  # it may know from now on
                     return self._document(record)
@@ -220,7 +220,7 @@ class Manager:
         with self._ledger.changed:
             record, member = self._with_secret(job, rank, secret)
             if member.phase is Phase.LOST:
-                return Beat(record.state, 0, self._given_up(record, rank))
+                return Beat(record.state, 0, self._given_up(record, member))
             self._renew(record, rank, statistics)
             if epoch == record.epoch:
                 record = self._mind_rounds(record, member, (statistics or {}).get(POSITION, 0.0))
@@ -230,7 +230,7 @@ class Manager:
 
     def _mind_rounds(self, record: JobRecord, member: Member, position: float) -> JobRecord:
         """End an epoch in time before its rounds, which do not wrap (N4), run out; return the record as it is then."""
-        rounds = position / record.region.size
+        rounds = position / (record.region.size if record.job is None else record.job.window)
         if record.state is not State.RUNNING or member.phase is not Phase.IN or rounds <= ROUNDS_MOST:
             return record
         why = (
@@ -339,9 +339,9 @@ class Manager:
             )
         return record, member
 
-    def _given_up(self, record: JobRecord, rank: int) -> str:
-        silence = f"not heard of for {self._lease_s(record):g} s"
-        return f"rank {rank} of job {record.name!r} was given up: {silence}; it can join again as a newcomer"
+    def _given_up(self, record: JobRecord, member: Member) -> str:
+        why = member.why or f"not heard of for {self._lease_s(record):g} s"
+        return f"rank {member.rank} of job {record.name!r} was given up: {why}; it can join again as a newcomer"
 
     def _lease_s(self, record: JobRecord) -> float:
         return self._config.lease_s if record.request.lease_s is None else record.request.lease_s

@@ -43,6 +43,7 @@ class Member:
 
     `entered` is the last epoch that it was let into, `told` the last one that it may know of: it has been answered
     with it, or was to be. `report` is what it holds of that one, until it is told of another; 0 and None for none.
+    `why` says why it was given up, if not for silence.
     """
 
     endpoint: WorkerEndpoint
@@ -54,6 +55,7 @@ class Member:
     entered: int = 0
     told: int = 0
     report: Report | None = field(default=None, repr=False)
+    why: str = ""
 
     @property
     def rank(self) -> int:
@@ -74,7 +76,7 @@ class JobRecord:
     an epoch ended with, or is empty. `members` are in the order of ranks.
 
     `resume` is how the stream goes on in `job`, None where it begins. `newcomers` is that of the last epoch that ran
-    and had some, without what was decided; None where there was none since the stream began.
+    and had some; None where there was none since the stream began.
     """
 
     request: JobRequest

@@ -40,7 +40,7 @@ CREATE TABLE members (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, rank INTEGER NOT NULL, port INTEGER NOT NULL,
     mac TEXT NOT NULL, ip TEXT NOT NULL, udp_port INTEGER NOT NULL, side_port INTEGER, incarnation BLOB NOT NULL,
     secret_digest BLOB NOT NULL, version TEXT NOT NULL, phase TEXT NOT NULL, entered INTEGER NOT NULL,
-    told INTEGER NOT NULL, report TEXT, PRIMARY KEY (name, rank)
+    told INTEGER NOT NULL, report TEXT, why TEXT NOT NULL, PRIMARY KEY (name, rank)
 ) STRICT;
 CREATE TABLE retired (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, position INTEGER NOT NULL, incarnation BLOB NOT NULL,
@@ -56,6 +56,7 @@ ALTER TABLE jobs ADD COLUMN newcomers TEXT;
 ALTER TABLE members ADD COLUMN entered INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE members ADD COLUMN told INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE members ADD COLUMN report TEXT;
+ALTER TABLE members ADD COLUMN why TEXT NOT NULL DEFAULT '';
 UPDATE members SET entered = (SELECT coalesce(json_extract(job, '$.epoch'), 0) FROM jobs WHERE jobs.name = members.name)
     WHERE phase IN ('in', 'over', 'left');
 UPDATE members SET told = entered WHERE (SELECT state FROM jobs WHERE jobs.name = members.name) <> 'installing';
@@ -63,8 +64,9 @@ UPDATE members SET told = entered WHERE (SELECT state FROM jobs WHERE jobs.name 
 }
 
 _JOB_COLUMNS = "name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, resume, newcomers"
-_MEMBER_COLUMNS = (  # in this order below
-    "name, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, phase, entered, told, report"
+_MEMBER_COLUMNS = (
+    "name, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, "
+    "phase, entered, told, report, why"  # in this order below
 )
 
 
@@ -265,12 +267,12 @@ def _member_row(name: str, member: Member) -> tuple[object, ...]:
     at = member.endpoint
     where = (at.rank, at.port, at.mac, at.ip, at.udp_port, member.side_port)
     report = None if member.report is None else codec.report_to_json(member.report)
-    phase = (member.phase.value, member.entered, member.told, report)
+    phase = (member.phase.value, member.entered, member.told, report, member.why)
     return (name, *where, member.incarnation, member.secret_digest, member.version, *phase)
 
 
 def _member(row: tuple[Any, ...]) -> Member:
-    _, rank, port, mac, ip, udp_port, side_port, incarnation, secret, version, phase, entered, told, report = row
+    _, rank, port, mac, ip, udp_port, side_port, incarnation, secret, version, phase, entered, told, report, why = row
     endpoint = WorkerEndpoint(rank=rank, port=port, mac=mac, ip=ip, udp_port=udp_port)
     held = None if report is None else codec.report_from_json(report)
-    return Member(endpoint, side_port, incarnation, secret, version, Phase(phase), entered, told, held)
+    return Member(endpoint, side_port, incarnation, secret, version, Phase(phase), entered, told, held, why)

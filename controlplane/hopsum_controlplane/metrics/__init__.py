@@ -2,12 +2,10 @@
 """What the controller knows, for Prometheus.
 
 collect     the metrics, from what a manager answers     exposition  their text format
-server      over HTTP at /metrics
 """
 
 from __future__ import annotations
 
 from hopsum_controlplane.metrics.collect import FAMILIES, collect
-from hopsum_controlplane.metrics.server import MetricsServer
 
-__all__ = ["FAMILIES", "MetricsServer", "collect"]
+__all__ = ["FAMILIES", "collect"]

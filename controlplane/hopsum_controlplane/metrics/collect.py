@@ -8,13 +8,14 @@ by name; `members_not_shown` says how many are not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-from hopsum.wire import Drop, Event
+from hopsum.watch.heartbeat import LATENCY_BOUNDS_S, codes_name, latency_name
+from hopsum.wire import Drop, Event, Op
 from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.views import JobView, MemberView, SwitchView
-from hopsum_controlplane.metrics.exposition import Family
+from hopsum_controlplane.metrics.exposition import Family, Histogram, Kind
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.manager import Manager
@@ -25,7 +26,7 @@ TROUBLES: Final = ("unreachable", "not_primary", "other_program", "store", "othe
 _SWITCH: Final = ("switch",)
 _JOB: Final = ("job", "switch")
 _MEMBER: Final = ("job", "rank")
-_Declared = tuple[str, Literal["counter", "gauge"], str, tuple[str, ...]]
+_Declared = tuple[str, Kind, str, tuple[str, ...]]
 
 FAMILIES: Final[Sequence[_Declared]] = (
     ("switch_up", "gauge", "1 while the controller drives the switch.", _SWITCH),
@@ -50,9 +51,12 @@ FAMILIES: Final[Sequence[_Declared]] = (
     ("job_packets_total", "counter", "Packets of this epoch, by what they did.", (*_JOB, "event")),
     ("member_lease_left_seconds", "gauge", "Until the member is given up.", _MEMBER),
     ("member_allreduces_total", "counter", "All-reduces that the agent finished.", _MEMBER),
-    ("member_allreduce_seconds_total", "counter", "Time of these, from vector to mean.", _MEMBER),
+    ("member_allreduce_seconds", "histogram", "Time of these, from vector to mean.", _MEMBER),
     ("member_skipped_total", "counter", "Of these: without a mean.", _MEMBER),
     ("member_elements_total", "counter", "Elements that the agent summed.", _MEMBER),
+    ("member_codes_total", "counter", "Lanes of which the agent has the sums, bits for OR.", (*_MEMBER, "op")),
+    ("member_error_squares_total", "counter", "Of what error feedback keeps: squares in a sample.", _MEMBER),
+    ("member_vector_squares_total", "counter", "The same of what was to be delivered.", _MEMBER),
     ("member_datagrams_sent_total", "counter", "Datagrams that the agent sent.", _MEMBER),
     ("member_datagrams_received_total", "counter", "Datagrams that the agent received.", _MEMBER),
     ("member_retransmits_total", "counter", "Datagrams that the agent sent again.", _MEMBER),
@@ -64,16 +68,17 @@ PREFIX: Final = "hopsum_controller_"
 
 STATISTICS: Final = {
     "allreduces": "member_allreduces_total",
-    "seconds": "member_allreduce_seconds_total",
     "skipped": "member_skipped_total",
     "elements": "member_elements_total",
+    "error_squares": "member_error_squares_total",
+    "vector_squares": "member_vector_squares_total",
     "datagrams_sent": "member_datagrams_sent_total",
     "datagrams_received": "member_datagrams_received_total",
     "retransmits": "member_retransmits_total",
     "bytes_sent": "member_sent_bytes_total",
     "bytes_received": "member_received_bytes_total",
 }
-"""What agents say in heartbeats, and the metric that it becomes."""
+"""What agents say in heartbeats, and the metric that it becomes; codes by op and times have more labels."""
 
 
 def collect(manager: Manager, max_members: int = MAX_MEMBERS) -> list[Family]:
@@ -135,3 +140,13 @@ def _add_member(made: dict[str, Family], job: str, member: MemberView) -> None:
     for statistic, name in STATISTICS.items():
         if statistic in member.statistics:
             made[name].add(member.statistics[statistic], *labels)
+    for op in Op:
+        if (statistic := codes_name(op)) in member.statistics:
+            made["member_codes_total"].add(member.statistics[statistic], *labels, op.name.lower())
+    _add_times(made["member_allreduce_seconds"], member.statistics, labels)
+
+
+def _add_times(family: Family, told: Mapping[str, float], labels: tuple[str, ...]) -> None:
+    within = {bound_s: told[name] for bound_s in LATENCY_BOUNDS_S if (name := latency_name(bound_s)) in told}
+    if within and "seconds" in told and "allreduces" in told:
+        family.observe(Histogram(within, told["allreduces"], told["seconds"]), *labels)

@@ -8,6 +8,7 @@ order        which exchange is next in the stream, the same on all ranks
 network      the thread that has the socket
 epochs       what it knows of newcomers
 values       results, counts, spans of time
+tally        counts of all-reduces: times, codes by op, quantisation error; what heartbeats carry
 timeline     spans of time, drawn
 """
 

@@ -114,7 +114,7 @@ class Agent(Aggregation):
         self._transport = _transport_for(membership, rank, timing, link, side, policy, on_lost)
         self._failed = False
         self._ended = False
-        """The epoch is over on all ranks, or will be, for all this worker knows."""
+        """By somebody who knows that nobody needs this worker any more."""
         self._epochs = Epochs(membership, rank)
         self._submitted = self._epochs.allreduces
         self._engine = Engine(
@@ -192,8 +192,9 @@ class Agent(Aggregation):
         Raises TypeError in a job without side channels, which ends with its epoch; EpochOver after a failure.
         """
         with self._lock:
-            self._require_open()
-            self._ended = True
+            over = self._why_over()
+        if over is not None:
+            raise over
         return self._engine.network.seal()
 
     def enter(self, membership: JobMembership) -> None:
@@ -210,7 +211,6 @@ class Agent(Aggregation):
             self._epochs.enter(membership, membership.resume)
         self._engine.network.resume(membership.epoch, sides, membership.resume)
         self.membership, self._engine.epoch = membership, membership.epoch
-        self._ended = False
 
     def close(self) -> None:
         """End the agent and wait for its thread; what it has not finished fails. Harmless when it is closed."""

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from hopsum.agent.network import Failed, GoOn, Network
 from hopsum.agent.order import Arrived, Task, append, end_series, next_in_stream
+from hopsum.agent.tally import Tally
 from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult, Span, Traffic
 from hopsum.codec import AgreedError, Codec, Context
 from hopsum.codec.base import Reduction
@@ -74,7 +75,7 @@ class Engine:
         begun: int = 0,
     ) -> None:
         self.inbox: SimpleQueue[Message] = SimpleQueue()
-        self.statistics = AgentStatistics()
+        self._tally = Tally()
         self._codec, self._context = codec, context
         name = f"hopsum-network-{context.rank}"
         self.network: Final = Network(transport, self.inbox.put, name, on_silence=on_silence, begun=begun)
@@ -96,6 +97,11 @@ class Engine:
         """Since when an all-reduce waits for the one that was promised to follow."""
         self._traffic = Traffic()
         self._sent_at: dict[int, float] = {}
+
+    @property
+    def statistics(self) -> AgentStatistics:
+        """Return the counts so far, without traffic."""
+        return self._tally.statistics
 
     def run(self) -> None:
         """Serve, then end what is left, and the network's thread."""
@@ -227,6 +233,7 @@ class Engine:
         self.network.submit(task, exchange)
 
     def _start(self, task: Task) -> Reduction:
+        self._tally.begin(task)
         context = Context(self._context.seed, task.step, self._context.rank)
         return self._codec.start(
             task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite, out=task.out
@@ -246,6 +253,7 @@ class Engine:
             raise RuntimeError("an all-reduce has results before it began")
         task.arrived, task.waiting = None, False
         start = time.perf_counter()
+        self._tally.receive(reduction.exchange)
         try:
             done = arrived.done
             reduction.take(done.results, done.contributors, *([done.lost] if done.lost.size else []))
@@ -279,14 +287,8 @@ class Engine:
 
     def _count(self, task: Task, traffic: Traffic, *, skipped: bool) -> Traffic:
         """Count an all-reduce that ended on all ranks alike; return the traffic since the one before."""
-        counted, before = self.statistics, self._traffic
-        self.statistics = AgentStatistics(
-            counted.allreduces + 1,
-            counted.skipped + skipped,
-            counted.elements + task.x.size,
-            counted.seconds + time.perf_counter() - task.started_s,
-        )
-        self._traffic = traffic
+        self._tally.finish(task, skipped=skipped)
+        before, self._traffic = self._traffic, traffic
         return traffic - before
 
     def _end(self, task: Task, error: BaseException, *, give_back: bool = True) -> None:

@@ -52,6 +52,8 @@ class Task:
     number: int = 0
     step: int = 0
     started_s: float = 0.0
+    vector_squares: float = 0.0
+    """Of a sample of what is to be delivered, where there is an error feedback (tally.py)."""
     reduction: Reduction | None = None
     begun: bool = False
     """Its first exchange is in the stream."""

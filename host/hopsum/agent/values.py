@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 from hopsum.errors import HopsumError
 from hopsum.transport.udp import TransportStatistics
+from hopsum.watch.heartbeat import LATENCY_BOUNDS_S
+from hopsum.wire import Op
 from hopsum.wire._layout import ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES
 
 
@@ -78,6 +81,14 @@ class AgentStatistics:
     """Results that peers were asked for."""
     repaired: int = 0
     """Of those: that came from a peer."""
+    within: tuple[int, ...] = (0,) * len(LATENCY_BOUNDS_S)
+    """Of the all-reduces: those that took no longer than each of LATENCY_BOUNDS_S, in their order."""
+    codes: Mapping[Op, int] = field(default_factory=dict)
+    """Lanes of which the sums are here, by op; bits for OR."""
+    error_squares: float = 0.0
+    """Of what all-reduces left in error feedbacks: summed squares of a sample (tally.py)."""
+    vector_squares: float = 0.0
+    """The same of what these all-reduces were to deliver: gradient and earlier remainder."""
 
 
 @dataclass(frozen=True, slots=True)

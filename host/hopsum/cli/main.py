@@ -33,6 +33,7 @@ COMMANDS = {
     "table": Command("solve lookup tables of codec thc, search the best one for a job", "hopsum.cli.table", "cli"),
     "bench": Command("measure a part of hopsum on this machine", "hopsum.cli.bench", "demo"),
     "codec": Command("compare codecs on vectors: error against bits", "hopsum.cli.codec", "cli"),
+    "topology": Command("draw networks; run a command on every worker of one", "hopsum.cli.topology", "demo"),
     "shell": Command("open p4runtime-shell on a running switch", "hopsum.cli.shell", "controlplane"),
 }
 

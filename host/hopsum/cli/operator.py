@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hopsum.diagnosis.looks import Look
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient, as_values
+from hopsum.watch.looks import Look
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import read_admin_token
 

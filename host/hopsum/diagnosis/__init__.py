@@ -6,7 +6,6 @@ kernel        what this machine's kernel says of interfaces, routes, neighbours 
 asking        PROBEs to a switch, from an address that it admits
 slots         what the copies of a job's slots hold, in words
 worker_side   the checks of one worker, in their order
-looks         two looks at a controller: what moved, who is waited for
 controller_side  the checks of a controller's switches and jobs, in their order (switchboard_checks, job_checks)
 """
 

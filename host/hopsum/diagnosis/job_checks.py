@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from hopsum.diagnosis.looks import Look, Stall, Values, grown, said, stall, workers_of
 from hopsum.diagnosis.rows import Row, failed, passed, skipped
 from hopsum.protocol.inquiry import name_ranks
+from hopsum.watch.looks import Look, Stall, Values, grown, said, stall, workers_of
 
 _QUIET: Final = 1 / 3
 """Share of a lease that is left when a heartbeat has been missed: they come at least three times in one."""

@@ -73,7 +73,8 @@ class StateOffers:
         for old in sorted(self._offers)[:-OFFERS_MAX]:
             del self._offers[old]
         self._taken = {(of, rank) for of, rank in self._taken if of >= min(self._offers)}
-        self._drop(epoch)
+        if epoch in self._offers:
+            self._drop(epoch)
 
     def answer(self, message: PeerMessage, epoch: int) -> PeerMessage | None:
         """Take a STATE_ASK or STATE_TAKEN; return what is to be said in `epoch` to its sender, if anything."""

@@ -8,10 +8,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from hopsum.agent import Agent
+from hopsum.agent.tally import heartbeat_counts
 from hopsum.membership import JobMembership
 from hopsum.rpc.change import EpochChange
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member import Member
+from hopsum.watch.heartbeat import POSITION
 
 
 class JobAgent(Agent):
@@ -43,9 +45,12 @@ class JobAgent(Agent):
         self._change.enter()
 
     def close(self) -> None:
-        """End the agent, then leave the job. Harmless when it is closed."""
-        self._change.stop()
+        """End the agent, then leave the job. Harmless when it is closed.
+
+        While it serves its peers it goes with them into another epoch: they may need what it holds.
+        """
         super().close()
+        self._change.stop()
         self._lease.stop()
         self._held.close()  # with the channel, on which a change may be waiting
         self._change.join()
@@ -55,17 +60,5 @@ class JobAgent(Agent):
 
     def _counts(self) -> Mapping[str, float]:
         """Return what heartbeats carry."""
-        counted = self.statistics
-        traffic, stream = counted.traffic, self._transport.worker.stream
-        return {
-            "allreduces": counted.allreduces,
-            "skipped": counted.skipped,
-            "elements": counted.elements,
-            "seconds": counted.seconds,
-            "datagrams_sent": traffic.datagrams_sent,
-            "datagrams_received": traffic.datagrams_received,
-            "retransmits": traffic.retransmits,
-            "bytes_sent": traffic.bytes_sent,
-            "bytes_received": traffic.bytes_received,
-            "position": stream.end - stream.base,
-        }
+        stream = self._transport.worker.stream
+        return {**heartbeat_counts(self.statistics), POSITION: stream.end - stream.base}

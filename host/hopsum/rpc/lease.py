@@ -35,6 +35,8 @@ Statistics = Callable[[], Mapping[str, float]]
 Told = Callable[[str], None]
 HURRY_S: Final = 1.0
 _FIRST_AGAIN_S: Final = 0.2
+_LEAVE_S: Final = 3.0
+"""LEAVE is tried for so long at least: longer than a channel to a controller that was away waits to connect again."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -85,7 +87,7 @@ class Lease:
             self._thread.join()
         if not self._refused:
             try:
-                self._member.leave(min(CALL_S, max(1.0, self._seat.heartbeat_s)))
+                self._member.leave(min(CALL_S, max(_LEAVE_S, self._seat.heartbeat_s)))
             except ControllerError as error:
                 _log.warning("rank %d left without saying so, its lease runs out: %s", self._seat.rank, error)
 

@@ -44,6 +44,7 @@ ip = "10.0.0.254"
 send_to = "127.0.0.1:47500"
 slots = 512
 election_id = 9
+forward = true
 ports = [{port = 1, network = "10.0.0.0/24"}, {port = 2, network = "10.0.0.128/25"}]
 """
 SHORT = """
@@ -76,6 +77,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         send_to=("127.0.0.1", 47500),
         slots=512,
         election_id=9,
+        forward=True,
     )
     assert load(tmp_path, WHOLE) == ClusterConfig(
         switches=(switch,),
@@ -124,6 +126,8 @@ def test_a_short_file(tmp_path: Path) -> None:
         ('"127.0.0.1:47500"', '"127.0.0.1:0"', r"port 0; ports are 1 \.\. 65535"),
         ("10.0.0.0/24", "10.0.0.1/24", "network '10.0.0.1/24': .*has host bits set; write"),
         ("10.0.0.128/25", "10.0.0.0/24", r"switch 'leaf1': network 10\.0\.0\.0/24 at several ports"),
+        ("forward = true", "forward = 1", r"forward = 1; it is true or false"),
+        ("election_id = 9", "election_id = true", r"election_id = True; it is an integer"),
         ("election_id = 9", "election_id = 0", r"election_id 0; it is 1 \.\. 9223372036854775807"),
         ('driver = "native"', 'driver = "nativ"', "no driver 'nativ' among native, bmv2; did you mean 'native'"),
         ("port = 2", "port = 511", r"switch 'leaf1': port 511; ports are 0 \.\. 510"),

@@ -15,8 +15,13 @@ from hopsum_controlplane.metrics import FAMILIES
 from hopsum_controlplane.metrics.collect import PREFIX
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "docs" / "grafana" / "hopsum.json"
-LABELS = {PREFIX + name: set(labels) for name, _, _, labels in FAMILIES}
-KINDS = {PREFIX + name: kind for name, kind, *_ in FAMILIES}
+PARTS = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+LABELS = {
+    PREFIX + name + part: {*labels, *(["le"] if part == "_bucket" else [])}
+    for name, kind, _, labels in FAMILIES
+    for part in PARTS[kind]
+}
+KINDS = {PREFIX + name + part: kind for name, kind, *_ in FAMILIES for part in PARTS[kind]}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +62,7 @@ def test_counters_are_asked_for_their_rates_and_gauges_are_not(targets: list[tup
     for expr, _ in targets:
         for metric in re.findall(rf"{PREFIX}\w+", expr):
             is_rate = re.search(rf"(rate|increase)\({metric}\{{[^}}]*\}}\[\$__rate_interval\]\)", expr) is not None
-            assert is_rate == (KINDS[metric] == "counter"), expr
+            assert is_rate == (KINDS[metric] != "gauge"), expr
 
 
 def test_panels_lie_beside_each_other(dashboard: dict[str, Any]) -> None:

@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import re
-import socket
-import urllib.error
-import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from hopsum.watch.heartbeat import NAMES
 from hopsum.wire import JOB_EVENTS, Drop, Event
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import Manager
@@ -19,38 +15,14 @@ from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import TableEntry
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
-from hopsum_controlplane.metrics import FAMILIES, MetricsServer, collect
+from hopsum_controlplane.metrics import FAMILIES, collect
 from hopsum_controlplane.metrics.collect import PREFIX
-from hopsum_controlplane.metrics.exposition import Family, expose
+from hopsum_controlplane.metrics.exposition import Family, Histogram, expose
 from hopsum_controlplane.testing import FakeDevice
 
 from .conftest import MakeCluster
+from .scraping import Values, parse
 from .world import LEASE_S, Cluster, Worker, switch_config
-
-DEADLINE_S = 60.0
-SAMPLE = re.compile(r'([a-z0-9_]+)(\{[a-z]+="(?:[^"\\\n]|\\.)*"(?:,[a-z]+="(?:[^"\\\n]|\\.)*")*\})? (-?[0-9.e+-]+)')
-
-Values = dict[str, float]
-
-
-def parse(text: str) -> Values:
-    """Return the values by name with labels, without the prefix; fail where the text is not as the format says."""
-    values: Values = {}
-    types: dict[str, str] = {}
-    assert text.endswith("\n")
-    for line in text.splitlines():
-        if line.startswith("# TYPE "):
-            _, _, name, kind = line.split(" ")
-            assert name not in types, f"{name} twice"
-            types[name] = kind
-        elif not line.startswith("# HELP "):
-            match = SAMPLE.fullmatch(line)
-            assert match, line
-            assert (types[match[1]] == "counter") == match[1].endswith("_total")
-            name = f"{match[1]}{match[2] or ''}".removeprefix(PREFIX)
-            assert name not in values, f"{name} twice"
-            values[name] = float(match[3])
-    return values
 
 
 def values_of(manager: Manager, **options: Any) -> Values:
@@ -70,7 +42,8 @@ def test_a_switch_and_its_jobs(cluster: Cluster) -> None:
     index = cluster.manager.job("train").job_index
     device.counters["job_events"] = {index * JOB_EVENTS + Event.ADDED: 40, index * JOB_EVENTS + Event.DUPLICATE: 3}
     device.counters["drops"] = {Drop.UNKNOWN_EPOCH: 5}
-    crew[0].beat(allreduces=7, seconds=1.25, retransmits=2, bytes_sent=2**53 - 1)
+    times = {"seconds_le_0.1": 3, "seconds_le_0.3": 6, "seconds_le_1": 7}
+    crew[0].beat(allreduces=7, seconds=1.25, retransmits=2, bytes_sent=2**53 - 1, codes_add16=5, **times)
     cluster.clock.sleep(4)
     crew[1].beat()
     values = values_of(cluster.manager)
@@ -92,7 +65,15 @@ def test_a_switch_and_its_jobs(cluster: Cluster) -> None:
     assert values['member_lease_left_seconds{job="train",rank="0"}'] == LEASE_S - 4
     assert values['member_lease_left_seconds{job="train",rank="1"}'] == LEASE_S
     assert values['member_allreduces_total{job="train",rank="0"}'] == 7
-    assert values['member_allreduce_seconds_total{job="train",rank="0"}'] == 1.25
+    assert values['member_allreduce_seconds_sum{job="train",rank="0"}'] == 1.25
+    assert values['member_allreduce_seconds_count{job="train",rank="0"}'] == 7
+    told = [
+        (bound, values.get(f'member_allreduce_seconds_bucket{{job="train",rank="0",le="{bound}"}}'))
+        for bound in ("0.03", "0.1", "0.3", "1", "3", "+Inf")
+    ]
+    assert told == [("0.03", None), ("0.1", 3), ("0.3", 6), ("1", 7), ("3", None), ("+Inf", 7)]
+    assert not any(name.startswith("member_allreduce_seconds") and 'rank="1"' in name for name in values)
+    assert values['member_codes_total{job="train",rank="0",op="add16"}'] == 5
     assert values['member_retransmits_total{job="train",rank="0"}'] == 2
     assert values['member_sent_bytes_total{job="train",rank="0"}'] == 2**53 - 1
     assert values["members_not_shown"] == 0
@@ -205,11 +186,10 @@ def test_no_secret_and_no_address_of_a_worker_is_shown(cluster: Cluster) -> None
 def test_every_family_is_declared_once_and_used(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(switch_config(1), switch_config(2, {1: "10.0.0.0/16"}))
     for worker in cluster.run("train"):
-        statistics = ("allreduces", "seconds", "skipped", "elements", "datagrams_sent", "datagrams_received")
-        worker.beat(**dict.fromkeys((*statistics, "retransmits", "bytes_sent", "bytes_received"), 1.0))
+        worker.beat(**dict.fromkeys(NAMES, 1.0))
     families = collect(cluster.manager)
     assert [family.name for family in families] == [PREFIX + name for name, *_ in FAMILIES]
-    assert [family.name for family in families if not family.samples] == []
+    assert [family.name for family in families if not family.samples and not family.histograms] == []
     assert parse(expose(families))
 
 
@@ -223,53 +203,10 @@ def test_text_is_escaped_and_numbers_are_exact() -> None:
     )
     with pytest.raises(ValueError, match="has the labels"):
         family.add(1)
-
-
-def scrape(url: str) -> Values:
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=DEADLINE_S) as response:
-        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-        return parse(response.read().decode())
-
-
-def refused(url: str) -> tuple[int, str]:
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=DEADLINE_S)
-    with caught.value as error:
-        return error.code, error.reason
-
-
-def test_scrapes_over_http(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster.run("train")
-    with MetricsServer(cluster.manager, "127.0.0.1:0", fresh_s=0) as server:
-        assert scrape(server.url + "?x=1")['switch_up{switch="s1"}'] == 1
-        assert refused(server.url.removesuffix("/metrics")) == (404, "metrics are at /metrics")
-        with socket.create_connection(server.address.split(":")) as silent:  # type: ignore[arg-type]
-            silent.send(b"GET /met")
-            assert scrape(server.url)
-        with monkeypatch.context() as broken:
-            broken.setattr(cluster.manager, "jobs", lambda **_: 1 / 0)
-            assert refused(server.url) == (500, "the controller's log has the reason")
-        assert scrape(server.url)
-        with pytest.raises(ControlPlaneError, match=rf"metrics cannot be served at {server.address}: .* in use"):
-            MetricsServer(cluster.manager, server.address).start()
-    server.close()
-    with pytest.raises(urllib.error.URLError):
-        scrape(server.url)
-
-
-def test_scrapes_in_quick_succession_read_the_switches_once(
-    cluster: Cluster,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reads: list[int] = []
-    switches: Callable[[], Any] = cluster.manager.switches
-    monkeypatch.setattr(cluster.manager, "switches", lambda: (reads.append(1), switches())[1])
-    with MetricsServer(cluster.manager, "127.0.0.1:0", fresh_s=DEADLINE_S) as server:
-        assert scrape(server.url) == scrape(server.url)
-    assert len(reads) == 1
-
-
-@pytest.mark.parametrize("address", ["4701", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":1"])
-def test_an_address_is_host_and_port(cluster: Cluster, address: str) -> None:
-    with pytest.raises(ControlPlaneError, match="metrics address"):
-        MetricsServer(cluster.manager, address)
+    times = Family("t", "histogram", "", ("l",))
+    times.observe(Histogram({0.5: 1, 2.0: 3}, 4, 9.25), "a")
+    assert expose([times]) == (
+        "# HELP t \n# TYPE t histogram\n"
+        't_bucket{l="a",le="0.5"} 1\nt_bucket{l="a",le="2"} 3\nt_bucket{l="a",le="+Inf"} 4\n'
+        't_sum{l="a"} 9.25\nt_count{l="a"} 4\n'
+    )

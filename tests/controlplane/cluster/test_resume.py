@@ -193,6 +193,32 @@ def test_a_report_is_kept_until_its_worker_is_told_or_lost() -> None:
     assert all_told(lifecycle.installed(now, now.job)).members[0].report is None
 
 
+def test_who_lacks_what_nobody_has_any_more_is_out() -> None:
+    now = over(running(forming_three()))
+    now = back(now, 0, Report(7, 40, 60, ((40, 50),), 3))
+    now = back(now, 1, Report(7, 40, 60, ((40, 60),), 3))
+    near = back(now, 2, Report(7, 35, 60, ((30, 36), (36, 40)), 3))  # all that it lacks is to be summed or had
+    assert lifecycle.expel(near) is near
+    now = back(now, 2, Report(7, 35, 60, ((30, 36), (37, 40)), 3))  # 36 was delivered by the others
+    out = lifecycle.expel(now)
+    assert (out.ready, out.missing_ranks, phases(out)[2]) == (False, (2,), Phase.LOST)
+    with pytest.raises(NotAdmitted, match="given up: it lacks results that the others have delivered and dropped"):
+        back(out, 2, Report(7, 35, 60, (), 3))
+    went_on = begun(lifecycle.join(out, member(2, life=1)), 9)
+    assert went_on.resume is not None
+    assert (went_on.resume.base, went_on.resume.replaced) == (32, (2,))
+
+
+def test_what_is_void_is_not_lacking() -> None:
+    now = over(lifecycle.join(running(), member(1, life=1)))
+    now = begun(back(now, 0, Report(7, 20, 60, ((22, 30),), 3)), 9)  # 20, 21 and 30 .. 59 are void
+    now = back(over(now), 1, Report(9, 64, 80, ((60, 64),), 3), life=1)
+    for held in ((22, 30), (20, 30)):
+        assert lifecycle.expel(behind := back(now, 0, Report(9, 22, 80, (held, (60, 62)), 3))) is behind
+    for held in ((23, 30), (22, 29)):  # of these nobody has the first, or the last
+        assert phases(lifecycle.expel(back(now, 0, Report(9, 22, 80, (held,), 3))))[0] is Phase.LOST
+
+
 def test_a_report_that_is_more_than_can_be_told() -> None:
     now = over(running(forming_three()))
     runs = [tuple((first, first + 1) for first in range(rank * 2, 24000, 6)) for rank in range(3)]
@@ -213,6 +239,8 @@ class Stream:
     end: int = 0
     results: dict[int, int] = field(default_factory=dict)
     void: set[int] = field(default_factory=set)
+    dropped: set[int] = field(default_factory=set)
+    """Results that it delivered and keeps for nobody any more."""
     decided: set[int] = field(default_factory=set)
     known: int = 0
     """The epoch with newcomers that its program goes on from."""
@@ -220,7 +248,7 @@ class Stream:
     """What was known where it submitted a position: who knows of other newcomers submits something else."""
 
     def report(self) -> Report:
-        runs = [(position, position + 1) for position in sorted(self.results)]
+        runs = [(position, position + 1) for position in sorted(self.results.keys() - self.dropped)]
         return Report(self.epoch, self.delivered_to(), self.end, tuple(runs), 0)
 
     def delivered_to(self) -> int:
@@ -241,10 +269,11 @@ class Stream:
                 self.known = how.start_epoch
             else:
                 assert self.delivered_to() >= how.base
-                later = {position for position in self.results if position >= how.base}
+                later = {position for position in self.results.keys() - self.dropped if position >= how.base}
                 assert later <= self.decided, "what a worker holds is decided"
                 if how.start is not None and self.epoch < how.start_epoch:
-                    self.void |= set(range(how.base, how.start)) - self.decided
+                    behind = set(range(max(how.base, self.begins), how.start))
+                    self.void |= behind - self.decided - self.results.keys()
                     self.end = max(self.end, how.start)
                     self.known = how.start_epoch
         self.epoch = epoch
@@ -266,6 +295,7 @@ class Chain:
         self.crew = [Stream(rank) for rank in range(3)]
         self.epoch = 0
         self.sums = 0
+        self.expelled = 0
 
     def play(self) -> None:
         for worker in self.crew:
@@ -277,6 +307,13 @@ class Chain:
                 if self.chance.random() < 0.25:
                     worker.start_again()
                 self.join(worker)
+        while not (out := lifecycle.expel(self.now)).ready:
+            self.now = out
+            for worker in self.crew:
+                if phases(self.now)[worker.rank] is Phase.LOST:
+                    self.expelled += 1
+                    worker.start_again()
+                    self.join(worker)
         self.epoch += 1
         self.now = lifecycle.begin(self.now, job_of(self.now, self.epoch))
         assert self.now.job is not None
@@ -319,6 +356,9 @@ class Chain:
                 for worker in self.crew:
                     if self.chance.random() < 0.6:
                         worker.results[position] = self.sums
+        for worker in self.crew:  # somebody gives up on those who do not come
+            if self.chance.random() < 0.1:
+                worker.dropped = {position for position in worker.results if position < worker.delivered_to()}
 
     def open(self, worker: Stream, position: int) -> bool:
         base = self.now.resume.base if self.now.resume is not None else 0
@@ -330,6 +370,8 @@ class Chain:
         first = max(worker.begins for worker in self.crew)
         common = set(range(first, min(worker.end for worker in self.crew)))
         assert len({frozenset(worker.void & common) for worker in self.crew}) == 1
+        for position in common:
+            assert len({self.open(worker, position) for worker in self.crew}) == 1
 
     def check(self) -> None:
         for position in range(max(worker.end for worker in self.crew)):
@@ -345,3 +387,11 @@ def test_any_chain_of_epochs(seed: int) -> None:
     for _ in range(25):
         chain.play()
     assert chain.sums > 0
+
+
+def test_chains_have_some_that_come_too_late() -> None:
+    chains = [Chain(random.Random(seed)) for seed in range(20)]
+    for chain in chains:
+        for _ in range(25):
+            chain.play()
+    assert sum(chain.expelled for chain in chains) > 5

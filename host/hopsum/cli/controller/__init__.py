@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hopsum controller`: the process that an operator runs.
 
-command    arguments, the log, signals        run    books, manager, metrics, service: begun and ended in order
+command    arguments, the log, signals        run    books, manager, page, metrics, service: begun and ended in order
 pulse      threads that keep the manager going
 """
 

@@ -20,10 +20,10 @@ from hopsum_controlplane.service.server import safeguards
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _log: Final = logging.getLogger(__name__)
 _EPILOG: Final = """\
-When it serves it prints `metrics URL`, unless there are none, and `ready listen=ADDRESS switches=NAME,...` on stdout;
-a switch that does not answer is tried again and again, and keeps nobody waiting. SIGTERM and SIGINT end it: what
-stands on the switches stays, jobs go on, and a controller that is started with the same books has them again.
-A second signal ends it at once, which the books survive as well.
+When it serves it prints `page URL` and `metrics URL`, unless there are none, and
+`ready listen=ADDRESS switches=NAME,...` on stdout; a switch that does not answer is tried again and again, and keeps
+nobody waiting. SIGTERM and SIGINT end it: what stands on the switches stays, jobs go on, and a controller that is
+started with the same books has them again. A second signal ends it at once, which the books survive as well.
 """
 
 
@@ -71,7 +71,8 @@ def _serve(config: ClusterConfig, remove_existing: bool) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         with running(config, remove_existing=remove_existing) as controller:
-            if controller.metrics_url:
+            if controller.page_url:
+                print(f"page {controller.page_url}", flush=True)
                 print(f"metrics {controller.metrics_url}", flush=True)
             switches = ",".join(switch.name for switch in config.switches)
             print(f"ready listen={controller.address} switches={switches}", flush=True)
@@ -88,7 +89,7 @@ def _in_words(config: ClusterConfig) -> str:
     lines = [
         f"books in {config.database}",
         f"listens at {config.listen} {tls} TLS; who makes jobs needs {asks}",
-        f"metrics at {config.metrics_listen or 'no address'}",
+        f"page and metrics at {config.metrics_listen or 'no address'}",
         f"leases of {config.lease_s:g} s, heartbeats every {config.heartbeat_s:g} s, audits every {config.audit_s:g} s",
     ]
     for switch in config.switches:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A controller's parts, composed::
 
-    books -> manager, which takes the switches over -> pulse -> metrics -> service
+    books -> manager, which takes the switches over -> pulse -> page and metrics -> service
 
 and ended the other way round: no call is taken any more before anything behind it goes. What stands on the switches
 stays, and jobs go on, until a controller comes back to the same books.
@@ -19,8 +19,8 @@ from hopsum.cli.controller.pulse import Pulse
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.cluster import ClusterConfig, Manager, Store, openers
 from hopsum_controlplane.devices.base import Pipeline
-from hopsum_controlplane.metrics import MetricsServer
 from hopsum_controlplane.service.server import Service, safeguards
+from hopsum_controlplane.web import WebServer
 
 CONNECT_S: Final = 3.0
 """Deadline for opening a session with a switch; one that does not answer is tried again later."""
@@ -28,10 +28,11 @@ CONNECT_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A controller that serves: where, and the URL of its metrics, empty for none."""
+    """A controller that serves: where, and the URLs of its page and its metrics, empty for none."""
 
     manager: Manager
     address: str
+    page_url: str
     metrics_url: str
 
 
@@ -56,8 +57,9 @@ def running(
         manager = Manager(config, store, sources, clock=clock, pipeline=pipeline, remove_existing=remove_existing)
         stack.callback(manager.close)
         stack.enter_context(Pulse(manager, [switch.name for switch in config.switches]))
-        url = ""
+        page_url = metrics_url = ""
         if config.metrics_listen:
-            url = stack.enter_context(MetricsServer(manager, config.metrics_listen)).url
+            web = stack.enter_context(WebServer(manager, config.metrics_listen))
+            page_url, metrics_url = web.url, web.metrics_url
         service = stack.enter_context(Service.of(config, manager))
-        yield Running(manager, service.address, url)
+        yield Running(manager, service.address, page_url, metrics_url)

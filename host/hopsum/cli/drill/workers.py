@@ -149,7 +149,7 @@ def judge(stage: Stage, crew: Crew) -> None:
 
 def longest_pause_s(crew: Crew, rank: int, since_s: float) -> float:
     """Return the longest time between two steps of a rank, the first of which may be before `since_s`."""
-    at = [entry["at"] for entry in crew.journal(rank, "step")]
+    at: list[float] = [entry["at"] for entry in crew.journal(rank, "step")]
     return max(after - before for before, after in pairwise(at) if after > since_s)
 
 

@@ -111,13 +111,23 @@ def bmv2_stage(
             home = stack.enter_context(Namespace())
             # gRPC's threads live where the thread that starts them does: so all of it happens inside.
             stack.enter_context(home.inside())
-        interfaces = {rank + 1: f"{prefix}{rank + 1}" for rank in range(workers)}
-        seats = tuple(_seat(stack, home, rank, interfaces[rank + 1]) for rank in range(workers))
+        seats, interfaces = seats_around(stack, home, workers, prefix)
         switch = stack.enter_context(Bmv2Switch(interfaces))
         device = stack.enter_context(Bmv2Device(switch.address, switch.device_id))
         device.push(Pipeline.load(*(program or compiled_program())))
         where = f"bmv2, process {switch.process.pid}, namespace {home.name}"
         yield Stage(device, seats, where, switch.process.pid, partial(_read_veths, home, list(interfaces.values())))
+
+
+def seats_around(
+    stack: ExitStack, home: Namespace, workers: int, prefix: str = "s"
+) -> tuple[tuple[Seat, ...], dict[int, str]]:
+    """Make a namespace for each worker, with a veth pair to `home`; return the seats and, by switch port, its ends.
+
+    Everything goes with the stack. Raises TopologyError.
+    """
+    interfaces = {rank + 1: f"{prefix}{rank + 1}" for rank in range(workers)}
+    return tuple(_seat(stack, home, rank, interfaces[rank + 1]) for rank in range(workers)), interfaces
 
 
 def _read_veths(home: Namespace, names: list[str]) -> InterfaceCounters:

@@ -17,12 +17,12 @@ from rich.text import Text
 
 from hopsum.cli.operator import operator, take_look
 from hopsum.cli.operator_arguments import add_operator_arguments
-from hopsum.cli.top.rates import document
 from hopsum.cli.top.screen import screen
-from hopsum.diagnosis.looks import Look
 from hopsum.errors import HopsumError
 from hopsum.rpc.errors import ControllerUnreachable
 from hopsum.rpc.jobs import JobsClient
+from hopsum.watch.looks import Look
+from hopsum.watch.rates import document
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -15,8 +15,8 @@ from hopsum.wire import MAX_WORKERS
 _COLOURS = {"running": "green", "forming": "yellow", "installing": "yellow", "changing": "red", "ending": "dim"}
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SHOWN_RANKS = 8
-_WIDE = 130
-_ONLY_WIDE = ("epoch", "slots", "packets/s", "dup/s", "stale/s", "elements/s")
+_WIDE = 150
+_ONLY_WIDE = ("epoch", "slots", "packets/s", "dup/s", "stale/s", "elements/s", "latency", "NMSE")
 
 
 def screen(document: Mapping[str, Any], width: int = _WIDE) -> Group:
@@ -43,6 +43,13 @@ def amount(value: float | None) -> str:
         if value >= size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time with three digits and a unit: 1.23ms; - for one that is not known."""
+    if seconds is None:
+        return "-"
+    return f"{seconds:.3g}s" if seconds >= 1 else f"{1e3 * seconds:.3g}ms"
 
 
 def _switches(document: Mapping[str, Any]) -> Table:
@@ -93,8 +100,10 @@ def _job(job: Mapping[str, Any]) -> dict[str, str]:
         "stale/s": amount(rates.get("stale")),
         "all-reduces/s": amount(rates.get("allreduces")),
         "elements/s": amount(rates.get("elements")),
+        "latency": duration(job["latency_s"]),
+        "NMSE": "-" if job["nmse"] is None else f"{job['nmse']:.2g}",
         "again/s": amount(rates.get("retransmits")),
-        "behind": _ranks(job["behind"]),
+        "behind": _ranks(job["behind"]) or (f"{_ranks(job['late'])} late" if job["late"] else ""),
     }
 
 

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import median
+from typing import Any, Final
 
+from hopsum.watch.heartbeat import latency_s
 from hopsum.wire import MAX_WORKERS
 
 Values = Mapping[str, Any]
+LATE_FACTOR: Final = 2.0
+LATE_S: Final = 0.002
+"""Whom the others wait for: their all-reduces take them so many times longer, and so much longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +88,19 @@ def stall(before: Values, after: Values, seconds: float) -> Stall | None:
         return None
     behind = tuple(rank for rank, counts in moved.items() if not counts.get("datagrams_sent"))
     return Stall(behind, waiting, seconds)
+
+
+def late(before: Values, after: Values) -> tuple[int, ...]:
+    """Return the ranks that come last to the all-reduces of a job that moves on: there the sums are ready at once.
+
+    All ranks have the mean at about the same time, so whoever comes last is waited for by the others, and waits for
+    nobody: an all-reduce takes it less than half as long as the median of the others. One that is slow between the
+    first and the last datagram of an all-reduce is not found this way.
+    """
+    took_s = {rank: taken for rank, counts in said(before, after).items() if (taken := latency_s(counts)) is not None}
+    found = []
+    for rank, own_s in took_s.items():
+        others_s = [taken for other, taken in took_s.items() if other != rank]
+        if others_s and median(others_s) > max(LATE_FACTOR * own_s, own_s + LATE_S):
+            found.append(rank)
+    return tuple(found)

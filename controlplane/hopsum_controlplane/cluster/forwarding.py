@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The switch as its workers' ordinary Ethernet switch: frames that are not the service's go from one to another.
+
+Workers speak to each other as well (results that one lacks, a model for a newcomer), and behind a switch with a port
+for each of them they can do so only if it forwards: broadcasts to all ports of the configuration, frames for the
+interface of a member to the port that it joined at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hopsum_controlplane.cluster.config import SwitchConfig
+from hopsum_controlplane.cluster.records import JobRecord
+from hopsum_controlplane.devices.base import Device
+from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, TableEntry, Update
+from hopsum_controlplane.tables import forward
+
+_Forwarding = dict[tuple[object, ...], TableEntry | MulticastGroup]
+
+
+class Forwarding:
+    """What stands on one switch of layer-2 forwarding, all of which is this object's. Not thread-safe."""
+
+    def __init__(self, config: SwitchConfig, device: Device) -> None:
+        self._config = config
+        self._device = device
+        self._standing: _Forwarding | None = None
+
+    def forget(self) -> None:
+        """Look at the switch again before anything is written next."""
+        self._standing = None
+
+    def follow(self, records: Iterable[JobRecord]) -> None:
+        """Make the switch forward to the members of these jobs, and to nobody else. Raises ControlPlaneError."""
+        members = (member.endpoint for record in records for member in record.members)
+        stations = {endpoint.mac: endpoint.port for endpoint in members}
+        ports = {rule.port for rule in self._config.ports}
+        wanted: _Forwarding = {each.key(): each for each in (*forward.broadcast(ports), *forward.l2(stations))}
+        if wanted == self._standing:
+            return
+        standing = self._read() if self._standing is None else self._standing
+        self._standing = None  # nobody knows what a write that fails leaves
+        updates = _changes(standing, wanted)
+        if updates:
+            self._device.write(updates)
+        self._standing = wanted
+
+    def _read(self) -> _Forwarding:
+        groups = [group for group in self._device.read_groups() if group.id == forward.FLOOD_GROUP]
+        found: list[TableEntry | MulticastGroup] = [*groups, *self._device.read_table(forward.L2)]
+        return {each.key(): each for each in found}
+
+
+def _changes(standing: _Forwarding, wanted: _Forwarding) -> list[Update]:
+    """Return what leads from one to the other; the group comes before what names it."""
+    updates: list[Update] = [Delete(each) for key, each in standing.items() if key not in wanted]
+    for key, each in wanted.items():
+        if key not in standing:
+            updates.append(Insert(each))
+        elif standing[key] != each:
+            updates.append(Modify(each))
+    return updates

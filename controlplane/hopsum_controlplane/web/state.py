@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of the page: what `hopsum top` shows, less what needs the administrator's token to be seen.
+
+Nobody is asked who reads this, so there is no address of a worker or a switch in it, also not in words: texts that
+may name one have a mark in its place. Tokens are in no view at all.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from hopsum.rpc.jobs import as_values
+from hopsum.watch.looks import Look, Values, look_apart_s
+from hopsum.watch.rates import document
+from hopsum_controlplane.service.messages import job_message, switch_message
+
+if TYPE_CHECKING:
+    from hopsum_controlplane.cluster.manager import Manager
+
+WINDOW_S: Final = 15.0
+"""Of rates, if nothing needs a longer one: that a job stands still shows after half a lease."""
+LONGEST_S: Final = 60.0
+KEPT: Final = 10
+"""Parts of a window: no more than two looks are kept of each."""
+
+SWITCH: Final = (
+    *("name", "driver", "reachable", "trouble", "trouble_kind", "slots", "slots_used", "slots_largest_free"),
+    *("jobs", "drops", "audits", "put_right", "sessions", "rates"),
+)
+JOB: Final = (
+    *("name", "state", "reason", "trouble", "epoch", "switch", "slot_base", "slots", "workers", "quorum"),
+    *("observers", "lease_s", "missing_ranks", "epochs_begun", "joins_refused"),
+    *("rates", "codes", "latency_s", "nmse", "behind", "late"),
+)
+MEMBER: Final = ("rank", "phase", "silent_s", "rates", "latency_s", "nmse")
+_ADDRESS: Final = re.compile(
+    r"\b\d{1,3}(?:\.\d{1,3}){3}(?:[:/]\d+)?|\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b|\[[0-9a-f:.]+\](?::\d+)?", re.IGNORECASE
+)
+
+
+class State:
+    """What a manager's switches and jobs do: a look at each call, and the rates since one that is a while ago.
+
+    Args:
+        clock: seconds that never go back.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, manager: Manager, clock: Callable[[], float] = time.monotonic) -> None:
+        self._manager = manager
+        self._clock = clock
+        self._looks: list[Look] = []
+
+    def document(self) -> dict[str, Any]:
+        """Return it, fit for JSON. The first call, and one that comes long after another, knows no rates yet."""
+        look = Look(
+            self._clock(),
+            [as_values(switch_message(view)) for view in self._manager.switches()],
+            [as_values(job_message(view)) for view in self._manager.jobs(counters=True)],
+        )
+        self._remember(look)
+        found = document(self._looks[0], look)
+        return {
+            "seconds": found["seconds"],
+            "switches": [_public(switch, SWITCH) for switch in found["switches"]],
+            "jobs": [
+                {**_public(job, JOB), "members": [_public(member, MEMBER) for member in job["members"]]}
+                for job in found["jobs"]
+            ],
+        }
+
+    def _remember(self, look: Look) -> None:
+        window_s = _window_s(look.jobs)
+        looks = self._looks
+        if looks and look.at_s - looks[-1].at_s > window_s:
+            looks.clear()
+        if len(looks) > 1 and look.at_s - looks[-2].at_s < window_s / KEPT:
+            looks.pop()
+        looks.append(look)
+        while len(looks) > 2 and look.at_s - looks[1].at_s >= window_s:
+            del looks[0]
+
+
+def _window_s(jobs: Iterable[Values]) -> float:
+    return max(WINDOW_S, min(LONGEST_S, max((look_apart_s(job) for job in jobs), default=0.0)))
+
+
+def _public(values: Values, names: Iterable[str]) -> dict[str, Any]:
+    return {name: _without_addresses(values[name]) for name in names}
+
+
+def _without_addresses(value: Any) -> Any:
+    return _ADDRESS.sub("(address)", value) if isinstance(value, str) else value

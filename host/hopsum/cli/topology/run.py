@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum topology run`: a network from its start to its end, in this order::
+
+    network -> forwarding and losses -> all reach all -> jobs -> COMMAND on every worker -> what links carried
+
+and taken down the other way round, whatever happens on the way. After SIGKILL the kernel ends the switches and workers,
+and the janitor removes the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from hopsum.cli.topology.drawing import link_words
+from hopsum.cli.topology.stops import Stopped, stopping
+from hopsum.cli.topology.workers import commands_for, follow
+from hopsum.codec import job_tables, make_codec
+from hopsum_controlplane import ControlPlaneError
+from hopsum_topologies.control import Control, write_job
+from hopsum_topologies.description import JobPlan, Link, Topology
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.mininet_network import MininetNetwork
+from hopsum_topologies.network import NamespaceNetwork, Network, Traffic, require_reach, traffic
+from hopsum_topologies.scratch import scratch_folder
+
+REACH_S: Final = 20.0
+
+
+class Request(NamedTuple):
+    """What is asked for. `flat` is the switch for jobs whose workers stand at several; `json` a file for the counts."""
+
+    topology: Topology
+    engine: str
+    command: tuple[str, ...]
+    codec: str
+    slots: int
+    flat: str | None
+    json: Path | None
+
+
+def run(request: Request) -> int:
+    """Do all of it; return the worst exit status of the workers, or 1 when the network cannot be had."""
+    try:
+        with stopping():
+            return _run(request)
+    except Stopped as stop:
+        print(f"hopsum topology: {stop}: taken down", file=sys.stderr)
+        return 128 + stop.number
+    except (TopologyError, ControlPlaneError) as error:
+        print(f"hopsum topology: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(request: Request) -> int:
+    topology = request.topology
+    places = _places(topology, request.flat)
+    if request.command and not topology.jobs:
+        raise TopologyError(f"topology {topology.name!r} has no jobs: nobody runs {request.command[0]!r}")
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder())
+        network: Network = stack.enter_context(_bring_up(request, folder))
+        # A controller's threads live where they are started, and bmv2 listens on the loopback there.
+        stack.enter_context(network.home.inside())
+        control = stack.enter_context(Control.of(network))
+        before = traffic(network)
+        require_reach(network, REACH_S)
+        _say(f"{topology.name} runs ({request.engine}): every host reaches every other and every switch")
+        memberships = _install(request, control, places, folder)
+        status = 0
+        if request.command:
+            before = traffic(network)  # without the questions
+            commands = commands_for(topology, request.command, memberships, request.codec)
+            with closing(network.run(commands)) as events:
+                status = follow(events)
+        after = traffic(network)
+        _report(request, {link: after[link].since(before[link]) for link in topology.links}, control.lost(), status)
+        return status
+
+
+def _bring_up(request: Request, folder: Path) -> Network:
+    if request.engine == "mininet":
+        return MininetNetwork(request.topology, folder)
+    return NamespaceNetwork(request.topology, request.engine, folder)
+
+
+def _places(topology: Topology, flat: str | None) -> dict[str, str]:
+    """Return the switch of every job that can be summed at one. Raises TopologyError: no such switch."""
+    if flat is not None and flat not in topology.switches:
+        raise TopologyError(f"--flat {flat}: switches of {topology.name!r} are {', '.join(topology.switches)}")
+    places = {}
+    for job in topology.jobs:
+        around = topology.switches_of(job)
+        if flat is not None or len(around) == 1:
+            places[job.name] = around[0] if len(around) == 1 else str(flat)
+    return places
+
+
+def _install(request: Request, control: Control, places: Mapping[str, str], folder: Path) -> dict[str, Path]:
+    memberships = {}
+    for job in request.topology.jobs:
+        if job.name not in places:
+            _say(_needs_a_tree(request.topology, job))
+            continue
+        tables = job_tables(make_codec(request.codec, workers=len(job.workers), backend="numpy"))
+        made = control.install(job, places[job.name], request.slots, tables)
+        memberships[job.name] = write_job(made, folder)
+        _say(f"job {job.name}: {len(job.workers)} workers, summed at {places[job.name]}, {made.slots} slots")
+    return memberships
+
+
+def _needs_a_tree(topology: Topology, job: JobPlan) -> str:
+    switches = " and ".join(topology.switches_of(job))
+    return (
+        f"job {job.name} is not installed and HOPSUM_URL not set: its workers stand at {switches}, and sums over "
+        f"several switches need a tree of partial sums; --flat {topology.switches[-1]} sums all at that one switch"
+    )
+
+
+def _report(request: Request, carried: Mapping[Link, Traffic], lost: int, status: int) -> None:
+    table = Table(box=None, header_style="")
+    table.add_column("link")
+    for heading in ("→ frames", "→ bytes", "← frames", "← bytes"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for link, counts in carried.items():
+        table.add_row(str(link), *(f"{count:,}" for count in counts), ", ".join(link_words(link)))
+    Console(stderr=True, highlight=False).print(table)
+    if any(link.loss for link in carried):
+        _say(f"{lost} frames were lost on purpose since the start")
+    if request.json is not None:
+        links = [{"link": str(link), **counts._asdict()} for link, counts in carried.items()]
+        try:
+            request.json.write_text(json.dumps({"status": status, "lost": lost, "links": links}, indent=2) + "\n")
+        except OSError as error:
+            raise TopologyError(f"the counts cannot be written: {error}") from error
+
+
+def _say(text: str) -> None:
+    print(f"hopsum topology: {text}", file=sys.stderr, flush=True)

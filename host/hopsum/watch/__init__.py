@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What workers and the controller tell, seen from outside; used on both sides, so nothing is imported but the wire.
+
+heartbeat  names of what a worker tells the controller of itself
+looks      two looks at a controller: what moved, who is waited for
+rates      the same of all switches and jobs, for `hopsum top` and the controller's page
+"""

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Switch processes that a cluster can have, with places for workers around them: `native` on loopback, `bmv2` between
+network namespaces. Both can be restarted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Protocol
+
+import pytest
+
+from hopsum.cli.stage.seat import Seat, open_link
+from hopsum.cli.stage.targets import SWITCH, seats_around
+from hopsum.transport.link import UdpLink
+from hopsum.wire import HOPSUM_UDP_PORT
+from hopsum_controlplane import artifacts
+from hopsum_controlplane.cluster import SwitchConfig
+from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.drivers import open_device
+from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
+from hopsum_switch.management import ManagementClient
+from hopsum_topologies import Bmv2Switch, Namespace, NativeSwitch, bmv2_unavailable
+
+from .world import Worker, switch_config
+
+LOCALHOST, PORT = "127.0.0.1", 1
+
+
+class Ground(Protocol):
+    """Where a switch runs, and how workers stand to it."""
+
+    def start(self) -> NativeSwitch | Bmv2Switch:
+        """Start the switch, again at the same place."""
+
+    def config(self) -> SwitchConfig:
+        """Return what a controller is told of the switch."""
+
+    def seat(self, rank: int) -> Seat:
+        """Return where the workers of a rank are."""
+
+
+class NativeGround:
+    """The embedded switch; everybody is on loopback, behind one port."""
+
+    def __init__(self, stack: ExitStack, workers: int) -> None:
+        self.bound = f"{LOCALHOST}:0"
+
+    def start(self) -> NativeSwitch:
+        switch = NativeSwitch(*artifacts.compiled_program(), grpc="unix")
+        with ManagementClient(switch.address) as management:
+            self.bound = management.bind_udp(PORT, self.bound, f"{SWITCH.ip}:{HOPSUM_UDP_PORT}")
+        return switch
+
+    def config(self) -> SwitchConfig:
+        host, port = self.bound.split(":")
+        config = switch_config(1, {PORT: "127.0.0.0/8"}, send_to=(host, int(port)))
+        return replace(config, driver="native", endpoint=SWITCH)
+
+    def seat(self, rank: int) -> Seat:
+        return Seat(rank, PORT, f"02:00:00:00:01:{PORT:02x}", LOCALHOST, self.config().service)
+
+
+class Bmv2Ground:
+    """simple_switch_grpc in a namespace, and one for each rank."""
+
+    def __init__(self, stack: ExitStack, workers: int) -> None:
+        self.home = stack.enter_context(Namespace())
+        self.seats, self._interfaces = seats_around(stack, self.home, workers)
+
+    def start(self) -> Bmv2Switch:
+        return Bmv2Switch(self._interfaces, namespace=self.home, grpc="unix")
+
+    def config(self) -> SwitchConfig:
+        config = switch_config(1, {seat.port: f"{seat.ip}/32" for seat in self.seats})
+        return replace(config, driver="bmv2", endpoint=SWITCH)
+
+    def seat(self, rank: int) -> Seat:
+        return self.seats[rank]
+
+
+GROUNDS: dict[str, Callable[[ExitStack, int], Ground]] = {"native": NativeGround, "bmv2": Bmv2Ground}
+
+
+class Rig:
+    """A switch's process, which can be restarted, and what opens sessions with it."""
+
+    def __init__(self, stack: ExitStack, target: str, workers: int) -> None:
+        if target == "bmv2" and (reason := bmv2_unavailable()) is not None:
+            pytest.skip(reason)
+        self._stack = stack
+        self.pipeline = Pipeline.load(*artifacts.compiled_program())
+        self.ground = GROUNDS[target](stack, workers)
+        self.process = stack.enter_context(self.ground.start())
+        self.config = self.ground.config()
+
+    def restart(self) -> None:
+        self.process.stop()
+        self.process = self._stack.enter_context(self.ground.start())
+
+    def open(self, election_id: int = 1) -> Device:
+        return ReconnectingDevice(
+            lambda: open_device(self.config.driver, self.process.address, election_id=(election_id, 0)),
+            self.pipeline.cookie,
+        )
+
+    def join(self, worker: Worker) -> UdpLink:
+        """Let a worker that knows nothing (any more) join from its place; return the socket that it sends from."""
+        seat = self.ground.seat(worker.rank)
+        link = open_link(seat)
+        self._stack.callback(link.close)
+        if worker.joined is not None:
+            worker.lives, worker.epoch = worker.lives + 1, 0
+        worker.join(ip=seat.ip, udp_port=link.local[1], mac=seat.mac, side_port=None)
+        return link

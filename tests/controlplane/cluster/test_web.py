@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the controller serves over HTTP: the page's values, who may read them, and what is refused."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+
+from hopsum.wire import Drop, Event
+from hopsum_controlplane import ControlPlaneError
+from hopsum_controlplane.testing import FakeDevice
+from hopsum_controlplane.web import WebServer
+from hopsum_controlplane.web.page import Page
+from hopsum_controlplane.web.state import KEPT, WINDOW_S, State
+
+from .conftest import MakeCluster
+from .scraping import parse
+from .world import LEASE_S, Cluster
+
+DEADLINE_S = 60.0
+
+
+class Answer(NamedTuple):
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def ask(server: WebServer, path: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> Answer:
+    host, port = server.address.rsplit(":", 1)
+    connection = http.client.HTTPConnection(host, int(port), timeout=DEADLINE_S)
+    try:
+        connection.request(method, path, headers=headers or {})
+        response = connection.getresponse()
+        return Answer(response.status, response.reason, response.headers, response.read())
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def server(cluster: Cluster) -> Iterator[WebServer]:
+    with WebServer(cluster.manager, "127.0.0.1:0", fresh_s=0, clock=cluster.clock) as found:
+        yield found
+
+
+def test_the_page_runs_nothing_but_its_own(server: WebServer) -> None:
+    answer = ask(server, "/?x=1")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    for kind in ("script-src", "style-src"):
+        assert re.fullmatch(r"'sha256-[A-Za-z0-9+/]{43}='", policy[kind])
+    text = answer.body.decode()
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|//cdn|@import|\bsrc=|innerHTML|\bon\w+=|style=", text)
+    assert re.findall(r"<link [^>]*>", text) == ['<link rel="icon" href="data:,">']
+    assert Page.load().body == answer.body
+
+
+def test_scrapes_and_refusals(cluster: Cluster, server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.run("train")
+    scrape = ask(server, "/metrics?x=1")
+    assert scrape.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert parse(scrape.body.decode())['switch_up{switch="s1"}'] == 1
+    for path in ("/metric", "/api", "/api/state/", "/../page.html", "/api/state%00"):
+        refused = ask(server, path)
+        assert refused.status == 404
+        assert "the page is at /, its values at /api/state, metrics at /metrics" in refused.body.decode()
+    for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
+        refused = ask(server, "/api/state", method)
+        assert (refused.status, refused.headers["Allow"]) == (405, "GET")
+    assert ask(server, "/api/state", "HEAD").status == 405
+    for answer in (scrape, ask(server, "/"), ask(server, "/api/state"), ask(server, "/none")):
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "Access-Control-Allow-Origin" not in answer.headers
+        assert "Python" not in answer.headers["Server"]
+    with monkeypatch.context() as broken:
+        broken.setattr(cluster.manager, "jobs", lambda **_: 1 / 0)
+        for path in ("/metrics", "/api/state"):
+            assert ask(server, path)[:2] == (500, "the controller's log has the reason")
+    assert ask(server, "/metrics").status == 200
+
+
+HERE = ("127.0.0.1", "localhost:4701", "LOCALHOST", "[::1]:80", "127.0.0.2:1")
+ELSEWHERE = ("elsewhere.example", "elsewhere.example:4701", "127.0.0.1.elsewhere.example", "10.0.0.1", "")
+
+
+@pytest.mark.parametrize(("host", "status"), [*((here, 200) for here in HERE), *((other, 421) for other in ELSEWHERE)])
+@pytest.mark.parametrize("path", ["/", "/api/state", "/metrics", "/none"])
+def test_a_page_of_somebody_else_cannot_read_through_a_name_for_loopback(
+    server: WebServer, host: str, status: int, path: str
+) -> None:
+    expected = 404 if (path, status) == ("/none", 200) else status
+    assert ask(server, path, headers={"Host": host}).status == expected
+
+
+def test_on_another_address_than_loopback_any_name_will_do(cluster: Cluster) -> None:
+    with WebServer(cluster.manager, "0.0.0.0:0") as server:
+        assert ask(server, "/metrics", headers={"Host": "controller.example:4701"}).status == 200
+
+
+def test_who_is_silent_keeps_nobody_waiting(cluster: Cluster, server: WebServer) -> None:
+    host, port = server.address.rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as silent:
+        silent.send(b"GET /met")
+        assert ask(server, "/metrics").status == 200
+    with pytest.raises(ControlPlaneError, match=rf"metrics cannot be served at {server.address}: .* in use"):
+        WebServer(cluster.manager, server.address).start()
+    server.close()
+    server.close()
+    with pytest.raises(ConnectionRefusedError):
+        ask(server, "/metrics")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/state"])
+def test_requests_in_quick_succession_read_the_switches_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    reads: list[int] = []
+    switches: Callable[[], Any] = cluster.manager.switches
+    monkeypatch.setattr(cluster.manager, "switches", lambda: (reads.append(1), switches())[1])
+    with WebServer(cluster.manager, "127.0.0.1:0", fresh_s=DEADLINE_S) as server:
+        assert ask(server, path).body == ask(server, path).body
+    assert len(reads) == 1
+
+
+@pytest.mark.parametrize("address", ["4701", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":1"])
+def test_an_address_is_host_and_port(cluster: Cluster, address: str) -> None:
+    with pytest.raises(ControlPlaneError, match="metrics address"):
+        WebServer(cluster.manager, address)
+
+
+def test_values_have_rates_and_who_is_behind(cluster: Cluster, server: WebServer) -> None:
+    crew = cluster.run("train", 3)
+    device = cluster.devices["s1"]
+    assert isinstance(device, FakeDevice)
+    first = json.loads(ask(server, "/api/state").body)
+    assert (first["seconds"], first["jobs"][0]["rates"]) == (0, {})
+    cluster.clock.sleep(5)
+    device.counters["job_events"] = {Event.COMPLETED: 50}
+    device.counters["drops"] = {Drop.SIMULATED: 20}
+    for worker in crew:
+        worker.beat(allreduces=4, seconds=0.4, retransmits=1, codes_add16=512, error_squares=1, vector_squares=50)
+    cluster.clock.sleep(1)
+    crew[0].beat(allreduces=4, seconds=0.04, error_squares=2, vector_squares=50)
+    (job,) = (found := json.loads(ask(server, "/api/state").body))["jobs"]
+    assert found["seconds"] == 6
+    assert job["rates"]["completed"] == 50 / 6
+    assert job["codes"] == {"add16": 2 * 512 / 6}
+    assert job["nmse"] == pytest.approx(4 / 150)
+    assert job["latency_s"] == pytest.approx(0.84 / 12)
+    assert (job["late"], job["behind"], job["state"]) == ([0], [], "running")
+    assert [member["silent_s"] for member in job["members"]] == [0, 1, 1]
+    assert [member["nmse"] for member in job["members"]] == [0.04, 0.02, 0.02]
+    assert found["switches"][0]["drops"]["simulated"] == 20
+
+
+def test_no_secret_and_no_address_is_in_the_values(make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = make_cluster()
+    crew = cluster.run("train")
+    (waiting, *_) = cluster.make("next")
+    with pytest.raises(ControlPlaneError):
+        waiting.join(ip="192.0.2.7")
+    trouble = "no answer of [::1]:9559, 10.1.2.3:9559, 10.9.8.7/24 and 02:aa:00:00:00:01 at 12:30, version 1.2.3"
+    monkeypatch.setattr(type(cluster.manager._lines["s1"]), "trouble", trouble)
+    cluster.clock.sleep(LEASE_S + 1)
+    text = json.dumps(State(cluster.manager).document())
+    assert "train" in text
+    said = "no answer of (address), (address), (address) and (address) at 12:30, version 1.2.3"
+    assert json.loads(text)["switches"][0]["trouble"] == said
+    assert re.findall(r"\d+\.\d+\.\d+\.\d+|udp_port|token|secret|incarnation|endpoint", text) == []
+    for worker in crew:
+        for secret in (worker.token, repr(worker.secret)[2:-1], worker.secret.hex(), worker.request().ip):
+            assert secret not in text
+
+
+def test_a_window_is_kept_and_forgotten(cluster: Cluster) -> None:
+    state = State(cluster.manager, cluster.clock)
+    seconds = []
+    for _ in range(60):
+        seconds.append(state.document()["seconds"])
+        cluster.clock.sleep(0.5)
+    assert seconds[:4] == [0, 0.5, 1, 1.5]
+    assert all(WINDOW_S <= each <= WINDOW_S + 2 for each in seconds[40:])
+    assert len(state._looks) <= 2 * KEPT + 2
+    cluster.clock.sleep(WINDOW_S)
+    assert state.document()["seconds"] == 0, "a look of long ago says nothing of now"
+    cluster.run("patient", lease_s=100.0)
+    for _ in range(60):
+        state.document()
+        cluster.clock.sleep(1)
+    assert state.document()["seconds"] >= 50, "half a lease"

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker and its change of epoch, by hand: what it reports, sends, asks for, discards and refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsum.errors import EpochOver, Expelled, NoAnswer, WorkersReplaced
+from hopsum.protocol.peer_messages import PeerKind, PeerMessage
+from hopsum.protocol.resume import Decided, Resume, Sealed
+from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, RepairPolicy, Timing, Worker
+from hopsum.wire import Header, Kind, Op, split_datagram
+
+TIMING = Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=100.0)
+EVERYBODY = 0b1111
+
+
+def make(resume: Resume | None = None, slots: int = 4, **more: Any) -> Worker:
+    return Worker(Membership(7, 1, 4, slots), TIMING, repair=RepairPolicy(), resume=resume, **more)
+
+
+def submit(worker: Worker, chunks: int, now: float = 0.0, fill: int = 3) -> int:
+    handle = worker.submit(Op.ADD32, np.full((chunks, 1024), fill, np.uint8), now=now, counts=256)
+    worker.datagrams_to_send(now)
+    return handle
+
+
+def sent(worker: Worker, now: float) -> list[tuple[int, int, int]]:
+    """Return (epoch, slot, round) of what is sent now."""
+    headers = [split_datagram(bytes(datagram))[0] for datagram in worker.datagrams_to_send(now)]
+    return [(header.epoch, header.slot, header.round) for header in headers]
+
+
+def results(worker: Worker, *positions: int, now: float = 0.1, epoch: int | None = None, fill: int = 5) -> None:
+    for position in positions:
+        slot, round_ = worker.stream.place(position)
+        header = Header(
+            kind=Kind.RESULT, op=Op.ADD32, worker=1, slot=slot, epoch=epoch or worker.membership.epoch, round=round_,
+            contributors=EVERYBODY, length=1024,
+        )  # fmt: skip
+        worker.receive_datagram(header.pack() + bytes([fill]) * 1024, now)
+        worker.datagrams_to_send(now)
+
+
+def hear(worker: Worker, rank: int, kind: PeerKind, position: int, now: float = 5.0, **more: Any) -> None:
+    slot, round_ = worker.stream.place(position)
+    worker.receive_peer(PeerMessage(kind, rank, worker.membership.epoch, slot, round_, **more), now)
+
+
+def said(worker: Worker, kind: PeerKind) -> list[tuple[int, int]]:
+    """Return (to, position) of what is said of a kind."""
+    return [
+        (to, worker.stream.position(message.slot, message.round))
+        for to, message in worker.messages_to_peers()
+        if message.kind is kind
+    ]
+
+
+def resume(base: int = 0, *decided: Decided, start: int | None = None, start_epoch: int = 0) -> Resume:
+    return Resume(base, start, start_epoch, None if start is None else 1, () if start is None else (3,), decided)
+
+
+def test_a_sealed_worker_only_answers() -> None:
+    worker = make()
+    submit(worker, 6)
+    results(worker, 0, 1)
+    assert worker.seal() == Sealed(7, 0, 6, ((0, 2),))
+    results(worker, 2, 3)
+    hear(worker, 0, PeerKind.FOUND, 2, op=Op.ADD32, value=EVERYBODY, payload=bytes(1024))
+    hear(worker, 0, PeerKind.GONE, 2)
+    worker.handle_timer(1000.0)
+    assert (worker.next_event(), worker.get_timer(), worker.datagrams_to_send(1000.0)) == (None, None, [])
+    assert worker.seal() == Sealed(7, 0, 6, ((0, 2),)), "a retry reports the same"
+    assert not worker.waits_for_peers
+    worker.messages_to_peers()
+    hear(worker, 2, PeerKind.FETCH, 1)
+    hear(worker, 2, PeerKind.FETCH, 2)
+    assert [message.kind for _, message in worker.messages_to_peers()] == [PeerKind.FOUND, PeerKind.NOTYET]
+    with pytest.raises(EpochOver, match="epoch 7 is sealed"):
+        submit(worker, 1)
+    assert worker.stream.end == 6
+
+
+def test_what_is_reported() -> None:
+    """In progress and kept, not what came for exchanges that are still to come."""
+    worker = make(slots=8)
+    submit(worker, 3)
+    submit(worker, 4)
+    results(worker, 3, 4, 5, 6, 0, 2, 7, 8)
+    assert worker.seal() == Sealed(7, 0, 7, ((0, 1), (2, 7)))
+
+
+def test_it_goes_on_where_it_was_with_the_same_bytes() -> None:
+    worker = make()
+    submit(worker, 10)
+    results(worker, *range(6))
+    first = [bytes(row) for row in worker._ledger.active[0].datagrams]
+    worker.seal()
+    worker.resume(9, resume(0, Decided(0, 6, (1,))), 50.0)
+    assert sent(worker, 50.0) == [(9, 2, 2), (9, 3, 2), (9, 0, 3), (9, 1, 3)]
+    again = [bytes(row) for row in worker._ledger.active[0].datagrams]
+    assert [row[32:] for row in again] == [row[32:] for row in first]
+    headers = [(split_datagram(old)[0], split_datagram(new)[0]) for old, new in zip(first, again, strict=True)]
+    assert all((old.count, old.slot, old.op) == (new.count, new.slot, new.op) for old, new in headers)
+    worker.handle_timer(149.0)
+    assert worker.next_event() is None, "the deadline begins anew"
+    results(worker, 6, now=149.0, epoch=7)
+    assert worker.statistics.results == 6, "results of the old epoch are late"
+    results(worker, 6, 7, 8, 9, now=149.0)
+    event = worker.next_event()
+    assert isinstance(event, AllReduceDone)
+    assert event.results[:, 0].tolist() == [5] * 10
+
+
+def test_rounds_begin_again_at_the_base() -> None:
+    """And so a job outlives the rounds of an epoch (N4)."""
+    worker = make()
+    worker.stream.end = worker.stream.capacity - 1
+    worker.seal()
+    worker.resume(8, resume(base := worker.stream.capacity - 4), 0.0)
+    assert worker.stream.base == base
+    submit(worker, 5, now=1.0)
+    assert worker._ledger.open_position.tolist() == [base + 4, base + 5, base + 6, base + 3]
+    results(worker, base + 3)
+    assert worker.stream.place(base + 7) == (3, 2)
+
+
+def test_what_is_decided_is_fetched_and_never_sent() -> None:
+    worker = make()
+    submit(worker, 6)
+    results(worker, 0)
+    worker.seal()
+    worker.resume(8, resume(0, Decided(0, 2, (1, 2)), Decided(2, 3, (0,))), 10.0)
+    assert sent(worker, 10.0) == [(8, 3, 1), (8, 0, 2)], "1 and 2 are decided, 5 stands behind 1"
+    assert said(worker, PeerKind.FETCH) == [(2, 1), (0, 2)]
+    worker.handle_timer(10.05)
+    assert said(worker, PeerKind.FETCH) == []
+    worker.handle_timer(worker.get_timer() or 0.0)
+    assert said(worker, PeerKind.FETCH) == [(2, 1), (0, 2)]
+    hear(worker, 2, PeerKind.FOUND, 1, op=Op.ADD32, value=EVERYBODY, payload=bytes([9]) * 1024)
+    assert sent(worker, 10.2) == [(8, 1, 2)]
+    hear(worker, 0, PeerKind.FOUND, 2, op=Op.ADD32, value=EVERYBODY, payload=bytes([9]) * 1024)
+    results(worker, 3, 4, 5, now=10.3)
+    event = worker.next_event()
+    assert isinstance(event, AllReduceDone)
+    assert event.results[:, 0].tolist() == [5, 9, 9, 5, 5, 5]
+    assert worker.statistics.repaired == 2
+
+
+def test_what_is_decided_and_submitted_later() -> None:
+    worker = make()
+    worker.seal()
+    worker.resume(8, resume(0, Decided(0, 3, (0,))), 0.0)
+    assert said(worker, PeerKind.FETCH) == []
+    submit(worker, 4, now=1.0)
+    assert said(worker, PeerKind.FETCH) == [(0, 0), (0, 1), (0, 2)]
+    assert worker.statistics.updates == 1
+
+
+def test_no_more_is_asked_for_at_a_time_than_may_be() -> None:
+    worker = make(slots=64)
+    submit(worker, 100)
+    worker.seal()
+    worker.resume(8, resume(0, Decided(0, 100, (0,))), 0.0)
+    assert len(said(worker, PeerKind.FETCH)) == 32
+    hear(worker, 0, PeerKind.FOUND, 0, op=Op.ADD32, value=EVERYBODY, payload=bytes(1024))
+    assert said(worker, PeerKind.FETCH) == [(0, 32)]
+
+
+def test_no_source_is_left() -> None:
+    """Until the deadline, since another change of epoch may decide again; at once if all say that it is gone."""
+    worker = make()
+    submit(worker, 1)
+    worker.seal()
+    worker.resume(8, resume(0, Decided(0, 1, (0,))), 0.0)
+    hear(worker, 0, PeerKind.NOTYET, 0)
+    worker.handle_timer(100.0)
+    event = worker.next_event()
+    assert isinstance(event, AllReduceGone)
+    assert isinstance(event.error, NoAnswer)
+    assert "lacks 1 results that were decided when epoch 8 began, the first of them slot 0, round 1" in str(event.error)
+    with pytest.raises(EpochOver, match="epoch 8 is over"):
+        worker.seal()
+    worker = make()
+    submit(worker, 1)
+    worker.seal()
+    worker.resume(8, resume(0, Decided(0, 1, (0,))), 0.0)
+    for rank in (0, 2, 3):
+        hear(worker, rank, PeerKind.GONE, 0)
+    event = worker.next_event()
+    assert isinstance(event, AllReduceGone)
+    assert isinstance(event.error, Expelled)
+
+
+def test_what_is_kept_is_served_by_its_new_number() -> None:
+    worker = make()
+    submit(worker, 6)
+    results(worker, *range(6))
+    assert isinstance(worker.next_event(), AllReduceDone)
+    assert worker.seal() == Sealed(7, 6, 6, ((0, 6),))
+    worker.resume(8, resume(4, Decided(4, 6, (1,))), 1.0)
+    worker.messages_to_peers()
+    assert worker.stream.place(5) == (1, 1)
+    hear(worker, 2, PeerKind.FETCH, 5)
+    ((to, found),) = worker.messages_to_peers()
+    assert (to, found.kind, found.epoch, found.slot, found.round) == (2, PeerKind.FOUND, 8, 1, 1)
+    assert worker.repair is not None
+    assert worker.repair.store.unproved() == [0, 2, 3], "who said to hold it may have been replaced"
+
+
+def test_void_exchanges_end_for_all_alike() -> None:
+    worker = make()
+    handles = [submit(worker, 3), submit(worker, 3)]
+    results(worker, 0, 1, 2)
+    assert isinstance(worker.next_event(), AllReduceDone)
+    worker.seal()
+    worker.resume(8, resume(0, Decided(0, 5, (1,)), Decided(8, 10, (2,)), start=12, start_epoch=8), 1.0)
+    event = worker.next_event()
+    assert isinstance(event, AllReduceGone)
+    assert event.handle == handles[1]
+    assert isinstance(event.error, WorkersReplaced)
+    assert event.error.ranks == (3,)
+    assert sent(worker, 1.0) == []
+    submit(worker, 2, now=2.0)
+    assert isinstance(worker.next_event(), AllReduceGone), "void before it was submitted"
+    submit(worker, 2, now=2.0)
+    assert said(worker, PeerKind.FETCH) == [(2, 8), (2, 9)]
+    submit(worker, 2, now=2.0)
+    assert isinstance(worker.next_event(), AllReduceGone)
+    assert worker.stream.end == 12
+    with pytest.raises(WorkersReplaced, match="rank 3 was replaced"):
+        submit(worker, 1)
+    worker.go_on(7, 0)
+    with pytest.raises(WorkersReplaced):
+        submit(worker, 1)
+    worker.go_on(8, 12)
+    for position in (8, 9):
+        hear(worker, 2, PeerKind.FOUND, position, op=Op.ADD32, value=EVERYBODY, payload=bytes(1024))
+    assert isinstance(worker.next_event(), AllReduceDone)
+    submit(worker, 1, now=3.0)
+    results(worker, 12)
+    assert isinstance(worker.next_event(), AllReduceDone)
+    assert worker.seal() == Sealed(8, 13, 13, ((0, 3), (8, 10), (12, 13)))
+
+
+def test_a_program_that_goes_on_early_leaves_out_what_lies_before() -> None:
+    worker = make()
+    submit(worker, 2)
+    worker.seal()
+    worker.go_on(8, 8)
+    assert worker.stream.end == 2, "a report was made"
+    worker.resume(8, resume(0, start=8, start_epoch=8), 1.0)
+    assert worker.stream.end == 8
+    with pytest.raises(WorkersReplaced):
+        submit(worker, 1)
+    worker.go_on(8, 8)
+    submit(worker, 1)
+    assert worker.stream.end == 9
+
+
+def test_an_answer_to_older_newcomers() -> None:
+    worker = make()
+    worker.seal()
+    worker.resume(8, resume(0, start=6, start_epoch=8), 1.0)
+    worker.seal()
+    worker.resume(9, resume(0, start=4, start_epoch=9), 2.0)
+    worker.go_on(8, 6)
+    assert worker.stream.end == 4
+    with pytest.raises(WorkersReplaced):
+        submit(worker, 1)
+
+
+def test_a_newcomer_begins_at_the_start() -> None:
+    worker = make(resume(8, Decided(8, 10, (0,)), start=11, start_epoch=7))
+    assert (worker.stream.base, worker.stream.end) == (8, 11)
+    assert [(to, message.kind, message.value) for to, message in worker.messages_to_peers()] == [
+        (rank, PeerKind.DONE, 11) for rank in (0, 2, 3)
+    ]
+    submit(worker, 2)
+    assert worker._ledger.open_position.tolist() == [12, 13, 14, 11]
+    hear(worker, 2, PeerKind.FETCH, 9)
+    assert [message.kind for _, message in worker.messages_to_peers()] == [PeerKind.GONE]
+    assert worker.seal() == Sealed(7, 11, 13, ())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (resume(6), "with base 6 for a worker of 4 slots that has delivered up to position 5"),
+        (resume(8), "with base 8"),
+        (resume(-4), "with base -4"),
+        (resume(0, start=6, start_epoch=8), "newcomers begin at position 6, but this worker has submitted up to 7"),
+        (resume(0, Decided(3, 3, (0,))), "sorted, disjoint, not empty"),
+    ],
+)
+def test_what_does_not_fit_changes_nothing(given: Resume, message: str) -> None:
+    worker = make()
+    submit(worker, 5)
+    results(worker, *range(5))
+    submit(worker, 2)
+    report = worker.seal()
+    with pytest.raises(ValueError, match=message):
+        worker.resume(8, given, 1.0)
+    with pytest.raises(ValueError, match="in another epoch than 7"):
+        worker.resume(7, resume(0), 1.0)
+    assert (worker.seal(), worker.stream.base, worker.membership.epoch) == (report, 0, 7)
+    worker.resume(8, resume(4, Decided(4, 5, (1,))), 1.0)
+    assert sent(worker, 1.0) == [(8, 1, 1), (8, 2, 1)]
+
+
+def test_without_peers_no_epoch_follows() -> None:
+    worker = Worker(Membership(7, 0, 2, 4), TIMING)
+    assert worker.seal() == Sealed(7, 0, 0, ())
+    with pytest.raises(ValueError, match="a worker with peers"):
+        worker.resume(8, resume(0), 1.0)
+    with pytest.raises(ValueError, match="multiple of the 4 slots"):
+        make(resume(2))

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rates and delays: what the kernel is told, and what is refused where it cannot do it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from hopsum_topologies import Namespace, TopologyError
+from hopsum_topologies.catalogue import topology
+from hopsum_topologies.description import Link
+from hopsum_topologies.shaping import netem_unavailable, require_shapes, shape, tc
+
+pytestmark = [
+    pytest.mark.usefixtures("namespaces"),
+    pytest.mark.skipif(shutil.which("tc") is None, reason="tc (iproute2) is not installed"),
+]
+
+
+def test_a_rate_is_a_token_bucket_of_that_rate() -> None:
+    with Namespace() as namespace:
+        namespace.add_veth("a", "b")
+        shape(namespace, "a", Link(("h1", "s1"), 2.5e7))
+        shape(namespace, "b", Link(("h1", "s1")))
+        queues = {each["dev"]: each for each in json.loads(tc(namespace, "-j", "qdisc", "show"))}
+        assert queues["a"]["kind"] == "tbf"
+        assert queues["a"]["options"]["rate"] * 8 == 2.5e7
+        assert queues["b"]["kind"] != "tbf"
+
+
+def test_a_delay_is_refused_by_name_where_there_is_no_netem(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = topology("two_rack", 2)
+    require_shapes(net)  # asks nobody
+    delayed = replace(net, links=tuple(replace(link, delay_s=0.002 * ("spine" in link.ends)) for link in net.links))
+    monkeypatch.setattr("hopsum_topologies.shaping.tc", _kernel_without_netem)
+    with pytest.raises(TopologyError, match=r"delay of leaf1-spine .*, leaf2-spine .* needs netem, .* kind is unknown"):
+        require_shapes(delayed)
+
+
+def _kernel_without_netem(namespace: Namespace, *arguments: str) -> str:
+    assert "netem" in arguments
+    raise TopologyError("`tc qdisc add` failed: Error: Specified qdisc kind is unknown.")
+
+
+def test_a_delay_stands_before_the_rate_where_there_is_netem() -> None:
+    if (reason := netem_unavailable()) is not None:
+        pytest.skip(f"netem does not work here: {reason}")
+    with Namespace() as namespace:
+        namespace.add_veth("a", "b")
+        shape(namespace, "a", Link(("h1", "s1"), 2.5e7, 0.003))
+        kinds = {each["kind"]: each for each in json.loads(tc(namespace, "-j", "qdisc", "show", "dev", "a"))}
+        assert kinds.keys() == {"netem", "tbf"}
+        assert kinds["netem"]["options"]["delay"]["delay"] == pytest.approx(0.003)

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum topology`: what it draws, and networks that it brings up, uses and takes down."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from hopsum.cli.topology import main
+from hopsum.cli.topology.workers import commands_for, follow
+from hopsum_topologies.catalogue import CATALOGUE, topology
+from hopsum_topologies.commands import Ended, Line
+
+DEADLINE_S = 180.0
+CHUNKS = -(-6000 // 256)
+"""Of the vector below."""
+SUM = """
+import hashlib, numpy, hopsum
+with hopsum.connect(membership_wait_s=0, deadline_s=60) as job:
+    vector = numpy.arange(6000, dtype=numpy.float32) * (job.rank + 1)
+    mean = hopsum.allreduce(vector, job)
+    print("mean", float(mean[-1]), hashlib.sha256(mean.tobytes()).hexdigest())
+"""
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        (sys.executable, "-m", "hopsum.cli.main", "topology", "run", *arguments),
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False, env={**os.environ, "HOPSUM_BACKEND": "numpy"},
+    )  # fmt: skip
+
+
+def run_counted(path: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    done = run(*arguments[:1], "--json", str(path), *arguments[1:])
+    assert path.exists(), done.stderr
+    counts = json.loads(path.read_text())
+    return done, {each["link"]: each for each in counts["links"]} | {"lost": counts["lost"]}
+
+
+def means(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """Return by label what workers have found."""
+    return dict(re.findall(r"^\[(.+?)\] mean (.+)$", done.stdout, re.MULTILINE))
+
+
+def test_list_names_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(re.search(rf"^ {name} +{entry.workers} ", shown, re.MULTILINE) for name, entry in CATALOGUE.items())
+
+
+def test_show_draws_a_tree_of_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "two_rack", "--workers", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "spine  10.0.0.252",
+        "├── leaf1  10.0.0.254  (100 Mbit/s)",
+        "│   └── h1  10.0.0.1  train 0",
+        "└── leaf2  10.0.0.253  (100 Mbit/s)",
+        "    └── h2  10.0.0.2  train 1",
+    ]
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_drawing_has_every_node_and_link_inside_and_none_on_another(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.svg"
+    assert main(["show", name, "--svg", str(path)]) == 0
+    image, net = ElementTree.parse(path).getroot(), topology(name)
+    texts = [text.text for text in image.iter(f"{SVG}text")]
+    assert all(node in texts and net.ip(node) in texts for node in net.nodes)
+    assert len(list(image.iter(f"{SVG}line"))) == len(net.links)
+    boxes = [[float(box.get(key, 0)) for key in ("x", "y", "width", "height")] for box in image.iter(f"{SVG}rect")]
+    (_, _, width, height), *boxes = boxes
+    assert all(x >= 0 and y >= 0 and x + w <= width and y + h <= height for x, y, w, h in boxes)
+    for number, (x, y, w, h) in enumerate(boxes):
+        for left, top, wide, high in boxes[:number]:
+            assert x >= left + wide or left >= x + w or y >= top + high or top >= y + h
+
+
+def test_a_description_goes_out_and_comes_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "shared", "--json"]) == 0
+    (tmp_path / "net.json").write_text(capsys.readouterr().out)
+    assert main(["show", str(tmp_path / "net.json")]) == 0
+    shown = capsys.readouterr().out
+    assert main(["show", "shared"]) == 0
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "ring"], "no topology 'ring': there are star"),
+        (["show", "nowhere.json"], "nowhere.json cannot be read"),
+        (["show", "star", "--svg", "/nowhere/net.svg"], "the drawing cannot be written"),
+        (["run", "star", "--flat", "s2"], "--flat s2: switches of 'star' are s1"),
+    ],
+)
+def test_what_cannot_be_is_said(arguments: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["show", "star", "--", "ls"], ["show", "net.json", "--workers", "2"]])
+def test_what_does_not_go_together_is_a_matter_of_usage(arguments: Sequence[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+
+
+def test_workers_are_told_who_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSUM_URL", "memory://elsewhere")
+    commands = commands_for(topology("shared"), ["true"], {"red": tmp_path / "1.json"}, "uhc")
+    assert [(command.label, command.host) for command in commands] == [
+        ("blue 0", "h1"), ("blue 1", "h2"), ("red 0", "h3"), ("red 1", "h4")
+    ]  # fmt: skip
+    assert "HOPSUM_URL" not in commands[0].environment, "of a job that is not installed"
+    told = commands[3].environment
+    assert told["HOPSUM_URL"] == f"file://{tmp_path}/1.json"
+    assert (told["HOPSUM_RANK"], told["RANK"], told["WORLD_SIZE"], told["HOPSUM_CODEC"]) == ("1", "1", "2", "uhc")
+    assert told["MASTER_ADDR"] == "10.0.0.3"
+
+
+def test_lines_have_the_rank_in_front_and_the_worst_status_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    events = [Line("1", "stdout", "on"), Ended("1", 3), Line("0", "stderr", ""), Ended("0", 130), Ended("2", 0)]
+    assert follow(events) == 130
+    captured = capsys.readouterr()
+    assert captured.out == "[1] on\n"
+    assert captured.err.splitlines()[1] == "[0] "
+    assert "worker 1 ended with 3" in captured.err
+
+
+@pytest.mark.parametrize("engine", ["native", "bmv2", "mininet"], indirect=True)
+def test_two_jobs_share_a_switch(engine: str, tmp_path: Path) -> None:
+    command = (sys.executable, "-c", SUM)
+    done, links = run_counted(tmp_path / "counts", "shared", "--engine", engine, "--codec", "fixed", "--", *command)
+    assert done.returncode == 0, done.stderr
+    found = means(done)
+    assert found.keys() == {"blue 0", "blue 1", "red 0", "red 1"}
+    assert len(set(found.values())) == 1, "the jobs sum the same, each for itself"
+    assert float(found["red 0"].split()[0]) == pytest.approx(5999 * 1.5, rel=1e-5)
+    for number in range(1, 5):
+        link = links[f"h{number}-s1"]
+        assert min(link["frames_there"], link["frames_back"]) >= CHUNKS
+        assert min(link["bytes_there"], link["bytes_back"]) > 4 * 6000
+
+
+@pytest.mark.parametrize("engine", ["native"], indirect=True)
+def test_a_lossy_star_sums_the_same_as_one_that_loses_nothing(engine: str, tmp_path: Path) -> None:
+    arguments = ("--engine", engine, "--workers", "2", "--codec", "fixed", "--", sys.executable, "-c", SUM)
+    done, links = run_counted(tmp_path / "counts", "lossy_star", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert len(set(means(done).values())) == 1
+    assert float(means(done)["0"].split()[0]) == pytest.approx(5999 * 1.5, rel=1e-5)
+    assert links["lost"] > 0
+    assert f"{links['lost']} frames were lost on purpose" in done.stderr
+
+
+@pytest.mark.parametrize("engine", ["native", "mininet"], indirect=True)
+def test_two_racks_reach_each_other_and_sum_flat_at_the_spine(engine: str, tmp_path: Path) -> None:
+    arguments = ("--engine", engine, "--workers", "4", "--codec", "fixed", "--flat", "spine")
+    done, links = run_counted(tmp_path / "counts", "two_rack", *arguments, "--", sys.executable, "-c", SUM)
+    assert done.returncode == 0, done.stderr
+    assert "every host reaches every other and every switch" in done.stderr
+    assert len(set(means(done).values())) == 1
+    assert float(means(done)["3"].split()[0]) == pytest.approx(5999 * 2.5, rel=1e-5)
+    for leaf, hosts in (("leaf1", ("h1", "h2")), ("leaf2", ("h3", "h4"))):
+        up = links[f"{leaf}-spine"]
+        there, back = (sum(links[f"{host}-{leaf}"][way] for host in hosts) for way in ("frames_there", "frames_back"))
+        # A busy machine may lose some on the way, and send them again.
+        assert 2 * CHUNKS <= up["frames_there"] <= there
+        assert 2 * CHUNKS <= back <= up["frames_back"]
+
+
+@pytest.mark.parametrize("engine", ["mininet"], indirect=True)
+def test_a_job_over_several_switches_needs_a_tree_and_the_worst_status_is_ours(engine: str) -> None:
+    script = 'echo "url=$HOPSUM_URL"; echo problem >&2; exit $((RANK * 5))'
+    done = run("two_rack", "--engine", engine, "--workers", "2", "--", "sh", "-c", script)
+    assert done.returncode == 5, done.stderr
+    assert "at leaf1 and leaf2, and sums over several switches need a tree" in done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] url=", "[1] url="]
+    assert {"[0] problem", "[1] problem"} <= set(done.stderr.splitlines())

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands on hosts, and what is heard of them while they run."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import Final, NamedTuple
+
+from hopsum_topologies.netns import Namespace, end_processes_in
+from hopsum_topologies.process import launched
+
+END_S: Final = 5.0
+"""What a command has to end after SIGTERM, before SIGKILL."""
+_POLL_S: Final = 0.1
+_READ_BYTES: Final = 1 << 16
+
+
+class Command(NamedTuple):
+    """A program for a host; `environment` is all of it. Labels are different from each other."""
+
+    label: str
+    host: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+class Line(NamedTuple):
+    """One line of output, without its end; the last one may have had none."""
+
+    label: str
+    stream: str
+    """stdout or stderr."""
+    text: str
+
+
+class Ended(NamedTuple):
+    """The end of a command: its exit status, 128 and the signal's number where a signal ended it."""
+
+    label: str
+    status: int
+
+
+Event = Line | Ended
+
+
+class LineSplitter:
+    """Cuts what arrives in pieces into lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[str]:
+        """Return the lines that `data` completes."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+    def finish(self) -> list[str]:
+        """Return what is left, if anything."""
+        rest, self._rest = self._rest, b""
+        return [rest.decode(errors="replace")] if rest else []
+
+
+def run_in_namespaces(commands: Sequence[Command], hosts: Mapping[str, Namespace]) -> Generator[Event, None, None]:
+    """Run commands at once, each in its host's namespace, and yield what is heard of them until all have ended.
+
+    Closing the iterator ends them, with all that they have started there. They also die with the thread that calls.
+    """
+    events: SimpleQueue[Event] = SimpleQueue()
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        for command in commands:
+            children.append(_start(command, hosts[command.host].name))
+            Thread(target=_listen, args=(command.label, children[-1], events), daemon=True).start()
+        left = len(commands)
+        while left:
+            event = events.get()
+            left -= isinstance(event, Ended)
+            yield event
+    finally:
+        _end(children)
+        for name in {hosts[command.host].name for command in commands}:
+            end_processes_in(name)
+
+
+def _start(command: Command, namespace: str) -> subprocess.Popen[bytes]:
+    arguments, environment = launched(command.arguments, namespace, command.environment)
+    return subprocess.Popen(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def _listen(label: str, child: subprocess.Popen[bytes], events: SimpleQueue[Event]) -> None:
+    """Put lines and the end of one child. What it has started may keep its pipes open: its end is the end."""
+    assert child.stdout is not None
+    assert child.stderr is not None
+    with selectors.DefaultSelector() as selector, child.stdout, child.stderr:
+        for stream, pipe in (("stdout", child.stdout), ("stderr", child.stderr)):
+            selector.register(pipe, selectors.EVENT_READ, (stream, LineSplitter()))
+        while selector.get_map():
+            over = child.poll() is not None
+            ready = selector.select(0 if over else _POLL_S)
+            for key, _ in ready:
+                stream, splitter = key.data
+                data = os.read(key.fd, _READ_BYTES)
+                for text in splitter.feed(data) if data else splitter.finish():
+                    events.put(Line(label, stream, text))
+                if not data:
+                    selector.unregister(key.fileobj)
+            if over and not ready:
+                break
+    status = child.wait()
+    events.put(Ended(label, status if status >= 0 else 128 - status))
+
+
+def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End process groups: SIGTERM to all, then SIGKILL to those that are still there."""
+    living = [child for child in children if child.poll() is None]
+    for child in living:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+    give_up = time.monotonic() + END_S
+    for child in living:
+        try:
+            child.wait(max(0.0, give_up - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()

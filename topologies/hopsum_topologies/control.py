@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control plane of a running network: forwarding and losses on every switch, jobs at one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from hopsum_controlplane import Controller, Job, JobSpec, SwitchEndpoint, WorkerEndpoint, write_membership
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.drivers import open_device
+from hopsum_controlplane.entries import Entity, Insert
+from hopsum_controlplane.tables.forward import broadcast, l2
+from hopsum_topologies.description import JobPlan, Topology
+from hopsum_topologies.network import Network, interfaces_of
+from hopsum_topologies.routes import losses, routes, stations
+
+WORKER_UDP_PORT: Final = 24700
+"""Of rank 0; rank r has the r-th after it. None of them is one that a kernel gives out."""
+
+
+class Control:
+    """A controller for every switch of a network, with forwarding between all nodes; a context manager that hangs up.
+
+    Call it in the network's home (see `Network.home`). Raises ControlPlaneError when a switch fails.
+    """
+
+    def __init__(self, topology: Topology, driver: str, addresses: Mapping[str, str]) -> None:
+        self.topology = topology
+        self.controllers: dict[str, Controller] = {}
+        with ExitStack() as stack:
+            for switch in topology.switches:
+                self.controllers[switch] = self._take(stack, driver, switch, addresses[switch])
+            self._stack = stack.pop_all()
+
+    @classmethod
+    def of(cls, network: Network) -> Control:
+        """Return the control plane of a network."""
+        return cls(network.topology, network.driver, network.addresses)
+
+    def install(
+        self, plan: JobPlan, switch: str, slots: int, tables: Mapping[str, tuple[int, ...]], quorum: int | None = None
+    ) -> Job:
+        """Make a job at one switch, for workers anywhere. Raises ControlPlaneError: it cannot be, or the switch fails.
+
+        `tables` are JobSpec's table and table16.
+        """
+        ports = routes(self.topology, switch)
+        workers = tuple(
+            WorkerEndpoint(rank, ports[host], self.topology.mac(host), self.topology.ip(host), WORKER_UDP_PORT + rank)
+            for rank, host in enumerate(plan.workers)
+        )
+        spec = JobSpec(plan.name, workers, slots, tables.get("table"), quorum, table16=tables.get("table16"))
+        return self.controllers[switch].create_job(spec)
+
+    def lost(self) -> int:
+        """Read how many frames all loss simulators have dropped. Raises ControlPlaneError."""
+        counters = (controller.loss_counters().values() for controller in self.controllers.values())
+        return sum(each.ingress + each.egress for ports in counters for each in ports)
+
+    def __enter__(self) -> Control:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Hang up."""
+        self._stack.close()
+
+    def _take(self, stack: ExitStack, driver: str, switch: str, address: str) -> Controller:
+        device = open_device(driver, address, self.topology.device_id(switch))
+        stack.callback(device.close)
+        ensure_pipeline(device, Pipeline.load(*compiled_program()))
+        controller = Controller(device, SwitchEndpoint(self.topology.mac(switch), self.topology.ip(switch)))
+        entries: list[Entity] = [*l2(stations(self.topology, switch))]
+        entries += broadcast(interfaces_of(self.topology, switch))
+        device.write([Insert(entry) for entry in entries])
+        for port, (ingress, egress) in losses(self.topology, switch).items():
+            controller.set_loss(port, ingress, egress)
+        return controller
+
+
+def write_job(job: Job, folder: Path) -> Path:
+    """Write a job's membership into a folder, for workers to read; return its path. Raises ControlPlaneError."""
+    path = folder / f"{job.epoch}.json"
+    write_membership(job, path)
+    return path

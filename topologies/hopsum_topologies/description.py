@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network in words: hosts, switches, links and the jobs on the hosts. Nothing here runs.
+
+Addresses and port numbers follow from the order in which things are named, so every realisation has the same ones:
+
+  host k         10.0.0.(k + 1), MAC 02:00:00:00:02:k, one interface `eth0`
+  switch k       its service at 10.0.0.(254 - k), MAC 02:00:00:00:fe:k, P4Runtime device k
+  port of a link its place among the links of the switch, from 1; the interface there is SWITCH-PORT
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hopsum_topologies.errors import TopologyError
+
+HOST_INTERFACE: Final = "eth0"
+MTU_BYTES: Final = 1500
+MAX_HOSTS, MAX_SWITCHES, MAX_JOB_WORKERS = 200, 50, 64
+MIN_RATE_BPS, MAX_RATE_BPS = 1e4, 1e12
+MAX_DELAY_S: Final = 10.0
+_NAME = re.compile(r"[a-z][a-z0-9]{0,8}")  # with a port number it is an interface's name, 15 bytes at most
+
+
+class DescriptionError(TopologyError):
+    """A network that cannot be. The message says what is wrong and what would fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cable between two nodes, the same both ways.
+
+    `rate_bps` is in bits per second, None for no limit; `delay_s` in seconds one way; `loss` is the probability, 0 to
+    below 1, that a frame is lost one way.
+    """
+
+    ends: tuple[str, str]
+    rate_bps: float | None = None
+    delay_s: float = 0.0
+    loss: float = 0.0
+
+    def __str__(self) -> str:
+        """Return `h1-s1`."""
+        return "-".join(self.ends)
+
+    def other(self, node: str) -> str:
+        """Return the other end."""
+        return self.ends[1] if node == self.ends[0] else self.ends[0]
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """A job: its workers are hosts, whose ranks are their places in this list."""
+
+    name: str
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A network that can be: one tree of switches with hosts at them. Raises DescriptionError when made otherwise."""
+
+    name: str
+    summary: str
+    hosts: tuple[str, ...]
+    switches: tuple[str, ...]
+    links: tuple[Link, ...]
+    jobs: tuple[JobPlan, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check everything."""
+        if not _NAME.fullmatch(self.name.replace("_", "")):
+            raise self._wrong(f"the name {self.name!r}", "small letters, digits and _, a letter first")
+        self._check_nodes()
+        for link in self.links:
+            self._check_link(link)
+        self._check_shape()
+        self._check_jobs()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Return hosts, then switches."""
+        return self.hosts + self.switches
+
+    def links_of(self, node: str) -> tuple[Link, ...]:
+        """Return the links of a node, in the order of its ports."""
+        return tuple(link for link in self.links if node in link.ends)
+
+    def port(self, switch: str, link: Link) -> int:
+        """Return the number of the port at which a link meets a switch."""
+        return self.links_of(switch).index(link) + 1
+
+    def interface(self, node: str, link: Link) -> str:
+        """Return the name of the interface at which a link meets a node."""
+        return HOST_INTERFACE if node in self.hosts else f"{node}-{self.port(node, link)}"
+
+    def ip(self, node: str) -> str:
+        """Return a host's IPv4 address, or that of a switch's service."""
+        if node in self.hosts:
+            return f"10.0.0.{self.hosts.index(node) + 1}"
+        return f"10.0.0.{254 - self.switches.index(node)}"
+
+    def mac(self, node: str) -> str:
+        """Return a host's MAC address, or that of a switch's service."""
+        if node in self.hosts:
+            return f"02:00:00:00:02:{self.hosts.index(node):02x}"
+        return f"02:00:00:00:fe:{self.switches.index(node):02x}"
+
+    def device_id(self, switch: str) -> int:
+        """Return a switch's P4Runtime device id."""
+        return self.switches.index(switch)
+
+    def switch_of(self, host: str) -> str:
+        """Return the switch that a host's one link leads to."""
+        return self.links_of(host)[0].other(host)
+
+    def switches_of(self, job: JobPlan) -> tuple[str, ...]:
+        """Return the switches at which workers of a job stand, each once."""
+        return tuple(dict.fromkeys(map(self.switch_of, job.workers)))
+
+    def without_timing(self) -> Topology:
+        """Return the same network with links that have neither rate nor delay."""
+        links = tuple(replace(link, rate_bps=None, delay_s=0.0) for link in self.links)
+        return replace(self, links=links)
+
+    def _check_nodes(self) -> None:
+        for what, names, most in (("hosts", self.hosts, MAX_HOSTS), ("switches", self.switches, MAX_SWITCHES)):
+            if not 1 <= len(names) <= most:
+                raise self._wrong(f"{len(names)} {what}", f"1 to {most}")
+        for name in self.nodes:
+            if not _NAME.fullmatch(name):
+                raise self._wrong(f"the name {name!r}", "small letters and digits, a letter first, at most 9")
+        twice = [name for name, times in Counter(self.nodes).items() if times > 1]
+        if twice:
+            raise self._wrong(f"several nodes named {', '.join(twice)}", "give each its own name")
+
+    def _check_link(self, link: Link) -> None:
+        unknown = [end for end in link.ends if end not in self.nodes]
+        if unknown:
+            raise self._wrong(
+                f"link {link} ends at {', '.join(unknown)}", "its ends are hosts and switches named above"
+            )
+        if not any(end in self.switches for end in link.ends):
+            raise self._wrong(f"link {link} joins two hosts", "one end of every link is a switch")
+        if link.ends[0] == link.ends[1]:
+            raise self._wrong(f"link {link} leads back to where it comes from", "join two nodes")
+        if link.rate_bps is not None and not MIN_RATE_BPS <= link.rate_bps <= MAX_RATE_BPS:
+            hint = f"{MIN_RATE_BPS:g} to {MAX_RATE_BPS:g} bits per second, or none"
+            raise self._wrong(f"link {link}: rate_bps {link.rate_bps:g}", hint)
+        if not 0 <= link.delay_s <= MAX_DELAY_S:
+            raise self._wrong(f"link {link}: delay_s {link.delay_s:g}", f"0 to {MAX_DELAY_S:g} seconds")
+        if not 0 <= link.loss < 1:
+            raise self._wrong(f"link {link}: loss {link.loss:g}", "a probability, 0 to below 1")
+
+    def _check_shape(self) -> None:
+        for host in self.hosts:
+            if len(self.links_of(host)) != 1:
+                raise self._wrong(f"host {host} has {len(self.links_of(host))} links", "a host has one")
+        reached, waiting = {self.nodes[0]}, [self.nodes[0]]
+        while waiting:
+            node = waiting.pop()
+            fresh = {link.other(node) for link in self.links_of(node)} - reached
+            reached |= fresh
+            waiting += fresh
+        if apart := [node for node in self.nodes if node not in reached]:
+            raise self._wrong(f"no way from {self.nodes[0]} to {', '.join(apart)}", "join all nodes by links")
+        if len(self.links) >= len(self.nodes):
+            hint = f"{len(self.nodes)} nodes are joined by {len(self.nodes) - 1} links: flooded frames would go round"
+            raise self._wrong(f"{len(self.links)} links make a loop", hint)
+
+    def _check_jobs(self) -> None:
+        if twice := [name for name, times in Counter(job.name for job in self.jobs).items() if times > 1]:
+            raise self._wrong(f"several jobs named {', '.join(twice)}", "give each its own name")
+        seen: Counter[str] = Counter(host for job in self.jobs for host in job.workers)
+        for job in self.jobs:
+            if not job.name or not 1 <= len(job.workers) <= MAX_JOB_WORKERS:
+                hint = f"a job has a name and 1 to {MAX_JOB_WORKERS} workers"
+                raise self._wrong(f"job {job.name!r} of {len(job.workers)} workers", hint)
+            for host in job.workers:
+                if host not in self.hosts:
+                    raise self._wrong(f"job {job.name!r} has a worker {host}", f"hosts are {', '.join(self.hosts)}")
+                if seen[host] > 1:
+                    raise self._wrong(f"host {host} is a worker {seen[host]} times", "a host is one worker of one job")
+
+    def _wrong(self, what: str, hint: str) -> DescriptionError:
+        return DescriptionError(f"topology {self.name!r}: {what}; {hint}")

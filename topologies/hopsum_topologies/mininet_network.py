@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A description as a Mininet with bmv2: what starts `mininet_script`, and speaks with it.
+
+Mininet's own "root namespace" is a namespace of ours, the home, and all its processes are in one process namespace that
+ends with the script. So it leaves nothing on the machine, however it ends, and never asks `mn -c` for help, which would
+end the processes of others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from hopsum_topologies.bmv2 import bmv2_unavailable
+from hopsum_topologies.commands import Command, Ended, Event, Line
+from hopsum_topologies.description import HOST_INTERFACE, Link, Topology
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.netns import Namespace
+from hopsum_topologies.network import interfaces_of
+from hopsum_topologies.process import launched
+from hopsum_topologies.shaping import require_shapes
+
+PYTHON: Final = "/usr/bin/python3"
+"""The system's: Debian's Mininet is for no other."""
+_SCRIPT: Final = Path(__file__).with_name("mininet_script.py")
+_CONFINE: Final = ("unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc")
+_PROBE_S: Final = 30.0
+_END_S: Final = 20.0
+_TAIL_BYTES: Final = 2000
+
+
+def mininet_unavailable() -> str | None:
+    """Return why Mininet with bmv2 cannot run here, or None when it can."""
+    for program in ("mnexec", "unshare"):
+        if shutil.which(program) is None:
+            return f"{program} is not on PATH"
+    try:
+        done = subprocess.run(
+            (PYTHON, "-I", "-c", "import mininet.net"), capture_output=True, text=True, timeout=_PROBE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{PYTHON} cannot be run: {error}"
+    if done.returncode != 0:
+        return f"{PYTHON} cannot import mininet: {done.stderr.strip().rpartition(chr(10))[2]}"
+    return bmv2_unavailable()
+
+
+class MininetNetwork:
+    """A Mininet whose switches are bmv2; `folder` gets the files.
+
+    Raises TopologyError when it cannot be: no root, no Mininet, no bmv2, no netem for a delay; nothing is left behind.
+    """
+
+    driver = "bmv2"
+
+    def __init__(self, topology: Topology, folder: Path) -> None:
+        if (reason := mininet_unavailable()) is not None:
+            hint = "`apt-get install mininet` and be root; or use --engine native"
+            raise TopologyError(f"Mininet with bmv2 cannot run here: {reason}; {hint}")
+        require_shapes(topology)
+        self.topology = topology
+        self._log = folder / "mininet.log"
+        plan = folder / "plan.json"
+        plan.write_text(json.dumps(plan_of(topology, folder)))
+        with ExitStack() as stack:
+            self.home = stack.enter_context(Namespace())
+            command, environment = launched([*_CONFINE, PYTHON, "-I", str(_SCRIPT), str(plan)], self.home.name)
+            log = stack.enter_context(self._log.open("wb"))
+            self._script = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+            stack.callback(self._end)
+            self.addresses: Mapping[str, str] = self._hear()["ready"]
+            self._settle()
+            self._stack = stack.pop_all()
+
+    def run(self, commands: Sequence[Command]) -> Generator[Event, None, None]:
+        """Run commands on hosts; see Network."""
+        here = os.getcwd()
+        asked = [
+            {**command._asdict(), "environment": dict(command.environment), "folder": here} for command in commands
+        ]
+        self._say({"start": asked})
+        running = {command.label for command in commands}
+        try:
+            while running:
+                yield self._event(running)
+        finally:
+            if running and self._script.poll() is None:
+                self._say({"end": sorted(running)})
+                while running:
+                    self._event(running)
+
+    def __enter__(self) -> MininetNetwork:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take it down, whatever happened."""
+        self._stack.close()
+
+    def _settle(self) -> None:
+        """Switch offloads off at both ends of all links."""
+        for switch in self.topology.switches:
+            for interface in interfaces_of(self.topology, switch).values():
+                self.home.wait_until_carrying(interface)
+                self.home.switch_offloads_off(interface)
+        module = (sys.executable, "-m", "hopsum_topologies.settle", HOST_INTERFACE)
+        _, environment = launched((), None)
+        commands = []
+        for host in self.topology.hosts:
+            switch = self.topology.switch_of(host)
+            arguments = (*module, self.topology.ip(switch), self.topology.mac(switch))
+            commands.append(Command(host, host, arguments, environment))
+        events = list(self.run(commands))
+        if any(isinstance(event, Ended) and event.status for event in events):
+            said = "; ".join(event.text for event in events if isinstance(event, Line))
+            raise TopologyError(f"Mininet's hosts cannot be set up: {said}")
+
+    def _event(self, running: set[str]) -> Event:
+        heard = self._hear()
+        if "line" in heard:
+            return Line(*heard["line"])
+        ended = Ended(*heard["ended"])
+        running.discard(ended.label)
+        return ended
+
+    def _hear(self) -> dict[str, Any]:
+        assert self._script.stdout is not None
+        line = self._script.stdout.readline()
+        if not line:
+            status = self._script.wait()
+            tail = self._log.read_text(errors="replace")[-_TAIL_BYTES:].strip()
+            raise TopologyError(f"the Mininet script ended with {status}; it said:\n{tail}")
+        heard: dict[str, Any] = json.loads(line)
+        return heard
+
+    def _say(self, request: dict[str, Any]) -> None:
+        assert self._script.stdin is not None
+        try:
+            self._script.stdin.write(json.dumps(request).encode() + b"\n")
+            self._script.stdin.flush()
+        except BrokenPipeError:
+            self._hear()  # to its end, which raises
+
+    def _end(self) -> None:
+        """Let the script take the network down; without it, all its processes end at once."""
+        assert self._script.stdin is not None
+        assert self._script.stdout is not None
+        with suppress(BrokenPipeError):
+            self._script.stdin.close()
+        try:
+            self._script.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._script.kill()
+            self._script.wait()
+        self._script.stdout.close()
+
+
+def plan_of(topology: Topology, folder: Path) -> dict[str, Any]:
+    """Return what the script reads: the description, with all addresses, ports and interfaces named."""
+    return {
+        "hosts": [{"name": host, "ip": topology.ip(host), "mac": topology.mac(host)} for host in topology.hosts],
+        "switches": [
+            {
+                "name": switch,
+                "device_id": topology.device_id(switch),
+                "interfaces": interfaces_of(topology, switch),
+                "folder": str(folder),
+            }
+            for switch in topology.switches
+        ],
+        "links": [
+            {"ends": [_end_of(topology, end, link) for end in link.ends], "rate_bps": link.rate_bps,
+             "delay_s": link.delay_s}
+            for link in topology.links
+        ],
+    }  # fmt: skip
+
+
+def _end_of(topology: Topology, node: str, link: Link) -> dict[str, Any]:
+    port = topology.port(node, link) if node in topology.switches else 0
+    return {"node": node, "interface": topology.interface(node, link), "port": port}

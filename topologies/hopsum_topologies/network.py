@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A description that runs: what all networks offer, and the one of network namespaces and switch processes.
+
+Every host has a namespace of its own; all switches share one, the home, where their ends of all links are. So a
+controller in the home reaches all of them, and the interfaces there count what passes every link.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Protocol
+
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_topologies.bmv2 import Bmv2Switch, bmv2_unavailable
+from hopsum_topologies.commands import Command, Event, Line, run_in_namespaces
+from hopsum_topologies.description import HOST_INTERFACE, MTU_BYTES, Link, Topology
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.native import NativeSwitch
+from hopsum_topologies.netns import Namespace, add_neighbour
+from hopsum_topologies.process import launched
+from hopsum_topologies.shaping import require_shapes, shape
+
+
+class Traffic(NamedTuple):
+    """Frames and their bytes, Ethernet headers included, from a link's first end to its second and back."""
+
+    frames_there: int
+    bytes_there: int
+    frames_back: int
+    bytes_back: int
+
+    def since(self, earlier: Traffic) -> Traffic:
+        """Return the difference."""
+        return Traffic(*(now - then for now, then in zip(self, earlier, strict=True)))
+
+
+class Network(Protocol):
+    """A network whose switches run, without program entries: nothing is forwarded yet. A context manager."""
+
+    topology: Topology
+    driver: str
+    """Of its switches, in the controller's words."""
+    home: Namespace
+    """Where the switches are; `addresses` hold there."""
+    addresses: Mapping[str, str]
+    """P4Runtime servers by switch."""
+
+    def run(self, commands: Sequence[Command]) -> Generator[Event, None, None]:
+        """Run commands on hosts and yield what is heard of them; closing the iterator ends them."""
+        ...
+
+    def __enter__(self) -> Network: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def traffic(network: Network) -> dict[Link, Traffic]:
+    """Read from the interfaces in the home what has passed every link. Raises TopologyError."""
+    shown = json.loads(network.home.ip("-s", "-j", "link", "show"))
+    counts = {each["ifname"]: each["stats64"] for each in shown}
+    found = {}
+    for link in network.topology.links:
+        switch = next(end for end in link.ends if end in network.topology.switches)
+        count = counts[network.topology.interface(switch, link)]
+        out, back = ((int(count[way]["packets"]), int(count[way]["bytes"])) for way in ("tx", "rx"))
+        found[link] = Traffic(*out, *back) if switch == link.ends[0] else Traffic(*back, *out)
+    return found
+
+
+def require_reach(network: Network, deadline_s: float) -> None:
+    """Let every host ask every other host and every switch until all have answered. Raises TopologyError otherwise."""
+    module = (sys.executable, "-m", "hopsum_topologies.reach", f"{deadline_s:g}")
+    topology, (_, environment) = network.topology, launched((), None)
+    commands = [
+        Command(host, host, (*module, *(topology.ip(node) for node in topology.nodes if node != host)), environment)
+        for host in topology.hosts
+    ]
+    with closing(network.run(commands)) as events:
+        said = [f"{event.label}: {event.text}" for event in events if isinstance(event, Line)]
+    if said:
+        raise TopologyError(f"topology {topology.name!r} does not join all nodes: {'; '.join(said)}")
+
+
+def interfaces_of(topology: Topology, switch: str) -> dict[int, str]:
+    """Return interface names by port."""
+    return {topology.port(switch, link): topology.interface(switch, link) for link in topology.links_of(switch)}
+
+
+class NamespaceNetwork:
+    """Namespaces, veth pairs and one process a switch: the embedded switch (`native`) or bmv2.
+
+    `folder` gets the files. Raises TopologyError when it cannot be: no root, no bmv2, no netem for a delay; nothing is
+    left behind then.
+    """
+
+    def __init__(self, topology: Topology, driver: str, folder: Path) -> None:
+        if driver == "bmv2" and (reason := bmv2_unavailable()) is not None:
+            raise TopologyError(f"bmv2 cannot run here: {reason}; or use --engine native")
+        require_shapes(topology)
+        self.topology, self.driver = topology, driver
+        with ExitStack() as stack:
+            self.home = stack.enter_context(Namespace())
+            self.hosts = {host: stack.enter_context(Namespace()) for host in topology.hosts}
+            for link in topology.links:
+                self._connect(link)
+            for host in topology.hosts:
+                self._settle(host)
+            self.addresses: Mapping[str, str] = {
+                switch: self._start(stack, switch, folder) for switch in topology.switches
+            }
+            self._stack = stack.pop_all()
+
+    def run(self, commands: Sequence[Command]) -> Generator[Event, None, None]:
+        """Run commands on hosts; see Network."""
+        return run_in_namespaces(commands, self.hosts)
+
+    def __enter__(self) -> NamespaceNetwork:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take it down, whatever happened."""
+        self._stack.close()
+
+    def _at(self, node: str) -> Namespace:
+        return self.hosts.get(node, self.home)
+
+    def _connect(self, link: Link) -> None:
+        ends = [(self._at(end), self.topology.interface(end, link)) for end in link.ends]
+        (left, name), (right, peer) = ends
+        left.add_veth(name, peer, right, mtu_bytes=MTU_BYTES)
+        for namespace, interface in ends:
+            shape(namespace, interface, link)
+
+    def _settle(self, host: str) -> None:
+        namespace, switch = self.hosts[host], self.topology.switch_of(host)
+        namespace.ip("link", "set", "dev", HOST_INTERFACE, "address", self.topology.mac(host))
+        namespace.ip("addr", "add", f"{self.topology.ip(host)}/24", "dev", HOST_INTERFACE)
+        with namespace.inside():
+            # So that losses delay no sum by a second, the time in which the kernel asks again.
+            add_neighbour(HOST_INTERFACE, self.topology.ip(switch), self.topology.mac(switch))
+
+    def _start(self, stack: ExitStack, switch: str, folder: Path) -> str:
+        interfaces, device_id = interfaces_of(self.topology, switch), self.topology.device_id(switch)
+        if self.driver == "bmv2":
+            bmv2 = Bmv2Switch(interfaces, namespace=self.home, device_id=device_id, folder=folder)
+            return stack.enter_context(bmv2).address
+        program, p4info = compiled_program()
+        native = NativeSwitch(
+            program, p4info, interfaces=interfaces, namespace=self.home, device_id=device_id, grpc="unix", folder=folder
+        )
+        return stack.enter_context(native).address

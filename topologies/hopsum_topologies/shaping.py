@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel does to the frames of an interface: a rate by tbf, a delay by netem where there is netem."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Final
+
+from hopsum_topologies.description import Link, Topology
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.netns import Namespace
+
+BURST_BYTES: Final = 128 << 10
+"""Of the token bucket: it must pass the largest train of segments that a kernel makes."""
+QUEUE_BYTES: Final = 2 << 20
+_TC_TIMEOUT_S: Final = 20.0
+
+
+def tc(namespace: Namespace, *arguments: str) -> str:
+    """Run `tc -n NAMESPACE ARGUMENTS`; return its output. Raises TopologyError when it fails, or there is no tc."""
+    try:
+        done = subprocess.run(
+            ("tc", "-n", namespace.name, *arguments),
+            capture_output=True, text=True, timeout=_TC_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise TopologyError(f"the `tc` command cannot be run: {error}; install iproute2") from error
+    if done.returncode != 0:
+        raise TopologyError(f"`tc {' '.join(arguments)}` failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def netem_unavailable() -> str | None:
+    """Return why this kernel cannot delay frames, or None when it can: tried on a loopback of its own."""
+    try:
+        with Namespace() as trial:
+            tc(trial, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
+    except TopologyError as error:
+        return str(error)
+    return None
+
+
+def require_shapes(topology: Topology) -> None:
+    """Raise TopologyError naming the links whose delay this kernel cannot make."""
+    delayed = [link for link in topology.links if link.delay_s]
+    if delayed and (reason := netem_unavailable()) is not None:
+        shown = ", ".join(f"{link} (delay_s {link.delay_s:g})" for link in delayed)
+        raise TopologyError(
+            f"topology {topology.name!r}: delay of {shown} needs netem, which does not work here: {reason}; "
+            "describe these links without a delay, or use a kernel with sch_netem"
+        )
+
+
+def shape(namespace: Namespace, interface: str, link: Link) -> None:
+    """Give what leaves through an interface the link's rate and delay. Raises TopologyError when the kernel refuses."""
+    parent = ["root"]
+    if link.delay_s:
+        delay = ("netem", "delay", f"{link.delay_s * 1e6:.0f}us")
+        tc(namespace, "qdisc", "add", "dev", interface, *parent, "handle", "1:", *delay)
+        parent = ["parent", "1:1"]
+    if link.rate_bps is not None:
+        rate = ("tbf", "rate", f"{link.rate_bps:.0f}bit", "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))
+        tc(namespace, "qdisc", "add", "dev", interface, *parent, *rate)
