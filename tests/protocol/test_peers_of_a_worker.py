@@ -291,6 +291,29 @@ def test_stragglers_are_given_up_on_and_may_come_back() -> None:
     assert worker.repair.store.unproved() == [3], "it counts again"
 
 
+def test_nothing_is_kept_for_who_was_given_up_elsewhere() -> None:
+    worker = make(slots=4, straggler_s=5.0)
+    for position in range(2):
+        submit(worker)
+        from_switch(worker, position)
+    submit(worker, now=1.0)
+    for rank in (0, 2):
+        hear(worker, rank, PeerKind.DONE, value=2)
+        hear(worker, rank, PeerKind.LEAVE)
+    assert worker.repair is not None
+    for ranks in ((0, 1), (2, 3), (3,)):  # its own rank among them; again
+        worker.handle_timer(1.1)
+        assert (worker.statistics.updates, worker.repair.everybody_left) == (2, False)
+        worker.repair.do_without(ranks)
+        if 3 in ranks:
+            break
+    worker.handle_timer(1.1)
+    worker.datagrams_to_send(1.1)
+    assert (worker.statistics.updates, worker.statistics.given_up) == (3, 0b1101)
+    assert worker.repair.everybody_left
+    assert len(worker.repair.store) == 0
+
+
 def test_held_back_until_the_deadline() -> None:
     worker = make(slots=4, timing=Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=4.0))
     for position in range(2):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +35,7 @@ class Around:
             FIRST, epoch=known + 1, resume=Resume(0, None, 0, None, (), ())
         )
         self.told: tuple[Callable[[str], None], ...] = ()
+        self.without: Callable[[Sequence[int]], None] = lambda ranks: None
 
     def note(self, *what: Any) -> None:
         with self.changed:
@@ -64,8 +65,8 @@ class Lessee:
     def __init__(self, around: Around) -> None:
         self._around = around
 
-    def enter(self, epoch: int, statistics: Any, on_over: Any, on_lost: Any) -> None:
-        self._around.told = (on_over, on_lost)
+    def enter(self, epoch: int, statistics: Any, on_over: Any, on_lost: Any, on_without: Any) -> None:
+        self._around.told, self._around.without = (on_over, on_lost), on_without
         self._around.note("beats", epoch)
 
 
@@ -84,6 +85,9 @@ class Entering(Around):
     def enter(self, membership: JobMembership) -> None:
         self.membership = membership
         self.note("enter", membership.epoch)
+
+    def do_without(self, epoch: int, ranks: Sequence[int]) -> None:
+        self.note("do without", epoch, ranks)
 
 
 @pytest.fixture
@@ -107,6 +111,12 @@ def made() -> Iterator[tuple[Entering, EpochChange]]:
 def ended(around: Around) -> HopsumError:
     error: HopsumError = around.wait_for("end")[1]
     return error
+
+
+def test_the_agent_hears_whom_its_epoch_goes_on_without(made: tuple[Entering, EpochChange]) -> None:
+    around, _ = made
+    around.without([2])
+    assert around.wait_for("do without") == ("do without", FIRST.epoch, [2])
 
 
 def test_one_change_after_the_other(made: tuple[Entering, EpochChange]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -79,6 +79,18 @@ def test_epochs_end_one_after_the_other(quick: tuple[Told, Lease]) -> None:
         told.wait(lambda: told.epochs[-1] == 0)
         assert told.heard[-1] == ("over", f"the controller has ended epoch {epoch}: the switch was restarted")
         assert len(told.heard) == count, "once"
+
+
+def test_ranks_that_the_epoch_goes_on_without(quick: tuple[Told, Lease]) -> None:
+    told, lease = quick
+    without: list[Sequence[int]] = []
+    lease.enter(70, dict, told.note("over"), told.note("lost"), without.append)
+    told.answer = lambda _: pb.HeartbeatReply(state=pb.JOB_STATE_RUNNING, epoch=69, lost_ranks=[5])
+    told.wait(lambda: bool(told.heard))  # of another epoch: not ours
+    told.answer = lambda epoch: pb.HeartbeatReply(state=pb.JOB_STATE_RUNNING, epoch=epoch, lost_ranks=[2, 0])
+    lease.enter(71, dict, told.note("over"), told.note("lost"), without.append)
+    told.wait(lambda: told.epochs.count(71) > 2)
+    assert {tuple(ranks) for ranks in without} == {(2, 0)}
 
 
 def test_a_place_that_is_lost(quick: tuple[Told, Lease]) -> None:

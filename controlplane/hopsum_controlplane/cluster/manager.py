@@ -226,7 +226,8 @@ class Manager:
                 record = self._mind_rounds(record, member, (statistics or {}).get(POSITION, 0.0))
         served = record.state is State.RUNNING and member.phase in (Phase.IN, Phase.LEFT)
         now = record.epoch if served else 0
-        return Beat(record.state, now, record.reason if epoch not in (0, now) else "")
+        lost = tuple(each.rank for each in record.members if served and each.is_worker and each.phase is Phase.LOST)
+        return Beat(record.state, now, record.reason if epoch not in (0, now) else "", lost)
 
     def _mind_rounds(self, record: JobRecord, member: Member, position: float) -> JobRecord:
         """End an epoch in time before its rounds, which do not wrap (N4), run out; return the record as it is then."""

@@ -57,12 +57,14 @@ class Beat:
     """What a member is told when it says that it lives.
 
     `epoch` is the one that the switch serves with this member in it, 0 for none. `reason` says why the epoch that the
-    member named is over, or why it has been given up; empty when neither is so.
+    member named is over, or why it has been given up; empty when neither is so. `lost_ranks` are the workers that the
+    epoch goes on without.
     """
 
     state: State
     epoch: int
     reason: str
+    lost_ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

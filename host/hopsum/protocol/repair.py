@@ -27,7 +27,7 @@ not at all, and asked for again. Only who is held back asks WHERE from time to t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -198,6 +198,14 @@ class Repair:
             self._done = position
             for rank in self.peers:
                 self._say(rank, PeerKind.DONE, value=position)
+
+    def do_without(self, ranks: Sequence[int]) -> None:
+        """Take the controller's word that workers were given up: keep nothing for them, await no LEAVE."""
+        others = [rank for rank in self.peers if rank in ranks]
+        self.store.do_without(others)
+        for rank in others:
+            self._left |= 1 << rank
+            self._statistics.given_up |= 1 << rank
 
     def leave(self) -> None:
         """Tell everybody that no result of this epoch is needed any more; say it again as often as you like."""

@@ -16,11 +16,13 @@ Rules
     -           delivered                               KEPT
     -           void, or skipped                        DROPPED
     KEPT        everybody proved, it is the oldest      DROPPED
-    KEPT        given up on the others                  DROPPED: a FETCH of it is answered GONE
+    KEPT        given up on the others, here or by      DROPPED: a FETCH of it is answered GONE
+                the controller (do_without)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -125,6 +127,11 @@ class ResultStore:
         self._out[lacking] = True
         self._drop()
         return lacking
+
+    def do_without(self, ranks: Sequence[int]) -> None:
+        """Need no proof of workers that were given up elsewhere."""
+        self._out[list(ranks)] = True
+        self._drop()
 
     def find(self, position: int) -> Found | None:
         """Return a result that is kept, or None."""

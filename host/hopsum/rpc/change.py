@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from hopsum.errors import EpochOver, HopsumError
@@ -42,6 +43,9 @@ class Changing(Protocol):
 
     def enter(self, membership: JobMembership) -> None:
         """Go on in another epoch."""
+
+    def do_without(self, epoch: int, ranks: Sequence[int]) -> None:
+        """Keep nothing for these workers, as long as this epoch lasts."""
 
     def end(self, error: HopsumError) -> None:
         """Fail with this error."""
@@ -75,7 +79,8 @@ class EpochChange:
 
     def enter(self) -> None:
         """Let heartbeats name the agent's epoch, and hear when it is over."""
-        self._lease.enter(self._agent.membership.epoch, self._statistics, self._begin, self._lose)
+        epoch = self._agent.membership.epoch
+        self._lease.enter(epoch, self._statistics, self._begin, self._lose, partial(self._agent.do_without, epoch))
 
     def stop(self) -> None:
         """Change nothing more. A change in progress goes on until what it waits for ends; `join` waits for that."""

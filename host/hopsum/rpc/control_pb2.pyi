@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 cf086cf222a02013bf9f136c8021d7ca
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 f2a01d90b86c61d6abcc9fd94e546a57
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -166,14 +166,16 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., epoch: _Optional[int] = ..., statistics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("state", "epoch", "reason")
+    __slots__ = ("state", "epoch", "reason", "lost_ranks")
     STATE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    LOST_RANKS_FIELD_NUMBER: _ClassVar[int]
     state: JobState
     epoch: int
     reason: str
-    def __init__(self, state: _Optional[_Union[JobState, str]] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    lost_ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, state: _Optional[_Union[JobState, str]] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., lost_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("job", "rank")

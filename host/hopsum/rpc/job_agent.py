@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,6 +13,7 @@ from hopsum.membership import JobMembership
 from hopsum.rpc.change import EpochChange
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member import Member
+from hopsum.transport.repairing import RepairingTransport
 from hopsum.watch.heartbeat import POSITION
 
 
@@ -54,6 +55,11 @@ class JobAgent(Agent):
         self._lease.stop()
         self._held.close()  # with the channel, on which a change may be waiting
         self._change.join()
+
+    def do_without(self, epoch: int, ranks: Sequence[int]) -> None:
+        """Keep nothing for workers that were given up while this epoch goes on. Any thread."""
+        if isinstance(self._transport, RepairingTransport):
+            self._transport.do_without(epoch, ranks)
 
     def _note_silence(self) -> None:
         self._lease.hurry()

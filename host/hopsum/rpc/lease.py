@@ -5,7 +5,7 @@
     FORMING   answered, or not                                 FORMING   no epoch yet: nothing can be over
     FORMING   refused                                          OVER
     FORMING   `enter`                                          HELD
-    HELD      RUNNING in this epoch                            HELD
+    HELD      RUNNING in this epoch                            HELD      `on_without`, if it goes on without some ranks
     HELD      no answer                                        HELD      again soon: sums need no controller
     HELD      another state or epoch                           FORMING   `on_over` is called, once, in this thread
     HELD      refused                                          OVER      `on_lost` is called, once, in this thread
@@ -22,7 +22,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from hopsum.rpc import control_pb2 as pb
@@ -33,6 +33,7 @@ from hopsum.rpc.member import Member
 
 Statistics = Callable[[], Mapping[str, float]]
 Told = Callable[[str], None]
+Without = Callable[[Sequence[int]], None]
 HURRY_S: Final = 1.0
 _FIRST_AGAIN_S: Final = 0.2
 _LEAVE_S: Final = 3.0
@@ -54,22 +55,27 @@ class Lease:
         self._statistics: Statistics = dict
         self._told: tuple[Told, Told] | None = None
         """Who hears that the epoch is over, and that the place is lost; one of them, once."""
+        self._on_without: Without | None = None
         self._refused = ""
         """Why this worker has no place any more, if so."""
         self._silent_since: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"hopsum-lease-{self._seat.rank}", daemon=True)
         self._thread.start()
 
-    def enter(self, epoch: int, statistics: Statistics, on_over: Told, on_lost: Told) -> None:
+    def enter(
+        self, epoch: int, statistics: Statistics, on_over: Told, on_lost: Told, on_without: Without | None = None
+    ) -> None:
         """Name an epoch from now on.
 
         Args:
             statistics: called before each heartbeat, in this object's thread.
             on_over: called with the controller's reason when the epoch is over, and the place is kept.
             on_lost: called with it when the place is lost as well; at once if it is already.
+            on_without: called with the ranks that were given up while the epoch goes on, after each such heartbeat.
         """
         with self._lock:
             self._epoch, self._statistics, self._told = epoch, statistics, (on_over, on_lost)
+            self._on_without = on_without
             refused = self._refused
         if refused:
             self._end(refused, lost=True)
@@ -104,7 +110,7 @@ class Lease:
     def _beat(self) -> float:
         """Send one heartbeat; return how long to wait for the next one."""
         with self._lock:
-            epoch, statistics = self._epoch, self._statistics
+            epoch, statistics, on_without = self._epoch, self._statistics, self._on_without
         interval_s = self._seat.heartbeat_s
         try:
             reply = self._member.beat(epoch, statistics(), min(CALL_S, max(0.5, interval_s)))
@@ -118,6 +124,8 @@ class Lease:
         self._note_answer()
         if epoch and (reply.state != pb.JOB_STATE_RUNNING or reply.epoch != epoch):
             self._end(_reason(reply, epoch), lost=False)
+        elif epoch and reply.lost_ranks and on_without is not None:
+            on_without(list(reply.lost_ranks))
         return interval_s * random.uniform(0.8, 1.0)
 
     def _end(self, reason: str, *, lost: bool) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -117,6 +117,15 @@ class RepairingTransport(UdpTransport):
         while (event := worker.next_event()) is not None:
             events.append(event)
         return events
+
+    def do_without(self, epoch: int, ranks: Sequence[int]) -> None:
+        """Keep nothing for workers that were given up while this epoch goes on, if it is still ours. Any thread."""
+        with self._changed:
+            if self.worker.repair is not None and self.worker.membership.epoch == epoch:
+                self.worker.repair.do_without(ranks)
+                self.worker.handle_timer(time.monotonic())  # what was held back for them may begin
+                self._changed.notify_all()
+        self.wake()
 
     def seal(self) -> Sealed:
         """Send nothing and accept nothing more of this epoch, as `Worker.seal`; peers are answered as before."""

@@ -104,7 +104,7 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
     first, second, third = cluster.run(workers=3, quorum=2)
     epoch, standing = first.epoch, cluster.standing()
     pass_a_lease(cluster, first, third)
-    assert first.beat() == Beat(State.RUNNING, epoch, "")
+    assert first.beat() == Beat(State.RUNNING, epoch, "", (1,))
     why = "rank 1 of job 'job' was given up: not heard of for 10 s; it can join again as a newcomer"
     assert second.beat() == Beat(State.RUNNING, 0, why)
     with pytest.raises(NotAdmitted, match="given up"):
@@ -113,7 +113,7 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
     assert cluster.standing() == standing
     assert [member.phase for member in cluster.manager.job("job").members] == [Phase.IN, Phase.LOST, Phase.IN]
     cluster.start()
-    assert first.beat() == Beat(State.RUNNING, epoch, "")
+    assert first.beat() == Beat(State.RUNNING, epoch, "", (1,))
     assert document_of(first)["workers"][1]["rank"] == 1
     second.start_again()
     assert "rank 1 was started again" in first.beat().reason
