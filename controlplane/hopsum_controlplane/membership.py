@@ -98,7 +98,11 @@ def write_membership(
     `send_to` and `side_channels` as for `membership`, which says what is refused; nothing is written then. Raises
     ControlPlaneError also when the file cannot be written.
     """
-    document = membership(job, send_to, side_channels)
+    write_document(membership(job, send_to, side_channels), path)
+
+
+def write_document(document: Mapping[str, Any], path: Path) -> None:
+    """Write a membership that is made already, as `write_membership`. Raises ControlPlaneError where it cannot be."""
     try:
         write_atomically(path, json.dumps(document, indent=2) + "\n")
     except OSError as error:

@@ -103,6 +103,18 @@ def test_ways_through_two_racks() -> None:
     assert routes(net, "spine") == {"leaf1": 1, "h1": 1, "h2": 1, "leaf2": 2, "h3": 2, "h4": 2}
 
 
+def test_a_spine_is_next_to_all_switches_with_workers() -> None:
+    racks = topology("two_rack", 4)
+    (job,) = racks.jobs
+    assert racks.spine_of(job) == "spine"
+    assert str(racks.link_between("spine", "leaf2")) == str(racks.link_between("leaf2", "spine")) == "leaf2-spine"
+    assert racks.spine_of(JobPlan("one", ("h1", "h2"))) is None, "one switch needs no other"
+    at_spine = Link(("h5", "spine"))
+    grown = replace(racks, hosts=(*racks.hosts, "h5"), links=(*racks.links, at_spine), jobs=())
+    assert grown.spine_of(JobPlan("all", grown.hosts)) is None, "it has a worker itself"
+    assert grown.spine_of(job) == "spine"
+
+
 def test_a_direction_of_a_link_is_lost_once() -> None:
     net = topology("two_rack", 2)
     lossy = replace(net, links=tuple(replace(link, loss=0.1) for link in net.links))

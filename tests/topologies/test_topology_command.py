@@ -117,7 +117,7 @@ def test_what_does_not_go_together_is_a_matter_of_usage(arguments: Sequence[str]
 
 def test_workers_are_told_who_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSUM_URL", "memory://elsewhere")
-    commands = commands_for(topology("shared"), ["true"], {"red": tmp_path / "1.json"}, "uhc")
+    commands = commands_for(topology("shared"), ["true"], {"h4": tmp_path / "1.json"}, "uhc")
     assert [(command.label, command.host) for command in commands] == [
         ("blue 0", "h1"), ("blue 1", "h2"), ("red 0", "h3"), ("red 1", "h4")
     ]  # fmt: skip
@@ -179,11 +179,36 @@ def test_two_racks_reach_each_other_and_sum_flat_at_the_spine(engine: str, tmp_p
         assert 2 * CHUNKS <= back <= up["frames_back"]
 
 
-@pytest.mark.parametrize("engine", ["mininet"], indirect=True)
-def test_a_job_over_several_switches_needs_a_tree_and_the_worst_status_is_ours(engine: str) -> None:
+@pytest.mark.parametrize("engine", ["native", "bmv2", "mininet"], indirect=True)
+def test_two_racks_sum_in_a_tree(engine: str, tmp_path: Path) -> None:
+    """One frame up for each chunk of a rack, not one for each of its workers."""
+    arguments = ("--engine", engine, "--workers", "4", "--codec", "fixed", "--", sys.executable, "-c", SUM)
+    done, links = run_counted(tmp_path / "counts", "two_rack", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "job train: 4 workers, summed at leaf1, leaf2, then at spine" in done.stderr
+    assert len(set(means(done).values())) == 1
+    assert float(means(done)["3"].split()[0]) == pytest.approx(5999 * 2.5, rel=1e-5)
+    for leaf, hosts in (("leaf1", ("h1", "h2")), ("leaf2", ("h3", "h4"))):
+        up, below = links[f"{leaf}-spine"], sum(links[f"{host}-{leaf}"]["frames_there"] for host in hosts)
+        assert CHUNKS <= up["frames_there"] < below
+        assert up["frames_back"] >= CHUNKS
+        told = re.search(rf"{leaf}-spine carried (\d+) frames up for (\d+) of the 2 workers below", done.stderr)
+        assert told is not None
+        assert [int(count) for count in told.groups()] == [up["frames_there"], below]
+
+
+@pytest.mark.parametrize("engine", ["native"], indirect=True)
+def test_a_job_without_a_spine_is_not_installed_and_the_worst_status_is_ours(engine: str, tmp_path: Path) -> None:
+    """Two switches with workers at both: neither is above the other."""
+    links = [{"ends": ["h1", "s1"]}, {"ends": ["h2", "s2"]}, {"ends": ["s1", "s2"]}]
+    path = tmp_path / "chain.json"
+    jobs = [{"name": "train", "workers": ["h1", "h2"]}]
+    path.write_text(
+        json.dumps({"name": "chain", "hosts": ["h1", "h2"], "switches": ["s1", "s2"], "links": links, "jobs": jobs})
+    )
     script = 'echo "url=$HOPSUM_URL"; echo problem >&2; exit $((RANK * 5))'
-    done = run("two_rack", "--engine", engine, "--workers", "2", "--", "sh", "-c", script)
+    done = run(str(path), "--engine", engine, "--", "sh", "-c", script)
     assert done.returncode == 5, done.stderr
-    assert "at leaf1 and leaf2, and sums over several switches need a tree" in done.stderr
+    assert "at s1 and s2, and no other switch is next to all of them" in done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0] url=", "[1] url="]
     assert {"[0] problem", "[1] problem"} <= set(done.stderr.splitlines())

@@ -1,19 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control plane of a running network: forwarding and losses on every switch, jobs at one."""
+"""The control plane of a running network: forwarding and losses on every switch; jobs at one switch, or over a tree."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
-from hopsum_controlplane import Controller, Job, JobSpec, SwitchEndpoint, WorkerEndpoint, write_membership
+from hopsum_controlplane import (
+    Controller,
+    EpochAllocator,
+    Job,
+    JobSpec,
+    Rack,
+    SwitchEndpoint,
+    TreeController,
+    TreeJob,
+    TreeSpec,
+    WorkerEndpoint,
+    write_membership,
+)
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.entries import Entity, Insert
+from hopsum_controlplane.membership import write_document
 from hopsum_controlplane.tables.forward import broadcast, l2
 from hopsum_topologies.description import JobPlan, Topology
 from hopsum_topologies.network import Network, interfaces_of
@@ -21,6 +34,13 @@ from hopsum_topologies.routes import losses, routes, stations
 
 WORKER_UDP_PORT: Final = 24700
 """Of rank 0; rank r has the r-th after it. None of them is one that a kernel gives out."""
+
+
+class TreePart(NamedTuple):
+    """What a job over a tree is to the workers of one rack."""
+
+    job: TreeJob
+    rack: int
 
 
 class Control:
@@ -32,6 +52,7 @@ class Control:
     def __init__(self, topology: Topology, driver: str, addresses: Mapping[str, str]) -> None:
         self.topology = topology
         self.controllers: dict[str, Controller] = {}
+        self._epochs = EpochAllocator()  # one for all: the parts of a tree have the same epoch
         with ExitStack() as stack:
             for switch in topology.switches:
                 self.controllers[switch] = self._take(stack, driver, switch, addresses[switch])
@@ -49,13 +70,23 @@ class Control:
 
         `tables` are JobSpec's table and table16.
         """
-        ports = routes(self.topology, switch)
-        workers = tuple(
-            WorkerEndpoint(rank, ports[host], self.topology.mac(host), self.topology.ip(host), WORKER_UDP_PORT + rank)
-            for rank, host in enumerate(plan.workers)
-        )
+        workers = self._workers(plan, switch, plan.workers)
         spec = JobSpec(plan.name, workers, slots, tables.get("table"), quorum, table16=tables.get("table16"))
         return self.controllers[switch].create_job(spec)
+
+    def install_tree(
+        self, plan: JobPlan, spine: str, slots: int, tables: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, TreePart]:
+        """Make a job over the switches at which its workers stand, and `spine`, which is next to all of them.
+
+        Returns what belongs to each of these switches, but the spine. Raises ControlPlaneError as `install`.
+        """
+        leaves = self.topology.switches_of(plan)
+        racks = tuple(self._rack(plan, leaf, spine) for leaf in leaves)
+        spec = TreeSpec(plan.name, racks, slots, tables.get("table"), tables.get("table16"))
+        below = [self.controllers[leaf] for leaf in leaves]
+        job = TreeController(self.controllers[spine], below, self._epochs).create_job(spec)
+        return {leaf: TreePart(job, number) for number, leaf in enumerate(leaves)}
 
     def lost(self) -> int:
         """Read how many frames all loss simulators have dropped. Raises ControlPlaneError."""
@@ -72,11 +103,27 @@ class Control:
         """Hang up."""
         self._stack.close()
 
+    def _rack(self, plan: JobPlan, leaf: str, spine: str) -> Rack:
+        link = self.topology.link_between(leaf, spine)
+        hosts = [host for host in plan.workers if self.topology.switch_of(host) == leaf]
+        ports = self.topology.port(leaf, link), self.topology.port(spine, link)
+        return Rack(self._workers(plan, leaf, hosts), *ports)
+
+    def _workers(self, plan: JobPlan, switch: str, hosts: Sequence[str]) -> tuple[WorkerEndpoint, ...]:
+        """Return these workers of a job as a switch sees them."""
+        ports, topology = routes(self.topology, switch), self.topology
+        return tuple(
+            WorkerEndpoint(rank, ports[host], topology.mac(host), topology.ip(host), WORKER_UDP_PORT + rank)
+            for rank, host in enumerate(plan.workers)
+            if host in hosts
+        )
+
     def _take(self, stack: ExitStack, driver: str, switch: str, address: str) -> Controller:
         device = open_device(driver, address, self.topology.device_id(switch))
         stack.callback(device.close)
         ensure_pipeline(device, Pipeline.load(*compiled_program()))
-        controller = Controller(device, SwitchEndpoint(self.topology.mac(switch), self.topology.ip(switch)))
+        endpoint = SwitchEndpoint(self.topology.mac(switch), self.topology.ip(switch))
+        controller = Controller(device, endpoint, epochs=self._epochs)
         entries: list[Entity] = [*l2(stations(self.topology, switch))]
         entries += broadcast(interfaces_of(self.topology, switch))
         device.write([Insert(entry) for entry in entries])
@@ -85,8 +132,12 @@ class Control:
         return controller
 
 
-def write_job(job: Job, folder: Path) -> Path:
+def write_job(job: Job | TreePart, folder: Path) -> Path:
     """Write a job's membership into a folder, for workers to read; return its path. Raises ControlPlaneError."""
-    path = folder / f"{job.epoch}.json"
-    write_membership(job, path)
+    if isinstance(job, Job):
+        path = folder / f"{job.epoch}.json"
+        write_membership(job, path)
+    else:
+        path = folder / f"{job.job.epoch}-{job.rack}.json"
+        write_document(job.job.membership(job.rack), path)
     return path

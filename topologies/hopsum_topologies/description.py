@@ -121,6 +121,17 @@ class Topology:
         """Return the switches at which workers of a job stand, each once."""
         return tuple(dict.fromkeys(map(self.switch_of, job.workers)))
 
+    def spine_of(self, job: JobPlan) -> str | None:
+        """Return the switch that is next to all at which a job's workers stand, and has none of them; None: no such."""
+        around = self.switches_of(job)
+        near = [{link.other(leaf) for link in self.links_of(leaf)} - {*around, *self.hosts} for leaf in around]
+        common = set.intersection(*near)
+        return common.pop() if common and len(around) > 1 else None
+
+    def link_between(self, node: str, other: str) -> Link:
+        """Return the link that joins two nodes next to each other."""
+        return next(link for link in self.links_of(node) if link.other(node) == other)
+
     def without_timing(self) -> Topology:
         """Return the same network with links that have neither rate nor delay."""
         links = tuple(replace(link, rate_bps=None, delay_s=0.0) for link in self.links)

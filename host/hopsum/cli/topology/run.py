@@ -104,23 +104,31 @@ def _places(topology: Topology, flat: str | None) -> dict[str, str]:
 
 
 def _install(request: Request, control: Control, places: Mapping[str, str], folder: Path) -> dict[str, Path]:
-    memberships = {}
+    """Make the jobs, and return the membership file of every host."""
+    memberships: dict[str, Path] = {}
     for job in request.topology.jobs:
-        if job.name not in places:
-            _say(_needs_a_tree(request.topology, job))
-            continue
         tables = job_tables(make_codec(request.codec, workers=len(job.workers), backend="numpy"))
-        made = control.install(job, places[job.name], request.slots, tables)
-        memberships[job.name] = write_job(made, folder)
-        _say(f"job {job.name}: {len(job.workers)} workers, summed at {places[job.name]}, {made.slots} slots")
+        if job.name in places:
+            made = control.install(job, places[job.name], request.slots, tables)
+            memberships |= dict.fromkeys(job.workers, write_job(made, folder))
+            where = f"summed at {places[job.name]}"
+        elif (spine := request.topology.spine_of(job)) is not None:
+            parts = control.install_tree(job, spine, request.slots, tables)
+            files = {leaf: write_job(part, folder) for leaf, part in parts.items()}
+            memberships |= {host: files[request.topology.switch_of(host)] for host in job.workers}
+            where = f"summed at {', '.join(parts)}, then at {spine}"
+        else:
+            _say(_no_spine(request.topology, job))
+            continue
+        _say(f"job {job.name}: {len(job.workers)} workers, {where}, {request.slots} slots")
     return memberships
 
 
-def _needs_a_tree(topology: Topology, job: JobPlan) -> str:
+def _no_spine(topology: Topology, job: JobPlan) -> str:
     switches = " and ".join(topology.switches_of(job))
     return (
-        f"job {job.name} is not installed and HOPSUM_URL not set: its workers stand at {switches}, and sums over "
-        f"several switches need a tree of partial sums; --flat {topology.switches[-1]} sums all at that one switch"
+        f"job {job.name} is not installed and HOPSUM_URL not set: its workers stand at {switches}, and no other switch "
+        f"is next to all of them, to complete partial sums; --flat {topology.switches[-1]} sums all at that one switch"
     )
 
 
@@ -133,6 +141,8 @@ def _report(request: Request, carried: Mapping[Link, Traffic], lost: int, status
     for link, counts in carried.items():
         table.add_row(str(link), *(f"{count:,}" for count in counts), ", ".join(link_words(link)))
     Console(stderr=True, highlight=False).print(table)
+    for job in request.topology.jobs if request.command and request.flat is None else ():
+        _report_uplinks(request.topology, job, carried)
     if any(link.loss for link in carried):
         _say(f"{lost} frames were lost on purpose since the start")
     if request.json is not None:
@@ -141,6 +151,23 @@ def _report(request: Request, carried: Mapping[Link, Traffic], lost: int, status
             request.json.write_text(json.dumps({"status": status, "lost": lost, "links": links}, indent=2) + "\n")
         except OSError as error:
             raise TopologyError(f"the counts cannot be written: {error}") from error
+
+
+def _report_uplinks(topology: Topology, job: JobPlan, carried: Mapping[Link, Traffic]) -> None:
+    """Say what became of the frames of racks: at one switch for all, every one of them would pass the link to it."""
+    spine = topology.spine_of(job)
+    for leaf in topology.switches_of(job) if spine is not None else ():
+        hosts = [link for link in topology.links_of(leaf) if link.other(leaf) in job.workers]
+        sent = sum(_from(carried[link], link, link.other(leaf)) for link in hosts)
+        uplink = topology.link_between(leaf, str(spine))
+        passed = _from(carried[uplink], uplink, leaf)
+        part = f"{passed / sent:.0%}" if sent else "-"
+        _say(f"{uplink} carried {passed:,} frames up for {sent:,} of the {len(hosts)} workers below: {part}")
+
+
+def _from(counts: Traffic, link: Link, node: str) -> int:
+    """Return the frames that a link carried away from one of its ends."""
+    return counts.frames_there if link.ends[0] == node else counts.frames_back
 
 
 def _say(text: str) -> None:

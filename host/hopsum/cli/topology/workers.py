@@ -19,14 +19,14 @@ RENDEZVOUS_PORT: Final = 29500
 def commands_for(
     topology: Topology, arguments: Sequence[str], memberships: Mapping[str, Path], codec: str
 ) -> list[Command]:
-    """Return the command of every worker of every job; `memberships` are files by job, of those that are installed."""
+    """Return the command of every worker of every job; `memberships` are files by host, of jobs that are installed."""
     several = len(topology.jobs) > 1
     return [
         Command(
             f"{job.name} {rank}" if several else str(rank),
             host,
             tuple(arguments),
-            _environment(topology, job, rank, memberships.get(job.name), codec),
+            _environment(topology, job, rank, memberships.get(host), codec),
         )
         for job in topology.jobs
         for rank, host in enumerate(job.workers)
