@@ -48,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     running.add_argument("--codec", choices=CODECS, default="thc", help="of the jobs (default %(default)s)")
     running.add_argument("--slots", type=int, default=32, metavar="N", help="of every job (default %(default)s)")
     running.add_argument(
-        "--flat", metavar="SWITCH", help="where jobs are summed whose workers stand at several switches"
+        "--flat", metavar="SWITCH", help="sum jobs whose workers stand at several switches at this one, not in a tree"
     )
     running.add_argument("--json", type=Path, metavar="FILE", help="write what every link carried into this file")
     running.usage = "hopsum topology run NAME [options] [-- COMMAND ...]"
