@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program that sums lane by lane (benchmarks/naive), behind the control plane's interface of the shipped one.
 
-It has the shipped program's tables but for `lookup`, in whose place it has one table for each of the 1024 codes.
+It has the shipped program's tables but for those of trees, and `lookup`, in whose place it has one table for each of
+the 1024 codes.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from hopsum_controlplane.entries import (
     Update,
 )
 from hopsum_controlplane.tables.lookup import LOOKUP, polynomial
+from hopsum_controlplane.tables.tree import CLIMB, LEAVES, PARENTS
 
 SLOTS = 8
 """Outstanding per worker: a packet takes the program milliseconds."""
 _BUILD = Path(__file__).resolve().parents[4] / "benchmarks" / "naive" / "build"
+_LACKS = (LOOKUP, LEAVES, PARENTS, CLIMB)
 _WRITE_UPDATES = 2048
 _BYTE = 0xFF
 
@@ -56,8 +59,8 @@ class NaiveDevice(Device):
             self._device.write(lanes[at : at + _WRITE_UPDATES])
 
     def read_table(self, table: str) -> list[TableEntry]:
-        """Read a table; `lookup` reads empty."""
-        return [] if table == LOOKUP else self._device.read_table(table)
+        """Read a table; those that it has not read empty."""
+        return [] if table in _LACKS else self._device.read_table(table)
 
     def read_default(self, table: str) -> DefaultAction:
         """See Device."""
