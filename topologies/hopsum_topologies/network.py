@@ -38,6 +38,10 @@ class Traffic(NamedTuple):
         """Return the difference."""
         return Traffic(*(now - then for now, then in zip(self, earlier, strict=True)))
 
+    def sent_from(self, node: str, link: Link) -> int:
+        """Return the frames that the link carried away from one of its ends."""
+        return self.frames_there if link.ends[0] == node else self.frames_back
+
 
 class Network(Protocol):
     """A network whose switches run, without program entries: nothing is forwarded yet. A context manager."""
