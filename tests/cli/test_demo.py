@@ -14,6 +14,7 @@ from rich.console import Console
 
 from hopsum_topologies import Namespace, TopologyError
 from hopsum_topologies.bmv2 import bmv2_unavailable
+from hopsum_topologies.mininet_network import mininet_unavailable
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -57,14 +58,15 @@ def test_demo_trains_through_the_switch(target: str) -> None:
     assert report["bytes_fp32_allreduce"] == 40 * 2 * 4 * PARAMETERS
 
 
-@pytest.mark.parametrize("target", ["native", "bmv2"])
+@pytest.mark.parametrize("target", ["native", "bmv2", "mininet"])
 def test_demo_trains_over_two_racks(target: str) -> None:
     try:
         with Namespace():
             pass
     except TopologyError as error:
         pytest.skip(f"network namespaces cannot be made here: {error}")
-    if target == "bmv2" and (reason := bmv2_unavailable()):
+    reasons = {"native": lambda: None, "bmv2": bmv2_unavailable, "mininet": mininet_unavailable}
+    if (reason := reasons[target]()) is not None:
         pytest.skip(reason)
     report = run_demo("--target", target, "--topology", "two_rack", "--workers", "4", "--steps", "20")
     assert report["replicas_equal"]
@@ -80,6 +82,7 @@ def test_demo_trains_over_two_racks(target: str) -> None:
     [
         (["--topology", "star", "--loss", "0.1"], "--topology: its links say what is lost"),
         (["--topology", "star", "--quorum", "3"], "all workers complete a sum"),
+        (["--target", "mininet"], "--target mininet: say which network"),
     ],
 )
 def test_what_does_not_go_with_a_topology(

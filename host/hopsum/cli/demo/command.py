@@ -40,12 +40,12 @@ def build_parser() -> argparse.ArgumentParser:
         description="Train a small convolutional network under torch DDP, gradients summed by a switch; then the same "
         "training under plain fp32 all-reduce, and compare.",
     )
-    parser.add_argument("--target", choices=("native", "bmv2"), default="native")
+    parser.add_argument("--target", choices=("native", "bmv2", "mininet"), default="native")
     parser.add_argument(
         "--topology",
         metavar="NAME",
-        help="over a network of `hopsum topology list`, in network namespaces, instead of at one switch; two_rack sums "
-        "in a tree",
+        help="over a network of `hopsum topology list`, in network namespaces or Mininet, instead of at one switch; "
+        "two_rack sums in a tree",
     )
     parser.add_argument("--workers", type=int, default=4, help=f"1 to {MAX_WORKERS} (default %(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default %(default)s)")
@@ -78,6 +78,8 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--loss {options.loss}: 0 to {MAX_LOSS}")
     if options.topology is not None and (options.loss or quorum < options.workers):
         parser.error("--topology: its links say what is lost, and all workers complete a sum: no --loss, no --quorum")
+    if options.target == "mininet" and options.topology is None:
+        parser.error("--target mininet: say which network, --topology NAME")
     console = Console(stderr=options.json)
     report = Report(
         options.target, options.codec, options.workers, options.steps, options.data, options.seed,

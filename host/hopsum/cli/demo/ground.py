@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from hopsum.cli.demo.worker import Plan
@@ -16,6 +17,7 @@ from hopsum_controlplane import Controller, Job, JobSpec, write_membership
 from hopsum_topologies.catalogue import topology as network_named
 from hopsum_topologies.control import Control, TreePart, write_job
 from hopsum_topologies.description import DescriptionError, JobPlan, Topology
+from hopsum_topologies.mininet_network import MininetNetwork
 from hopsum_topologies.network import NamespaceNetwork, Network, traffic
 from hopsum_topologies.scratch import scratch_folder
 
@@ -67,11 +69,15 @@ def ground_of(target: str, plan: Plan, network: str | None) -> Iterator[Ground]:
     described = network_of(network, plan.workers)
     with (
         scratch_folder() as folder,
-        NamespaceNetwork(described, target, folder) as made,
+        _bring_up(described, target, folder) as made,
         made.home.inside(),  # a controller's threads live where they are started
         Control.of(made) as control,
     ):
         yield OverNetwork(made, control)
+
+
+def _bring_up(described: Topology, target: str, folder: Path) -> Network:
+    return MininetNetwork(described, folder) if target == "mininet" else NamespaceNetwork(described, target, folder)
 
 
 def network_of(name: str, workers: int) -> Topology:
@@ -123,7 +129,8 @@ class OverNetwork:
 
     def __init__(self, network: Network, control: Control) -> None:
         described = network.topology
-        self.where = f"{described.name}: {len(described.switches)} {network.driver} switches in namespaces"
+        where = "in Mininet" if isinstance(network, MininetNetwork) else "in namespaces"
+        self.where = f"{described.name}: {len(described.switches)} {network.driver} switches {where}"
         self._network, self._control = network, control
         self._plan = described.jobs[0]
         self.seats = tuple(_seat(network, self._plan, rank) for rank in range(len(self._plan.workers)))
@@ -192,5 +199,5 @@ def _seat(network: Network, plan: JobPlan, rank: int) -> Seat:
     described, host = network.topology, plan.workers[rank]
     switch = described.switch_of(host)
     port = described.port(switch, described.link_between(host, switch))
-    away = network.hosts[host].name if isinstance(network, NamespaceNetwork) else None
-    return Seat(rank, port, described.mac(host), described.ip(host), (described.ip(switch), HOPSUM_UDP_PORT), away)
+    send_to, away = (described.ip(switch), HOPSUM_UDP_PORT), network.hosts[host].name
+    return Seat(rank, port, described.mac(host), described.ip(host), send_to, away)
