@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from hopsum_topologies import Namespace, TopologyError
 from hopsum_topologies.bmv2 import bmv2_unavailable
+from hopsum_topologies.mininet_network import mininet_unavailable
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -54,6 +56,50 @@ def test_demo_trains_through_the_switch(target: str) -> None:
     assert report["bytes_up"] == 2 * 40 * up
     assert report["bytes_down"] == 2 * 40 * down
     assert report["bytes_fp32_allreduce"] == 40 * 2 * 4 * PARAMETERS
+
+
+@pytest.mark.parametrize("target", ["native", "bmv2", "mininet"])
+def test_demo_trains_over_two_racks(target: str) -> None:
+    try:
+        with Namespace():
+            pass
+    except TopologyError as error:
+        pytest.skip(f"network namespaces cannot be made here: {error}")
+    reasons = {"native": lambda: None, "bmv2": bmv2_unavailable, "mininet": mininet_unavailable}
+    if (reason := reasons[target]()) is not None:
+        pytest.skip(reason)
+    report = run_demo("--target", target, "--topology", "two_rack", "--workers", "4", "--steps", "20")
+    assert report["replicas_equal"]
+    assert report["counters_agree"]
+    assert report["nmse_mean"] == pytest.approx(report["nmse_theory"], rel=0.2)
+    assert report["switch_events"]["added"] == 4 * 20 * 39
+    for link in ("leaf1-spine", "leaf2-spine"):  # one frame for each chunk of both workers, but for what was sent twice
+        assert 20 * 39 <= report["uplinks"][link] < 1.5 * 20 * 39
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--topology", "star", "--loss", "0.1"], "--topology: its links say what is lost"),
+        (["--topology", "star", "--quorum", "3"], "all workers complete a sum"),
+        (["--target", "mininet"], "--target mininet: say which network"),
+    ],
+)
+def test_what_does_not_go_with_a_topology(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_a_topology_that_the_demo_cannot_have(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--topology", "shared"]) == 1
+    assert "topology 'shared' has 2 jobs: the demo is one" in capsys.readouterr().err
+    assert command.main(["--topology", "tworack"]) == 1
+    assert "did you mean two_rack?" in capsys.readouterr().err
+    assert command.main(["--topology", "two_rack", "--workers", "3"]) == 1
+    assert "it has a multiple of 2" in capsys.readouterr().err
 
 
 def test_fixed_point_is_as_good_as_exact() -> None:

@@ -26,7 +26,7 @@ from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.entries import Entity, Insert
-from hopsum_controlplane.membership import write_document
+from hopsum_controlplane.membership import SideChannels, write_document
 from hopsum_controlplane.tables.forward import broadcast, l2
 from hopsum_topologies.description import JobPlan, Topology
 from hopsum_topologies.network import Network, interfaces_of
@@ -34,6 +34,9 @@ from hopsum_topologies.routes import losses, routes, stations
 
 WORKER_UDP_PORT: Final = 24700
 """Of rank 0; rank r has the r-th after it. None of them is one that a kernel gives out."""
+
+
+Places = Mapping[int, tuple[str, int]]
 
 
 class TreePart(NamedTuple):
@@ -64,29 +67,47 @@ class Control:
         return cls(network.topology, network.driver, network.addresses)
 
     def install(
-        self, plan: JobPlan, switch: str, slots: int, tables: Mapping[str, tuple[int, ...]], quorum: int | None = None
+        self,
+        plan: JobPlan,
+        switch: str,
+        slots: int,
+        tables: Mapping[str, tuple[int, ...]],
+        quorum: int | None = None,
+        places: Places | None = None,
     ) -> Job:
         """Make a job at one switch, for workers anywhere. Raises ControlPlaneError: it cannot be, or the switch fails.
 
-        `tables` are JobSpec's table and table16.
+        Args:
+            tables: JobSpec's table and table16.
+            places: sockets by rank, (IPv4 address, UDP port), where they are others than WORKER_UDP_PORT says.
         """
-        workers = self._workers(plan, switch, plan.workers)
+        workers = self._workers(plan, switch, plan.workers, places)
         spec = JobSpec(plan.name, workers, slots, tables.get("table"), quorum, table16=tables.get("table16"))
         return self.controllers[switch].create_job(spec)
 
     def install_tree(
-        self, plan: JobPlan, spine: str, slots: int, tables: Mapping[str, tuple[int, ...]]
+        self,
+        plan: JobPlan,
+        spine: str,
+        slots: int,
+        tables: Mapping[str, tuple[int, ...]],
+        places: Places | None = None,
     ) -> dict[str, TreePart]:
         """Make a job over the switches at which its workers stand, and `spine`, which is next to all of them.
 
         Returns what belongs to each of these switches, but the spine. Raises ControlPlaneError as `install`.
         """
         leaves = self.topology.switches_of(plan)
-        racks = tuple(self._rack(plan, leaf, spine) for leaf in leaves)
+        racks = tuple(self._rack(plan, leaf, spine, places) for leaf in leaves)
         spec = TreeSpec(plan.name, racks, slots, tables.get("table"), tables.get("table16"))
         below = [self.controllers[leaf] for leaf in leaves]
         job = TreeController(self.controllers[spine], below, self._epochs).create_job(spec)
         return {leaf: TreePart(job, number) for number, leaf in enumerate(leaves)}
+
+    def counters(self, switch: str, part: Job | TreePart) -> dict[str, int]:
+        """Read what a switch did with the packets of what `install` or `install_tree` made there, by event."""
+        job = part if isinstance(part, Job) else part.job.leaves[part.rack]
+        return self.controllers[switch].job_counters(job)
 
     def lost(self) -> int:
         """Read how many frames all loss simulators have dropped. Raises ControlPlaneError."""
@@ -103,17 +124,22 @@ class Control:
         """Hang up."""
         self._stack.close()
 
-    def _rack(self, plan: JobPlan, leaf: str, spine: str) -> Rack:
+    def _rack(self, plan: JobPlan, leaf: str, spine: str, places: Places | None) -> Rack:
         link = self.topology.link_between(leaf, spine)
         hosts = [host for host in plan.workers if self.topology.switch_of(host) == leaf]
         ports = self.topology.port(leaf, link), self.topology.port(spine, link)
-        return Rack(self._workers(plan, leaf, hosts), *ports)
+        return Rack(self._workers(plan, leaf, hosts, places), *ports)
 
-    def _workers(self, plan: JobPlan, switch: str, hosts: Sequence[str]) -> tuple[WorkerEndpoint, ...]:
+    def _workers(
+        self, plan: JobPlan, switch: str, hosts: Sequence[str], places: Places | None
+    ) -> tuple[WorkerEndpoint, ...]:
         """Return these workers of a job as a switch sees them."""
         ports, topology = routes(self.topology, switch), self.topology
+        places = places or {
+            rank: (topology.ip(host), WORKER_UDP_PORT + rank) for rank, host in enumerate(plan.workers)
+        }
         return tuple(
-            WorkerEndpoint(rank, ports[host], topology.mac(host), topology.ip(host), WORKER_UDP_PORT + rank)
+            WorkerEndpoint(rank, ports[host], topology.mac(host), *places[rank])
             for rank, host in enumerate(plan.workers)
             if host in hosts
         )
@@ -132,12 +158,12 @@ class Control:
         return controller
 
 
-def write_job(job: Job | TreePart, folder: Path) -> Path:
+def write_job(job: Job | TreePart, folder: Path, side_channels: SideChannels = "auto") -> Path:
     """Write a job's membership into a folder, for workers to read; return its path. Raises ControlPlaneError."""
     if isinstance(job, Job):
         path = folder / f"{job.epoch}.json"
-        write_membership(job, path)
+        write_membership(job, path, side_channels=side_channels)
     else:
         path = folder / f"{job.job.epoch}-{job.rack}.json"
-        write_document(job.job.membership(job.rack), path)
+        write_document(job.job.membership(job.rack, side_channels), path)
     return path

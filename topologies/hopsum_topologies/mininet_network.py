@@ -81,6 +81,9 @@ class MininetNetwork:
             stack.callback(self._end)
             self.addresses: Mapping[str, str] = self._hear()["ready"]
             self._settle()
+            self.hosts: Mapping[str, Namespace] = {
+                host: stack.enter_context(Namespace(_shell_of(host, self._script.pid))) for host in topology.hosts
+            }
             self._stack = stack.pop_all()
 
     def run(self, commands: Sequence[Command]) -> Generator[Event, None, None]:
@@ -166,6 +169,28 @@ class MininetNetwork:
             self._script.kill()
             self._script.wait()
         self._script.stdout.close()
+
+
+def _shell_of(host: str, script_pid: int) -> int:
+    """Return the process that holds a host's network namespace: the shell that Mininet marks with its name.
+
+    Raises TopologyError: it is not among the descendants of the script.
+    """
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            marked = (folder / "cmdline").read_bytes().rstrip(b"\0").endswith(f"\0mininet:{host}".encode())
+            if marked and script_pid in _ancestors(int(folder.name)):
+                return int(folder.name)
+    raise TopologyError(f"Mininet's host {host} has no shell: is this Mininet 2.2 or later?")
+
+
+def _ancestors(pid: int) -> list[int]:
+    found: list[int] = []
+    while pid > 1:
+        # Behind the name, which may have spaces and parentheses, stand the state and the parent.
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        found.append(pid)
+    return found
 
 
 def plan_of(topology: Topology, folder: Path) -> dict[str, Any]:

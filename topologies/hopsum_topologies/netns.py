@@ -139,15 +139,20 @@ class Namespace:
     ended before `close`: the kernel keeps a namespace alive as long as a process is in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, of_process: int | None = None) -> None:
+        """Make one, or give the one that a process is in a name."""
         remove_stale_namespaces()
         _employ_janitor()
         self.name = f"hopsum-{os.getpid()}-{next(_numbers)}"
         try:
-            _ip("netns", "add", self.name)
+            _ip("netns", *(("add", self.name) if of_process is None else ("attach", self.name, str(of_process))))
         except TopologyError as error:
             raise TopologyError(f"{error}; network namespaces need root") from error
         _owned.add(self.name)
+        if of_process is None:
+            self._begin()
+
+    def _begin(self) -> None:
         try:
             with self.inside():
                 for scope in ("all", "default"):

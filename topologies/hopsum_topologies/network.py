@@ -38,6 +38,10 @@ class Traffic(NamedTuple):
         """Return the difference."""
         return Traffic(*(now - then for now, then in zip(self, earlier, strict=True)))
 
+    def sent_from(self, node: str, link: Link) -> int:
+        """Return the frames that the link carried away from one of its ends."""
+        return self.frames_there if link.ends[0] == node else self.frames_back
+
 
 class Network(Protocol):
     """A network whose switches run, without program entries: nothing is forwarded yet. A context manager."""
@@ -49,6 +53,7 @@ class Network(Protocol):
     """Where the switches are; `addresses` hold there."""
     addresses: Mapping[str, str]
     """P4Runtime servers by switch."""
+    hosts: Mapping[str, Namespace]
 
     def run(self, commands: Sequence[Command]) -> Generator[Event, None, None]:
         """Run commands on hosts and yield what is heard of them; closing the iterator ends them."""
@@ -107,7 +112,7 @@ class NamespaceNetwork:
         self.topology, self.driver = topology, driver
         with ExitStack() as stack:
             self.home = stack.enter_context(Namespace())
-            self.hosts = {host: stack.enter_context(Namespace()) for host in topology.hosts}
+            self.hosts: Mapping[str, Namespace] = {host: stack.enter_context(Namespace()) for host in topology.hosts}
             for link in topology.links:
                 self._connect(link)
             for host in topology.hosts:

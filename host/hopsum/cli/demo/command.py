@@ -15,17 +15,17 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hopsum.cli.demo.ground import ground_of, network_of
 from hopsum.cli.demo.model import DataMissing, load_images
 from hopsum.cli.demo.report import Report
 from hopsum.cli.demo.worker import Plan, Trained, work
 from hopsum.cli.stage.crew import Crew, WorkerDied
-from hopsum.cli.stage.targets import SWITCH, InterfaceCounters, Stage, stage
+from hopsum.cli.stage.targets import InterfaceCounters
 from hopsum.codec import CODECS, job_tables, make_codec
 from hopsum.codec.range_codec import RangeCodec
-from hopsum_controlplane import Controller, ControlPlaneError, Job, JobSpec, write_membership
+from hopsum_controlplane import ControlPlaneError
 from hopsum_topologies.errors import TopologyError
 
-SLOTS = 32
 BATCH = 32
 DEADLINE_S = 60.0
 MAX_WORKERS = 16
@@ -40,7 +40,13 @@ def build_parser() -> argparse.ArgumentParser:
         description="Train a small convolutional network under torch DDP, gradients summed by a switch; then the same "
         "training under plain fp32 all-reduce, and compare.",
     )
-    parser.add_argument("--target", choices=("native", "bmv2"), default="native")
+    parser.add_argument("--target", choices=("native", "bmv2", "mininet"), default="native")
+    parser.add_argument(
+        "--topology",
+        metavar="NAME",
+        help="over a network of `hopsum topology list`, in network namespaces or Mininet, instead of at one switch; "
+        "two_rack sums in a tree",
+    )
     parser.add_argument("--workers", type=int, default=4, help=f"1 to {MAX_WORKERS} (default %(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default %(default)s)")
     parser.add_argument("--codec", choices=tuple(CODECS), default="thc")
@@ -70,6 +76,10 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--quorum {quorum}: 1 to {options.workers}, the workers")
     if not 0 <= options.loss <= MAX_LOSS:
         parser.error(f"--loss {options.loss}: 0 to {MAX_LOSS}")
+    if options.topology is not None and (options.loss or quorum < options.workers):
+        parser.error("--topology: its links say what is lost, and all workers complete a sum: no --loss, no --quorum")
+    if options.target == "mininet" and options.topology is None:
+        parser.error("--target mininet: say which network, --topology NAME")
     console = Console(stderr=options.json)
     report = Report(
         options.target, options.codec, options.workers, options.steps, options.data, options.seed,
@@ -78,8 +88,11 @@ def main(arguments: Sequence[str]) -> int:
     start = time.perf_counter()
     try:
         load_images(options.data)
+        if options.topology is not None:
+            report.topology = options.topology
+            report.loss = max(link.loss for link in network_of(options.topology, options.workers).links)
         with tempfile.TemporaryDirectory(prefix="hopsum-demo-") as folder:
-            run(make_plan(report, Path(folder)), report, console)
+            run(make_plan(report, Path(folder)), report, console, options.topology)
     except (ControlPlaneError, TopologyError, WorkerDied, DataMissing) as error:
         print(f"hopsum demo: {error}", file=sys.stderr)
         return 1
@@ -98,48 +111,33 @@ def make_plan(report: Report, folder: Path, deadline_s: float = DEADLINE_S) -> P
     return Plan(*same, *how, deadline_s=deadline_s, folder=folder)
 
 
-def run(plan: Plan, report: Report, console: Console) -> None:
-    """Start the switch, make the job, train twice, fill the report."""
+def run(plan: Plan, report: Report, console: Console, network: str | None = None) -> None:
+    """Start the switch, or those of a network of the catalogue, make the job, train twice, fill the report."""
     console.print(f"preparing codec {plan.codec} (compiled once, then cached) ...")
     codec = make_codec(plan.codec, workers=plan.workers)  # here, before several processes would compile it at once
     report.chunk_elements = codec.block_elements if isinstance(codec, RangeCodec) else None
-    console.print(f"starting the {report.target} switch and {plan.workers} workers ...")
-    with stage(report.target, plan.workers) as scene:
-        report.where = scene.where
-        controller = Controller(scene.device, SWITCH)
-        with Crew(scene.seats, work, plan) as crew:
-            path = plan.folder / "membership.json"
-            job = make_job(controller, scene, crew, plan, job_tables(codec), path)
-            before, drops = scene.read_interfaces(), controller.drop_counters()
-            crew.send(str(path))
+    what = "switch" if network is None else f"switches of {network}"
+    console.print(f"starting the {report.target} {what} and {plan.workers} workers ...")
+    with ground_of(report.target, plan, network) as ground:
+        report.where = ground.where
+        with Crew(ground.seats, work, plan) as crew:
+            paths = ground.make_job(plan, crew.gather("bound"), job_tables(codec))
+            before, drops, uplinks = ground.read_interfaces(), ground.drops(), ground.read_uplinks()
+            for pipe, path in zip(crew.pipes, paths, strict=True):
+                pipe.send(path)
             with _progress(console) as progress:
                 trained = follow(crew, progress, plan, plan.codec, "trained")
                 take_in(report, [message[0] for message in trained])
-                report.interfaces = scene.read_interfaces() - before
-                report.events = controller.job_counters(job)
-                after = controller.drop_counters()
+                report.interfaces = ground.read_interfaces() - before
+                report.uplinks = {link: count - uplinks[link] for link, count in ground.read_uplinks().items()}
+                report.events = ground.events()
+                after = ground.drops()
                 report.drops = {name: after[name] - drops[name] for name in after if after[name] != drops[name]}
                 crew.send(True)
                 if nmse := crew.gather("nmse")[0][0]:
                     report.nmse_mean, report.nmse_theory = nmse.measured, nmse.theory
                 report.accuracy_fp32 = follow(crew, progress, plan, "fp32", "baseline")[0][0]
-        controller.delete_job(job)
-
-
-def make_job(
-    controller: Controller, scene: Stage, crew: Crew, plan: Plan, tables: dict[str, tuple[int, ...]], path: Path
-) -> Job:
-    """Make the job for the sockets that the workers have opened, write its membership, and begin to lose frames."""
-    bound = crew.gather("bound")
-    endpoints = tuple(seat.endpoint(address) for seat, (address, _) in zip(scene.seats, bound, strict=True))
-    job = controller.create_job(
-        JobSpec("demo", endpoints, SLOTS, tables.get("table"), plan.quorum, table16=tables.get("table16"))
-    )
-    sides = {seat.rank: side for seat, (_, side) in zip(scene.seats, bound, strict=True)}
-    write_membership(job, path, {seat.rank: seat.switch for seat in scene.seats}, sides if plan.peers else False)
-    for port in {seat.port for seat in scene.seats}:
-        controller.set_loss(port, plan.loss, plan.loss)
-    return job
+        ground.remove_job()
 
 
 def follow(crew: Crew, progress: Progress, plan: Plan, phase: str, last: str) -> list[tuple[Any, ...]]:

@@ -30,6 +30,8 @@ class Report:
     loss: float = 0.0
     """Of frames, at every switch port in both directions."""
     peers: bool = True
+    topology: str | None = None
+    """Of the catalogue; None: one switch."""
     where: str = ""
     loss_first: float = 0.0
     loss_last: float = 0.0
@@ -40,6 +42,8 @@ class Report:
     chunk_elements: int | None = None
     """Gradients in one packet of the codec, where that is fixed."""
     interfaces: InterfaceCounters = field(default_factory=lambda: InterfaceCounters(0, 0, 0, 0))
+    uplinks: dict[str, int] = field(default_factory=dict)
+    """Frames that went up between switches of a tree, by link."""
     agents: InterfaceCounters = field(default_factory=lambda: InterfaceCounters(0, 0, 0, 0))
     """What the agents themselves counted."""
     retransmits: int = 0
@@ -118,6 +122,7 @@ class Report:
             "quorum": self.quorum,
             "loss": self.loss,
             "peers": self.peers,
+            "topology": self.topology,
             "parameters": self.parameters,
             "loss_first": round(self.loss_first, 4),
             "loss_last": round(self.loss_last, 4),
@@ -135,6 +140,7 @@ class Report:
             "repaired": self.repaired,
             "nmse_mean": self.nmse_mean,
             "nmse_theory": self.nmse_theory,
+            "uplinks": self.uplinks,
             "switch_events": self.events,
             "switch_drops": self.drops,
             "seconds": round(self.seconds, 2),
@@ -182,6 +188,8 @@ class Report:
         up, down = "packets up", "packets down"
         table.add_row(up, f"{self.agents.packets_up:,}", f"{self.interfaces.packets_up:,}", f"{arrived:,}")
         table.add_row(down, f"{self.agents.packets_down:,}", f"{self.interfaces.packets_down:,}", "")
+        for link, packets in self.uplinks.items():
+            table.add_row(f"packets up {link}", "", f"{packets:,}", "")
         table.add_row("bytes up", f"{self.agents.bytes_up:,}", f"{self.interfaces.bytes_up:,}", "")
         table.add_row("bytes down", f"{self.agents.bytes_down:,}", f"{self.interfaces.bytes_down:,}", "")
         table.add_row("contributions added", f"{self.updates:,}", "", f"{self.events['added']:,}")

@@ -158,16 +158,11 @@ def _report_uplinks(topology: Topology, job: JobPlan, carried: Mapping[Link, Tra
     spine = topology.spine_of(job)
     for leaf in topology.switches_of(job) if spine is not None else ():
         hosts = [link for link in topology.links_of(leaf) if link.other(leaf) in job.workers]
-        sent = sum(_from(carried[link], link, link.other(leaf)) for link in hosts)
+        sent = sum(carried[link].sent_from(link.other(leaf), link) for link in hosts)
         uplink = topology.link_between(leaf, str(spine))
-        passed = _from(carried[uplink], uplink, leaf)
+        passed = carried[uplink].sent_from(leaf, uplink)
         part = f"{passed / sent:.0%}" if sent else "-"
         _say(f"{uplink} carried {passed:,} frames up for {sent:,} of the {len(hosts)} workers below: {part}")
-
-
-def _from(counts: Traffic, link: Link, node: str) -> int:
-    """Return the frames that a link carried away from one of its ends."""
-    return counts.frames_there if link.ends[0] == node else counts.frames_back
 
 
 def _say(text: str) -> None:
