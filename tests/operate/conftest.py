@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log as it was before a command took it."""
+"""The log as it was before a command took it. Worker processes import `site_members` by name."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 @pytest.fixture

@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from site_members import ANSWER_S, ELEMENTS, Members
 
 from hopsum.cli.stage.seat import Seat
 from hopsum.cli.stage.targets import SWITCH, seats_around
 from hopsum_topologies import Bmv2Switch, Namespace, bmv2_unavailable
 from hopsum_topologies.process import ManagedProcess
-
-from .members import ANSWER_S, ELEMENTS, Members
 
 HOSTS = 2
 ADMIN = "administrators-token-of-a-test"

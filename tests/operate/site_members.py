@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient, as_values
 from hopsum_topologies.netns import enter_namespace
 
+FOLDER = str(Path(__file__).resolve().parent)
 ELEMENTS = 2500
 ANSWER_S = 60.0
 SETTINGS: dict[str, Any] = {"codec": "fixed", "backend": "numpy", "deadline_s": ANSWER_S}
@@ -104,6 +107,8 @@ class Members:
     """The processes, by number; a context manager that ends them."""
 
     def __init__(self, seats: Sequence[Seat]) -> None:
+        if FOLDER not in sys.path:  # of the processes too, which import this module by name
+            sys.path.insert(0, FOLDER)
         self._crew = Crew(seats, serve, None)
 
     def tell(self, number: int, *words: Any) -> None:
