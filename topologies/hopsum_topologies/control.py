@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
@@ -44,6 +45,15 @@ class TreePart(NamedTuple):
 
     job: TreeJob
     rack: int
+    trees: TreeController
+
+
+class Placed(NamedTuple):
+    """A job that was made: what it is to the workers at each switch, where it is summed, in words, and what ends it."""
+
+    parts: Mapping[str, Job | TreePart]
+    where: str
+    end: Callable[[], None]
 
 
 class Control:
@@ -101,8 +111,35 @@ class Control:
         racks = tuple(self._rack(plan, leaf, spine, places) for leaf in leaves)
         spec = TreeSpec(plan.name, racks, slots, tables.get("table"), tables.get("table16"))
         below = [self.controllers[leaf] for leaf in leaves]
-        job = TreeController(self.controllers[spine], below, self._epochs).create_job(spec)
-        return {leaf: TreePart(job, number) for number, leaf in enumerate(leaves)}
+        trees = TreeController(self.controllers[spine], below, self._epochs)
+        job = trees.create_job(spec)
+        return {leaf: TreePart(job, number, trees) for number, leaf in enumerate(leaves)}
+
+    def place(
+        self,
+        plan: JobPlan,
+        slots: int,
+        tables: Mapping[str, tuple[int, ...]],
+        *,
+        flat: str | None = None,
+        quorum: int | None = None,
+        places: Places | None = None,
+    ) -> Placed | None:
+        """Make a job where it can be: at the one switch of its workers, else at `flat`, else as a tree below a spine.
+
+        Returns None where there is no such switch. `quorum` is for one switch; the rest, and what is raised, is as for
+        `install`.
+        """
+        around, spine = self.topology.switches_of(plan), self.topology.spine_of(plan)
+        if len(around) == 1 or flat is not None:
+            where = around[0] if len(around) == 1 else str(flat)
+            job = self.install(plan, where, slots, tables, quorum, places)
+            return Placed(dict.fromkeys(around, job), f"at {where}", partial(self.controllers[where].delete_job, job))
+        if spine is None:
+            return None
+        parts = self.install_tree(plan, spine, slots, tables, places)
+        tree = parts[around[0]]
+        return Placed(parts, f"at {', '.join(around)}, then at {spine}", partial(tree.trees.delete_job, tree.job))
 
     def counters(self, switch: str, part: Job | TreePart) -> dict[str, int]:
         """Read what a switch did with the packets of what `install` or `install_tree` made there, by event."""

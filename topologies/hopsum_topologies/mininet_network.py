@@ -24,7 +24,7 @@ from hopsum_topologies.commands import Command, Ended, Event, Line
 from hopsum_topologies.description import HOST_INTERFACE, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
-from hopsum_topologies.network import interfaces_of
+from hopsum_topologies.network import NamespaceNetwork, Network, interfaces_of
 from hopsum_topologies.process import launched
 from hopsum_topologies.shaping import require_shapes
 
@@ -169,6 +169,11 @@ class MininetNetwork:
             self._script.kill()
             self._script.wait()
         self._script.stdout.close()
+
+
+def bring_up(topology: Topology, engine: str, folder: Path) -> Network:
+    """Return a running network: `native` or `bmv2` in namespaces, or `mininet`. Raises TopologyError: it cannot be."""
+    return MininetNetwork(topology, folder) if engine == "mininet" else NamespaceNetwork(topology, engine, folder)
 
 
 def _shell_of(host: str, script_pid: int) -> int:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Protocol
 
 from hopsum.cli.demo.worker import Plan
@@ -15,10 +14,10 @@ from hopsum.cli.stage.targets import SWITCH, InterfaceCounters, Stage, stage
 from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_controlplane import Controller, Job, JobSpec, write_membership
 from hopsum_topologies.catalogue import topology as network_named
-from hopsum_topologies.control import Control, TreePart, write_job
+from hopsum_topologies.control import Control, Placed, TreePart, write_job
 from hopsum_topologies.description import DescriptionError, JobPlan, Topology
-from hopsum_topologies.mininet_network import MininetNetwork
-from hopsum_topologies.network import NamespaceNetwork, Network, traffic
+from hopsum_topologies.mininet_network import MininetNetwork, bring_up
+from hopsum_topologies.network import Network, traffic
 from hopsum_topologies.scratch import scratch_folder
 
 SLOTS = 32
@@ -69,15 +68,11 @@ def ground_of(target: str, plan: Plan, network: str | None) -> Iterator[Ground]:
     described = network_of(network, plan.workers)
     with (
         scratch_folder() as folder,
-        _bring_up(described, target, folder) as made,
+        bring_up(described, target, folder) as made,
         made.home.inside(),  # a controller's threads live where they are started
         Control.of(made) as control,
     ):
         yield OverNetwork(made, control)
-
-
-def _bring_up(described: Topology, target: str, folder: Path) -> Network:
-    return MininetNetwork(described, folder) if target == "mininet" else NamespaceNetwork(described, target, folder)
 
 
 def network_of(name: str, workers: int) -> Topology:
@@ -134,21 +129,18 @@ class OverNetwork:
         self._network, self._control = network, control
         self._plan = described.jobs[0]
         self.seats = tuple(_seat(network, self._plan, rank) for rank in range(len(self._plan.workers)))
-        self._parts: dict[str, Job | TreePart] = {}
+        self._placed: Placed | None = None
 
     def make_job(self, plan: Plan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
         """Make the job: a tree where there is a spine, else at the one switch."""
         described, places = self._network.topology, {rank: address for rank, (address, _) in enumerate(bound)}
-        spine, switches = described.spine_of(self._plan), described.switches_of(self._plan)
-        if spine is not None:
-            self._parts = dict(self._control.install_tree(self._plan, spine, SLOTS, tables, places))
-        elif len(switches) == 1:
-            job = self._control.install(self._plan, switches[0], SLOTS, tables, plan.quorum, places)
-            self._parts = {switches[0]: job}
-        else:
-            raise DescriptionError(f"topology {described.name!r}: no switch is next to {' and '.join(switches)}")
+        placed = self._control.place(self._plan, SLOTS, tables, quorum=plan.quorum, places=places)
+        if placed is None:
+            switches = " and ".join(described.switches_of(self._plan))
+            raise DescriptionError(f"topology {described.name!r}: no switch is next to {switches}")
+        self._placed = placed
         sides = _sides(bound) if plan.peers else False
-        files = {switch: write_job(part, plan.folder, sides) for switch, part in self._parts.items()}
+        files = {switch: write_job(part, plan.folder, sides) for switch, part in placed.parts.items()}
         return [str(files[described.switch_of(host)]) for host in self._plan.workers]
 
     def read_interfaces(self) -> InterfaceCounters:
@@ -171,8 +163,9 @@ class OverNetwork:
 
     def events(self) -> dict[str, int]:
         """Return the counters of all switches with workers; a leaf answers a packet of a closed round by PARTIAL."""
+        assert self._placed is not None
         found: Counter[str] = Counter()
-        for switch, part in self._parts.items():
+        for switch, part in self._placed.parts.items():
             counts = self._control.counters(switch, part)
             found.update(counts)
             if isinstance(part, TreePart):
@@ -188,7 +181,9 @@ class OverNetwork:
         return dict(found)
 
     def remove_job(self) -> None:
-        """Leave the job to the end of the switches, which are this run's own."""
+        """End the job, on all switches."""
+        assert self._placed is not None
+        self._placed.end()
 
 
 def _sides(bound: Sequence[tuple[Address, Address | None]]) -> dict[int, Address]:

@@ -27,8 +27,8 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_topologies.control import Control, write_job
 from hopsum_topologies.description import JobPlan, Link, Topology
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.mininet_network import MininetNetwork
-from hopsum_topologies.network import NamespaceNetwork, Network, Traffic, require_reach, traffic
+from hopsum_topologies.mininet_network import bring_up
+from hopsum_topologies.network import Network, Traffic, require_reach, traffic
 from hopsum_topologies.scratch import scratch_folder
 
 REACH_S: Final = 20.0
@@ -61,19 +61,20 @@ def run(request: Request) -> int:
 
 def _run(request: Request) -> int:
     topology = request.topology
-    places = _places(topology, request.flat)
+    if request.flat is not None and request.flat not in topology.switches:
+        raise TopologyError(f"--flat {request.flat}: switches of {topology.name!r} are {', '.join(topology.switches)}")
     if request.command and not topology.jobs:
         raise TopologyError(f"topology {topology.name!r} has no jobs: nobody runs {request.command[0]!r}")
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
-        network: Network = stack.enter_context(_bring_up(request, folder))
+        network: Network = stack.enter_context(bring_up(topology, request.engine, folder))
         # A controller's threads live where they are started, and bmv2 listens on the loopback there.
         stack.enter_context(network.home.inside())
         control = stack.enter_context(Control.of(network))
         before = traffic(network)
         require_reach(network, REACH_S)
         _say(f"{topology.name} runs ({request.engine}): every host reaches every other and every switch")
-        memberships = _install(request, control, places, folder)
+        memberships = _install(request, control, folder)
         status = 0
         if request.command:
             before = traffic(network)  # without the questions
@@ -85,42 +86,18 @@ def _run(request: Request) -> int:
         return status
 
 
-def _bring_up(request: Request, folder: Path) -> Network:
-    if request.engine == "mininet":
-        return MininetNetwork(request.topology, folder)
-    return NamespaceNetwork(request.topology, request.engine, folder)
-
-
-def _places(topology: Topology, flat: str | None) -> dict[str, str]:
-    """Return the switch of every job that can be summed at one. Raises TopologyError: no such switch."""
-    if flat is not None and flat not in topology.switches:
-        raise TopologyError(f"--flat {flat}: switches of {topology.name!r} are {', '.join(topology.switches)}")
-    places = {}
-    for job in topology.jobs:
-        around = topology.switches_of(job)
-        if flat is not None or len(around) == 1:
-            places[job.name] = around[0] if len(around) == 1 else str(flat)
-    return places
-
-
-def _install(request: Request, control: Control, places: Mapping[str, str], folder: Path) -> dict[str, Path]:
+def _install(request: Request, control: Control, folder: Path) -> dict[str, Path]:
     """Make the jobs, and return the membership file of every host."""
     memberships: dict[str, Path] = {}
     for job in request.topology.jobs:
         tables = job_tables(make_codec(request.codec, workers=len(job.workers), backend="numpy"))
-        if job.name in places:
-            made = control.install(job, places[job.name], request.slots, tables)
-            memberships |= dict.fromkeys(job.workers, write_job(made, folder))
-            where = f"summed at {places[job.name]}"
-        elif (spine := request.topology.spine_of(job)) is not None:
-            parts = control.install_tree(job, spine, request.slots, tables)
-            files = {leaf: write_job(part, folder) for leaf, part in parts.items()}
-            memberships |= {host: files[request.topology.switch_of(host)] for host in job.workers}
-            where = f"summed at {', '.join(parts)}, then at {spine}"
-        else:
+        placed = control.place(job, request.slots, tables, flat=request.flat)
+        if placed is None:
             _say(_no_spine(request.topology, job))
             continue
-        _say(f"job {job.name}: {len(job.workers)} workers, {where}, {request.slots} slots")
+        files = {switch: write_job(part, folder) for switch, part in placed.parts.items()}
+        memberships |= {host: files[request.topology.switch_of(host)] for host in job.workers}
+        _say(f"job {job.name}: {len(job.workers)} workers, summed {placed.where}, {request.slots} slots")
     return memberships
 
 
