@@ -79,6 +79,21 @@ def test_documented_all_reduces_are_predicted_within_a_quarter(rate: float, subj
     assert found.allreduce_s == pytest.approx(seconds, rel=0.25)
 
 
+def test_the_documented_predictions_are_these() -> None:
+    """The table of docs/planning.md, whose measured rows are those of docs/performance.md."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "planning.md").read_text()
+    rows = re.findall(r"^\| [^|]+, predicted \|(.+)\|\n\| measured \|(.+)\|$", page, re.MULTILINE)
+    printed = [
+        (cell.strip(), other.strip()) for row in rows for cell, other in zip(*(r.split("|") for r in row), strict=True)
+    ]
+    expected = []
+    for rate, subject, seconds in documented():
+        job = replace(JOB, link_bits_per_s=rate, shared_cores=2)
+        found = thc(job, "embedded") if subject == "thc" else predict_ring(job, COSTS, subject)
+        expected.append((f"{found.allreduce_s:.2f} s", f"{seconds:.2f} s"))
+    assert printed == expected
+
+
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
 def test_a_faster_link_never_takes_longer(aggregator: str) -> None:
     steps = [thc(replace(JOB, link_bits_per_s=10**exponent), aggregator).step_s for exponent in range(6, 13)]
