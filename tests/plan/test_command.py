@@ -79,11 +79,10 @@ def test_a_wide_table_says_what_binds_behind_computing(
     assert "uhc" not in text.partition("costs")[0]
 
 
-@pytest.mark.parametrize("against", ["rate", "workers"])
-@pytest.mark.parametrize("kind", ["png", "svg"])
-def test_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path, against: str, kind: str) -> None:
+@pytest.mark.parametrize(("against", "kind", "codec"), [("rate", "png", "thc"), ("workers", "svg", "fixed")])
+def test_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path, against: str, kind: str, codec: str) -> None:
     path = tmp_path / f"plan.{kind}"
-    words = ("--plot", str(path), "--against", against, "--codec", "thc", "--aggregator", "switch")
+    words = ("--plot", str(path), "--against", against, "--codec", codec, "--aggregator", "switch")
     report = run_json(capsys, *JOB, *words)
     assert report["plots"] == [str(path)]
     if kind == "svg":
@@ -189,6 +188,29 @@ def test_costs_of_a_file_are_used(capsys: pytest.CaptureFixture[str], tmp_path: 
     found = {each["method"]: each for each in report["predictions"]}
     assert found["switch thc"]["allreduce_binds"] == "worker cpu"
     assert found["switch thc"]["allreduce_s"] > 25
+
+
+def test_a_file_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "can't decode" in refused(capsys, *JOB, "--costs", str(path))
+
+
+def test_costs_are_used_as_soon_as_they_are_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "costs.json"
+
+    def measure(words: list[str]) -> int:
+        assert words == ["--out", str(path), "--runs", "2", "--seed", "1"]
+        path.write_text(json.dumps({"chunk": {"seconds": 1e-3, "origin": "measured"}}))
+        return 0
+
+    monkeypatch.setattr("hopsum.cli.plan.calibrate.main", measure)
+    report = run_json(capsys, *JOB, "--codec", "thc", "--calibrate", str(path), "--runs", "2")
+    assert report["costs"]["chunk"] == {"seconds": 1e-3, "origin": "measured"}
+    assert main(["plan", "--calibrate", str(path), "--runs", "2"]) == 0
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("preset", [["paper"], ["--preset", "homomorphic-parameter-compression"]])

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,10 @@ def test_missing_costs_and_codecs_are_refused() -> None:
         Costs({})
     with pytest.raises(PlanError, match="'gzip': costs are known of thc"):
         shipped_costs().codec_s("gzip", 10, 1.0)
+
+
+def test_the_model_needs_numpy_only() -> None:
+    unwanted = ("rich", "matplotlib", "numba", "torch", "grpc", "scapy")
+    code = f"import hopsum.plan, sys; sys.exit(', '.join(m for m in {unwanted} if m in sys.modules) or None)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

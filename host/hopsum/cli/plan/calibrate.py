@@ -74,6 +74,8 @@ def require_writable(path: Path) -> None:
     """Raise PlanError unless a file can be written there; nothing is changed."""
     if path.is_dir() or not path.parent.is_dir():
         raise PlanError(f"--calibrate {path}: a file in an existing folder is needed")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise PlanError(f"--calibrate {path}: it may not be written here")
 
 
 def network_unavailable() -> str | None:

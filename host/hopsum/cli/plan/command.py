@@ -61,8 +61,8 @@ def costs_of(options: argparse.Namespace) -> Costs:
         return shipped_costs()
     try:
         text = path.read_text()
-    except OSError as error:
-        raise PlanError(f"--costs {path}: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"--costs {path}: {getattr(error, 'strerror', None) or error}") from error
     return costs_from_json(text, str(path))
 
 
