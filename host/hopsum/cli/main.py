@@ -34,6 +34,7 @@ COMMANDS = {
     "bench": Command("measure a part of hopsum on this machine", "hopsum.cli.bench", "demo"),
     "codec": Command("compare codecs on vectors: error against bits", "hopsum.cli.codec", "cli"),
     "topology": Command("draw networks; run a command on every worker of one", "hopsum.cli.topology", "demo"),
+    "plan": Command("predict step times of a job: when does it pay, what binds", "hopsum.cli.plan", "cli"),
     "shell": Command("open p4runtime-shell on a running switch", "hopsum.cli.shell", "controlplane"),
 }
 

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("at least one run, of at least one element, in no more buckets than elements")
     if not 2 <= options.workers <= 16:
         parser.error(f"2 to 16 workers, not {options.workers}")
-    if reason := _unavailable():
+    if reason := unavailable():
         parser.exit(1, f"hopsum bench allreduce: {reason}\n")
     subjects = [name for name in SUBJECTS if not options.only or name in options.only]
     if find_spec("torch") is None:
@@ -102,7 +102,7 @@ def _draw(findings: Findings) -> None:
             print("\n".join(draw(finding.spans, 100)), file=sys.stderr)
 
 
-def _unavailable() -> str | None:
+def unavailable() -> str | None:
     """Return why this cannot run here."""
     if os.geteuid() != 0:
         return "network namespaces, veth pairs and token buckets need root: run it with sudo"

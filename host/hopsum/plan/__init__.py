@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a step of a data-parallel job takes, predicted from sizes, rates and measured costs. No I/O, no clock.
+
+    setting   what is asked: the job, its workers and their links
+    traffic   bytes of whole frames that every method sends and receives
+    costs     seconds that processors need, each with where it was measured
+    step      from these to the time of a step, and what binds it
+    paper     the synchronous-SGD model of Jang, Na and Yoon (arXiv 1711.10123), which needs none of the above
+
+numpy and the codecs' sizes are all it needs; `hopsum plan` is the command.
+"""
+
+from __future__ import annotations
+
+from hopsum.plan.costs import Cost, Costs, shipped_costs
+from hopsum.plan.paper import Repeated, SynchronousSgd
+from hopsum.plan.setting import Job, PlanError
+from hopsum.plan.step import Prediction, predict_ring, predict_summed, winning_rates
+from hopsum.plan.traffic import Traffic, ring_traffic, summed_traffic
+
+__all__ = [
+    "Cost",
+    "Costs",
+    "Job",
+    "PlanError",
+    "Prediction",
+    "Repeated",
+    "SynchronousSgd",
+    "Traffic",
+    "predict_ring",
+    "predict_summed",
+    "ring_traffic",
+    "shipped_costs",
+    "summed_traffic",
+    "winning_rates",
+]

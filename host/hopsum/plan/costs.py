@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seconds of one core that a worker and an aggregator need, each figure with where it was measured.
+
+encode_CODEC, decode_CODEC   of a vector's element; of lossless at a density of 0, and encode_lossless_member,
+                             decode_lossless_member for each element that is not zero on some worker
+chunk                        of a worker's network: one UPDATE sent and its RESULT taken
+place                        of an element of the mean, put where the vector was
+update                       of the embedded switch: one UPDATE with its share of RESULTs
+ring_fp32, ring_fp16         of a byte that a worker of a ring all-reduce sends, with the one that it receives
+
+The shipped figures are those of docs/performance.md and docs/lossless.md, nothing else: of the machine that they were
+measured on. Two of them are conclusions: ring_fp32 and ring_fp16 take gloo's unshaped all-reduces, and that both cores
+were busy all the time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, Final, NamedTuple
+
+from hopsum.plan.setting import PlanError
+
+CODECS: Final = ("thc", "uhc", "fixed", "lossless")
+_PARTS: Final = ("chunk", "place", "update", "ring_fp32", "ring_fp16")
+NAMES: Final = (
+    *(f"{way}_{codec}" for codec in CODECS for way in ("encode", "decode")),
+    "encode_lossless_member", "decode_lossless_member", *_PARTS,
+)  # fmt: skip
+
+
+class Cost(NamedTuple):
+    """One figure."""
+
+    seconds: float
+    origin: str
+    """Machine and command that it comes from, for people."""
+
+
+class Costs:
+    """All of NAMES. Immutable.
+
+    Raises:
+        PlanError: a name is missing or unknown, or seconds are negative or not finite.
+    """
+
+    def __init__(self, figures: Mapping[str, Cost]) -> None:
+        wrong = sorted(set(figures) ^ set(NAMES))
+        if wrong:
+            raise PlanError(f"costs: {', '.join(wrong)} missing or unknown; there are {', '.join(NAMES)}")
+        for name, cost in figures.items():
+            if not isfinite(cost.seconds) or cost.seconds < 0:
+                raise PlanError(f"cost {name}: {cost.seconds:g} s is no time")
+        self._figures = dict(figures)
+
+    def __getitem__(self, name: str) -> Cost:
+        return self._figures[name]
+
+    def replace(self, figures: Mapping[str, Cost]) -> Costs:
+        """Return these costs with some of them replaced. Raises PlanError."""
+        return Costs({**self._figures, **figures})
+
+    def codec_s(self, codec: str, elements: int, union_density: float) -> tuple[float, float]:
+        """Return the seconds to encode and to decode a vector of so many elements, on one core.
+
+        Args:
+            codec: one of CODECS.
+            elements: of the vector.
+            union_density: share of elements that are not zero on some worker; only lossless cares.
+
+        Raises:
+            PlanError: no cost of this codec is known.
+        """
+        if codec not in CODECS:
+            raise PlanError(f"codec {codec!r}: costs are known of {', '.join(CODECS)}")
+        each = [self[f"{way}_{codec}"].seconds for way in ("encode", "decode")]
+        if codec == "lossless":
+            members = [self[f"{way}_lossless_member"].seconds for way in ("encode", "decode")]
+            each = [base + union_density * member for base, member in zip(each, members, strict=True)]
+        return elements * each[0], elements * each[1]
+
+    def origins(self) -> dict[str, list[str]]:
+        """Return names by origin, in order."""
+        found: dict[str, list[str]] = {}
+        for name in NAMES:
+            found.setdefault(self[name].origin, []).append(name)
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `costs_from_json` reads."""
+        return {name: {"seconds": self[name].seconds, "origin": self[name].origin} for name in NAMES}
+
+
+def costs_from_json(text: str, where: str) -> Costs:
+    """Return the shipped costs with those replaced that a JSON object has: name to {"seconds", "origin"}.
+
+    Raises:
+        PlanError: no such object; the message begins with `where`.
+    """
+    try:
+        read = json.loads(text)
+        figures = {str(name): Cost(float(each["seconds"]), str(each["origin"])) for name, each in read.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PlanError(
+            f'{where}: no costs: a JSON object of name: {{"seconds": NUMBER, "origin": TEXT}} is needed '
+            f"({type(error).__name__}: {error}); --calibrate FILE writes one"
+        ) from error
+    try:
+        return shipped_costs().replace(figures)
+    except PlanError as error:
+        raise PlanError(f"{where}: {error}") from error
+
+
+def shipped_costs() -> Costs:
+    """Return the figures of docs/performance.md and docs/lossless.md."""
+    codec = "docs/performance.md, `hopsum bench codec`: one core of a two-core AMD EPYC virtual machine, numba"
+    lossless = "docs/lossless.md, `hopsum bench lossless`: one thread, numba, a busy two-core virtual machine"
+    net = "docs/performance.md, `hopsum bench allreduce`: two cores of an Intel Xeon virtual machine, 4 workers"
+    rates = {"thc": (367e6, 674e6), "uhc": (401e6, 650e6), "fixed": (650e6, 1329e6)}
+    figures = {
+        f"{way}_{name}": Cost(1 / rate, codec)
+        for name, both in rates.items()
+        for way, rate in zip(("encode", "decode"), both, strict=True)
+    }
+    for way, (thin_s, thick_s) in {"encode": (0.035, 0.194), "decode": (0.011, 0.078)}.items():
+        base, member = _line(thin_s / _LOSSLESS_ELEMENTS, 0.01, thick_s / _LOSSLESS_ELEMENTS, 0.20)
+        figures[f"{way}_lossless"], figures[f"{way}_lossless_member"] = Cost(base, lossless), Cost(member, lossless)
+    ring = f"{net}: gloo unshaped, taking both cores for busy"
+    return Costs(
+        figures
+        | {
+            "chunk": Cost(3.85e-6, net),
+            "place": Cost(0.016 / 25e6, net),
+            "update": Cost(2.25e-6, net),
+            "ring_fp32": Cost(0.44 * 2 / 4 / 157e6, ring),
+            "ring_fp16": Cost(0.28 * 2 / 4 / 78.5e6, ring),
+        }
+    )
+
+
+_LOSSLESS_ELEMENTS: Final = 1 << 24
+
+
+def _line(low: float, low_density: float, high: float, high_density: float) -> tuple[float, float]:
+    """Return a line through two points: its value at a density of 0, and its slope."""
+    slope = (high - low) / (high_density - low_density)
+    return low - slope * low_density, slope

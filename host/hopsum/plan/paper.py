@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model of "Homomorphic Parameter Compression for Distributed Deep Learning Training" (arXiv 1711.10123).
+
+M workers compute i minibatches each, a minibatch of B / M taking C / M; then all M send their parameters, W bytes,
+one after the other through a network of rate chi. One set of that is one update.
+
+    T_cmt = i C h / M         h: operation overhead, how much longer computing takes on compressed parameters
+    T_inf = rho W M / chi     rho: size of compressed parameters over that of W
+    T_cmt + T_inf <= i C r / M   if and only if   h <= r - rho M^2 W / (i C chi)
+
+The publication writes the last line for i = 1 (its C is then that of the whole set). It counts one direction and no
+latency: what returns from the server is not in T_inf. It leaves the sum of a repeated compression to figures; here
+(`Repeated`) the worker compresses, the server decompresses what M workers sent, one after the other, and compresses
+the result, and the worker decompresses that: the steps of its section 4.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Final, NamedTuple
+
+from hopsum.plan.setting import PlanError
+
+
+@dataclass(frozen=True, slots=True)
+class SynchronousSgd:
+    """One job of the model.
+
+    Raises:
+        PlanError: a value that is not positive and finite.
+    """
+
+    weights_bytes: float
+    """W"""
+    minibatch_s: float
+    """C: a minibatch of the single node"""
+    iterations: float
+    """i: between two updates"""
+    bytes_per_s: float
+    """chi"""
+
+    def __post_init__(self) -> None:
+        for name in ("weights_bytes", "minibatch_s", "iterations", "bytes_per_s"):
+            value = getattr(self, name)
+            if not isfinite(value) or value <= 0:
+                raise PlanError(f"{name}: {value:g}, where more than 0 is possible")
+
+    @property
+    def single_node_s(self) -> float:
+        """One worker's time for the same minibatches, which sends nothing."""
+        return self.iterations * self.minibatch_s
+
+    def compute_s(self, workers: float, overhead: float = 1.0) -> float:
+        """Return T_cmt, with operation overhead h."""
+        return self.single_node_s / workers * overhead
+
+    def transfer_s(self, workers: float, ratio: float = 1.0) -> float:
+        """Return T_inf, with compression ratio rho."""
+        return self.weights_bytes * workers / self.bytes_per_s * ratio
+
+    def update_s(self, workers: float, ratio: float = 1.0, overhead: float = 1.0) -> float:
+        """Return T_update, parameters being compressed once for all."""
+        return self.compute_s(workers, overhead) + self.transfer_s(workers, ratio)
+
+    def speedup(self, workers: float, ratio: float = 1.0, overhead: float = 1.0) -> float:
+        """Return how much faster an update is than the single node's."""
+        return self.single_node_s / self.update_s(workers, ratio, overhead)
+
+    def overhead_bound(self, workers: float, ratio: float, slack: float) -> float:
+        """Return the most h for an update within r = `slack` times i C / M. Below 0: none is."""
+        return slack - ratio * workers**2 * self.weights_bytes / (self.single_node_s * self.bytes_per_s)
+
+    def least_slack(self, workers: float, ratio: float, overhead: float) -> float:
+        """Return the least r that h = `overhead` allows; M / r is the speed-up."""
+        return overhead - self.overhead_bound(workers, ratio, 0.0)
+
+    def crossing_workers(self, ratio: float = 1.0) -> float:
+        """Return the M at which T_inf is as long as T_cmt; at that M an update is shortest, too."""
+        return float((self.single_node_s * self.bytes_per_s / (ratio * self.weights_bytes)) ** 0.5)
+
+    def overtaking_workers(self, ratio: float = 1.0) -> float:
+        """Return the M at which T_inf is as long as the single node's computing: more are slower than one."""
+        return self.single_node_s * self.bytes_per_s / (ratio * self.weights_bytes)
+
+
+class Repeated(NamedTuple):
+    """A compression that nobody can compute on: every update compresses and decompresses all of W."""
+
+    ratio: float
+    """Compressed size over size, below 1: the inverse of what is published."""
+    compress_s: float
+    decompress_s: float
+
+    def codec_s(self, workers: float) -> float:
+        """Return what compressing and decompressing add to an update of M workers."""
+        return 2 * self.compress_s + (workers + 1) * self.decompress_s
+
+    def update_s(self, job: SynchronousSgd, workers: float) -> float:
+        """Return T_update with it."""
+        return job.update_s(workers, self.ratio) + self.codec_s(workers)
+
+
+ALEXNET_BYTES: Final = 233e6
+ALEXNET_ITERATIONS: Final = 200
+GIGABIT_ETHERNET_BYTES_PER_S: Final = 125e6
+PUBLISHED_WORKERS: Final = 25
+PUBLISHED_RATIOS: Final = (0.2, 0.5)
+PUBLISHED_GZIP: Final = Repeated(1 / 1.079, 8.079, 1.898)
+"""Table 1, AlexNet's parameters."""
+PUBLISHED_TABLE: Final = (
+    ("AlexNet Caffemodel", 233e6, 1.079, 8.079, 1.898),
+    ("ILSVR2012 Train Data", 240e9, 1.269, 10532.177, 3886.498),
+    ("CIFAR-100 Train Data", 147e6, 1.097, 660.876, 2.242),
+)
+"""Table 1 as printed: bytes, compression ratio, seconds to compress and to decompress."""

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time of a step from bytes, rates and costs, and what binds it.
+
+Everything that is busy during an all-reduce has a time: links, each worker's threads, the aggregator. While vectors
+follow one another, codec and network work side by side, so the longest of these times counts; in front of and behind
+it, what one vector needs of the other.
+
+    network        = the longest of: links, the worker's network thread, the aggregator
+    all-reduce     = longest of   network + codec / vectors   and   codec + network / vectors
+                     (codec_overlap off: network + codec), and no less than a processor's work on all its cores,
+                     + a round trip for each exchange of the first vector (off: of each vector)
+    ring           = longest of link and processor, + 2 (n - 1) half round trips
+    step           = compute + what of the all-reduce is not hidden behind `overlap` of it; the last vector never is
+
+Aggregators: "switch" adds at the rate of its links, which is assumed of hardware and measured of none; "embedded" is
+the embedded switch on one core, with a link for each worker; "server" is the same behind one link: a parameter server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import log10
+from typing import Final
+
+from hopsum.codec import Codec
+from hopsum.codec.lossless.index import expected_union
+from hopsum.plan.costs import Costs
+from hopsum.plan.setting import LEAST_BITS_PER_S, MOST_BITS_PER_S, Job, PlanError
+from hopsum.plan.traffic import Traffic, ring_traffic, summed_traffic
+
+AGGREGATORS: Final = ("switch", "embedded", "server")
+RING_BYTES: Final = {"fp32": 4, "fp16": 2}
+COMPUTE: Final = "compute"
+_BITS: Final = 8
+_STEPS_PER_DECADE: Final = 8
+_EXACT: Final = 1.001
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Of one method."""
+
+    method: str
+    traffic: Traffic
+    busy_s: Mapping[str, float]
+    """What is busy for how long during an all-reduce, by its name."""
+    allreduce_s: float
+    exposed_s: float
+    """What of it computing does not hide."""
+    step_s: float
+    allreduce_binds: str
+    """One of busy_s."""
+    binds: str
+    """`COMPUTE` if that is the larger part of the step, else as allreduce_binds."""
+    worker_cpu_s: float
+    """Processor time of a worker for one all-reduce."""
+    aggregator_cpu_s: float
+
+
+def predict_ring(job: Job, costs: Costs, precision: str) -> Prediction:
+    """Return what a ring all-reduce takes. `precision`: "fp32" or "fp16"; raises PlanError for another."""
+    if precision not in RING_BYTES:
+        raise PlanError(f"ring in {precision!r}: one of {', '.join(RING_BYTES)}")
+    traffic = ring_traffic(job.elements, job.workers, RING_BYTES[precision])
+    cpu_s = traffic.up_bytes * costs[f"ring_{precision}"].seconds
+    busy = _links(job, traffic)
+    busy |= _trunk(job, traffic.up_bytes)
+    busy |= _processor(job, cpu_s, cpu_s, 0.0)
+    allreduce_s = max(busy.values()) + (job.workers - 1) * job.round_trip_s
+    return _finish(job, f"ring {precision}", traffic, busy, allreduce_s, cpu_s, 0.0)
+
+
+def predict_summed(job: Job, costs: Costs, codec: Codec, aggregator: str) -> Prediction:
+    """Return what an all-reduce takes whose payloads an aggregator sums.
+
+    Args:
+        codec: made for the job's workers.
+        aggregator: one of AGGREGATORS.
+
+    Raises:
+        PlanError: another aggregator, a codec for another number of workers, or one without known sizes or costs.
+    """
+    if aggregator not in AGGREGATORS:
+        raise PlanError(f"aggregator {aggregator!r}: one of {', '.join(AGGREGATORS)}")
+    if codec.workers != job.workers:
+        raise PlanError(f"codec {codec.name} is made for {codec.workers} workers, the job has {job.workers}")
+    traffic = summed_traffic(codec, job.elements, job.vectors, job.density)
+    union = expected_union(job.elements, max(1, round(job.density * job.elements)), job.workers) / job.elements
+    codec_s = sum(costs.codec_s(codec.name, job.elements, union)) + job.elements * costs["place"].seconds
+    network_s = traffic.chunks * costs["chunk"].seconds
+    switch_s = 0.0 if aggregator == "switch" else job.workers * traffic.chunks * costs["update"].seconds
+    busy = _links(job, traffic) | _between(job, traffic, aggregator)
+    if switch_s:
+        busy["switch cpu"] = switch_s
+    processor = _processor(job, codec_s + network_s, max(codec_s, network_s), switch_s)
+    allreduce_s = _pipeline(job, codec_s, max(network_s, *busy.values()), max(processor.values()), traffic.exchanges)
+    busy |= processor
+    return _finish(job, f"{aggregator} {codec.name}", traffic, busy, allreduce_s, codec_s + network_s, switch_s)
+
+
+def winning_rates(
+    job: Job, ours: Callable[[Job], Prediction], theirs: Callable[[Job], Prediction]
+) -> list[tuple[float, float]]:
+    """Return the ranges of link rates at which `ours` has the shorter all-reduce, ascending, in bits per second.
+
+    Searched from LEAST to MOST_BITS_PER_S in steps of an eighth of a decade; ends are exact to 0.1 %. A range that
+    reaches the first or the last of these rates has it as its end. A trunk without a rate of its own goes along.
+    """
+
+    def gains(rate: float) -> bool:
+        at = replace(job, link_bits_per_s=rate)
+        return ours(at).allreduce_s < theirs(at).allreduce_s
+
+    steps = round(_STEPS_PER_DECADE * log10(MOST_BITS_PER_S / LEAST_BITS_PER_S))
+    rates = [LEAST_BITS_PER_S * 10 ** (step / _STEPS_PER_DECADE) for step in range(steps)] + [MOST_BITS_PER_S]
+    won = [gains(rate) for rate in rates]
+    ends = [rates[0]] if won[0] else []
+    for (low, before), (high, after) in pairwise(zip(rates, won, strict=True)):
+        if before != after:
+            ends.append(_boundary(gains, low, high, before))
+    if won[-1]:
+        ends.append(rates[-1])
+    return list(zip(ends[::2], ends[1::2], strict=True))
+
+
+def _boundary(gains: Callable[[float], bool], low: float, high: float, at_low: bool) -> float:
+    """Return where `gains` changes between two rates, which it does."""
+    while high / low > _EXACT:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if gains(middle) == at_low else (low, middle)
+    return low
+
+
+def _links(job: Job, traffic: Traffic) -> dict[str, float]:
+    """Return the seconds of a worker's link, both ways."""
+    return {
+        "link up": traffic.up_bytes * _BITS / job.link_bits_per_s,
+        "link down": traffic.down_bytes * _BITS / job.link_bits_per_s,
+    }
+
+
+def _trunk(job: Job, each_way_bytes: float) -> dict[str, float]:
+    """Return the seconds of a rack's link to the switch above, where there is one."""
+    if job.racks == 1:
+        return {}
+    return {"trunk": each_way_bytes * _BITS / (job.trunk_bits_per_s or job.link_bits_per_s)}
+
+
+def _between(job: Job, traffic: Traffic, aggregator: str) -> dict[str, float]:
+    """Return the seconds of links between the workers' own and the aggregator."""
+    if aggregator != "server":
+        return _trunk(job, traffic.down_bytes)  # partial sums go up as lanes, as large as results
+    rate = job.link_bits_per_s
+    elsewhere = job.workers - job.workers // job.racks
+    return {
+        "server in": job.workers * traffic.up_bytes * _BITS / rate,
+        "server out": job.workers * traffic.down_bytes * _BITS / rate,
+    } | _trunk(job, elsewhere * max(traffic.up_bytes, traffic.down_bytes))
+
+
+def _processor(job: Job, worker_s: float, longest_thread_s: float, aggregator_s: float) -> dict[str, float]:
+    """Return the seconds that processors need at least: of a worker's cores, or of those that everybody shares."""
+    if job.shared_cores is None:
+        return {"worker cpu": max(longest_thread_s, worker_s / job.worker_cores)}
+    return {
+        "shared cpu": max(longest_thread_s, (job.workers * worker_s + aggregator_s) / job.shared_cores),
+    }
+
+
+def _pipeline(job: Job, codec_s: float, network_s: float, processor_s: float, exchanges: int) -> float:
+    """Return the seconds from the first vector's start to the last one's mean."""
+    crowd = 1.0 if job.shared_cores is None else max(1.0, job.workers / job.shared_cores)
+    codec_s *= crowd  # all workers encode at once
+    if not job.codec_overlap:
+        return max(codec_s + network_s, processor_s) + job.vectors * exchanges * job.round_trip_s
+    stages = max(network_s + codec_s / job.vectors, codec_s + network_s / job.vectors)
+    return max(stages, processor_s) + exchanges * job.round_trip_s
+
+
+def _finish(
+    job: Job,
+    method: str,
+    traffic: Traffic,
+    busy: dict[str, float],
+    allreduce_s: float,
+    worker_cpu_s: float,
+    aggregator_cpu_s: float,
+) -> Prediction:
+    exposed_s = allreduce_s
+    if job.overlap:
+        exposed_s = max(allreduce_s / job.vectors, allreduce_s - job.overlap * job.compute_s)
+    slowest = max(busy, key=lambda name: busy[name])
+    return Prediction(
+        method, traffic, busy, allreduce_s, exposed_s, job.compute_s + exposed_s, slowest,
+        COMPUTE if exposed_s <= job.compute_s else slowest, worker_cpu_s, aggregator_cpu_s,
+    )  # fmt: skip

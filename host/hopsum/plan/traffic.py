@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes on a worker's link in one step: whole Ethernet frames, headers included, both ways.
+
+Summed methods: each vector takes the exchanges that its codec declares, each in chunks of its op; a chunk is one
+frame up (UPDATE) and one down (RESULT). From a rack to the switch above, a chunk is a frame with lanes: as large as a
+RESULT, both ways.
+
+Ring: 2 (n - 1) / n of the vector each way, in full TCP segments on an MTU of 1500; acknowledgements are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Final, NamedTuple
+
+from hopsum.codec import Codec
+from hopsum.codec.base import blocks_of
+from hopsum.codec.coded import Coded
+from hopsum.codec.lossless import Lossless
+from hopsum.codec.lossless.index import choose_index, expected_union, index_bits
+from hopsum.codec.lossless.kernels import RANGE_BLOCK
+from hopsum.codec.lossless.sizing import GAMMA
+from hopsum.codec.range_codec import RangeCodec
+from hopsum.plan.setting import PlanError
+from hopsum.wire import Op
+from hopsum.wire._layout import ETHERNET_BYTES, IPV4_BYTES
+from hopsum.wire.frames import FRAME_OVERHEAD_BYTES
+from hopsum.wire.payload import SHAPES
+
+MTU_BYTES: Final = 1500
+TCP_BYTES: Final = 32
+"""With the timestamps that Linux sends."""
+
+
+class Traffic(NamedTuple):
+    """Of one worker in one step."""
+
+    up_bytes: float
+    down_bytes: float
+    chunks: int = 0
+    """UPDATEs, and RESULTs; 0: not summed in chunks."""
+    exchanges: int = 0
+    """That follow one another in each vector."""
+
+
+class Sent(NamedTuple):
+    """One exchange of one vector."""
+
+    op: Op
+    lanes: int
+    """In use; bits for OR."""
+
+
+def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) -> Traffic:
+    """Return what a step sends of a codec whose payloads are summed.
+
+    Args:
+        codec: made for the job's workers.
+        elements: of all vectors, which are cut as evenly as possible; vectors: at most as many.
+        density: share of a worker's elements that are not zero, the supports of workers independent.
+
+    Raises:
+        PlanError: a codec that declares no sizes here.
+    """
+    up = down = chunks = exchanges = 0
+    shorter, longer = elements // vectors, elements % vectors
+    for size, count in ((shorter, vectors - longer), (shorter + 1, longer)):
+        sent = list(exchanges_of(codec, size, density)) if count else []
+        exchanges = max(exchanges, len(sent))
+        for op, lanes in sent:
+            shape = SHAPES[op]
+            here = count * blocks_of(lanes, shape.elements)
+            chunks += here
+            up += here * (FRAME_OVERHEAD_BYTES + shape.up_bytes)
+            down += here * (FRAME_OVERHEAD_BYTES + shape.down_bytes)
+    return Traffic(up, down, chunks, exchanges)
+
+
+def exchanges_of(codec: Codec, elements: int, density: float) -> Iterator[Sent]:
+    """Yield the exchanges of one vector; of a sketch the expected size. Raises PlanError as `summed_traffic` does."""
+    if isinstance(codec, Lossless):
+        union = expected_union(elements, max(1, round(density * elements)), codec.workers)
+        bloom = choose_index("auto", elements, union, GAMMA, 0)
+        false = 0.0 if bloom is None else (elements - union) / (1 << bloom.hashes)
+        yield Sent(Op.MAX32, blocks_of(elements, RANGE_BLOCK) + 1)
+        yield Sent(Op.OR, index_bits(elements, bloom))
+        yield Sent(Op.ADD32, ceil(GAMMA * (union + false)))
+    elif isinstance(codec, RangeCodec):
+        one = isinstance(codec, Coded) and codec.scale == "tensor"
+        yield Sent(Op.MAX32, 1 if one else blocks_of(elements, codec.block_elements))
+        yield Sent(codec.op, elements)
+    else:
+        raise PlanError(f"codec {codec.name!r}: no sizes are known of it")
+
+
+def ring_traffic(elements: int, workers: int, element_bytes: int) -> Traffic:
+    """Return what a ring all-reduce of elements of so many bytes sends, and receives."""
+    payload = 2 * (workers - 1) / workers * elements * element_bytes
+    segment = MTU_BYTES - IPV4_BYTES - TCP_BYTES
+    sent = payload * (ETHERNET_BYTES + MTU_BYTES) / segment
+    return Traffic(sent, sent)
