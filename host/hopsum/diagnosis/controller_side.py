@@ -101,4 +101,5 @@ def _only(look: Look, job: str) -> Look:
     found = look.job(job)
     if found is None:  # it came, or went, between the looks
         return Look(look.at_s, look.switches, ())
-    return Look(look.at_s, [each for each in look.switches if each["name"] == found["switch"]], [found])
+    names = [part["switch"] for part in found["parts"]] or [found["switch"]]
+    return Look(look.at_s, [each for each in look.switches if each["name"] in names], [found])
