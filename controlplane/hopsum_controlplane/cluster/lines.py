@@ -14,7 +14,7 @@ from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.documents import Parts, parts_of
 from hopsum_controlplane.cluster.ledger import Ledger
 from hopsum_controlplane.cluster.line import DeviceSource, Line
-from hopsum_controlplane.cluster.records import JobRecord, State
+from hopsum_controlplane.cluster.records import JobRecord, Phase, State
 
 
 class Lines(Mapping[str, Line]):
@@ -85,8 +85,9 @@ class Lines(Mapping[str, Line]):
         return {name: self._lines[name].counters(job) for name, job in record.parts.items()}
 
     def _ready(self, record: JobRecord) -> bool:
-        """Return whether all switches of a job can take an epoch now."""
-        return all(line.can_try(record.name) for line in self.of(record))
+        """Return whether all switches of the next epoch can take it now: leaves at which nobody waits are not asked."""
+        leaves = {member.leaf for member in record.members if member.phase is Phase.WAITING and member.leaf}
+        return all(self._lines[name].can_try(record.name) for name in {record.switch, *leaves})
 
     def _parts(self, record: JobRecord, epoch: int) -> Parts:
         return parts_of(record, epoch, self._config, {line.config.name: line.max_window for line in self.of(record)})

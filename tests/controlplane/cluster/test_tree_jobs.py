@@ -150,6 +150,22 @@ def test_no_epoch_begins_before_all_switches_answer(tree: Cluster) -> None:
     tree.check()
 
 
+def test_a_leaf_without_workers_is_not_waited_for(tree: Cluster) -> None:
+    crew = tree.make("train", 2, 16)
+    tree.run("other", 3, 16)
+    device(tree, "s2").fail(at=device(tree, "s2").updates, failure=Failure.UNREACHABLE)
+    with pytest.raises(SwitchTrouble):
+        tree.manager.delete_job("other")
+    assert not tree.manager.switches()[1].reachable
+    for worker in crew:
+        worker.join()
+    documents(crew)
+    assert tree.manager.job("train").state is State.RUNNING  # both are at the first leaf
+    device(tree, "s2").repair()
+    tree.manager.delete_job("other")
+    tree.check()
+
+
 def test_a_leaf_that_refuses_ends_the_epoch_on_all(tree: Cluster) -> None:
     crew = tree.make("train", 3, 16)
     device(tree, "s2").fail(at=device(tree, "s2").updates, failure=Failure.REFUSED)
