@@ -188,11 +188,6 @@ def of_job(
 ) -> JobView:
     """Return the view of a job at a time of the leases' clock; `counters` are by switch."""
     request = record.request
-    total: Counter[str] = Counter()
-    for name in [branch.switch for branch in record.branches] or [record.switch]:
-        total.update(counters.get(name, {}))
-    if record.branches:
-        total["completed"] = counters.get(record.switch, {}).get("completed", 0)
     return JobView(
         name=record.name,
         state=record.state,
@@ -210,12 +205,23 @@ def of_job(
         lease_s=lease_s,
         members=tuple(_of_member(record.name, member, leases, now_s) for member in record.members),
         missing_ranks=record.missing_ranks if record.state in (State.FORMING, State.CHANGING) else (),
-        counters=dict(total),
+        counters=_together(record, counters),
         epochs_begun=epochs_begun,
         joins_refused=refused.count,
         last_refusal=refused.last,
         parts=_parts(record, counters),
     )
+
+
+def _together(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Return the counters of a job's one switch; or of all leaves together, with what the spine completed."""
+    top = counters.get(record.switch, {})
+    if not record.branches:
+        return dict(top)
+    total: Counter[str] = Counter()
+    for branch in record.branches:
+        total.update(counters.get(branch.switch, {}))
+    return {**total, "completed": top["completed"]} if total and top else {}
 
 
 def of_created(record: JobRecord, token: str) -> CreatedJob:

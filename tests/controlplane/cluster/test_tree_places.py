@@ -125,6 +125,7 @@ def test_views_have_every_switch(tree: Cluster) -> None:
     for name, added, completed in (("s1", 20, 0), ("s2", 10, 0), ("s3", 2, 1)):
         cells = {Event.ADDED: added, Event.COMPLETED: completed}
         device(tree, name).counters["job_events"] = cells  # of job index 0
+    assert tree.manager.job("train", counters=False).counters == {}
     view = tree.manager.job("train")
     assert view.switch == "s1, s2, then s3"
     assert [part.switch for part in view.parts] == ["s1", "s2", "s3"]
