@@ -18,7 +18,7 @@ and each is proved for all workers of the tree: it is at the spine that all valu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from hopsum_controlplane.controller import Controller
 from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.membership import SideChannels, membership
+from hopsum_controlplane.membership import Address, SideChannels, membership
 
 
 @dataclass(frozen=True)
@@ -112,16 +112,25 @@ class TreeJob:
         """Return how many packets a worker should have in flight at most: what the narrowest switch takes."""
         return min(job.window for job in (self.spine, *self.leaves))
 
-    def membership(self, rack: int, side_channels: SideChannels = "auto") -> dict[str, Any]:
+    def membership(
+        self,
+        rack: int,
+        side_channels: SideChannels = "auto",
+        *,
+        send_to: Mapping[int, Address] | None = None,
+        resume: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """Return the membership of the workers of one rack, who all know the workers of all racks.
 
-        `quorum` is the fewest workers that complete a round without FLUSH. Raises as `membership` does.
+        `quorum` is the fewest workers that complete a round without FLUSH. `send_to` by rank is for those who do not
+        send to the service of their leaf; `resume` and what is raised as for `membership`.
         """
         spec, leaf = self.spec, self.leaves[rack]
         fewest = sorted(job.quorum for job in self.leaves)[: self.spine.quorum]
         everybody = replace(leaf.spec, workers=spec.workers, quorum=sum(fewest), parent=None)
         services = {worker.rank: (job.switch.ip, job.udp_port) for job in self.leaves for worker in job.spec.workers}
-        return membership(replace(leaf, spec=everybody, window=self.window), services, side_channels)
+        services.update(send_to or {})
+        return membership(replace(leaf, spec=everybody, window=self.window), services, side_channels, resume=resume)
 
 
 class TreeController:

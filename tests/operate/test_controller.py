@@ -173,6 +173,39 @@ def test_check_says_what_a_configuration_means(tmp_path: Path, capsys: pytest.Ca
     assert [path.name for path in tmp_path.iterdir()] == ["cluster.toml"]
 
 
+TREE = """
+[[switch]]
+name = "spine"
+driver = "native"
+address = "127.0.0.1:2"
+mac = "02:00:00:00:00:fd"
+ip = "10.0.0.253"
+
+[[link]]
+leaf = "leaf1"
+leaf_port = 9
+spine = "spine"
+spine_port = 4
+"""
+
+
+def test_check_says_what_links_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: None) -> None:
+    path = write_config(tmp_path, NOBODY)
+    path.write_text(path.read_text() + TREE)
+    assert main(["--config", str(path), "--check"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[-3:] == [
+        "  2048 slots; no worker stands at it",
+        "tree of leaf1, then spine",
+        "  leaf1 port 9 to spine port 4",
+    ]
+    path.write_text(path.read_text().replace('leaf = "leaf1"', 'leaf = "lead1"'))
+    assert main(["--config", str(path), "--check"]) == 1
+    assert "cluster.toml: link lead1 port 9 to spine port 4: no switch 'lead1'; did you mean leaf1" in (
+        capsys.readouterr().err.replace("error: ", "")
+    )
+
+
 class Stumbling:
     """A manager whose duties fail every other time."""
 

@@ -4,17 +4,26 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from hopsum.cli.job import main
+from hopsum.cli.operator import take_look
+from hopsum.cli.top.screen import screen
 from hopsum.codec import job_tables, make_codec
+from hopsum.diagnosis.controller_side import examine_controller
+from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.jobs import JobsClient
+from hopsum.watch.rates import document
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 
+from ..controlplane.cluster.noted import noted_tree
 from ..controlplane.cluster.world import LEASE_S, Cluster, enter, switch_config
 
 ADMIN = "administrators-token-of-a-test"
@@ -135,6 +144,39 @@ def test_list_and_show_tell_what_there_is(
     assert one["state"] == same["state"] == "running"
     assert one["epoch"] == same["epoch"] > 0
     assert [member["rank"] for member in one["members"]] == [0, 1, 2]
+
+
+def test_a_tree_is_shown_with_all_its_switches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    cluster = noted_tree(tmp_path)
+    cluster.start()
+    with Service(cluster.manager, "127.0.0.1:0") as service:
+        at = ["--controller", service.address]
+        assert main(["create", "train", "--workers", "3", "--slots", "16", "--tree", "--switch", "s3", *at]) == 0
+        told = "job 'train' on s1: slots 0 to 15; s2: slots 0 to 15; then s3: slots 0 to 15, forming"
+        assert capsys.readouterr().out.splitlines()[0] == told
+        assert main(["create", "odd", "--workers", "3", "--quorum", "2", *at]) == 1
+        assert "over a tree of switches: quorum 2 of 3 workers" in capsys.readouterr().err
+        assert main(["list", *at]) == 0
+        assert "train  forming  s1, s2, then s3  0-15" in capsys.readouterr().out
+        cluster.manager.delete_job("train")
+        cluster.run("train", 3, 16)
+        assert main(["show", "train", *at]) == 0
+        shown = capsys.readouterr().out
+        assert all(f"{name}, slots 0-15, job index 0" in shown for name in ("s1", "s2", "s3"))
+        assert "counted by the switches  s1  s2  s3" in shown
+        with Channel(Place.of(service.address)) as channel:
+            cluster.make("other", 2, 16, switch="s1")
+            look = take_look(JobsClient(channel))
+        rows = examine_controller(look, look, where="here", now_s=cluster.clock.now_s, job="train").rows
+        told = {row.check: row.finding for row in rows}
+        assert told["job"].startswith("running on switches s1, s2, then s3, 3 workers, 16 slots, epoch ")
+        assert told["switches"] == "s1 32 of 2048 slots, s2 16 of 2048 slots, s3 16 of 2048 slots"
+        Console().print(screen(document(look, look)))
+        assert re.search(r"^train +s1, s2, then s3 +running", capsys.readouterr().out, re.MULTILINE)
+    cluster.stop()
 
 
 def test_delete_says_what_is_gone(cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]) -> None:

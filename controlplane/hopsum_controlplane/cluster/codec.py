@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from hopsum_controlplane.cluster.decision import Decided, Report, Resume
 from hopsum_controlplane.cluster.errors import InvalidRequest
+from hopsum_controlplane.cluster.records import Branch
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
@@ -32,7 +34,10 @@ def job_to_json(job: Job) -> str:
 
 def job_from_json(text: str) -> Job:
     """Return the job of a text. Raises ValueError, KeyError or TypeError when it holds none."""
-    values = json.loads(text)
+    return _job(json.loads(text))
+
+
+def _job(values: dict[str, Any]) -> Job:
     return Job(
         **{
             **values,
@@ -41,6 +46,35 @@ def job_from_json(text: str) -> Job:
             "region": SlotRange(*values["region"]),
         }
     )
+
+
+def branches_to_json(branches: Iterable[Branch]) -> str:
+    """Return the leaves of a job over a tree as text."""
+    return json.dumps([asdict(branch) for branch in branches])
+
+
+def branches_from_json(text: str) -> tuple[Branch, ...]:
+    """Return the leaves of a text. Raises ValueError, KeyError or TypeError when it holds none."""
+    return tuple(
+        Branch(
+            **{
+                **values,
+                "region": SlotRange(*values["region"]),
+                "job": None if values["job"] is None else _job(values["job"]),
+            }
+        )
+        for values in json.loads(text)
+    )
+
+
+def names_to_json(names: Iterable[str]) -> str:
+    """Return names of switches as text."""
+    return json.dumps(list(names))
+
+
+def names_from_json(text: str) -> tuple[str, ...]:
+    """Return the names of a text. Raises ValueError or TypeError when it holds none."""
+    return tuple(str(name) for name in json.loads(text))
 
 
 def report_to_json(report: Report) -> str:

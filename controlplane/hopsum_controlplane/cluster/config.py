@@ -26,6 +26,19 @@
   forward = false                            # also carry what workers send to each other, see forwarding
   ports = [{port = 1, network = "10.0.0.0/24"}]
 
+  [[switch]]                                 # at which no worker stands: without ports
+  name = "spine"
+  driver = "native"
+  address = "127.0.0.1:9560"
+  mac = "02:00:00:00:00:fd"
+  ip = "10.0.0.253"
+
+  [[link]]                                   # makes trees of switches: a leaf and the spine above it, see links
+  leaf = "leaf1"
+  leaf_port = 9
+  spine = "spine"
+  spine_port = 1
+
 A worker belongs to the port whose network has its address: the longest prefix, where several have.
 """
 
@@ -41,6 +54,7 @@ from typing import Any
 
 from hopsum.wire import HOPSUM_UDP_PORT, MAX_SLOTS
 from hopsum_controlplane.cluster.errors import ClusterConfigError
+from hopsum_controlplane.cluster.links import LinkConfig, check_links, check_racks
 from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID, check_driver
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import MAX_PORT, MAX_UDP_PORT, SwitchEndpoint
@@ -90,8 +104,13 @@ class SwitchConfig:
 
     def port_of(self, ip: IPv4Address) -> int | None:
         """Return the switch port of a worker's address, None when no rule has it."""
-        having = [rule for rule in self.ports if ip in rule.network]
-        return max(having, key=lambda rule: rule.network.prefixlen).port if having else None
+        rule = self.rule_of(ip)
+        return None if rule is None else rule.port
+
+    def rule_of(self, ip: IPv4Address, but: int | None = None) -> PortRule | None:
+        """Return the rule of a worker's address, those of port `but` left out; None when none has it."""
+        having = [rule for rule in self.ports if ip in rule.network and rule.port != but]
+        return max(having, key=lambda rule: rule.network.prefixlen) if having else None
 
     def check(self) -> None:
         """Raise ControlPlaneError naming the first thing that is wrong."""
@@ -102,8 +121,6 @@ class SwitchConfig:
             raise _wrong(f"switch {self.name!r}: election_id {self.election_id}", f"it is 1 .. {_MAX_ELECTION_ID}")
         if not 1 <= self.slots <= MAX_SLOTS:
             raise _wrong(f"switch {self.name!r}: {self.slots} slots", f"a switch has 1 .. {MAX_SLOTS}")
-        if not self.ports:
-            raise _wrong(f"switch {self.name!r} has no ports", "say which network stands behind which port")
         self.endpoint.check()
         networks = [rule.network for rule in self.ports]
         for rule in self.ports:
@@ -115,10 +132,11 @@ class SwitchConfig:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """A controller: its switches, its books, where it listens, and its times in seconds."""
+    """A controller: its switches and their links, its books, where it listens, and its times in seconds."""
 
     switches: tuple[SwitchConfig, ...]
     database: Path
+    links: tuple[LinkConfig, ...] = ()
     listen: str = "127.0.0.1:4700"
     metrics_listen: str = "127.0.0.1:4701"
     lease_s: float = 15.0
@@ -136,6 +154,15 @@ class ClusterConfig:
                 return switch
         raise _wrong(f"no switch {name!r}", _nearest(name, [switch.name for switch in self.switches]))
 
+    @property
+    def spines(self) -> tuple[str, ...]:
+        """Return the switches that have leaves, in the order of the links."""
+        return tuple(dict.fromkeys(link.spine for link in self.links))
+
+    def below(self, spine: str) -> tuple[LinkConfig, ...]:
+        """Return the links of a spine to its leaves, in their order; none for another switch."""
+        return tuple(link for link in self.links if link.spine == spine)
+
     def check(self) -> None:
         """Raise ControlPlaneError naming the first thing that is wrong."""
         if not self.switches:
@@ -146,6 +173,7 @@ class ClusterConfig:
             values = [getattr(switch, what) for switch in self.switches]
             if len(set(values)) < len(values):
                 raise _wrong(f"several switches with one {what}: {', '.join(map(str, values))}", "give each its own")
+        self._check_links()
         if not MIN_LEASE_S <= self.lease_s <= MAX_LEASE_S:
             raise _wrong(f"lease_s {self.lease_s:g}", f"it is {MIN_LEASE_S:g} .. {MAX_LEASE_S:g} seconds")
         if not _MIN_HEARTBEAT_S <= self.heartbeat_s <= self.lease_s / 2:
@@ -157,6 +185,14 @@ class ClusterConfig:
             raise _wrong("only one of tls_certificate and tls_key", "give both or none")
         if self.tls_client_ca is not None and self.tls_certificate is None:
             raise _wrong("tls_client_ca without tls_certificate", "give certificate and key too")
+
+    def _check_links(self) -> None:
+        check_links(self.links, [switch.name for switch in self.switches])
+        for switch in self.switches:
+            if not switch.ports and switch.name not in self.spines:
+                raise _wrong(f"switch {switch.name!r} has no ports", "say which network stands behind which port")
+        networks = {switch.name: {rule.network: rule.port for rule in switch.ports} for switch in self.switches}
+        check_racks(self.links, networks)
 
 
 def load_config(path: Path) -> ClusterConfig:
@@ -188,24 +224,31 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def _cluster(document: Mapping[str, Any]) -> ClusterConfig:
-    _only_known(document, ("controller", "switch"), "")
+    _only_known(document, ("controller", "switch", "link"), "")
     controller = _table(document.get("controller", {}), "[controller]")
-    kinds: dict[str, type] = {each.name: _kind(each.type) for each in fields(ClusterConfig) if each.name != "switches"}
+    tables = ("switches", "links")
+    kinds: dict[str, type] = {each.name: _kind(each.type) for each in fields(ClusterConfig) if each.name not in tables}
     values = _take(controller, kinds, "[controller]", required=("database",))
-    switches = document.get("switch", [])
-    if not isinstance(switches, list):
-        raise _wrong("[switch] is one table", "write [[switch]], once for each switch")
-    found = tuple(_switch(entry, f"[[switch]] {number}") for number, entry in enumerate(switches))
-    return ClusterConfig(found, **values)
+    for name in ("switch", "link"):
+        if not isinstance(document.get(name, []), list):
+            raise _wrong(f"[{name}] is one table", f"write [[{name}]], once for each {name}")
+    switches = tuple(_switch(entry, f"[[switch]] {number}") for number, entry in enumerate(document.get("switch", [])))
+    links = tuple(_link(entry, f"[[link]] {number}") for number, entry in enumerate(document.get("link", [])))
+    return ClusterConfig(switches, links=links, **values)
+
+
+def _link(entry: Any, where: str) -> LinkConfig:
+    kinds = {"leaf": str, "leaf_port": int, "spine": str, "spine_port": int}
+    return LinkConfig(**_take(_table(entry, where), kinds, where, kinds))
 
 
 def _switch(entry: Any, where: str) -> SwitchConfig:
     kinds = {"name": str, "driver": str, "address": str, "device_id": int, "mac": str, "ip": str, "send_to": str}
-    required = ("name", "driver", "address", "mac", "ip", "ports")
+    required = ("name", "driver", "address", "mac", "ip")
     values = _take(_table(entry, where), {**kinds, **_MORE_OF_SWITCH}, where, required)
     send_to = values.pop("send_to", None)
     endpoint = SwitchEndpoint(mac=values.pop("mac"), ip=values.pop("ip"))
-    ports = tuple(_port(rule, f"{where} ports {number}") for number, rule in enumerate(values.pop("ports")))
+    ports = tuple(_port(rule, f"{where} ports {number}") for number, rule in enumerate(values.pop("ports", [])))
     address = None if send_to is None else parse_address(send_to)
     return SwitchConfig(**{"device_id": 0, **values}, endpoint=endpoint, ports=ports, send_to=address)
 

@@ -3,15 +3,16 @@
 
 Workers speak to each other as well (results that one lacks, a model for a newcomer), and behind a switch with a port
 for each of them they can do so only if it forwards: broadcasts to all ports of the configuration, frames for the
-interface of a member to the port that it joined at.
+interface of a member to the port that it joined at; in a tree of switches, to the port that leads there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hopsum_controlplane.cluster.config import SwitchConfig
-from hopsum_controlplane.cluster.records import JobRecord
+from hopsum_controlplane.cluster.links import LinkConfig
+from hopsum_controlplane.cluster.records import JobRecord, Member
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.tables import forward
@@ -22,8 +23,9 @@ _Forwarding = dict[tuple[object, ...], TableEntry | MulticastGroup]
 class Forwarding:
     """What stands on one switch of layer-2 forwarding, all of which is this object's. Not thread-safe."""
 
-    def __init__(self, config: SwitchConfig, device: Device) -> None:
+    def __init__(self, config: SwitchConfig, device: Device, links: Sequence[LinkConfig] = ()) -> None:
         self._config = config
+        self._links = links
         self._device = device
         self._standing: _Forwarding | None = None
 
@@ -33,9 +35,10 @@ class Forwarding:
 
     def follow(self, records: Iterable[JobRecord]) -> None:
         """Make the switch forward to the members of these jobs, and to nobody else. Raises ControlPlaneError."""
-        members = (member.endpoint for record in records for member in record.members)
-        stations = {endpoint.mac: endpoint.port for endpoint in members}
-        ports = {rule.port for rule in self._config.ports}
+        found = ((member.endpoint.mac, self._port(record, member)) for record in records for member in record.members)
+        stations = {mac: port for mac, port in found if port is not None}
+        ends = {port for link in self._links for name, port in link.ends if name == self._config.name}
+        ports = {rule.port for rule in self._config.ports} | ends
         wanted: _Forwarding = {each.key(): each for each in (*forward.broadcast(ports), *forward.l2(stations))}
         if wanted == self._standing:
             return
@@ -45,6 +48,18 @@ class Forwarding:
         if updates:
             self._device.write(updates)
         self._standing = wanted
+
+    def _port(self, record: JobRecord, member: Member) -> int | None:
+        """Return the port that leads to a member, None where none does."""
+        name, at = self._config.name, member.leaf or record.switch
+        if at == name:
+            return member.endpoint.port
+        for link in self._links:
+            if link.leaf == name and link.spine == record.switch:
+                return link.leaf_port
+            if link.leaf == at and link.spine == name:
+                return link.spine_port
+        return None
 
     def _read(self) -> _Forwarding:
         groups = [group for group in self._device.read_groups() if group.id == forward.FLOOD_GROUP]

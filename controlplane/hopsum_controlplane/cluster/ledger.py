@@ -34,9 +34,9 @@ class Ledger:
         self.observe_epoch(books.last_epoch)
 
     def records(self, switch: str | None = None) -> tuple[JobRecord, ...]:
-        """Return the records of a switch, or all, in the order of their names."""
+        """Return the records that have a place on a switch, or all, in the order of their names."""
         with self.changed:
-            found = [record for record in self._records.values() if switch in (None, record.switch)]
+            found = [record for record in self._records.values() if switch is None or switch in record.switches]
         return tuple(sorted(found, key=lambda record: record.name))
 
     def find(self, name: str) -> JobRecord | None:

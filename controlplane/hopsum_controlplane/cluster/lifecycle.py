@@ -36,8 +36,13 @@ Phases of a member::
   leave:  IN -> LEFT, in RUNNING only; LOST stays while its epoch runs; others are forgotten.
   lose:   WAITING, IN, OVER -> LOST.   expel: WAITING -> LOST, who lacks what nobody has any more.
 
+A job over a tree of switches has one record, and these states. What `installed` and `removed` note of each switch
+counts when all have it; which is next, `JobRecord.next_switches` says.
+
 Rules:
 
+- T7: all switches of a tree have the same epoch. It is written to the spine before a leaf admits anybody, and no
+  other one begins before nothing of it stands on any.
 - E1: whatever ends an epoch, the job goes on under another one only, after CHANGING. Entries are never written
   again under an epoch that has been on a switch.
 - E2, E3: `begin` decides how the stream goes on (see `decision`), from the reports of those who wait.
@@ -49,7 +54,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from hopsum_controlplane.cluster.decision import Report, check_together, decide, too_late
@@ -202,28 +207,59 @@ def expel(record: JobRecord) -> JobRecord:
     return record
 
 
-def begin(record: JobRecord, job: Job) -> JobRecord:
-    """Take an epoch for everybody who waits: it is to be written now. `job` has the record's place and `spec()`."""
-    place = (record.job_index, record.region)
-    if not record.ready or job.spec != record.spec() or (job.job_index, job.region) != place:
+def begin(record: JobRecord, job: Job, below: Mapping[str, Job] | None = None) -> JobRecord:
+    """Take an epoch for everybody who waits: it is to be written now.
+
+    `job` has the record's place and `spec()`. In a tree it is the spine's part, and `below` has those of the leaves at
+    which somebody waits.
+    """
+    below = below or {}
+    placed = {record.switch: job, **below}
+    right = all((each.job_index, each.region) == record.place(name) for name, each in placed.items())
+    right = right and {each.epoch for each in placed.values()} == {job.epoch} and _has_all(record, job, below)
+    if not record.ready or not right:
         raise _fault(record, f"begin epoch {job.epoch}")
+    branches = tuple(replace(branch, job=below.get(branch.switch)) for branch in record.branches)
+    window = min(each.window for each in placed.values())
     reports = _reports(record)
     newcomers = [rank for rank in record.request.worker_ranks if rank not in reports]
-    resume = decide(reports, newcomers, slots=job.window, epoch=job.epoch, before=record.newcomers)
+    resume = decide(reports, newcomers, slots=window, epoch=job.epoch, before=record.newcomers)
     members = (replace(m, phase=Phase.IN, entered=job.epoch) if m.phase is Phase.WAITING else m for m in record.members)
-    return replace(record, state=State.INSTALLING, job=job, members=tuple(members), resume=resume)
+    after = replace(record, state=State.INSTALLING, job=job, members=tuple(members), resume=resume)
+    return replace(after, branches=branches, confirmed=())
 
 
-def installed(record: JobRecord, job: Job) -> JobRecord:
-    """Let the epoch run: the switch has confirmed all its entries. `job` is what the switch's controller returned."""
-    if record.state is not State.INSTALLING or job != record.job:
+def _has_all(record: JobRecord, job: Job, below: Mapping[str, Job]) -> bool:
+    """Return whether these parts are made of those who wait, each at the switch where it is."""
+    waiting = {m.endpoint: m.leaf for m in record.members if m.phase is Phase.WAITING}
+    if not record.branches:
+        return not below and job.spec == record.spec()
+    placed = {worker: leaf for leaf, part in below.items() for worker in part.spec.workers}
+    numbers = {leaf.number: leaf.members for leaf in job.spec.leaves}
+    ranks = {p.spec.parent.number: tuple(w.rank for w in p.spec.workers) for p in below.values() if p.spec.parent}
+    return placed == waiting and numbers == ranks and not job.spec.workers
+
+
+def installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
+    """Note that a switch has confirmed all its entries; the epoch runs when all switches have.
+
+    `job` is what the controller of the switch `at` returned, of the record's own if left out.
+    """
+    at = at or record.switch
+    if record.state is not State.INSTALLING or job != record.parts.get(at) or at in record.confirmed:
         raise _fault(record, f"run epoch {job.epoch}")
+    if at == record.switch:
+        record = replace(record, job=job)
+    branches = tuple(replace(branch, job=job) if branch.switch == at else branch for branch in record.branches)
+    record = replace(record, branches=branches, confirmed=(*record.confirmed, at))
+    if record.next_switches:
+        return record
     resume, newcomers = record.resume, record.newcomers
     if resume is None:
         newcomers = None
     elif resume.start_epoch == job.epoch:
         newcomers = resume
-    return replace(record, state=State.RUNNING, job=job, newcomers=newcomers)
+    return replace(record, state=State.RUNNING, newcomers=newcomers, confirmed=())
 
 
 def change(record: JobRecord, reason: str) -> JobRecord:
@@ -236,7 +272,7 @@ def change(record: JobRecord, reason: str) -> JobRecord:
         for m in record.members
         if m.phase is not Phase.LEFT
     )
-    after = replace(record, state=State.CHANGING, reason=reason, members=tuple(members))
+    after = replace(record, state=State.CHANGING, reason=reason, members=tuple(members), confirmed=())
     return replace(after, retired=_last((*after.retired, *gone)))
 
 
@@ -244,16 +280,25 @@ def end(record: JobRecord) -> JobRecord | None:
     """Delete the job: None when it is gone at once, because nothing of it is on a switch."""
     if record.state is State.FORMING:
         return None
-    return replace(record, state=State.ENDING, reason="the job was deleted")
+    confirmed = record.confirmed if record.state in (State.CHANGING, State.ENDING) else ()
+    return replace(record, state=State.ENDING, reason="the job was deleted", confirmed=confirmed)
 
 
-def removed(record: JobRecord) -> JobRecord | None:
-    """Go on after the switch has confirmed that nothing of the epoch stands; None when the job is gone."""
+def removed(record: JobRecord, at: str = "") -> JobRecord | None:
+    """Go on after a switch has confirmed that nothing of the epoch stands there; None when the job is gone.
+
+    The job forms again, or is gone, when all switches have. `at` is the record's own if left out.
+    """
+    at = at or record.switch
+    if record.state not in (State.CHANGING, State.ENDING) or at not in record.next_switches:
+        raise _fault(record, "form again")
+    record = replace(record, confirmed=(*record.confirmed, at))
+    if record.next_switches:
+        return record
     if record.state is State.ENDING:
         return None
-    if record.state is not State.CHANGING:
-        raise _fault(record, "form again")
-    return replace(record, state=State.FORMING, job=None, resume=None)
+    branches = tuple(replace(branch, job=None) for branch in record.branches)
+    return replace(record, state=State.FORMING, job=None, resume=None, branches=branches, confirmed=())
 
 
 def _reports(record: JobRecord) -> dict[int, Report]:

@@ -4,6 +4,7 @@
     no controller   compare the program, adopt what the books say runs here; a switch that forgot has lost its jobs
     ready           allot an epoch, write it in the books, then on the switch, then the job runs
     over, deleted   remove the entries, confirm, then the books
+    trees           of a job over several switches a line does its own part, when the books say that it is next
     audit           what others changed is put right; a job that lost entries is over first (rule E1)
     probe           between audits: a switch that restarted, or was given another program, has lost all its jobs
     forward         where the switch is to be one for its workers' other frames too: see forwarding
@@ -17,15 +18,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hopsum_controlplane.adoption import Fate
 from hopsum_controlplane.audit import Audit
 from hopsum_controlplane.cluster import lifecycle
 from hopsum_controlplane.cluster.config import SwitchConfig
+from hopsum_controlplane.cluster.documents import Parts
 from hopsum_controlplane.cluster.errors import OtherProgram, StoreError
 from hopsum_controlplane.cluster.forwarding import Forwarding
 from hopsum_controlplane.cluster.ledger import Ledger
+from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.cluster.records import JobRecord, State
 from hopsum_controlplane.cluster.retries import Retries
 from hopsum_controlplane.controller import Controller
@@ -49,7 +52,8 @@ _PATIENCE_S = 1.0
 class Line:
     """One switch. Thread-safe: one thread at a time works on it.
 
-    `clock` gives unix seconds, `monotonic` seconds that never go back. With `pipeline` the switch must run that
+    `ready` says whether all switches of a job can take an epoch, `parts` gives what that epoch is on each. `clock`
+    gives unix seconds, `monotonic` seconds that never go back. With `pipeline` the switch must run that
     program: it is pushed where none runs, and in the place of another one only with `remove_existing`.
     """
 
@@ -60,6 +64,9 @@ class Line:
         ledger: Ledger,
         *,
         audit_s: float,
+        ready: Callable[[JobRecord], bool],
+        parts: Callable[[JobRecord, int], Parts],
+        links: Sequence[LinkConfig],
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         pipeline: Pipeline | None = None,
@@ -76,6 +83,7 @@ class Line:
         self._sessions = 0
         self._ledger = ledger
         self._audit_s = audit_s
+        self._ready, self._parts, self._links = ready, parts, links
         self._clock = clock
         self._monotonic = monotonic
         self._pipeline = pipeline
@@ -99,6 +107,15 @@ class Line:
     def sessions(self) -> int:
         """Return how many sessions with the switch there have been, 0 where that is not counted."""
         return self._device.sessions if isinstance(self._device, ReconnectingDevice) else 0
+
+    @property
+    def max_window(self) -> int | None:
+        """Return how many packets of a worker in flight the target takes at most, None for any number."""
+        return None if self._device is None else self._device.capabilities.max_window
+
+    def can_try(self, job: str) -> bool:
+        """Return whether the switch answers, and has not refused this job too short ago."""
+        return self.controller is not None and self._retries.due(job)
 
     def job_trouble(self, job: str) -> str:
         """Return why the switch does not do what a job wants, an empty string when it does."""
@@ -197,17 +214,17 @@ class Line:
 
     def _next(self) -> JobRecord | None:
         for record in self._ledger.records(self.config.name):
-            wants = record.ready or record.state in (State.INSTALLING, State.CHANGING, State.ENDING)
-            if wants and self._retries.due(record.name):
+            wants = self.config.name in record.next_switches and self._retries.due(record.name)
+            if wants and (not record.ready or self._ready(record)):
                 return record
         return None
 
     def _work(self, controller: Controller, record: JobRecord) -> None:
         try:
             if record.ready:
-                self._install(controller, record)
+                self._begin(controller, record)
             elif record.state is State.INSTALLING:
-                self._confirm(controller, record)
+                self._write(controller, record)
             else:
                 self._remove(controller, record)
         except WriteError as error:
@@ -224,45 +241,49 @@ class Line:
         if self._forwarding is not None:
             self._forwarding.follow(self._ledger.records(self.config.name))
 
-    def _install(self, controller: Controller, record: JobRecord) -> None:
+    def _begin(self, controller: Controller, record: JobRecord) -> None:
         self._forward()
-        begun = self._ledger.apply(record.name, self._begin, missing_ok=True)
-        if begun is None or begun.job is None:  # somebody left, or deleted it
-            return
-        job = begun.job
-        try:
-            controller.create_job(job.spec, job_index=job.job_index, region=job.region, epoch=job.epoch)
-        except ControlPlaneError as error:
-            self._over(job, f"switch {self.config.name} did not take it: {error}")
-            if not _has(controller, job):
-                self._if_current(job, lifecycle.removed)
-            raise
-        self._confirm(controller, begun)
+        begun = self._ledger.apply(record.name, self._take_epoch, missing_ok=True)
+        if begun is not None and begun.state is State.INSTALLING:  # nobody left, or deleted it
+            self._write(controller, begun)
 
-    def _begin(self, record: JobRecord) -> JobRecord:
+    def _take_epoch(self, record: JobRecord) -> JobRecord:
         record = lifecycle.expel(record)
         if not record.ready:
             return record
-        epoch = self._ledger.allot_epoch(self._clock())
-        place = (epoch, record.job_index, record.region, self._open().capabilities.max_window)
-        return lifecycle.begin(record, Job.at(record.spec(), self.config.endpoint, *place))
+        return lifecycle.begin(record, *self._parts(record, self._ledger.allot_epoch(self._clock())))
 
-    def _confirm(self, controller: Controller, record: JobRecord) -> None:
-        """Let what was written run; what was not, is over."""
-        standing = {job.epoch: job for job in controller.jobs if job not in controller.ending}
-        job = standing.get(record.epoch)
-        if job is not None:
-            self._if_current(job, lambda now: lifecycle.installed(now, job) if now.state is State.INSTALLING else now)
-        elif record.job is not None:
-            self._over(record.job, f"it was not written to switch {self.config.name} completely")
+    def _write(self, controller: Controller, record: JobRecord) -> None:
+        """Write this switch's part, unless it stands already; what cannot be written is over."""
+        job, name = record.parts[self.config.name], self.config.name
+        standing = {made.epoch: made for made in controller.jobs if made not in controller.ending}
+        made = standing.get(job.epoch)
+        if made is None:
+            self._forward()
+            try:
+                made = controller.create_job(job.spec, job_index=job.job_index, region=job.region, epoch=job.epoch)
+            except ControlPlaneError as error:
+                self._over(job, f"switch {name} did not take it: {error}")
+                if not _has(controller, job):
+                    self._gone(job)
+                raise
+        confirmed = made
+        self._if_current(
+            job, lambda now: lifecycle.installed(now, confirmed, name) if now.state is State.INSTALLING else now
+        )
 
     def _remove(self, controller: Controller, record: JobRecord) -> None:
-        job = record.job
-        if job is None:
-            return
+        job = record.parts[self.config.name]
         if _has(controller, job):
             controller.delete_job(job)
-        self._if_current(job, lifecycle.removed)
+        self._gone(job)
+
+    def _gone(self, job: Job) -> None:
+        """Note that nothing of an epoch stands here, if it is time for that: a spine notes it after its leaves."""
+        name = self.config.name
+        self._if_current(
+            job, lambda now: lifecycle.removed(now, name) if name in now.next_switches and not now.ready else now
+        )
 
     def _over(self, job: Job, reason: str) -> None:
         self._if_current(job, lambda record: lifecycle.change(record, reason))
@@ -276,25 +297,25 @@ class Line:
     def _take_over(self) -> Controller:
         device = self._open()
         self._check_program(device)
-        epochs = EpochAllocator()
+        epochs, name = EpochAllocator(), self.config.name
         controller = Controller(
             device,
             self.config.endpoint,
             epochs=epochs,
             clock=self._clock,
             remove_existing=self._remove_existing,
-            adopt=[record.job for record in self._ledger.records(self.config.name) if record.job is not None],
+            adopt=[record.parts[name] for record in self._ledger.records(name) if name in record.parts],
             slots=self.config.slots,
         )
         self._ledger.observe_epoch(epochs.last)
         for adoption in controller.adoptions.values():
             if adoption.fate is Fate.LOST:
-                self._over(adoption.job, f"switch {self.config.name} does not have it any more: {adoption.reason}")
-        for record in self._ledger.records(self.config.name):
-            if record.state is State.INSTALLING and record.job is not None:
-                self._over(record.job, "the controller was interrupted while it was written")
+                self._over(adoption.job, f"switch {name} does not have it any more: {adoption.reason}")
+        for record in self._ledger.records(name):
+            if record.state is State.INSTALLING and name in record.parts:
+                self._over(record.parts[name], "the controller was interrupted while it was written")
         self.controller = controller
-        self._forwarding = Forwarding(self.config, device) if self.config.forward else None
+        self._forwarding = Forwarding(self.config, device, self._links) if self.config.forward else None
         self._audit_at_s = self._monotonic() + self._audit_s
         _log.info("switch %s: %d jobs adopted", self.config.name, len(controller.jobs))
         return controller
@@ -310,10 +331,10 @@ class Line:
         cookie = device.cookie()
         if cookie == self._pipeline.cookie:
             return
-        for record in self._ledger.records(self.config.name):
-            if record.job is not None:
-                found = "another program" if cookie is not None else "no program"
-                self._over(record.job, f"switch {self.config.name} does not have it any more: it runs {found}")
+        name, found = self.config.name, "another program" if cookie is not None else "no program"
+        for record in self._ledger.records(name):
+            if name in record.parts:
+                self._over(record.parts[name], f"switch {name} does not have it any more: it runs {found}")
         if cookie is not None and not self._remove_existing:
             raise OtherProgram(
                 f"it runs a program with cookie {cookie:#x}, not ours with {self._pipeline.cookie:#x}",

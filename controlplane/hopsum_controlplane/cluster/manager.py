@@ -4,6 +4,7 @@
     lifecycle  what happens to a job, pure      ledger  the books in memory, as on disk (store)
     decision   how its stream goes on, pure
     placement  where it goes, pure              line    one switch: its controller, and what is to be done there
+    documents  what an epoch is made of, pure   lines   all of them: jobs over trees
     leases     who was heard when               views   what is answered
 
 Whoever asks for something changes the books, and is answered from them. The switch follows: at once where that is
@@ -16,23 +17,24 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from hopsum.watch.heartbeat import POSITION
 from hopsum_controlplane.cluster import lifecycle, placement, views
-from hopsum_controlplane.cluster.codec import resume_values
 from hopsum_controlplane.cluster.config import ClusterConfig
+from hopsum_controlplane.cluster.documents import document, leaves_of, where
 from hopsum_controlplane.cluster.errors import (
     ClusterConfigError,
     InvalidRequest,
     NotAdmitted,
     StoreError,
     SwitchTrouble,
-    UnknownJob,
 )
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.ledger import Ledger
 from hopsum_controlplane.cluster.line import DeviceSource, Line
+from hopsum_controlplane.cluster.lines import Lines
 from hopsum_controlplane.cluster.placement import Candidate
 from hopsum_controlplane.cluster.records import JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.refusals import Refusals
@@ -42,7 +44,7 @@ from hopsum_controlplane.cluster.tokens import RandomSource, digest, matches, me
 from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined, Located, Pending, SwitchView
 from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.membership import membership
+from hopsum_controlplane.jobs import WorkerEndpoint
 
 _log = logging.getLogger(__name__)
 
@@ -83,24 +85,14 @@ class Manager:
         self._leases = Leases()  # under the ledger's lock, and so are these:
         self._refusals = Refusals()
         self._check_fit(devices)
-        self._lines = {
-            switch.name: Line(
-                switch,
-                devices[switch.name],
-                self._ledger,
-                audit_s=config.audit_s,
-                clock=clock,
-                monotonic=monotonic,
-                pipeline=pipeline,
-                remove_existing=remove_existing,
-            )
-            for switch in config.switches
-        }
+        timing = {"clock": clock, "monotonic": monotonic}
+        self._lines = Lines(config, devices, self._ledger, pipeline=pipeline, remove_existing=remove_existing, **timing)
         for record in self._ledger.records():
             for member in record.members:
                 self._renew(record, member.rank)
         for line in self._lines.values():
             line.attend()
+        self._follow_trees()
 
     def create_job(self, request: JobRequest) -> CreatedJob:
         """Make a job: its slots are reserved, and its members can join with the token.
@@ -113,10 +105,11 @@ class Manager:
             self._ledger.check_new(request.name)
             if request.switch is not None:
                 self._known_switch(request.switch)
-            switch, place = placement.place(request, [self._candidate(request, line) for line in self._lines.values()])
-            record = JobRecord(request, digest(token), switch, place.job_index, place.region)
+            candidates = [self._candidate(request, line) for line in self._lines.values()]
+            switch, at, branches = placement.place(request, candidates, self._config.links)
+            record = JobRecord(request, digest(token), switch, at.job_index, at.region, branches=branches)
             self._ledger.add(record)
-        return CreatedJob(request.name, token, switch, place.region.base, place.region.size, request.workers)
+        return views.of_created(record, token)
 
     def delete_job(self, name: str) -> None:
         """Delete a job, whoever is in it. When this returns it is gone, and its slots are free.
@@ -124,15 +117,14 @@ class Manager:
         Raises UnknownJob, StoreError, and SwitchTrouble when the job's entries could not be removed yet: it is over
         for its members, its slots stay taken, and the controller goes on trying; so does a second call.
         """
-        switch = self._ledger.get(name).switch
+        before = self._ledger.get(name)
         self._ledger.apply(name, lifecycle.end)
-        line = self._lines[switch]
-        line.attend(urgent=name)
+        self._lines.end(before)
         record = self._ledger.find(name)
         if record is not None and record.state is State.ENDING:
             raise SwitchTrouble(
-                f"job {name!r} is ending, and {record.request.slots} slots of switch {switch!r} stay taken: "
-                f"{line.job_trouble(name)}",
+                f"job {name!r} is ending, and {record.request.slots} slots of switch {where(record)!r} stay taken: "
+                f"{self._lines.trouble(record)}",
                 hint="the controller goes on trying; see to the switch",
             )
 
@@ -150,8 +142,7 @@ class Manager:
 
     def locate(self, job: str, token: str) -> Located:
         """Return where the members of a job send to. Raises UnknownJob, or NotAdmitted for another's token."""
-        record = self._with_token(job, token)
-        return Located(self._lines[record.switch].config.service, record.request.workers)
+        return views.of_place(self._with_token(job, token), self._config)
 
     def join(self, request: JoinRequest) -> Joined:
         """Let a member into a job, for its next epoch; the same incarnation that asks again has the same answer.
@@ -171,16 +162,16 @@ class Manager:
         with self._ledger.changed:
             record = self._with_token(request.job, request.token)
             rank = lifecycle.choose_rank(record, request.rank, request.incarnation)
-            where = placement.endpoint(request, rank, self._lines[record.switch].config)
+            at, leaf = self._stand(record, request, rank)
             secret = member_secret(request.token, record.name, rank, request.incarnation)
-            proof, report = digest(secret), request.report
-            member = Member(where, request.side_port, request.incarnation, proof, request.version, report=report)
+            member = Member(at, request.side_port, request.incarnation, digest(secret), request.version, leaf=leaf)
+            member = replace(member, report=request.report)
             before = record.member(rank)
             self._ledger.apply(record.name, lambda now: lifecycle.join(now, member))
             if before is not None and before.incarnation != request.incarnation:
                 self._leases.forget(record.name, rank)
             self._renew(record, rank)
-        self._lines[record.switch].attend(wait=False)
+        self._lines.follow(record.name)
         lease_s = self._lease_s(record)
         return Joined(rank, secret, lease_s, min(self._config.heartbeat_s, lease_s / _BEATS_PER_LEASE))
 
@@ -201,11 +192,10 @@ class Manager:
                     raise NotAdmitted(self._given_up(record, member), hint="close, and connect again")
                 if member.phase is Phase.IN and record.state is State.RUNNING and record.epoch != known_epoch:
                     self._ledger.apply(job, lambda now: lifecycle.told(now, rank))  # it may know from now on
-                    return self._document(record)
+                    return document(record, rank, self._config)
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
-                    line = self._lines[record.switch]
-                    return Pending(record.missing_ranks, record.state, line.job_trouble(job))
+                    return Pending(record.missing_ranks, record.state, self._lines.trouble(record))
                 self._ledger.changed.wait(left_s)
                 record, member = self._with_secret(job, rank, secret)
 
@@ -231,7 +221,7 @@ class Manager:
 
     def _mind_rounds(self, record: JobRecord, member: Member, position: float) -> JobRecord:
         """End an epoch in time before its rounds, which do not wrap (N4), run out; return the record as it is then."""
-        rounds = position / (record.region.size if record.job is None else record.job.window)
+        rounds = position / (record.window or record.region.size)
         if record.state is not State.RUNNING or member.phase is not Phase.IN or rounds <= ROUNDS_MOST:
             return record
         why = (
@@ -247,9 +237,9 @@ class Manager:
         Raises UnknownJob, NotAdmitted or StoreError.
         """
         with self._ledger.changed:
-            record, _ = self._with_secret(job, rank, secret)
+            self._with_secret(job, rank, secret)
             self._ledger.apply(job, lambda now: lifecycle.leave(now, rank))
-        self._lines[record.switch].attend(wait=False)
+        self._lines.follow(job)
 
     def tick(self) -> None:
         """Give silent members up, try again what failed, compare switches with the books where it is time.
@@ -260,6 +250,7 @@ class Manager:
         self.expire()
         for name in self._lines:
             self.attend(name)
+        self._follow_trees()
 
     def expire(self) -> None:
         """Do the first part of `tick`, which talks to no switch."""
@@ -302,12 +293,15 @@ class Manager:
             if switch.name not in devices:
                 raise ClusterConfigError(f"no device for switch {switch.name!r}", hint="open one for each switch")
             placement.taken(switch, self._ledger.records(switch.name))
+        configured = [switch.name for switch in self._config.switches]
         for record in self._ledger.records():
-            if all(switch.name != record.switch for switch in self._config.switches):
-                raise ClusterConfigError(
-                    f"job {record.name!r} is in the books on switch {record.switch!r}, which is not configured",
-                    hint="configure that switch again until its jobs are deleted",
-                )
+            for name in record.switches:
+                if name not in configured:
+                    raise ClusterConfigError(
+                        f"job {record.name!r} is in the books on switch {name!r}, which is not configured",
+                        hint="configure that switch again until its jobs are deleted",
+                    )
+            leaves_of(record, self._config)
 
     def _known_switch(self, name: str) -> None:
         if name not in self._lines:
@@ -315,7 +309,21 @@ class Manager:
 
     def _candidate(self, request: JobRequest, line: Line) -> Candidate:
         allotments = placement.taken(line.config, self._ledger.records(line.config.name))
-        return Candidate(line.config, allotments, line.refusal(request.trial()))
+        trial = request.trial()
+        obstacles = (line.refusal(trial), line.refusal(replace(trial, table=None, table16=None)))
+        return Candidate(line.config, allotments, *obstacles)
+
+    def _stand(self, record: JobRecord, request: JoinRequest, rank: int) -> tuple[WorkerEndpoint, str]:
+        """Return where a member stands, and at which leaf of a tree. Raises InvalidRequest."""
+        if not record.branches:
+            return placement.endpoint(request, rank, self._config.switch(record.switch)), ""
+        leaf, link = placement.leaf_of(request, leaves_of(record, self._config))
+        return placement.endpoint(request, rank, leaf, link.leaf_port), leaf.name
+
+    def _follow_trees(self) -> None:
+        for record in self._ledger.records():
+            if record.branches and record.next_switches:
+                self._lines.follow(record.name)
 
     def _note_refusal(self, request: JoinRequest, error: ControlPlaneError) -> None:
         """Remember why a join was refused, if who asked had the job's token."""
@@ -351,31 +359,15 @@ class Manager:
         with self._ledger.changed:
             self._leases.renew(record.name, rank, self._monotonic() + self._lease_s(record), statistics)
 
-    def _document(self, record: JobRecord) -> dict[str, Any]:
-        if record.job is None:
-            raise UnknownJob(f"job {record.name!r} has no epoch", hint="join again")
-        members = [member for member in record.members if member.entered == record.epoch]
-        service = self._lines[record.switch].config.service
-        ranks = {worker.rank for worker in record.job.spec.workers}
-        sides = {
-            member.rank: (member.endpoint.ip, member.side_port)
-            for member in members
-            if member.rank in ranks and member.side_port is not None
-        }
-        resume = None if record.resume is None else resume_values(record.resume)
-        all_sides = sides if len(sides) == len(ranks) else False
-        return membership(record.job, dict.fromkeys(ranks, service), all_sides, resume=resume)
-
     def _view(self, record: JobRecord, counters: bool) -> JobView:
-        line = self._lines[record.switch]
-        read = line.counters(record.job) if counters and record.job and record.state is State.RUNNING else {}
+        read = self._lines.counters(record) if counters else {}
         with self._ledger.changed:
             return views.of_job(
                 record,
                 self._leases,
                 self._monotonic(),
                 lease_s=self._lease_s(record),
-                trouble=line.job_trouble(record.name),
+                trouble=self._lines.trouble(record),
                 counters=read,
                 epochs_begun=self._ledger.epochs_begun(record.name),
                 refused=self._refusals.of(record.name),

@@ -43,7 +43,7 @@ class Member:
 
     `entered` is the last epoch that it was let into, `told` the last one that it may know of: it has been answered
     with it, or was to be. `report` is what it holds of that one, until it is told of another; 0 and None for none.
-    `why` says why it was given up, if not for silence.
+    `why` says why it was given up, if not for silence. `leaf` is the switch that it stands at in a tree, "" elsewhere.
     """
 
     endpoint: WorkerEndpoint
@@ -56,6 +56,7 @@ class Member:
     told: int = 0
     report: Report | None = field(default=None, repr=False)
     why: str = ""
+    leaf: str = ""
 
     @property
     def rank(self) -> int:
@@ -69,11 +70,28 @@ class Member:
 
 
 @dataclass(frozen=True)
+class Branch:
+    """A leaf of a job over a tree, and the job's place there.
+
+    `job` is what stands there, or may, of the record's epoch; None in FORMING, and where it has no worker.
+    """
+
+    switch: str
+    job_index: int
+    region: SlotRange
+    job: Job | None = None
+
+
+@dataclass(frozen=True)
 class JobRecord:
     """A job in the books.
 
     `job` is what stands, or may, on the switch: its epoch; None in FORMING. `reason` says why the state was left that
     an epoch ended with, or is empty. `members` are in the order of ranks.
+
+    A job over a tree of switches has its leaves in `branches`; `switch` is its spine then, `job` the spine's part, and
+    `confirmed` are those of its switches that have done what the state wants: hold their entries in INSTALLING, have
+    nothing any more in CHANGING and ENDING. On one switch both are empty.
 
     `resume` is how the stream goes on in `job`, None where it begins. `newcomers` is that of the last epoch that ran
     and had some; None where there was none since the stream began.
@@ -91,6 +109,8 @@ class JobRecord:
     retired: tuple[bytes, ...] = field(default=(), repr=False)
     resume: Resume | None = field(default=None, repr=False)
     newcomers: Resume | None = field(default=None, repr=False)
+    branches: tuple[Branch, ...] = ()
+    confirmed: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -101,6 +121,45 @@ class JobRecord:
     def epoch(self) -> int:
         """Return the epoch of which something may stand on the switch; 0 for none."""
         return 0 if self.job is None else self.job.epoch
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """Return the switches on which it has a place: one; or a spine, then its leaves."""
+        return (self.switch, *(branch.switch for branch in self.branches))
+
+    @property
+    def parts(self) -> dict[str, Job]:
+        """Return what stands, or may, by switch, less what is confirmed gone."""
+        everywhere = ((self.switch, self.job), *((branch.switch, branch.job) for branch in self.branches))
+        gone = self.confirmed if self.state in (State.CHANGING, State.ENDING) else ()
+        return {switch: job for switch, job in everywhere if job is not None and switch not in gone}
+
+    @property
+    def window(self) -> int:
+        """Return how many packets a worker of the epoch has in flight at most, 0 without one."""
+        return min((job.window for job in (self.job, *(branch.job for branch in self.branches)) if job), default=0)
+
+    @property
+    def next_switches(self) -> tuple[str, ...]:
+        """Return the switches at which the state wants something done now, in the order of rule T7.
+
+        An epoch is written to the spine first, and then to the leaves; it is removed from the leaves first.
+        """
+        if self.ready:
+            return (self.switch,)
+        if self.state not in (State.INSTALLING, State.CHANGING, State.ENDING):
+            return ()
+        if self.state is State.INSTALLING and self.switch not in self.confirmed:
+            return (self.switch,)
+        leaves = [branch.switch for branch in self.branches if branch.job and branch.switch not in self.confirmed]
+        return tuple(leaves) or ((self.switch,) if self.switch not in self.confirmed else ())
+
+    def place(self, switch: str) -> tuple[int, SlotRange]:
+        """Return job index and slots on one of `switches`."""
+        if switch == self.switch:
+            return self.job_index, self.region
+        (branch,) = (branch for branch in self.branches if branch.switch == switch)
+        return branch.job_index, branch.region
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:

@@ -27,7 +27,9 @@ class JobRequest:
     """A job as its user asks for it: see JobSpec for slots, tables and quorums, whose members are not known yet.
 
     `workers` have the ranks 0 .. workers - 1 and `observers` 64 .. 63 + observers. `switch` is the name of one, None
-    for the one with most room. `lease_s` is how long a silent member is waited for, None for the cluster's.
+    for the one with most room. With `tree` it goes over a spine, `switch` or the one with most room, and all leaves
+    below it; without, it does where no single switch reaches everybody. `lease_s` is how long a silent member is waited
+    for, None for the cluster's.
     """
 
     name: str
@@ -40,6 +42,7 @@ class JobRequest:
     switch: str | None = None
     lease_s: float | None = None
     observers: int = 0
+    tree: bool = False
 
     @property
     def worker_ranks(self) -> range:
@@ -69,6 +72,23 @@ class JobRequest:
     def trial(self) -> JobSpec:
         """Return the specification with all members, at addresses that nobody has: for checks of everything else."""
         return self.spec(dict(_anybody(*self.worker_ranks, *self.observer_ranks)))
+
+    def check_tree(self) -> None:
+        """Raise InvalidRequest when it asks for what a job over a tree of switches cannot have.
+
+        A leaf sends its sum up when all workers of its rack are in it, and no spine knows which workers a rack lacks:
+        so a quorum of the workers of all racks is no number that a switch could compare with.
+        """
+        who = f"job {self.name!r} over a tree of switches"
+        if self.quorum not in (None, self.workers):
+            hint = f"all {self.workers} workers complete a sum there: leave the quorum out, or use one switch"
+            raise InvalidRequest(f"{who}: quorum {self.quorum} of {self.workers} workers", hint=hint)
+        if self.min_quorum != 1:
+            hint = "one that asks closes the sum of its own rack there: leave it out, or use one switch"
+            raise InvalidRequest(f"{who}: min_quorum {self.min_quorum}", hint=hint)
+        if self.observers:
+            hint = "no switch of a tree has sums of all racks for them before the workers: use one switch"
+            raise InvalidRequest(f"{who}: {self.observers} observers", hint=hint)
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first thing that is wrong, with its numbers and what would fit."""

@@ -24,7 +24,7 @@ from hopsum_controlplane.cluster.records import JobRecord, Member, Phase, State
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _APPLICATION_ID = 0x686F7073  # "hops"
 _BUSY_S = 0.2
 
@@ -34,13 +34,14 @@ INSERT INTO books VALUES (1, 0);
 CREATE TABLE jobs (
     name TEXT PRIMARY KEY, request TEXT NOT NULL, token_digest BLOB NOT NULL, switch TEXT NOT NULL,
     job_index INTEGER NOT NULL, slot_base INTEGER NOT NULL, slots INTEGER NOT NULL,
-    state TEXT NOT NULL, job TEXT, reason TEXT NOT NULL, resume TEXT, newcomers TEXT, UNIQUE (switch, job_index)
+    state TEXT NOT NULL, job TEXT, reason TEXT NOT NULL, resume TEXT, newcomers TEXT,
+    branches TEXT NOT NULL, confirmed TEXT NOT NULL, UNIQUE (switch, job_index)
 ) STRICT;
 CREATE TABLE members (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, rank INTEGER NOT NULL, port INTEGER NOT NULL,
     mac TEXT NOT NULL, ip TEXT NOT NULL, udp_port INTEGER NOT NULL, side_port INTEGER, incarnation BLOB NOT NULL,
     secret_digest BLOB NOT NULL, version TEXT NOT NULL, phase TEXT NOT NULL, entered INTEGER NOT NULL,
-    told INTEGER NOT NULL, report TEXT, why TEXT NOT NULL, PRIMARY KEY (name, rank)
+    told INTEGER NOT NULL, report TEXT, why TEXT NOT NULL, leaf TEXT NOT NULL, PRIMARY KEY (name, rank)
 ) STRICT;
 CREATE TABLE retired (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, position INTEGER NOT NULL, incarnation BLOB NOT NULL,
@@ -61,12 +62,20 @@ UPDATE members SET entered = (SELECT coalesce(json_extract(job, '$.epoch'), 0) F
     WHERE phase IN ('in', 'over', 'left');
 UPDATE members SET told = entered WHERE (SELECT state FROM jobs WHERE jobs.name = members.name) <> 'installing';
 """,
+    2: """
+ALTER TABLE jobs ADD COLUMN branches TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE jobs ADD COLUMN confirmed TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE members ADD COLUMN leaf TEXT NOT NULL DEFAULT '';
+""",
 }
 
-_JOB_COLUMNS = "name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, resume, newcomers"
+_JOB_COLUMNS = (
+    "name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, resume, newcomers, "
+    "branches, confirmed"
+)
 _MEMBER_COLUMNS = (
     "name, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, "
-    "phase, entered, told, report, why"  # in this order below
+    "phase, entered, told, report, why, leaf"  # in this order below
 )
 
 
@@ -200,7 +209,8 @@ class Store:
         database.executemany("INSERT INTO retired VALUES (?, ?, ?)", rows)
 
     def _record(self, row: tuple[str, ...]) -> JobRecord:
-        name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, resume, newcomers = row
+        name, request, token_digest, switch, job_index, slot_base, slots, state, job, reason, *more = row
+        resume, newcomers, branches, confirmed = more
         query = f"SELECT {_MEMBER_COLUMNS} FROM members WHERE name = ? ORDER BY rank"
         members = self._database.execute(query, (name,)).fetchall()
         retired = self._database.execute("SELECT incarnation FROM retired WHERE name = ? ORDER BY position", (name,))
@@ -218,6 +228,8 @@ class Store:
                 retired=tuple(incarnation for (incarnation,) in retired),
                 resume=None if resume is None else codec.resume_from_json(resume),
                 newcomers=None if newcomers is None else codec.resume_from_json(newcomers),
+                branches=codec.branches_from_json(branches),
+                confirmed=codec.names_from_json(confirmed),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{self.path} is damaged: job {name!r}: {error!r:.200}", hint=_DAMAGED) from error
@@ -260,6 +272,8 @@ def _job_row(record: JobRecord) -> tuple[object, ...]:
         record.reason,
         None if record.resume is None else codec.resume_to_json(record.resume),
         None if record.newcomers is None else codec.resume_to_json(record.newcomers),
+        codec.branches_to_json(record.branches),
+        codec.names_to_json(record.confirmed),
     )
 
 
@@ -267,12 +281,13 @@ def _member_row(name: str, member: Member) -> tuple[object, ...]:
     at = member.endpoint
     where = (at.rank, at.port, at.mac, at.ip, at.udp_port, member.side_port)
     report = None if member.report is None else codec.report_to_json(member.report)
-    phase = (member.phase.value, member.entered, member.told, report, member.why)
+    phase = (member.phase.value, member.entered, member.told, report, member.why, member.leaf)
     return (name, *where, member.incarnation, member.secret_digest, member.version, *phase)
 
 
 def _member(row: tuple[Any, ...]) -> Member:
-    _, rank, port, mac, ip, udp_port, side_port, incarnation, secret, version, phase, entered, told, report, why = row
+    _, rank, port, mac, ip, udp_port, side_port, incarnation, secret, version, *rest = row
+    phase, entered, told, report, why, leaf = rest
     endpoint = WorkerEndpoint(rank=rank, port=port, mac=mac, ip=ip, udp_port=udp_port)
     held = None if report is None else codec.report_from_json(report)
-    return Member(endpoint, side_port, incarnation, secret, version, Phase(phase), entered, told, held, why)
+    return Member(endpoint, side_port, incarnation, secret, version, Phase(phase), entered, told, held, why, leaf)

@@ -3,19 +3,37 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hopsum_controlplane.allotments import Room
+from hopsum_controlplane.cluster.config import ClusterConfig
+from hopsum_controlplane.cluster.documents import leaves_of, where
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.line import Line
+from hopsum_controlplane.cluster.placement import networks_of
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.refusals import Refused
 
 
 @dataclass(frozen=True)
+class PartView:
+    """What a job over a tree is on one of its switches; `counters` are its packets there, by event."""
+
+    switch: str
+    job_index: int
+    slot_base: int
+    slots: int
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class CreatedJob:
-    """A job that was made: its switch, its slots there, and the token that its members join with, told this once."""
+    """A job that was made: its switch, its slots there, and the token that its members join with, told this once.
+
+    Over a tree `switch` is all of them in words, and `parts` each, the leaves first; the slots are the spine's.
+    """
 
     name: str
     token: str = field(repr=False)
@@ -23,14 +41,27 @@ class CreatedJob:
     slot_base: int
     slots: int
     workers: int
+    parts: tuple[PartView, ...] = ()
+
+
+@dataclass(frozen=True)
+class LeafPlace:
+    """Where members whose addresses are of one of these networks send to, as (IPv4 address, UDP port)."""
+
+    send_to: tuple[str, int]
+    networks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Located:
-    """Where the members of a job send to, as (IPv4 address, UDP port), and how many workers it has."""
+    """Where the members of a job send to, as (IPv4 address, UDP port), and how many workers it has.
+
+    Over a tree that depends on where they are: `leaves` has it, and `send_to` is the first one's.
+    """
 
     send_to: tuple[str, int]
     workers: int
+    leaves: tuple[LeafPlace, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +118,8 @@ class JobView:
     """A job. `epoch` is 0 when nothing of it may stand on the switch, `reason` why its last epoch ended.
 
     `counters` are what the switch did with its packets in this epoch, by event: empty when it was not asked.
+    Over a tree `switch` is all of them in words, `parts` each, the leaves first, and `counters` those of the leaves
+    together, where workers' packets come, but `completed`, which is the spine's; so are index and slots.
     `trouble` says why the switch does not do what the state wants, if so. Since the controller was started,
     `epochs_begun` epochs were begun and `joins_refused` joins with the right token refused, the last one with the
     words `last_refusal`.
@@ -112,6 +145,7 @@ class JobView:
     epochs_begun: int
     joins_refused: int
     last_refusal: str
+    parts: tuple[PartView, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,11 +182,11 @@ def of_job(
     *,
     lease_s: float,
     trouble: str,
-    counters: Mapping[str, int],
+    counters: Mapping[str, Mapping[str, int]],
     epochs_begun: int,
     refused: Refused,
 ) -> JobView:
-    """Return the view of a job at a time of the leases' clock."""
+    """Return the view of a job at a time of the leases' clock; `counters` are by switch."""
     request = record.request
     return JobView(
         name=record.name,
@@ -160,7 +194,7 @@ def of_job(
         reason=record.reason,
         trouble=trouble,
         epoch=record.epoch,
-        switch=record.switch,
+        switch=where(record),
         job_index=record.job_index,
         slot_base=record.region.base,
         slots=record.region.size,
@@ -171,11 +205,47 @@ def of_job(
         lease_s=lease_s,
         members=tuple(_of_member(record.name, member, leases, now_s) for member in record.members),
         missing_ranks=record.missing_ranks if record.state in (State.FORMING, State.CHANGING) else (),
-        counters=dict(counters),
+        counters=_together(record, counters),
         epochs_begun=epochs_begun,
         joins_refused=refused.count,
         last_refusal=refused.last,
+        parts=_parts(record, counters),
     )
+
+
+def _together(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Return the counters of a job's one switch; or of all leaves together, with what the spine completed."""
+    top = counters.get(record.switch, {})
+    if not record.branches:
+        return dict(top)
+    total: Counter[str] = Counter()
+    for branch in record.branches:
+        total.update(counters.get(branch.switch, {}))
+    return {**total, "completed": top["completed"]} if total and top else {}
+
+
+def of_created(record: JobRecord, token: str) -> CreatedJob:
+    """Return what who made a job is told of it."""
+    base, size = record.region
+    return CreatedJob(record.name, token, where(record), base, size, record.request.workers, _parts(record, {}))
+
+
+def of_place(record: JobRecord, config: ClusterConfig) -> Located:
+    """Return where the members of a job send to."""
+    workers = record.request.workers
+    if not record.branches:
+        return Located(config.switch(record.switch).service, workers)
+    leaves = tuple(
+        LeafPlace(leaf.service, tuple(map(str, networks_of(leaf, link)))) for leaf, link in leaves_of(record, config)
+    )
+    return Located(leaves[0].send_to, workers, leaves)
+
+
+def _parts(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> tuple[PartView, ...]:
+    """Return the parts of a job over a tree, leaves first; none of one on one switch."""
+    names = (*record.switches[1:], record.switch) if record.branches else ()
+    places = ((name, *record.place(name)) for name in names)
+    return tuple(PartView(name, index, *region, dict(counters.get(name, {}))) for name, index, region in places)
 
 
 def _of_member(job: str, member: Member, leases: Leases, now_s: float) -> MemberView:

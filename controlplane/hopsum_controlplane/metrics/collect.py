@@ -3,7 +3,8 @@
 
 How many values there are is bounded: a switch has at most 64 jobs, events, drops and statistics have the names that
 this version knows (what else an agent says is left out), and at most MAX_MEMBERS members are shown, of the first jobs
-by name; `members_not_shown` says how many are not.
+by name; `members_not_shown` says how many are not. The label `switch` of a job over a tree has all its switches in
+words, "leaf1, leaf2, then spine"; its packets alone are counted at each.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ FAMILIES: Final[Sequence[_Declared]] = (
     ("job_quorum", "gauge", "Workers that complete a sum.", _JOB),
     ("job_members", "gauge", "Members in a phase, observers among them.", (*_JOB, "phase")),
     ("job_missing_ranks", "gauge", "Workers that the next epoch lacks.", _JOB),
-    ("job_packets_total", "counter", "Packets of this epoch, by what they did.", (*_JOB, "event")),
+    ("job_packets_total", "counter", "Packets of this epoch at a switch, by what they did.", (*_JOB, "event")),
     ("member_lease_left_seconds", "gauge", "Until the member is given up.", _MEMBER),
     ("member_allreduces_total", "counter", "All-reduces that the agent finished.", _MEMBER),
     ("member_allreduce_seconds", "histogram", "Time of these, from vector to mean.", _MEMBER),
@@ -86,7 +87,7 @@ def collect(manager: Manager, max_members: int = MAX_MEMBERS) -> list[Family]:
     made = {name: Family(PREFIX + name, kind, text, labels) for name, kind, text, labels in FAMILIES}
     jobs = manager.jobs(counters=True)
     for switch in manager.switches():
-        _add_switch(made, switch, [job for job in jobs if job.switch == switch.name])
+        _add_switch(made, switch, [job for job in jobs if switch.name in _switches(job)])
     for job in jobs:
         _add_job(made, job)
     members = [(job.name, member) for job in jobs for member in job.members]
@@ -128,9 +129,15 @@ def _add_job(made: dict[str, Family], job: JobView) -> None:
     for phase in Phase:
         made["job_members"].add(phases.count(phase), *labels, phase.value)
     made["job_missing_ranks"].add(len(job.missing_ranks), *labels)
-    for event in Event:
-        if (word := event.name.lower()) in job.counters:
-            made["job_packets_total"].add(job.counters[word], *labels, word)
+    counters = {part.switch: part.counters for part in job.parts} or {job.switch: job.counters}
+    for switch, counted in counters.items():
+        for event in Event:
+            if (word := event.name.lower()) in counted:
+                made["job_packets_total"].add(counted[word], job.name, switch, word)
+
+
+def _switches(job: JobView) -> tuple[str, ...]:
+    return tuple(part.switch for part in job.parts) or (job.switch,)
 
 
 def _add_member(made: dict[str, Family], job: str, member: MemberView) -> None:

@@ -10,7 +10,16 @@ from hopsum.rpc import control_pb2 as pb
 from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
-from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, MemberView, Pending, SwitchView
+from hopsum_controlplane.cluster.views import (
+    Beat,
+    CreatedJob,
+    JobView,
+    Located,
+    MemberView,
+    PartView,
+    Pending,
+    SwitchView,
+)
 
 
 def join_request(message: Any, token: str) -> JoinRequest:
@@ -48,6 +57,7 @@ def job_request(message: Any) -> JobRequest:
         switch=_given(message, "switch"),
         lease_s=_given(message, "lease_s"),
         observers=message.observers,
+        tree=message.tree,
     )
 
 
@@ -60,7 +70,14 @@ def created_message(made: CreatedJob) -> pb.CreateReply:
         slot_base=made.slot_base,
         slots=made.slots,
         workers=made.workers,
+        parts=[_part_message(part) for part in made.parts],
     )
+
+
+def located_message(found: Located) -> pb.LocateReply:
+    """Return what a worker is told that is to join."""
+    leaves = [pb.LocateReply.Leaf(send_to=_endpoint(each.send_to), networks=each.networks) for each in found.leaves]
+    return pb.LocateReply(send_to=_endpoint(found.send_to), workers=found.workers, leaves=leaves)
 
 
 def pending_message(pending: Pending, again_s: float) -> pb.AwaitMembershipReply:
@@ -103,6 +120,7 @@ def job_message(view: JobView) -> pb.Job:
         epochs_begun=view.epochs_begun,
         joins_refused=view.joins_refused,
         last_refusal=view.last_refusal,
+        parts=[_part_message(part) for part in view.parts],
     )
 
 
@@ -138,6 +156,20 @@ def _member_message(view: MemberView) -> pb.Member:
         lease_left_s=view.lease_left_s,
         statistics=view.statistics,
     )
+
+
+def _part_message(part: PartView) -> pb.Part:
+    return pb.Part(
+        switch=part.switch,
+        job_index=part.job_index,
+        slot_base=part.slot_base,
+        slots=part.slots,
+        counters=part.counters,
+    )
+
+
+def _endpoint(address: tuple[str, int]) -> pb.Endpoint:
+    return pb.Endpoint(ip=address[0], udp_port=address[1])
 
 
 def _state(state: State) -> pb.JobState:

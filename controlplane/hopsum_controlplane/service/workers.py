@@ -18,7 +18,7 @@ from hopsum_controlplane.cluster.errors import NoRoom, NotAdmitted
 from hopsum_controlplane.cluster.views import Pending
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.handlers import Answer
-from hopsum_controlplane.service.messages import beat_message, join_request, pending_message
+from hopsum_controlplane.service.messages import beat_message, join_request, located_message, pending_message
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.manager import Manager
@@ -55,9 +55,7 @@ class Workers:
         self._closing.set()
 
     def _locate(self, request: Any, token: str, context: grpc.ServicerContext) -> Any:
-        found = self._manager.locate(request.job, token)
-        ip, udp_port = found.send_to
-        return pb.LocateReply(send_to=pb.Endpoint(ip=ip, udp_port=udp_port), workers=found.workers)
+        return located_message(self._manager.locate(request.job, token))
 
     def _join(self, request: Any, token: str, context: grpc.ServicerContext) -> Any:
         try:

@@ -31,7 +31,7 @@ SWITCH: Final = (
     *("jobs", "drops", "audits", "put_right", "sessions", "rates"),
 )
 JOB: Final = (
-    *("name", "state", "reason", "trouble", "epoch", "switch", "slot_base", "slots", "workers", "quorum"),
+    *("name", "state", "reason", "trouble", "epoch", "switch", "parts", "slot_base", "slots", "workers", "quorum"),
     *("observers", "lease_s", "missing_ranks", "epochs_begun", "joins_refused"),
     *("rates", "codes", "latency_s", "nmse", "behind", "late"),
 )

@@ -63,7 +63,7 @@ def examine_controller(before: Look, after: Look, *, where: str, now_s: float, j
     Args:
         where: the controller's address, for people.
         now_s: unix seconds on this host.
-        job: look at this one and its switch only.
+        job: look at this one and its switches only.
     """
     report = Report(f"controller at {where}" + (f", job {job!r}" if job else ""))
     report.rows.append(passed("controller", f"answers for {len(after.switches)} switches and {len(after.jobs)} jobs"))
@@ -92,7 +92,8 @@ def _find(look: Look, job: str) -> Row:
         others = ", ".join(str(each["name"]) for each in look.jobs) or "none"
         fix = "make it (hopsum job create), or give the name of one that is there"
         return failed("job", f"no job {job!r}; there are: {others}", fix)
-    told = f"{found['state']} on switch {found['switch']}, {found['workers']} workers, {found['slots']} slots"
+    on = f"switch{'es' if found['parts'] else ''} {found['switch']}"
+    told = f"{found['state']} on {on}, {found['workers']} workers, {found['slots']} slots"
     facts = {"state": found["state"], "epoch": found["epoch"], "switch": found["switch"]}
     return passed("job", told + (f", epoch {found['epoch']}" if found["epoch"] else ""), facts)
 
@@ -101,4 +102,5 @@ def _only(look: Look, job: str) -> Look:
     found = look.job(job)
     if found is None:  # it came, or went, between the looks
         return Look(look.at_s, look.switches, ())
-    return Look(look.at_s, [each for each in look.switches if each["name"] == found["switch"]], [found])
+    names = [part["switch"] for part in found["parts"]] or [found["switch"]]
+    return Look(look.at_s, [each for each in look.switches if each["name"] in names], [found])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 f2a01d90b86c61d6abcc9fd94e546a57
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 19ce09cc5f768d0f13322b4207a9a22b
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -53,12 +53,21 @@ class LocateRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class LocateReply(_message.Message):
-    __slots__ = ("send_to", "workers")
+    __slots__ = ("send_to", "workers", "leaves")
+    class Leaf(_message.Message):
+        __slots__ = ("send_to", "networks")
+        SEND_TO_FIELD_NUMBER: _ClassVar[int]
+        NETWORKS_FIELD_NUMBER: _ClassVar[int]
+        send_to: Endpoint
+        networks: _containers.RepeatedScalarFieldContainer[str]
+        def __init__(self, send_to: _Optional[_Union[Endpoint, _Mapping]] = ..., networks: _Optional[_Iterable[str]] = ...) -> None: ...
     SEND_TO_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
     send_to: Endpoint
     workers: int
-    def __init__(self, send_to: _Optional[_Union[Endpoint, _Mapping]] = ..., workers: _Optional[int] = ...) -> None: ...
+    leaves: _containers.RepeatedCompositeFieldContainer[LocateReply.Leaf]
+    def __init__(self, send_to: _Optional[_Union[Endpoint, _Mapping]] = ..., workers: _Optional[int] = ..., leaves: _Optional[_Iterable[_Union[LocateReply.Leaf, _Mapping]]] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("job", "rank", "endpoint", "mac", "side_port", "incarnation", "wire_version", "version", "report")
@@ -190,7 +199,7 @@ class LeaveReply(_message.Message):
     def __init__(self) -> None: ...
 
 class CreateRequest(_message.Message):
-    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers")
+    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -201,6 +210,7 @@ class CreateRequest(_message.Message):
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     OBSERVERS_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
     name: str
     workers: int
     slots: int
@@ -211,23 +221,47 @@ class CreateRequest(_message.Message):
     switch: str
     lease_s: float
     observers: int
-    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ...) -> None: ...
+    tree: bool
+    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("switch", "job_index", "slot_base", "slots", "counters")
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SLOT_BASE_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    switch: str
+    job_index: int
+    slot_base: int
+    slots: int
+    counters: _containers.ScalarMap[str, int]
+    def __init__(self, switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class CreateReply(_message.Message):
-    __slots__ = ("name", "token", "switch", "slot_base", "slots", "workers")
+    __slots__ = ("name", "token", "switch", "slot_base", "slots", "workers", "parts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     SLOT_BASE_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     token: str
     switch: str
     slot_base: int
     slots: int
     workers: int
-    def __init__(self, name: _Optional[str] = ..., token: _Optional[str] = ..., switch: _Optional[str] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[Part]
+    def __init__(self, name: _Optional[str] = ..., token: _Optional[str] = ..., switch: _Optional[str] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
 class ListRequest(_message.Message):
     __slots__ = ()
@@ -246,7 +280,7 @@ class ShowRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("name", "state", "reason", "trouble", "epoch", "switch", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "epochs_begun", "joins_refused", "last_refusal")
+    __slots__ = ("name", "state", "reason", "trouble", "epoch", "switch", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "epochs_begun", "joins_refused", "last_refusal", "parts")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +308,7 @@ class Job(_message.Message):
     EPOCHS_BEGUN_FIELD_NUMBER: _ClassVar[int]
     JOINS_REFUSED_FIELD_NUMBER: _ClassVar[int]
     LAST_REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: JobState
     reason: str
@@ -294,7 +329,8 @@ class Job(_message.Message):
     epochs_begun: int
     joins_refused: int
     last_refusal: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., trouble: _Optional[str] = ..., epoch: _Optional[int] = ..., switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., epochs_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[Part]
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., trouble: _Optional[str] = ..., epoch: _Optional[int] = ..., switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., epochs_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("rank", "phase", "endpoint", "side_port", "port", "version", "lease_left_s", "statistics")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine's interfaces are: the MAC address behind an IPv4 address, and TCP ports for peers."""
+"""What this machine's interfaces are: MAC addresses behind IPv4 addresses, ways out, and TCP ports for peers."""
 
 from __future__ import annotations
 
@@ -30,6 +30,20 @@ def mac_of(ip: str) -> str | None:
             if hardware is not None and struct.unpack_from("=H", hardware)[0] == _ARPHRD_ETHER:
                 return ":".join(f"{byte:02x}" for byte in hardware[2:8])
     return None
+
+
+def source_towards(place: tuple[str, int], ip: str = "") -> str | None:
+    """Return the IPv4 address that datagrams to `place` come from, bound to `ip` if given; None without a way there.
+
+    Raises OSError for an `ip` that is not this machine's. Nothing is sent.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        asker.bind((ip, 0))
+        try:
+            asker.connect(place)
+        except OSError:
+            return None
+        return str(asker.getsockname()[0])
 
 
 def reserve_tcp_port(ip: str) -> socket.socket:

@@ -38,6 +38,7 @@ class JobsClient:
         switch: str | None = None,
         lease_s: float | None = None,
         observers: int = 0,
+        tree: bool = False,
     ) -> pb.CreateReply:
         """Make a job; the reply has the token that its workers join with, which nobody is told again.
 
@@ -46,6 +47,7 @@ class JobsClient:
             quorum: workers that complete a sum; all if left out. min_quorum: that a flush completes it with; 1.
             switch: by name; the controller chooses if left out.
             lease_s: how long a silent worker is waited for; the controller's if left out.
+            tree: over a spine and all leaves below it, though one switch would do; `switch` is the spine then.
         """
         request = pb.CreateRequest(
             name=name,
@@ -58,6 +60,7 @@ class JobsClient:
             switch=switch,
             lease_s=lease_s,
             observers=observers,
+            tree=tree,
         )
         reply: pb.CreateReply = self._call("Create", request, CHANGE_S)
         return reply

@@ -20,7 +20,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from hopsum.membership import JobMembership, MembershipError, parse_membership
 from hopsum.protocol.resume import Sealed
@@ -48,6 +48,21 @@ class Seat:
     secret: str = field(repr=False)
 
 
+class Leaf(NamedTuple):
+    """Where workers with addresses of these networks send to, (IPv4 address, UDP port), in a tree of switches."""
+
+    send_to: tuple[str, int]
+    networks: tuple[str, ...]
+
+
+class Location(NamedTuple):
+    """Where workers send to, (IPv4 address, UDP port), and how many they are; over a tree that depends: `leaves`."""
+
+    send_to: tuple[str, int]
+    workers: int
+    leaves: tuple[Leaf, ...] = ()
+
+
 class Member:
     """One worker of `job`, for one life of it: what joins again is another one.
 
@@ -73,13 +88,14 @@ class Member:
             raise MembershipError(f"this worker is not in job {self.job!r}: join first")
         return self._seat
 
-    def locate(self, wait_s: float) -> tuple[tuple[str, int], int]:
-        """Return where workers send to, (IPv4 address, UDP port), and how many they are.
+    def locate(self, wait_s: float) -> Location:
+        """Return where workers send to, and how many they are.
 
         Tries for `wait_s` seconds to reach the controller. Raises ControllerError.
         """
         reply = _until(wait_s, lambda left_s: self._call("Locate", pb.LocateRequest(job=self.job), timeout_s=left_s))
-        return (reply.send_to.ip, reply.send_to.udp_port), reply.workers
+        leaves = (Leaf((each.send_to.ip, each.send_to.udp_port), tuple(each.networks)) for each in reply.leaves)
+        return Location((reply.send_to.ip, reply.send_to.udp_port), reply.workers, tuple(leaves))
 
     def join(
         self,

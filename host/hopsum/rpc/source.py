@@ -3,6 +3,8 @@
 
     locate the switch -> bind a socket towards it -> join -> wait for the others -> agent under a lease (job_agent)
 
+The switch of a worker is its leaf where the job is over a tree.
+
 What fails on the way gives everything back: sockets are closed and the rank is given up.
 """
 
@@ -15,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +26,10 @@ from hopsum.codec import Codec
 from hopsum.config import Config, ConfigError
 from hopsum.membership import JobMembership, MembershipError
 from hopsum.rpc.channel import Channel, Place
-from hopsum.rpc.interfaces import mac_of, reserve_tcp_port
+from hopsum.rpc.interfaces import mac_of, reserve_tcp_port, source_towards
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
-from hopsum.rpc.member import Member
+from hopsum.rpc.member import Location, Member
 from hopsum.transport.link import UdpLink
 
 
@@ -52,8 +55,9 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
     with ExitStack() as stack:
         channel = stack.enter_context(Channel(place))
         member = Member(channel, job, token, version=_version())
-        send_to, workers = member.locate(wait_s)
-        codec = ways.codec(workers)  # what does not fit the job takes no rank
+        located = member.locate(wait_s)
+        send_to = _place(located, config.ip)
+        codec = ways.codec(located.workers)  # what does not fit the job takes no rank
         link = UdpLink((config.ip or "0.0.0.0", config.udp_port), send_to)
         stack.callback(link.close)
         ip = link.local[0]
@@ -83,6 +87,30 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
             raise
         side.close()
         return made
+
+
+def _place(located: Location, ip: str) -> tuple[str, int]:
+    """Return where this worker sends to: over a tree, to the leaf that has a network of its address.
+
+    Raises ConfigError when none has.
+    """
+    if not located.leaves:
+        return located.send_to
+    found: dict[tuple[str, int], int] = {}
+    tried: list[str] = []
+    for leaf in located.leaves:
+        own = source_towards(leaf.send_to, ip)
+        known = [IPv4Network(text) for text in leaf.networks]
+        fitting = [network.prefixlen for network in known if own is not None and IPv4Address(own) in network]
+        if fitting:
+            found[leaf.send_to] = max(fitting)
+        tried.append(f"{own or 'no address'} towards {leaf.send_to[0]}, which has {', '.join(leaf.networks)}")
+    if not found:
+        raise ConfigError(
+            f"this worker is at none of the job's leaves: it has {'; '.join(tried)}. Set `ip` to the address that it "
+            "is to have, or add its network to a leaf's ports in the controller's configuration"
+        )
+    return max(found, key=lambda send_to: found[send_to])
 
 
 def _require_ours(membership: JobMembership, rank: int, link: UdpLink, send_to: tuple[str, int]) -> None:

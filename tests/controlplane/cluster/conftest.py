@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane.cluster import SwitchConfig
+from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.testing import FakeDevice
 
+from .noted import noted_tree
 from .world import Cluster, switch_config
 
 MakeCluster = Callable[..., Cluster]
@@ -21,9 +23,9 @@ MakeCluster = Callable[..., Cluster]
 def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
     made: list[Cluster] = []
 
-    def make(*switches: SwitchConfig, **options: Any) -> Cluster:
+    def make(*switches: SwitchConfig, links: tuple[LinkConfig, ...] = (), **options: Any) -> Cluster:
         configured = switches or (switch_config(),)
-        cluster = Cluster(tmp_path, configured, {switch.name: FakeDevice() for switch in configured})
+        cluster = Cluster(tmp_path, configured, {switch.name: FakeDevice() for switch in configured}, links)
         made.append(cluster)
         cluster.start(**options)
         return cluster
@@ -36,3 +38,11 @@ def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
 @pytest.fixture
 def cluster(make_cluster: MakeCluster) -> Cluster:
     return make_cluster()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = noted_tree(tmp_path)
+    cluster.start()
+    yield cluster
+    cluster.stop()

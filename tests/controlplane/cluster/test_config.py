@@ -159,6 +159,77 @@ def test_the_documented_file_is_right(tmp_path: Path) -> None:
     assert load(tmp_path, text).switches[0].name == "leaf1"
 
 
+TREE = """
+[controller]
+database = "/var/lib/books.sqlite"
+""" + "".join(
+    f"""
+[[switch]]
+name = "{name}"
+driver = "native"
+address = "127.0.0.1:{9559 + number}"
+mac = "02:00:00:00:00:f{number}"
+ip = "10.0.0.25{number}"
+{ports}
+"""
+    for number, (name, ports) in enumerate(
+        [
+            ("leaf1", 'ports = [{port = 1, network = "10.0.1.0/24"}]'),
+            ("leaf2", 'ports = [{port = 1, network = "10.0.2.0/24"}]'),
+            ("spine", ""),
+        ]
+    )
+)
+LINK1 = '[[link]]\nleaf = "leaf1"\nleaf_port = 9\nspine = "spine"\nspine_port = 1\n'
+LINK2 = '[[link]]\nleaf = "leaf2"\nleaf_port = 8\nspine = "spine"\nspine_port = 2\n'
+
+
+def test_links_make_a_tree(tmp_path: Path) -> None:
+    found = load(tmp_path, TREE + LINK1 + LINK2)
+    assert found.spines == ("spine",)
+    assert [str(link) for link in found.below("spine")] == [
+        "leaf1 port 9 to spine port 1",
+        "leaf2 port 8 to spine port 2",
+    ]
+    assert found.below("leaf1") == ()
+    assert found.switch("spine").ports == ()
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        ("", "switch 'spine' has no ports"),
+        (LINK1.replace("leaf1", "leaf"), "link leaf port 9 to spine port 1: no switch 'leaf'; did you mean leaf"),
+        (LINK1.replace('spine"', 'other"'), "no switch 'other'; there are leaf1, leaf2, spine"),
+        (LINK1.replace("= 9", "= 511"), r"port 511 of leaf1; ports are 0 \.\. 510"),
+        (LINK1.replace("leaf1", "spine"), "a switch linked to itself; a link is between a leaf and a spine"),
+        (LINK1 + LINK2.replace("= 2", "= 1"), "spine port 1 has the link leaf1 port 9 to spine port 1; a port has one"),
+        (LINK1 + LINK1.replace("= 9", "= 8").replace("= 1", "= 2"), "leaf 'leaf1' has two spines, or two links to one"),
+        (LINK1 + LINK2.replace('spine"', 'leaf1"'), "switch 'leaf1' is a leaf .* and a spine .*two levels"),
+        (
+            LINK1 + '[[link]]\nleaf = "spine"\nleaf_port = 3\nspine = "leaf1"\nspine_port = 3\n',
+            "is a leaf .* and a spine",
+        ),
+        (LINK1.replace("leaf_port = 9", ""), r"\[\[link\]\] 0 has no leaf_port; it needs leaf, leaf_port, spine"),
+        (LINK1.replace("leaf_port", "port"), r"\[\[link\]\] 0 has an unknown key 'port'"),
+        (LINK1.replace("[[link]]", "[link]"), r"\[link\] is one table; write \[\[link\]\], once for each link"),
+    ],
+)
+def test_links_that_make_no_tree(tmp_path: Path, links: str, message: str) -> None:
+    with pytest.raises(ClusterConfigError, match=message):
+        load(tmp_path, TREE + links)
+
+
+def test_one_network_below_two_leaves(tmp_path: Path) -> None:
+    twice = TREE.replace("10.0.2.0/24", "10.0.1.0/24") + LINK1 + LINK2
+    with pytest.raises(
+        ClusterConfigError, match=r"network 10\.0\.1\.0/24 is behind leaf1 and behind leaf2, both below"
+    ):
+        load(tmp_path, twice)
+    behind = twice.replace("port = 1, network", "port = 8, network")  # leaf2's is behind its link, and leaf1's is not
+    assert len(load(tmp_path, behind).links) == 2
+
+
 def test_importing_the_cluster_needs_no_grpc() -> None:
     code = "import hopsum_controlplane.cluster, sys; sys.exit({'grpc', 'google.protobuf'} & set(sys.modules) != set())"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,21 +14,26 @@ import pytest
 from hopsum_controlplane.cluster import Pending, State, UnknownJob
 
 from .watched import Fuse, Intents, Killed, WatchedDevice, WatchedStore
-from .world import LEASE_S, Cluster, Worker, enter, switch_config
+from .world import LEASE_S, TREE_LINKS, Cluster, Worker, enter, switch_config, tree_configs
 
 
 class Mortal:
-    """A cluster whose controller dies when the fuse of the switch, or that of the books, has burnt down."""
+    """A cluster whose controller dies when the fuse of the switches, or that of the books, has burnt down.
 
-    def __init__(self, folder: Path) -> None:
+    It has one switch, or two leaves and a spine: then a job has a worker at each leaf.
+    """
+
+    def __init__(self, folder: Path, tree: bool) -> None:
         self.fuses = {"switch": Fuse(), "books": Fuse()}
         self.intents = Intents()
-        self.device = WatchedDevice("s1", self.intents, self.fuses["switch"])
-        self.cluster = Cluster(folder, (switch_config(),), {"s1": self.device})
+        switches, links = ((switch_config(),), ()) if not tree else (tree_configs(), TREE_LINKS)
+        self.devices = {each.name: WatchedDevice(each.name, self.intents, self.fuses["switch"]) for each in switches}
+        self.cluster = Cluster(folder, switches, self.devices, links)
+        self.workers = 3 if tree else 2
         path = self.cluster.config.database
         self.cluster.open_store = lambda: WatchedStore(path, self.intents, self.fuses["books"])
         self.cluster.start()
-        self.other = self.cluster.run("other")
+        self.other = self.cluster.run("other", self.workers)
         self.crew: list[Worker] = []
 
     def disarm(self) -> None:
@@ -40,7 +45,7 @@ class Mortal:
 
 
 def create(mortal: Mortal) -> None:
-    mortal.crew = mortal.cluster.make()
+    mortal.crew = mortal.cluster.make("job", mortal.workers)
 
 
 def join(mortal: Mortal) -> None:
@@ -50,14 +55,14 @@ def join(mortal: Mortal) -> None:
 
 def expire(mortal: Mortal) -> None:
     mortal.cluster.clock.sleep(LEASE_S / 2)
-    for worker in (*mortal.other, mortal.crew[0]):
+    for worker in (*mortal.other, *mortal.crew[:-1]):
         worker.beat()
     mortal.cluster.clock.sleep(LEASE_S / 2)
     mortal.cluster.manager.tick()
 
 
 def replaced(mortal: Mortal) -> None:
-    mortal.crew[1].start_again()
+    mortal.crew[-1].start_again()
 
 
 def leave(mortal: Mortal) -> None:
@@ -69,8 +74,8 @@ def delete(mortal: Mortal) -> None:
     mortal.cluster.manager.delete_job("job")
 
 
-def forgotten(mortal: Mortal) -> None:
-    entities = mortal.device.entities
+def forgotten(mortal: Mortal, switch: str = "s1") -> None:
+    entities = mortal.devices[switch].entities
     for key, entity in list(entities.items()):
         if f"epoch={mortal.crew[0].epoch}" in str(entity):
             del entities[key]
@@ -78,7 +83,11 @@ def forgotten(mortal: Mortal) -> None:
     for worker in (*mortal.other, *mortal.crew):
         worker.beat()
     mortal.cluster.clock.sleep(LEASE_S / 2)
-    mortal.cluster.manager.attend("s1")
+    mortal.cluster.manager.tick()
+
+
+def forgotten_by_the_spine(mortal: Mortal) -> None:
+    forgotten(mortal, "s3")
 
 
 def go_on(mortal: Mortal) -> None:
@@ -106,13 +115,17 @@ SCENES: dict[str, tuple[list[Callable[[Mortal], None]], Callable[[Mortal], None]
     "restart": ([create, lambda mortal: enter(mortal.crew)], restart),
 }
 """What happened before, and what the controller dies in."""
+TREE_SCENES = {
+    **{name: SCENES[name] for name in ("join", "replaced", "leave", "delete", "go on", "restart")},
+    "forgotten by the spine": ([create, lambda mortal: enter(mortal.crew)], forgotten_by_the_spine),
+}
 
 
-def die_in(scene: str, what: str, at: int, folder: Path) -> tuple[Mortal, bool]:
+def die_in(scene: str, what: str, at: int, folder: Path, tree: bool = False) -> tuple[Mortal, bool]:
     """Play a scene up to the `at`-th event of a fuse; return whether it was cut short."""
     folder.mkdir()
-    mortal = Mortal(folder)
-    before, act = SCENES[scene]
+    mortal = Mortal(folder, tree)
+    before, act = (TREE_SCENES if tree else SCENES)[scene]
     for step in before:
         step(mortal)
     mortal.fuses[what].arm(at)
@@ -144,8 +157,8 @@ def check_recovery(mortal: Mortal) -> None:
     for name in list(mortal.states()):
         cluster.manager.delete_job(name)
     cluster.check()
-    assert mortal.device.epochs() == set()
-    assert cluster.manager.switches()[0].slots_used == 0
+    assert all(device.epochs() == set() for device in mortal.devices.values())
+    assert {view.slots_used for view in cluster.manager.switches()} == {0}
 
 
 def check_how_it_goes_on(mortal: Mortal) -> None:
@@ -159,10 +172,13 @@ def check_how_it_goes_on(mortal: Mortal) -> None:
     for worker in mortal.crew:
         worker.epoch = 0  # as one who did not get the answer
         documents.append(worker.membership())
-    assert documents[0] == documents[1]
     assert isinstance(documents[0], dict)
+    told = [{**each, "switch": None} for each in documents if isinstance(each, dict)]  # which is another at each leaf
+    assert all(each == told[0] for each in told)
     runs = [{"first": 0, "end": 3, "ranks": [0]}, {"first": 3, "end": 5, "ranks": [0, 1]}]
-    runs.append({"first": 5, "end": 8, "ranks": [1]})
+    runs.append({"first": 5, "end": 8, "ranks": [1]} if len(told) == 2 else {"first": 5, "end": 6, "ranks": [1]})
+    if len(told) == 3:
+        runs += [{"first": 6, "end": 8, "ranks": [1, 2]}, {"first": 8, "end": 11, "ranks": [2]}]
     nobody = {"start": None, "start_epoch": 0, "allreduces": None, "replaced": []}
     assert json.loads(json.dumps(documents[0]["resume"])) == {"base": 0, **nobody, "decided": runs}
     mortal.cluster.check()
@@ -178,6 +194,18 @@ def test_the_next_controller_goes_on(scene: str, what: str, tmp_path: Path) -> N
         if not died:
             break
     assert at > 0 or (scene, what) in (("create", "switch"), ("restart", "books"))
+
+
+@pytest.mark.parametrize("what", ["switch", "books"])
+@pytest.mark.parametrize("scene", TREE_SCENES)
+def test_the_next_controller_goes_on_with_a_tree(scene: str, what: str, tmp_path: Path) -> None:
+    for at in range(1000):
+        mortal, died = die_in(scene, what, at, tmp_path / str(at), tree=True)
+        check_recovery(mortal)
+        mortal.cluster.stop()
+        if not died:
+            break
+    assert at > 0 or (scene, what) == ("restart", "books")
 
 
 def test_a_controller_dies_while_the_next_one_starts(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any history of jobs, members, failures and restarts, on two switches that watch (see `watched`) for slots with two
-epochs, epochs that come twice, and entries that are not in the books. When all is quiet the switches are as the books
-say; when all jobs are deleted nothing is left."""
+epochs, epochs that come twice, and entries that are not in the books; the same on a tree of three, whose jobs are over
+all of them. When all is quiet the switches are as the books say; when all jobs are deleted nothing is left."""
 
 from __future__ import annotations
 
@@ -15,29 +15,35 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import Pending, State
+from hopsum_controlplane.cluster import Pending, State, SwitchConfig
+from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.entries import Entity, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.testing import Failure
 
 from .watched import FOREIGN_EPOCH, Fuse, Intents, Killed, WatchedDevice, WatchedStore
-from .world import LEASE_S, Cluster, Worker, switch_config
+from .world import LEASE_S, TREE_LINKS, Cluster, Worker, switch_config, tree_configs
 
 MEMORY = Path("/dev/shm")
 """Where nothing waits for a disk, which has no part in this."""
 NAMES = ("a", "b", "c", "d")
 JOBS = st.sampled_from(NAMES)
 RANKS = st.integers(0, 2)
-SWITCHES = st.sampled_from(["s1", "s2"])
+SWITCHES = st.sampled_from(["s1", "s2", "s3"])
 
 
 class Histories(RuleBasedStateMachine):
+    links: tuple[LinkConfig, ...] = ()
+
+    def switches(self) -> tuple[SwitchConfig, ...]:
+        return tuple(switch_config(number, slots=40) for number in (1, 2))
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
         self.intents, self.fuse = Intents(), Fuse()
-        switches = tuple(switch_config(number, slots=40) for number in (1, 2))
+        switches = self.switches()
         self.devices = {each.name: WatchedDevice(each.name, self.intents, self.fuse) for each in switches}
-        self.cluster = Cluster(Path(self.folder.name), switches, self.devices)
+        self.cluster = Cluster(Path(self.folder.name), switches, self.devices, self.links)
         path = self.cluster.config.database
         self.cluster.open_store = lambda: WatchedStore(path, self.intents, self.fuse)
         self.crews: dict[str, list[Worker]] = {}
@@ -49,7 +55,7 @@ class Histories(RuleBasedStateMachine):
             if name in self.states():
                 self.cluster.manager.delete_job(name)
         self.cluster.check()
-        assert [view.slots_used for view in self.cluster.manager.switches()] == [0, 0]
+        assert {view.slots_used for view in self.cluster.manager.switches()} == {0}
         assert all(device.epochs() == set() for device in self.devices.values())
         self.cluster.stop()
         self.folder.cleanup()
@@ -128,29 +134,33 @@ class Histories(RuleBasedStateMachine):
     def controller_restarts(self) -> None:
         self.cluster.start(remove_existing=True)
 
+    def device(self, name: str) -> WatchedDevice:
+        """Return a switch, where there are fewer than that the last one."""
+        return self.devices.get(name) or self.devices[max(self.devices)]
+
     @rule(name=SWITCHES)
     def switch_restarts(self, name: str) -> None:
-        self.devices[name].forget()
+        self.device(name).forget()
 
     @rule(name=SWITCHES, table=st.sampled_from(["jobs", "workers"]), group=st.integers(1, 4))
     def somebody_writes(self, name: str, table: str, group: int) -> None:
         entry = TableEntry(table, {"epoch": FOREIGN_EPOCH, "worker": 0}, "job", {})
         for entity in (entry, MulticastGroup(group, (Replica(9, 9),))):
-            self.devices[name].entities.setdefault(entity.key(), entity)
+            self.device(name).entities.setdefault(entity.key(), entity)
 
     @rule(name=SWITCHES, data=st.data())
     def somebody_removes(self, name: str, data: st.DataObject) -> None:
-        entities = self.devices[name].entities
+        entities = self.device(name).entities
         if entities:
             del entities[data.draw(st.sampled_from(sorted(entities, key=str)))]
 
     @rule(name=SWITCHES, at=st.integers(0, 12), failure=st.sampled_from(list(Failure)))
     def switch_will_fail(self, name: str, at: int, failure: Failure) -> None:
-        self.devices[name].fail(at=self.devices[name].updates + at, failure=failure)
+        self.device(name).fail(at=self.device(name).updates + at, failure=failure)
 
     @rule(name=SWITCHES)
     def switch_is_repaired(self, name: str) -> None:
-        self.devices[name].repair()
+        self.device(name).repair()
 
     @rule(at=st.integers(0, 40), name=JOBS, what=st.sampled_from(["everybody", "delete", "time_passes"]))
     def controller_dies(self, at: int, name: str, what: str) -> None:
@@ -203,3 +213,16 @@ Histories.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 test_histories = Histories.TestCase
+
+
+class TreeHistories(Histories):
+    """Jobs of one or two workers are on one leaf and the spine, of three on both leaves."""
+
+    links = TREE_LINKS
+
+    def switches(self) -> tuple[SwitchConfig, ...]:
+        return tree_configs(slots=40)
+
+
+TreeHistories.TestCase.settings = Histories.TestCase.settings
+test_histories_of_a_tree = TreeHistories.TestCase

@@ -37,10 +37,13 @@ class Fuse:
 
 
 class Intents:
-    """Which place every epoch was written down for, as the books said at the time."""
+    """Which places every epoch was written down for, by switch, as the books said at the time; and the switches."""
 
     def __init__(self) -> None:
-        self.places: dict[int, tuple[str, str, SlotRange]] = {}
+        self.names: dict[int, str] = {}
+        self.places: dict[int, dict[str, SlotRange]] = {}
+        """A spine comes before its leaves."""
+        self.devices: dict[str, WatchedDevice] = {}
 
 
 class WatchedStore(Store):
@@ -55,8 +58,9 @@ class WatchedStore(Store):
         self.fuse.burn()
         super().put(record)
         if record.epoch:
-            place = (record.name, record.switch, record.region)
-            assert self.intents.places.setdefault(record.epoch, place) == place, "an epoch twice"
+            places = {switch: record.place(switch)[1] for switch in record.switches}
+            assert self.intents.places.setdefault(record.epoch, places) == places, "an epoch twice"
+            assert self.intents.names.setdefault(record.epoch, record.name) == record.name, "an epoch twice"
         self.fuse.burn()
 
     def remove(self, name: str) -> None:
@@ -68,6 +72,8 @@ class WatchedStore(Store):
 class WatchedDevice(FakeDevice):
     """A switch on which no epoch may stand that is not in the books, none twice, and no two in one slot.
 
+    A leaf admits nobody before its spine does, and no switch while another one admits an older epoch of the job (T7).
+
     `fuse` burns before every update and every read, and when a batch is done.
     """
 
@@ -75,6 +81,7 @@ class WatchedDevice(FakeDevice):
         super().__init__()
         self.name, self.intents, self.fuse = name, intents, fuse
         self.admitted: set[int] = set()
+        intents.devices[name] = self
 
     def write(self, updates: Sequence[Update]) -> None:
         super().write(updates)
@@ -99,21 +106,29 @@ class WatchedDevice(FakeDevice):
         if not code and isinstance(update, Insert) and isinstance(entity, TableEntry) and entity.table == "jobs":
             assert entity.match["epoch"] not in self.admitted, "an epoch a second time"
             self.admitted.add(entity.match["epoch"])
+            self._check_tree(entity.match["epoch"])
         self._check()
         return code
+
+    def _check_tree(self, epoch: int) -> None:
+        names, devices = self.intents.names, self.intents.devices
+        spine = next(iter(self.intents.places[epoch]))
+        assert self.name == spine or epoch in devices[spine].epochs("jobs"), "a leaf admits before its spine"
+        for device in devices.values():
+            others = device.epochs("jobs") - {FOREIGN_EPOCH, epoch}
+            assert names[epoch] not in {names[other] for other in others}, "two epochs of a job on its switches"
 
     def _check(self) -> None:
         standing = self.epochs() - {FOREIGN_EPOCH}
         assert standing <= set(self.intents.places), "an epoch stands that is not in the books"
         for one, other in combinations(standing, 2):
-            (_, switch, a), (_, _, b) = self.intents.places[one], self.intents.places[other]
-            assert switch == self.name
+            a, b = self.intents.places[one][self.name], self.intents.places[other][self.name]
             assert a.end <= b.base or b.end <= a.base, f"epochs {one} and {other} in one slot"
 
-    def epochs(self) -> set[int]:
-        """Return the epochs of which something stands."""
+    def epochs(self, table: str = "") -> set[int]:
+        """Return the epochs of which something stands, in a table if one is named."""
         return {
             entity.match["epoch"]
             for entity in self.entities.values()
-            if isinstance(entity, TableEntry) and "epoch" in entity.match
+            if isinstance(entity, TableEntry) and "epoch" in entity.match and table in ("", entity.table)
         }

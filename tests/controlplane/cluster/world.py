@@ -25,6 +25,7 @@ from hopsum_controlplane.cluster import (
     SwitchConfig,
 )
 from hopsum_controlplane.cluster.decision import Report
+from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Entity
 from hopsum_controlplane.jobs import Job
@@ -37,9 +38,22 @@ TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
 
 
 def switch_config(number: int = 1, networks: Mapping[int, str] | None = None, **options: Any) -> SwitchConfig:
-    rules = tuple(PortRule(port, IPv4Network(text)) for port, text in (networks or {1: "10.0.0.0/16"}).items())
+    known = {1: "10.0.0.0/16"} if networks is None else networks
+    rules = tuple(PortRule(port, IPv4Network(text)) for port, text in known.items())
     endpoint = SwitchEndpoint(f"02:00:00:00:00:{number:02x}", f"10.9.0.{number}")
     return SwitchConfig(f"s{number}", "native", f"127.0.0.1:{9558 + number}", 0, endpoint, rules, **options)
+
+
+TREE_LINKS = (LinkConfig("s1", 9, "s3", 1), LinkConfig("s2", 9, "s3", 2))
+
+
+def tree_configs(**options: Any) -> tuple[SwitchConfig, ...]:
+    """Two leaves, with the workers of ranks 0 and 1 and of the next ones, and the spine above them."""
+    return (
+        switch_config(1, {1: "10.0.1.1/32", 2: "10.0.1.2/32"}, **options),
+        switch_config(2, {1: "10.0.1.3/32", 2: "10.0.1.4/32"}, **options),
+        switch_config(3, {}, **options),
+    )
 
 
 class Clock:
@@ -132,9 +146,15 @@ class Worker:
 class Cluster:
     """Managers, one after the other, over one database and the same switches."""
 
-    def __init__(self, folder: Path, switches: tuple[SwitchConfig, ...], devices: Mapping[str, Device]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        switches: tuple[SwitchConfig, ...],
+        devices: Mapping[str, Device],
+        links: tuple[LinkConfig, ...] = (),
+    ) -> None:
         self.clock = Clock()
-        self.config = ClusterConfig(switches, folder / "books.sqlite", lease_s=LEASE_S, heartbeat_s=2.0)
+        self.config = ClusterConfig(switches, folder / "books.sqlite", links, lease_s=LEASE_S, heartbeat_s=2.0)
         self.devices = devices
         self.open_store: Callable[[], Store] = lambda: Store(self.config.database)
         self.store: Store | None = None
@@ -171,9 +191,8 @@ class Cluster:
     def check(self) -> None:
         """Assert that on every switch stands exactly what the books say."""
         for switch in self.config.switches:
-            jobs = [view.name for view in self.manager.jobs() if view.switch == switch.name and view.epoch]
-            records = [self.manager._ledger.get(name) for name in jobs]
-            wanted = expected(switch, [record.job for record in records if record.job is not None])
+            records = [self.manager._ledger.get(view.name) for view in self.manager.jobs()]
+            wanted = expected(switch, [each.parts[switch.name] for each in records if switch.name in each.parts])
             assert self.standing(switch.name) == wanted
 
 

@@ -95,5 +95,9 @@ def _in_words(config: ClusterConfig) -> str:
     for switch in config.switches:
         ip, port = switch.service
         lines.append(f"switch {switch.name}: {switch.driver} at {switch.address}, device {switch.device_id}")
-        lines.append(f"  {switch.slots} slots; workers send to {ip}:{port}; {', '.join(map(str, switch.ports))}")
+        who = f"workers send to {ip}:{port}; {', '.join(map(str, switch.ports))}"
+        lines.append(f"  {switch.slots} slots; {who if switch.ports else 'no worker stands at it'}")
+    for spine in config.spines:
+        lines.append(f"tree of {', '.join(link.leaf for link in config.below(spine))}, then {spine}")
+        lines += [f"  {link}" for link in config.below(spine)]
     return "\n".join(lines)

@@ -47,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--observers", type=int, default=0, metavar="N", help="that may ask, and take no part")
     parser.add_argument("--switch", metavar="NAME", help="where it goes (default: where most slots are free)")
     parser.add_argument(
+        "--tree", action="store_true", help="over a spine (--switch) and its leaves, though one switch would do"
+    )
+    parser.add_argument(
         "--lease", type=float, metavar="SECONDS", help="a silent worker is waited for (default: the controller's)"
     )
     parser.add_argument(
@@ -69,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
             switch=options.switch,
             lease_s=options.lease,
             observers=options.observers,
+            tree=options.tree,
         )
         write(made.token)
     url = None if place.target.startswith(UNIX) else _url(place, options.name, options.token_file)
@@ -95,8 +99,7 @@ def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
 
 
 def _in_words(values: dict[str, Any], options: argparse.Namespace) -> str:
-    last = values["slot_base"] + values["slots"] - 1
-    lines = [f"job {values['name']!r} on {values['switch']}: slots {values['slot_base']} to {last}, forming"]
+    lines = [f"job {values['name']!r} on {_places(values)}, forming"]
     if "token" in values:
         lines.append(f"token, not told again: {values['token']}")
     else:
@@ -104,6 +107,15 @@ def _in_words(values: dict[str, Any], options: argparse.Namespace) -> str:
     if values["url"]:
         lines.append(f"its {options.workers} workers connect to {values['url']}")
     return "\n".join(lines)
+
+
+def _places(values: dict[str, Any]) -> str:
+    """Return its switches with its slots there."""
+    *leaves, top = [
+        f"{part['switch']}: slots {part['slot_base']} to {part['slot_base'] + part['slots'] - 1}"
+        for part in values["parts"] or [values]
+    ]
+    return "; ".join([*leaves, f"then {top}" if leaves else top])
 
 
 def _url(place: Place, job: str, token_file: Path | None) -> str:

@@ -37,17 +37,26 @@ def print_job(job: Mapping[str, Any], console: Console) -> None:
     if job["members"]:
         console.print(_members(job["members"]))
     if job["counters"]:
-        counted = Table("counted by the switch", box=None, pad_edge=False)
-        counted.add_column("packets", justify="right")
-        for event, count in job["counters"].items():
-            counted.add_row(escape(event), f"{count:,}")
-        console.print(counted)
+        console.print(_counted(job))
+
+
+def _counted(job: Mapping[str, Any]) -> Table:
+    """Return what the switch counted, or each switch of a tree."""
+    by_switch = {part["switch"]: part["counters"] for part in job["parts"]} or {"packets": job["counters"]}
+    table = Table(f"counted by the switch{'es' if job['parts'] else ''}", box=None, pad_edge=False)
+    for title in by_switch:
+        table.add_column(escape(title), justify="right")
+    for event in dict.fromkeys(event for counters in by_switch.values() for event in counters):
+        counts = [counters.get(event) for counters in by_switch.values()]
+        table.add_row(escape(event), *("-" if count is None else f"{count:,}" for count in counts))
+    return table
 
 
 def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "job", escape(job["name"])
     yield "state", _state(job)
-    yield "switch", escape(f"{job['switch']}, slots {_slots(job)}, job index {job['job_index']}")
+    for part in job["parts"] or [job]:
+        yield "switch", escape(f"{part['switch']}, slots {_slots(part)}, job index {part['job_index']}")
     yield "workers", f"{_workers(job)}, quorum {job['quorum']}, at least {job['min_quorum']} when one asks"
     if job["observers"]:
         yield "observers", str(job["observers"])

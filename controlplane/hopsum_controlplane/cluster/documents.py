@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an epoch is made of, and what its workers are told of it: pure functions of the books and the configuration.
+
+A job over a tree is `hopsum_controlplane.trees`' TreeSpec and TreeJob here; leaves without workers are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from hopsum_controlplane.cluster.codec import resume_values
+from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
+from hopsum_controlplane.cluster.errors import ClusterConfigError, UnknownJob
+from hopsum_controlplane.cluster.links import LinkConfig
+from hopsum_controlplane.cluster.records import JobRecord, Phase
+from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.membership import SideChannels, membership
+from hopsum_controlplane.trees import Rack, TreeJob, TreeSpec
+
+
+class Parts(NamedTuple):
+    """The jobs of an epoch: that of the record's switch, and those of the leaves where it has workers."""
+
+    job: Job
+    below: Mapping[str, Job]
+
+
+def where(record: JobRecord) -> str:
+    """Return the switches of a job in words: its one switch, or `LEAF, LEAF, then SPINE`."""
+    leaves = ", ".join(branch.switch for branch in record.branches)
+    return f"{leaves}, then {record.switch}" if leaves else record.switch
+
+
+def leaves_of(record: JobRecord, config: ClusterConfig) -> list[tuple[SwitchConfig, LinkConfig]]:
+    """Return the leaves of a job over a tree. Raises ClusterConfigError when one is not below its spine any more."""
+    links = {link.leaf: link for link in config.below(record.switch)}
+    lacking = [branch.switch for branch in record.branches if branch.switch not in links]
+    if lacking:
+        raise ClusterConfigError(
+            f"job {record.name!r} is in the books over {where(record)}, and no link of {lacking[0]!r} to "
+            f"{record.switch!r} is configured",
+            hint="configure it again until the job is deleted",
+        )
+    return [(config.switch(branch.switch), links[branch.switch]) for branch in record.branches]
+
+
+def parts_of(record: JobRecord, epoch: int, config: ClusterConfig, max_windows: Mapping[str, int | None]) -> Parts:
+    """Return what an epoch is made of: those who wait. `max_windows` is as the targets declare it, by switch."""
+
+    def at(name: str, spec: Any) -> Job:
+        return Job.at(spec, config.switch(name).endpoint, epoch, *record.place(name), max_windows[name])
+
+    if not record.branches:
+        return Parts(at(record.switch, record.spec()), {})
+    waiting = [(member.leaf, member.endpoint) for member in record.members if member.phase is Phase.WAITING]
+    racks: dict[str, Rack] = {}
+    for leaf, link in leaves_of(record, config):
+        workers = tuple(worker for name, worker in waiting if name == leaf.name)
+        if workers:
+            racks[leaf.name] = Rack(workers, link.leaf_port, link.spine_port)
+    request = record.request
+    tree = TreeSpec(record.name, tuple(racks.values()), request.slots, request.table, request.table16)
+    top, below = tree.parts(config.switch(record.switch).endpoint, [config.switch(name).endpoint for name in racks])
+    return Parts(at(record.switch, top), {name: at(name, spec) for name, spec in zip(racks, below, strict=True)})
+
+
+def document(record: JobRecord, rank: int, config: ClusterConfig) -> dict[str, Any]:
+    """Return the membership of an epoch for a worker or observer that is in it. Raises UnknownJob without an epoch."""
+    if record.job is None:
+        raise UnknownJob(f"job {record.name!r} has no epoch", hint="join again")
+    services = {
+        worker.rank: config.switch(switch).service
+        for switch, job in record.parts.items()
+        for worker in job.spec.workers
+    }
+    entered = [member for member in record.members if member.entered == record.epoch and member.rank in services]
+    sides = {m.rank: (m.endpoint.ip, m.side_port) for m in entered if m.side_port is not None}
+    all_sides: SideChannels = sides if len(sides) == len(services) else False
+    resume = None if record.resume is None else resume_values(record.resume)
+    if not record.branches:
+        return membership(record.job, services, all_sides, resume=resume)
+    below = [(branch.switch, branch.job) for branch in record.branches if branch.job is not None]
+    rack = next(number for number, (_, job) in enumerate(below) if rank in [w.rank for w in job.spec.workers])
+    tree = _tree(record.job, [job for _, job in below])
+    return tree.membership(rack, all_sides, send_to=services, resume=resume)
+
+
+def _tree(spine: Job, leaves: list[Job]) -> TreeJob:
+    """Return the tree that stands on these switches, from their parts."""
+    downlinks = {leaf.number: leaf.port for leaf in spine.spec.leaves}
+    racks = [
+        Rack(job.spec.workers, job.spec.parent.port, downlinks[job.spec.parent.number])
+        for job in leaves
+        if job.spec.parent is not None
+    ]
+    spec = TreeSpec(spine.spec.name, tuple(racks), spine.spec.slots, leaves[0].spec.table, leaves[0].spec.table16)
+    return TreeJob(spec, spine, tuple(leaves))
