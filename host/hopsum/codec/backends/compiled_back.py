@@ -46,15 +46,26 @@ def _unpack16(payload: Any, group: Any, codes: Any) -> None:
 
 
 @inner
-def _to_codes(payload: Any, group: Any, codes: Any) -> None:
-    """Unpack codes that come in groups of so many; 0: lanes."""
+def _unpack(payload: Any, group: Any, codes: Any) -> None:
     if codes.shape[0] == 1024:
-        if group:
-            _unpack8(payload, group, codes)
-        else:
-            codes[:] = payload
-    elif group:
+        _unpack8(payload, group, codes)
+    else:
         _unpack16(payload, group, codes)
+
+
+@inner
+def _to_codes(payload: Any, group: Any, codes: Any) -> None:
+    """Unpack codes in groups of so many; 0: lanes. Groups that programs have are constants, as in `_to_payload`."""
+    if group == 512:
+        _unpack(payload, 512, codes)
+    elif group == 128:
+        _unpack(payload, 128, codes)
+    elif group == 64:
+        _unpack(payload, 64, codes)
+    elif group:
+        _unpack(payload, group, codes)
+    elif codes.shape[0] == 1024:
+        codes[:] = payload
     else:
         for j in range(512):
             codes[j] = payload[2 * j + 1]

@@ -139,15 +139,26 @@ def _pack16(codes: Any, group: Any, out: Any) -> None:
 
 
 @inner
-def _to_payload(codes: Any, group: Any, out: Any) -> None:
-    """Pack codes in groups of so many; 0: lanes."""
+def _pack(codes: Any, group: Any, out: Any) -> None:
     if codes.shape[0] == 1024:
-        if group:
-            _pack8(codes, group, out)
-        else:
-            out[:] = codes
-    elif group:
+        _pack8(codes, group, out)
+    else:
         _pack16(codes, group, out)
+
+
+@inner
+def _to_payload(codes: Any, group: Any, out: Any) -> None:
+    """Pack codes in groups of so many; 0: lanes. Groups that programs have are constants: other loops are slow."""
+    if group == 512:
+        _pack(codes, 512, out)
+    elif group == 128:
+        _pack(codes, 128, out)
+    elif group == 64:
+        _pack(codes, 64, out)
+    elif group:
+        _pack(codes, group, out)
+    elif codes.shape[0] == 1024:
+        out[:] = codes
     else:
         for j in range(512):
             out[2 * j] = u8(0)
