@@ -134,6 +134,7 @@ class Controller:
         so, its slots stay taken, and `delete_job` on the job found in `ending` tries again.
         """
         self.check(spec)
+        self._check_lookups(spec)
         if any(held.job.spec.name == spec.name for held in self._held.values()):
             raise ControlPlaneError(f"a job {spec.name!r} exists", hint="delete it first, or choose another name")
         held = self._allot(spec, job_index, region, epoch)
@@ -191,6 +192,7 @@ class Controller:
     def check(self, spec: JobSpec) -> None:
         """Raise ControlPlaneError when a job like this can never be made here, however much room there is."""
         spec.check()
+        self._check_program(spec)
         self._check_growth(spec)
 
     def job_counters(self, job: Job) -> dict[str, int]:
@@ -242,6 +244,31 @@ class Controller:
     def _runs(self, job: Job) -> bool:
         return job.epoch in self._held and not self._held[job.epoch].ending
 
+    def _check_program(self, spec: JobSpec) -> None:
+        """Refuse what the switch's program has not."""
+        target, program = self._device.capabilities.target, self._device.program
+        lacks = ""
+        if spec.table16 is not None and Op.LOOKUP_ADD16 not in self._device.capabilities.ops:
+            lacks = "LOOKUP_ADD16: leave table16 out"
+        elif (spec.leaves or spec.parent is not None) and not program.trees:
+            lacks = "trees of switches: make a job of one switch"
+        if lacks:
+            what, hint = lacks.split(": ")
+            raise ControlPlaneError(
+                f"job {spec.name!r}: the program of {target} has no {what}", where=self._device.where, hint=hint
+            )
+
+    def _check_lookups(self, spec: JobSpec) -> None:
+        """Refuse a lookup table for which the switch has no room beside those of its jobs."""
+        lookups = self._device.program.lookups
+        having = [held for held in self._held.values() if held.job.spec.table is not None]
+        if spec.table is not None and len(having) >= lookups:
+            raise ControlPlaneError(
+                f"job {spec.name!r}: {len(having)} jobs have lookup tables, for which the program has room for {lookups}",
+                where=self._device.where,
+                hint="end one of them, or use a codec without a lookup table",
+            )
+
     def _check_growth(self, spec: JobSpec) -> None:
         """Refuse an operation whose result is more longer than its packet than the target can bear."""
         limit = self._device.capabilities.max_growth_bytes
@@ -259,7 +286,7 @@ class Controller:
         check_books(adopt)
         for job in adopt:
             self._allotments.take(job.slots, job.job_index, job.region)
-            steps = plan(job)
+            steps = plan(job, self._device.program)
             installation = Installation(self._device, [steps.support, steps.admission])
             self._held[job.epoch] = _Held(job, steps, installation, ending=bool(moved(job, self._switch)))
             self._use_epoch(job.epoch)
@@ -320,9 +347,10 @@ class Controller:
         except BaseException:
             self._allotments.free(Allotment(index, slots), keep_reserved=reserved)
             raise
-        place = (self._switch, epoch, index, slots, self._device.capabilities.max_window)
+        device = self._device
+        place = (self._switch, epoch, index, slots, device.capabilities.max_window, device.program.code_group)
         job = replace(Job.at(spec, *place), events_at_start=events)
-        held = _Held(job, plan(job), Installation(self._device), reserved=reserved)
+        held = _Held(job, plan(job, device.program), Installation(self._device), reserved=reserved)
         self._held[epoch] = held
         return held
 

@@ -49,13 +49,17 @@ class Action:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its keys in order; `size` is the number of entries that it was compiled for."""
+    """A table with its keys in order; `size` is the number of entries that it was compiled for.
+
+    `entry_actions` are the ids of the actions that entries may have, without those of defaults alone.
+    """
 
     id: int
     name: str
     alias: str
     keys: Names[Field]
     size: int
+    entry_actions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -159,7 +163,8 @@ def _table(item: p4info_pb2.Table) -> tuple[Table, tuple[str, str]]:
     preamble = item.preamble
     exact = {key.id: key.match_type == p4info_pb2.MatchField.EXACT for key in item.match_fields}
     keys = _fields(f"key of table {preamble.alias}", item.match_fields, exact)
-    table = Table(preamble.id, preamble.name, preamble.alias, keys, item.size)
+    actions = tuple(ref.id for ref in item.action_refs if ref.scope != p4info_pb2.ActionRef.DEFAULT_ONLY)
+    table = Table(preamble.id, preamble.name, preamble.alias, keys, item.size, actions)
     return table, (table.name, table.alias)
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from hopsum_controlplane.entries import Entity, TableEntry
 from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.program import V1MODEL, Program
 from hopsum_controlplane.tables import admit, lookup, reply, tree
 
-JOB_TABLES = (admit.JOBS, admit.WORKERS, lookup.LOOKUP, reply.REWRITE, tree.LEAVES, tree.PARENTS, tree.CLIMB)
-"""The tables whose entries belong to epochs."""
+JOB_TABLES = V1MODEL.job_tables
+"""The tables of software switches whose entries belong to epochs."""
 
 _SUMMING_TABLES = {admit.JOBS, admit.WORKERS, lookup.LOOKUP, tree.LEAVES, tree.PARENTS}
 
@@ -28,9 +29,9 @@ class Plan:
         return *self.support, *self.admission
 
 
-def plan(job: Job) -> Plan:
-    """Return what `job` wants. Pure."""
-    support: list[Entity] = [*lookup.lookup(job), *reply.rewrite(job), *admit.workers(job), *reply.group(job)]
+def plan(job: Job, program: Program = V1MODEL) -> Plan:
+    """Return what `job` wants of a switch that runs `program`. Pure."""
+    support: list[Entity] = [*lookup.lookup(job, program), *reply.rewrite(job), *admit.workers(job), *reply.group(job)]
     support += [*tree.leaves(job), *tree.parent(job)]
     return Plan(tuple(support), tuple(admit.jobs(job)))
 
@@ -41,4 +42,4 @@ def decides_sums(entity: Entity) -> bool:
     The others only say where results go. With one of those wrong for a while no slot holds anything that it should
     not; with one of these it may, and rule S5 wants them constant in an epoch.
     """
-    return isinstance(entity, TableEntry) and entity.table in _SUMMING_TABLES
+    return isinstance(entity, TableEntry) and (entity.table in _SUMMING_TABLES or lookup.is_half_word(entity))

@@ -244,7 +244,9 @@ class Line:
         if not record.ready:
             return record
         epoch = self._ledger.allot_epoch(self._clock())
-        place = (epoch, record.job_index, record.region, self._open().capabilities.max_window)
+        device = self._open()
+        limits = (device.capabilities.max_window, device.program.code_group)
+        place = (epoch, record.job_index, record.region, *limits)
         return lifecycle.begin(record, Job.at(record.spec(), self.config.endpoint, *place))
 
     def _confirm(self, controller: Controller, record: JobRecord) -> None:

@@ -44,11 +44,11 @@ _SEARCH = (
 class _Client(P4RuntimeClient):
     """p4runtime-shell's client with a handshake that returns; `verdict` is the answer, None for none."""
 
-    def __init__(self, device_id: int, address: str, election_id: ElectionId, timeout_s: float) -> None:
+    def __init__(self, device_id: int, address: str, election_id: ElectionId, timeout_s: float, role: str) -> None:
         self._handshake_s = timeout_s
         self.verdict: p4runtime_pb2.StreamMessageResponse | None = None
         self.device_id, self.election_id = device_id, election_id  # as its constructor, but for the channel
-        self.role_name = None
+        self.role_name = role or None
         self.channel = grpc.insecure_channel(address, (_NO_PROXY,))
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
         self.set_up_stream()
@@ -57,6 +57,8 @@ class _Client(P4RuntimeClient):
         request = p4runtime_pb2.StreamMessageRequest()
         request.arbitration.device_id = self.device_id
         request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
+        if self.role_name is not None:
+            request.arbitration.role.name = self.role_name
         self.stream_out_q.put(request)
         self.verdict = self.get_stream_packet("arbitration", timeout=self._handshake_s)
 
@@ -72,15 +74,15 @@ class Session:
         atexit.register(self.close)
 
     @classmethod
-    def open(cls, address: str, device_id: int, election_id: ElectionId, timeout_s: float) -> Session:
-        """Wait up to `timeout_s` for a server at `address`, as long again for its answer, and become primary.
+    def open(cls, address: str, device_id: int, election_id: ElectionId, timeout_s: float, role: str = "") -> Session:
+        """Wait up to `timeout_s` for a server at `address`, as long again for its answer, and become primary, of `role` if one is named.
 
         Raises ControlPlaneError when nobody answers or another client is primary; nothing is left running
         then.
         """
         where = f"switch {device_id} at {address}"
         wait_for_server(address, where, timeout_s)
-        client = _make_client(address, device_id, election_id, timeout_s, where)
+        client = _make_client(address, device_id, election_id, timeout_s, role, where)
         session = cls(client, where)
         try:
             session._open_verdict(client.verdict, timeout_s)
@@ -170,12 +172,14 @@ def wait_for_server(address: str, where: str, timeout_s: float) -> None:
             ) from None
 
 
-def _make_client(address: str, device_id: int, election_id: ElectionId, timeout_s: float, where: str) -> _Client:
+def _make_client(
+    address: str, device_id: int, election_id: ElectionId, timeout_s: float, role: str, where: str
+) -> _Client:
     made: list[_Client | BaseException] = []
 
     def make() -> None:
         try:
-            made.append(_Client(device_id, address, election_id, timeout_s))
+            made.append(_Client(device_id, address, election_id, timeout_s, role))
         except BaseException as error:  # SystemExit is how the library reports
             made.append(error)
 
