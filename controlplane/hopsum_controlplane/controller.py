@@ -3,7 +3,7 @@
 
 A job's life on the switch (rules S1, S5, E1, R3):
 
-  create   allot job index, slots, epoch -> write lookup, rewrite, workers, group -> write jobs: live
+  create   allot job index, slots, epoch -> write half-words -> lookup, rewrite, workers, group -> jobs: live
            any failure: remove what was written, the last first, and give everything back
   adopt    all of it stands: live; a part of it is missing, or decides sums and was changed: lost, see delete
   delete   remove jobs: no packet is admitted any more -> remove the rest -> give index and slots back
@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from hopsum.wire import JOB_EVENTS, MAX_SLOTS, Drop, Event, Op, down_bytes, up_bytes
+from hopsum.wire import JOB_EVENTS, MAX_SLOTS, Drop, Event
 from hopsum_controlplane.adoption import Adoption, adoptions, check_books, moved
 from hopsum_controlplane.allotments import Allotment, Allotments, Room
 from hopsum_controlplane.audit import Audit, Repair, Wanted, compare, epochs_in, is_of_a_job, read_standing
@@ -29,6 +29,7 @@ from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Entity, Insert, Modify, Update
 from hopsum_controlplane.epochs import MAX_EPOCH, EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
+from hopsum_controlplane.fitting import check_fit, check_lookups
 from hopsum_controlplane.installer import Installation
 from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint
 from hopsum_controlplane.losses import Lost, clear_losses, read_lost, set_loss
@@ -134,13 +135,13 @@ class Controller:
         so, its slots stay taken, and `delete_job` on the job found in `ending` tries again.
         """
         self.check(spec)
-        self._check_lookups(spec)
+        check_lookups(self._device, spec, [held.job.spec for held in self._held.values()])
         if any(held.job.spec.name == spec.name for held in self._held.values()):
             raise ControlPlaneError(f"a job {spec.name!r} exists", hint="delete it first, or choose another name")
         held = self._allot(spec, job_index, region, epoch)
         try:
-            held.installation.write(held.plan.support)
-            held.installation.write(held.plan.admission)
+            for step in held.plan.steps:
+                held.installation.write(step)
         except BaseException as error:
             self._roll_back(held, error)
             raise
@@ -192,8 +193,7 @@ class Controller:
     def check(self, spec: JobSpec) -> None:
         """Raise ControlPlaneError when a job like this can never be made here, however much room there is."""
         spec.check()
-        self._check_program(spec)
-        self._check_growth(spec)
+        check_fit(self._device, spec)
 
     def job_counters(self, job: Job) -> dict[str, int]:
         """Read what the switch did with the job's packets since its start, by event name in small letters.
@@ -244,51 +244,14 @@ class Controller:
     def _runs(self, job: Job) -> bool:
         return job.epoch in self._held and not self._held[job.epoch].ending
 
-    def _check_program(self, spec: JobSpec) -> None:
-        """Refuse what the switch's program has not."""
-        target, program = self._device.capabilities.target, self._device.program
-        lacks = ""
-        if spec.table16 is not None and Op.LOOKUP_ADD16 not in self._device.capabilities.ops:
-            lacks = "LOOKUP_ADD16: leave table16 out"
-        elif (spec.leaves or spec.parent is not None) and not program.trees:
-            lacks = "trees of switches: make a job of one switch"
-        if lacks:
-            what, hint = lacks.split(": ")
-            raise ControlPlaneError(
-                f"job {spec.name!r}: the program of {target} has no {what}", where=self._device.where, hint=hint
-            )
-
-    def _check_lookups(self, spec: JobSpec) -> None:
-        """Refuse a lookup table for which the switch has no room beside those of its jobs."""
-        lookups = self._device.program.lookups
-        having = [held for held in self._held.values() if held.job.spec.table is not None]
-        if spec.table is not None and len(having) >= lookups:
-            raise ControlPlaneError(
-                f"job {spec.name!r}: {len(having)} jobs have lookup tables, for which the program has room for {lookups}",
-                where=self._device.where,
-                hint="end one of them, or use a codec without a lookup table",
-            )
-
-    def _check_growth(self, spec: JobSpec) -> None:
-        """Refuse an operation whose result is more longer than its packet than the target can bear."""
-        limit = self._device.capabilities.max_growth_bytes
-        growth = down_bytes(Op.LOOKUP_ADD16) - up_bytes(Op.LOOKUP_ADD16)
-        if spec.table16 is not None and limit is not None and growth > limit:
-            raise ControlPlaneError(
-                f"job {spec.name!r}: LOOKUP_ADD16 lets a frame grow by {growth} bytes in the switch, "
-                f"{self._device.capabilities.target} has room for {limit} more and would write over its own memory",
-                where=self._device.where,
-                hint="leave table16 out, or use another target",
-            )
-
     def _take_over(self, adopt: Sequence[Job], remove_existing: bool) -> dict[int, Adoption]:
         """Adopt what stands of the jobs in the books, and see that nobody else's job does."""
         check_books(adopt)
         for job in adopt:
             self._allotments.take(job.slots, job.job_index, job.region)
-            steps = plan(job, self._device.program)
-            installation = Installation(self._device, [steps.support, steps.admission])
-            self._held[job.epoch] = _Held(job, steps, installation, ending=bool(moved(job, self._switch)))
+            wants = plan(job, self._device.program)
+            installation = Installation(self._device, wants.steps)
+            self._held[job.epoch] = _Held(job, wants, installation, ending=bool(moved(job, self._switch)))
             self._use_epoch(job.epoch)
         standing = read_standing(self._device)
         for epoch in epochs_in(standing.values(), *JOB_TABLES):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job wants on its switch, in the two steps in which it is written."""
+"""What a job wants on its switch, in the steps in which it is written."""
 
 from __future__ import annotations
 
@@ -18,22 +18,32 @@ _SUMMING_TABLES = {admit.JOBS, admit.WORKERS, lookup.LOOKUP, tree.LEAVES, tree.P
 
 @dataclass(frozen=True)
 class Plan:
-    """The entries of one job: `support` stands before `admission` comes, and until it has gone."""
+    """The entries of one job: `support` stands before `admission` comes, and until it has gone.
+
+    `tables` come before both and go after both. A packet that was admitted looks up in later passes through Tofino;
+    should that fail, its result finds no `rewrite` either, and goes nowhere.
+    """
 
     support: tuple[Entity, ...]
     admission: tuple[Entity, ...]
+    tables: tuple[Entity, ...] = ()
+
+    @property
+    def steps(self) -> tuple[tuple[Entity, ...], ...]:
+        """Return them in the order of writing: a step is written when the switch has confirmed the one before."""
+        return *((self.tables,) if self.tables else ()), self.support, self.admission
 
     @property
     def entities(self) -> tuple[Entity, ...]:
         """Return all of them in the order of writing."""
-        return *self.support, *self.admission
+        return tuple(entity for step in self.steps for entity in step)
 
 
 def plan(job: Job, program: Program = V1MODEL) -> Plan:
     """Return what `job` wants of a switch that runs `program`. Pure."""
     support: list[Entity] = [*lookup.lookup(job, program), *reply.rewrite(job), *admit.workers(job), *reply.group(job)]
     support += [*tree.leaves(job), *tree.parent(job)]
-    return Plan(tuple(support), tuple(admit.jobs(job)))
+    return Plan(tuple(support), tuple(admit.jobs(job)), tuple(lookup.half_words(job, program)))
 
 
 def decides_sums(entity: Entity) -> bool:

@@ -3,9 +3,9 @@
 
 The programs have the same controls, tables and keys, but for two things:
 
-- lookup: v1model's broadcasts a polynomial to all lanes of a vector. Tofino's has tables of half-words, each of which turns
-  two codes into two lanes: as many as half a pass consumes, once in ingress and once in egress, all with the same
-  entries for one job, which share a number (`table_id`) that table `lookup` gives to the job's epoch;
+- lookup: v1model's broadcasts a polynomial to all lanes of a vector. Tofino's has tables of half-words, each of which
+  turns two codes into two lanes: as many as half a pass consumes, in ingress and once more in egress. Under one number,
+  `table_id`, all of them have the same entries, and table `lookup` gives the number to a job's epoch;
 - trees of switches: a program without the tables `leaves`, `parents` and `climb` is a root only.
 """
 
@@ -19,7 +19,7 @@ from hopsum.wire import CODE_GROUPS, LANE_GROUP_CODES, MAX_JOBS
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info, Table
 
-HALF_WORD_KEYS: Final = ("table_id", "c0", "c1")
+HALF_WORD_KEYS: Final = ("table_id", "first", "second")
 """Of the tables of half-words: which job's table, and two codes."""
 HALF_WORD_CODES: Final = 2
 PAIRS: Final = 256
@@ -39,8 +39,8 @@ class HalfWord(NamedTuple):
 class Program:
     """A program as builders see it.
 
-    `job_tables` hold what belongs to epochs. `half_words` are empty where the lookup is a polynomial; `lookup_action` is
-    that of table `lookup` where they are not. `code_group` is how many codes workers pack as a group, see
+    `job_tables` hold what belongs to epochs. `half_words` are empty where the lookup is a polynomial; where they are
+    not, `lookup_action` is that of table `lookup`. `code_group` is how many codes workers pack as a group, see
     `hopsum.wire.payload`; `lookups` how many jobs may have a lookup table at the same time.
     """
 

@@ -75,7 +75,9 @@ class Session:
 
     @classmethod
     def open(cls, address: str, device_id: int, election_id: ElectionId, timeout_s: float, role: str = "") -> Session:
-        """Wait up to `timeout_s` for a server at `address`, as long again for its answer, and become primary, of `role` if one is named.
+        """Wait up to `timeout_s` for a server at `address`, as long again for its answer, and become primary.
+
+        `role` names a role on the server, none for full access.
 
         Raises ControlPlaneError when nobody answers or another client is primary; nothing is left running
         then.

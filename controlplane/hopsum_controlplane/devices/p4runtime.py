@@ -210,9 +210,7 @@ class P4RuntimeDevice(Device):
         request.election_id.high, request.election_id.low = self._election_id
         return request
 
-    def _write(
-        self, request: p4runtime_pb2.WriteRequest, batch: Sequence[Update], at: int
-    ) -> list[FailedUpdate]:
+    def _write(self, request: p4runtime_pb2.WriteRequest, batch: Sequence[Update], at: int) -> list[FailedUpdate]:
         """Write the part of a batch that begins at `at`; return what was refused. Raises as Device.write does."""
         why: ControlPlaneError
         try:

@@ -3,9 +3,9 @@
 
 What is written here follows Stratum's sources (github.com/stratum/stratum, commit f8f7130 of July 2024):
 
-- `p4_device_config` is a serialised BfPipelineConfig (stratum/hal/lib/barefoot/bf.proto): the program's name, bfrt.json,
-  and for each pipeline its name, context.json, the binary and the pipes that it runs in. Stratum's own bf_pipeline_builder
-  (stratum/hal/bin/barefoot) makes it from the .conf file that the compiler's driver writes, and so does `load_program`;
+- `p4_device_config` is a serialised BfPipelineConfig (stratum/hal/lib/barefoot/bf.proto): the program's name,
+  bfrt.json, and for each pipeline its name, context.json, the binary and the pipes that it runs in. Stratum's own
+  bf_pipeline_builder (stratum/hal/bin/barefoot) makes it of a .conf file and what that names; so does `load_program`;
 - a device id is a node's of Stratum's chassis configuration, and 0 is refused (stratum/hal/lib/common/p4_service.cc);
 - roles are known by name; without one a client has full access (stratum/lib/p4runtime/sdn_controller_manager.cc);
 - multicast groups hold replicas in the integer form of ports, with instances of 16 bits, and are read by wildcard
@@ -13,8 +13,7 @@ What is written here follows Stratum's sources (github.com/stratum/stratum, comm
 - counters and registers must be the standard ones in the P4Info (p4c's --p4runtime-force-std-externs): Stratum's builds
   of its own programs say so too.
 
-Ports are the chip's device ports, 9 bits wide, unless the chassis configuration translates them. Registers are not read.
-The first push of a program to a chip takes seconds and cuts all traffic.
+Ports are the chip's device ports, of 9 bits, unless the chassis configuration translates them. No register is read.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Entries of control Lookup: the job's tables of 16 values.
 
-In v1model's program one entry has a table broadcast to all lanes of a vector. In Tofino's the epoch gets the number of a
-table, and under this number every table of half-words has 256 entries: two codes, two lanes.
+In v1model's program one entry has a table broadcast to all lanes of a vector. In Tofino's the epoch gets the number of
+a table, and under this number every table of half-words has 256 entries: two codes, two lanes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Final
 
 from hopsum.wire import Op
@@ -22,9 +23,12 @@ _ACTIONS: Final = {8: "load_table8", 16: "load_table16"}
 
 
 def lookup(job: Job, program: Program = V1MODEL) -> list[TableEntry]:
-    """Build what each table that the job has needs in this program: its 8-bit lanes', its 16-bit lanes'."""
+    """Build one entry for each table that the job has: its 8-bit lanes', its 16-bit lanes'."""
     if program.half_words:
-        return [] if job.spec.table is None else _half_words(job, job.spec.table, program)
+        if job.spec.table is None:
+            return []
+        match = {"epoch": job.epoch, "op": Op.LOOKUP_ADD8}
+        return [TableEntry(LOOKUP, match, program.lookup_action, {"table_id": table_id(job)})]
     tables = ((Op.LOOKUP_ADD8, job.spec.table, 8), (Op.LOOKUP_ADD16, job.spec.table16, 16))
     return [
         TableEntry(LOOKUP, {"epoch": job.epoch, "op": op}, _ACTIONS[lane_bits], broadcast(table, lane_bits))
@@ -43,17 +47,14 @@ def is_half_word(entry: TableEntry) -> bool:
     return tuple(entry.match) == HALF_WORD_KEYS
 
 
-def _half_words(job: Job, table: Sequence[int], program: Program) -> list[TableEntry]:
-    """Build the entries of all half-words, then the one that gives their number to the epoch."""
-    number = table_id(job)
+def half_words(job: Job, program: Program) -> list[TableEntry]:
+    """Build the entries of all tables of half-words, 256 in each; none in a program or for a job without."""
+    table, number = job.spec.table or (), table_id(job)
     pairs = [
-        (dict(zip(HALF_WORD_KEYS, (number, c0, c1), strict=True)), {"lanes": table[c0] << 8 | table[c1]})
-        for c0 in range(len(table))
-        for c1 in range(len(table))
+        (dict(zip(HALF_WORD_KEYS, (number, first, second), strict=True)), {"lanes": lanes[0] << 8 | lanes[1]})
+        for (first, second), lanes in zip(product(range(len(table)), repeat=2), product(table, repeat=2), strict=True)
     ]
-    entries = [TableEntry(half.table, match, half.action, params) for half in program.half_words for match, params in pairs]
-    match = {"epoch": job.epoch, "op": Op.LOOKUP_ADD8}
-    return [*entries, TableEntry(LOOKUP, match, program.lookup_action, {"table_id": number})]
+    return [TableEntry(half.table, match, half.action, lanes) for half in program.half_words for match, lanes in pairs]
 
 
 def broadcast(table: Sequence[int], lane_bits: int) -> dict[str, int]:
