@@ -137,10 +137,14 @@ class Wanted:
     ending: bool
 
 
-def read_standing(device: Device) -> dict[Key, Entity]:
-    """Read everything that is compared, by key. Raises ControlPlaneError when the switch does not answer."""
+def read_standing(device: Device, *, thorough: bool = False) -> dict[Key, Entity]:
+    """Read everything that is compared, by key; half-words too if `thorough`, and they are by far the most.
+
+    Raises ControlPlaneError when the switch does not answer.
+    """
     found: list[Entity] = [group for group in device.read_groups() if 1 <= group.id <= MAX_JOBS]
-    for table in (*device.program.job_tables, SWITCH_ADDRESS):
+    half_words = [half.table for half in device.program.half_words] if thorough else []
+    for table in (*device.program.job_tables, *half_words, SWITCH_ADDRESS):
         found += device.read_table(table)
     return {entity.key(): entity for entity in found}
 

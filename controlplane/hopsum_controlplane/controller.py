@@ -36,6 +36,7 @@ from hopsum_controlplane.losses import Lost, clear_losses, read_lost, set_loss
 from hopsum_controlplane.plan import JOB_TABLES, Plan, plan
 from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.tables import address, admit
+from hopsum_controlplane.tables.lookup import without_half_words
 
 
 @dataclass
@@ -167,6 +168,7 @@ class Controller:
     def audit(self) -> Audit:
         """Read what stands on the switch and hold it against what should. Changes nothing.
 
+        Half-words are not looked at: an audit of them takes long, and is made at construction.
         Raises ControlPlaneError when the switch does not answer.
         """
         return self._compare(read_standing(self._device))
@@ -253,10 +255,10 @@ class Controller:
             installation = Installation(self._device, wants.steps)
             self._held[job.epoch] = _Held(job, wants, installation, ending=bool(moved(job, self._switch)))
             self._use_epoch(job.epoch)
-        standing = read_standing(self._device)
+        standing = read_standing(self._device, thorough=True)
         for epoch in epochs_in(standing.values(), *JOB_TABLES):
             self._use_epoch(epoch)
-        audit = self._compare(standing)
+        audit = self._compare(standing, thorough=True)
         foreign = [entity for entity in audit.foreign if is_of_a_job(entity)]
         if foreign and not remove_existing:
             raise ControlPlaneError(
@@ -268,9 +270,11 @@ class Controller:
         self.put_right(audit)
         return adoptions(adopt, audit, self._switch)
 
-    def _compare(self, standing: Mapping[tuple[object, ...], Entity]) -> Audit:
+    def _compare(self, standing: Mapping[tuple[object, ...], Entity], *, thorough: bool = False) -> Audit:
         ordered = [self._held[epoch] for epoch in sorted(self._held)]
         wanted = [Wanted(held.job, held.entities, held.ending) for held in ordered]
+        if not thorough:
+            wanted = [replace(each, entities=without_half_words(each.entities)) for each in wanted]
         return compare(self._device.where, standing, wanted, address.switch_address(self._switch))
 
     def _remove_foreign(self, foreign: Sequence[Entity]) -> tuple[Entity, ...]:

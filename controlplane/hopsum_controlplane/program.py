@@ -39,9 +39,9 @@ class HalfWord(NamedTuple):
 class Program:
     """A program as builders see it.
 
-    `job_tables` hold what belongs to epochs. `half_words` are empty where the lookup is a polynomial; where they are
-    not, `lookup_action` is that of table `lookup`. `code_group` is how many codes workers pack as a group, see
-    `hopsum.wire.payload`; `lookups` how many jobs may have a lookup table at the same time.
+    `job_tables` hold what belongs to epochs, besides half-words. `half_words` are empty where the lookup is a
+    polynomial; where they are not, `lookup_action` is that of table `lookup`. `code_group` is how many codes workers
+    pack as a group, see `hopsum.wire.payload`; `lookups` how many jobs may have a lookup table at the same time.
     """
 
     job_tables: tuple[str, ...] = (*_ALWAYS, *_TREE)
@@ -59,7 +59,7 @@ class Program:
             return cls((*_ALWAYS, *tree))
         half_words = tuple(HalfWord(table.alias, _action(p4info, table)) for table in found)
         return cls(
-            (*_ALWAYS, *tree, *(half.table for half in half_words)),
+            (*_ALWAYS, *tree),
             half_words,
             _action(p4info, p4info.tables["lookup"]),
             _code_group(found),

@@ -33,6 +33,9 @@ ElectionId = tuple[int, int]
 
 _CLOSE_S = 2.0
 _NO_PROXY = ("grpc.enable_http_proxy", 0)
+# A refused batch is answered with an error for each of its updates, in metadata: some 70 bytes each at least.
+_METADATA_BYTES = 4 << 20
+_METADATA = (("grpc.max_metadata_size", _METADATA_BYTES), ("grpc.absolute_max_metadata_size", _METADATA_BYTES))
 # A switch that comes up is to be seen soon, and one that does not is not worth more than a packet now and then.
 _SEARCH = (
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -49,7 +52,7 @@ class _Client(P4RuntimeClient):
         self.verdict: p4runtime_pb2.StreamMessageResponse | None = None
         self.device_id, self.election_id = device_id, election_id  # as its constructor, but for the channel
         self.role_name = role or None
-        self.channel = grpc.insecure_channel(address, (_NO_PROXY,))
+        self.channel = grpc.insecure_channel(address, (_NO_PROXY, *_METADATA))
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
         self.set_up_stream()
 

@@ -42,6 +42,17 @@ class TofinoDevice(P4RuntimeDevice):
     capabilities = Capabilities("tofino", ops=OPS)
     write_updates = 4096
 
+    def __init__(self, address: str, device_id: int = 1, **options: Any) -> None:
+        """Open as P4RuntimeDevice. Raises ControlPlaneError also for device id 0, which Stratum does not have."""
+        check_device_id(device_id)
+        super().__init__(address, device_id, **options)
+
+
+def check_device_id(device_id: int) -> None:
+    """Raise ControlPlaneError for the id that no node of Stratum's has."""
+    if device_id < 1:
+        raise ControlPlaneError(f"device id {device_id}", hint="Stratum's begin at 1: see its chassis configuration")
+
 
 def load_program(conf: Path) -> Pipeline:
     """Read what the compiler made of the Tofino program: its .conf file, and the P4Info that lies beside it.

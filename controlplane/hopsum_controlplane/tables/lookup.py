@@ -12,7 +12,7 @@ from itertools import product
 from typing import Final
 
 from hopsum.wire import Op
-from hopsum_controlplane.entries import TableEntry
+from hopsum_controlplane.entries import Entity, TableEntry
 from hopsum_controlplane.jobs import Job
 from hopsum_controlplane.program import HALF_WORD_KEYS, V1MODEL, Program
 
@@ -45,6 +45,11 @@ def table_id(job: Job) -> int:
 def is_half_word(entry: TableEntry) -> bool:
     """Return whether the entry is of a table of half-words, whichever: their names are the program's."""
     return tuple(entry.match) == HALF_WORD_KEYS
+
+
+def without_half_words(entities: Sequence[Entity]) -> list[Entity]:
+    """Return the others."""
+    return [entity for entity in entities if not (isinstance(entity, TableEntry) and is_half_word(entity))]
 
 
 def half_words(job: Job, program: Program) -> list[TableEntry]:
