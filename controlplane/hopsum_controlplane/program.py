@@ -19,7 +19,7 @@ from hopsum.wire import CODE_GROUPS, LANE_GROUP_CODES, MAX_JOBS
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info, Table
 
-HALF_WORD_KEYS: Final = ("table_id", "first", "second")
+HALF_WORD_KEYS: Final = ("table_id", "c0", "c1")
 """Of the tables of half-words: which job's table, and two codes."""
 HALF_WORD_CODES: Final = 2
 PAIRS: Final = 256

@@ -45,7 +45,7 @@ def controller(device: P4RuntimeDevice, switch_endpoint: SwitchEndpoint) -> Cont
 
 def half_word(device: P4RuntimeDevice, number: int = 0, **match: int) -> TableEntry:
     half = device.program.half_words[number]
-    return TableEntry(half.table, {"table_id": 1, "first": 0, "second": 0, **match}, half.action, {"lanes": 0x0714})
+    return TableEntry(half.table, {"table_id": 1, "c0": 0, "c1": 0, **match}, half.action, {"lanes": 0x0714})
 
 
 def test_a_build_is_pushed_as_stratum_packs_it(
@@ -78,8 +78,8 @@ def test_every_table_takes_an_entry(chip: Stratum, tmp_path: Path, chip_name: st
     with TofinoDevice(chip.address, DEVICE_ID) as device:
         device.push(whole)
         wants = plan(job_of(device, make_spec()), device.program)
-        last = [entity for entity in wants.tables if isinstance(entity, TableEntry) and entity.match["second"] == 15]
-        last = [entity for entity in last if entity.match["first"] == 15]
+        last = [entity for entity in wants.tables if isinstance(entity, TableEntry) and entity.match["c1"] == 15]
+        last = [entity for entity in last if entity.match["c0"] == 15]
         assert len(last) == len(device.program.half_words) == 2 * device.program.code_group // 2
         others = [*forward.l2({"02:00:00:00:01:07": 509}), *forward.broadcast([1, 2])]
         entities = [*last, *wants.support, *wants.admission, address.switch_address(ENDPOINT), *others]
@@ -122,7 +122,7 @@ def test_a_controller_takes_over(device: P4RuntimeDevice, controller: Controller
     job = controller.create_job(make_spec())
     again = Controller(device, controller.switch, adopt=[job])
     assert [adoption.fate.value for adoption in again.adoptions.values()] == ["running"]
-    device.write([Modify(half_word(device, first=3, second=4))])
+    device.write([Modify(half_word(device, c0=3, c1=4))])
     assert again.audit().clean, "does not look at half-words"
     third = Controller(device, controller.switch, adopt=[job])
     assert "1 of 1033 entries changed" in third.adoptions[job.epoch].reason, "looks at all once"
@@ -140,9 +140,9 @@ def test_half_words_of_nobody_are_removed(device: P4RuntimeDevice, switch_endpoi
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"match": {"table_id": 256, "first": 0, "second": 0}}, r"table_id = 256 does not fit bit<8>"),
-        ({"match": {"table_id": 1, "first": 16, "second": 0}}, r"first = 16 does not fit bit<4>"),
-        ({"match": {"table_id": 1, "first": 1}}, "no value for second"),
+        ({"match": {"table_id": 256, "c0": 0, "c1": 0}}, r"table_id = 256 does not fit bit<8>"),
+        ({"match": {"table_id": 1, "c0": 16, "c1": 0}}, r"c0 = 16 does not fit bit<4>"),
+        ({"match": {"table_id": 1, "c0": 1}}, "no value for c1"),
         ({"params": {"lanes": 1 << 16}}, r"lanes = 65536 does not fit bit<16>"),
         ({"action": "admit"}, "no key of|no value for|no parameter"),
         ({"table": "leaves"}, "no table 'leaves'"),
@@ -163,7 +163,7 @@ def test_what_the_switch_refuses(device: P4RuntimeDevice) -> None:
     fixed = TableEntry("need", {"flags": 9}, "plain_need")
     batch = [
         Insert(half_word(device)), Insert(half_word(device)), Insert(admit), Insert(fixed),
-        Delete(half_word(device, first=9)), Insert(half_word(device, second=1)), Modify(MulticastGroup(3)),
+        Delete(half_word(device, c0=9)), Insert(half_word(device, c1=1)), Modify(MulticastGroup(3)),
     ]  # fmt: skip
     with pytest.raises(WriteError) as error:
         device.write(batch)
@@ -178,7 +178,7 @@ _PARAMS = ("src_mac", "dst_mac", "src_ip", "dst_ip", "dst_port")
 def test_a_full_table(device: P4RuntimeDevice) -> None:
     """Room for the lookup tables of four jobs, and no more; later parts of the batch are written all the same."""
     size = device.p4info.tables[half_word(device).table].size
-    keys = [{"table_id": n >> 8, "first": n >> 4 & 15, "second": n & 15} for n in range(size + 1)]
+    keys = [{"table_id": n >> 8, "c0": n >> 4 & 15, "c1": n & 15} for n in range(size + 1)]
     entries = [half_word(device, **key) for key in keys]
     with pytest.raises(WriteError, match=f"1 of {2 * size + 1} updates refused: update {size}") as error:
         device.write([Insert(entry) for entry in [*entries, *(half_word(device, 3, **key) for key in keys[:size])]])
@@ -189,7 +189,7 @@ def test_a_full_table(device: P4RuntimeDevice) -> None:
 def test_a_batch_is_written_in_parts(chip: Stratum, device: P4RuntimeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TofinoDevice, "write_updates", 100)
     chip.writes.clear()
-    entries = [half_word(device, first=n >> 4, second=n & 15) for n in range(250)]
+    entries = [half_word(device, c0=n >> 4, c1=n & 15) for n in range(250)]
     device.write([Insert(entry) for entry in entries])
     assert chip.writes == [100, 100, 50]
     with pytest.raises(WriteError) as error:
@@ -203,7 +203,7 @@ def test_a_batch_that_ends_early_may_stand(
 ) -> None:
     """Another client takes the switch between two parts."""
     monkeypatch.setattr(TofinoDevice, "write_updates", 10)
-    entries = [half_word(device, second=n) for n in range(16)]
+    entries = [half_word(device, c1=n) for n in range(16)]
     others: list[TofinoDevice] = []
     chip.before_writes = lambda number: (
         others.append(TofinoDevice(chip.address, DEVICE_ID, election_id=(9, 0))) if number == 2 else None
