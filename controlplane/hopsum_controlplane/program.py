@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hopsum.wire import CODE_GROUPS, LANE_GROUP_CODES, MAX_JOBS
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.p4info import P4Info, Table
+
+if TYPE_CHECKING:
+    from hopsum_controlplane.p4info import P4Info, Table
 
 HALF_WORD_KEYS: Final = ("table_id", "c0", "c1")
 """Of the tables of half-words: which job's table, and two codes."""

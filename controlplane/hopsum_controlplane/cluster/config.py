@@ -24,7 +24,7 @@
   slots = 2048
   election_id = 1                            # the highest of several controllers has the switch
   forward = false                            # also carry what workers send to each other, see forwarding
-  program = "/opt/hopsum/hopsum.conf"        # driver "tofino": the compiler's .conf file, its P4Info beside it
+  # program = "/opt/hopsum/hopsum.conf"      # driver "tofino": the build's .conf file, its P4Info beside it
   ports = [{port = 1, network = "10.0.0.0/24"}]
 
 A worker belongs to the port whose network has its address: the longest prefix, where several have.
