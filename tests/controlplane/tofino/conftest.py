@@ -15,7 +15,7 @@ from p4.config.v1 import p4info_pb2
 from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.devices.tofino import load_program
 from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.program import HALF_WORD_KEYS
+from hopsum_controlplane.program import HALF_WORD_KEYS, PAIRS
 
 from .stratum import Stratum, stratum
 
@@ -34,12 +34,15 @@ def p4info_of(chip: str) -> P4Info:
 
 
 def of_one_word(p4info: P4Info) -> P4Info:
-    """Return a P4Info with the lookups of one word in ingress and one in egress: the others are the same."""
+    """Return a P4Info with the lookups of one word in ingress and one in egress, and room for those of two jobs."""
     message = p4info_pb2.P4Info()
     message.CopyFrom(p4info.message)
     kept = [table for table in message.tables if is_lookup(table) is False or ".word0." in table.preamble.name]
     del message.tables[:]
     message.tables.extend(kept)
+    for table in message.tables:
+        if is_lookup(table):
+            table.size = 2 * PAIRS
     return P4Info(message)
 
 

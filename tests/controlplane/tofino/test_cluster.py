@@ -39,7 +39,7 @@ def test_workers_are_told_the_group_of_codes(tmp_path: Path, conf: Path, chip: S
     cluster.start(pipeline=programs)
     try:
         assert len(chip.configs) == 1
-        crew = cluster.make("job", table=tuple(range(16)))
+        crew = cluster.make("job")
         for worker in crew:
             worker.join(mac=f"02:00:00:00:01:{worker.rank:02x}")
         document = crew[0].membership()
