@@ -12,7 +12,7 @@ from hopsum.wire import CODE_GROUPS, MAX_SLOTS, Op, up_bytes
 from hopsum.wire._layout import CODES8_BYTES, LANES_BYTES
 from hopsum_controlplane.devices.tofino import OPS
 from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.program import Program
+from hopsum_controlplane.program_reader import read_program
 
 from .architectures import (
     P4,
@@ -145,7 +145,7 @@ def test_headers_down_to_hopsum_are_the_shared_ones() -> None:
 
 def test_halves_of_passes_make_whole_payloads(chip: str, tna: P4Info) -> None:
     """Two halves a pass, PASSES of them: all codes, all lanes, a row for every copy and pass."""
-    program = Program.of(tna)
+    program = read_program(tna)
     half, copies = program.code_group, 2 * MAX_SLOTS
     assert half in CODE_GROUPS
     passes, rest = divmod(2 * CODES8_BYTES, 2 * half)

@@ -28,7 +28,7 @@ from hopsum_controlplane.errors import (
     WriteError,
 )
 from hopsum_controlplane.p4info import P4Info
-from hopsum_controlplane.program import Program
+from hopsum_controlplane.program_reader import read_program
 
 _GetConfig = p4runtime_pb2.GetForwardingPipelineConfigRequest
 _SetConfig = p4runtime_pb2.SetForwardingPipelineConfigRequest
@@ -168,7 +168,7 @@ class P4RuntimeDevice(Device):
         self.close()
 
     def _runs(self, p4info: P4Info) -> None:
-        self._p4info, self.program = p4info, Program.of(p4info)
+        self._p4info, self.program = p4info, read_program(p4info)
 
     def _get_config(self, response_type: int) -> p4runtime_pb2.ForwardingPipelineConfig:
         self._session.check()

@@ -16,6 +16,7 @@ from hopsum_controlplane.entries import Entity, Insert, TableEntry
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.plan import decides_sums, plan
 from hopsum_controlplane.program import HALF_WORD_KEYS, V1MODEL, Program
+from hopsum_controlplane.program_reader import read_program
 from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.tables import address, forward, lookup
 
@@ -53,7 +54,7 @@ def test_entries_on_the_wire(chip: str) -> None:
     """Ids follow names, so both chips have the same."""
     p4info = p4info_of(chip)
     request = p4runtime_pb2.WriteRequest()
-    request.updates.extend(encode_update(p4info, Insert(entity)) for entity in shown(Program.of(p4info)))
+    request.updates.extend(encode_update(p4info, Insert(entity)) for entity in shown(read_program(p4info)))
     golden = text_format.Parse(GOLDEN.read_text(), p4runtime_pb2.WriteRequest())
     assert text_format.MessageToString(request) == text_format.MessageToString(golden)
 
@@ -62,7 +63,7 @@ def test_entries_on_the_wire(chip: str) -> None:
 def test_a_lookup_table_costs(chip: str) -> None:
     """256 entries for each table of half-words; a batch of them is a megabyte or two."""
     p4info = p4info_of(chip)
-    program = Program.of(p4info)
+    program = read_program(p4info)
     wants = plan(JOB, program)
     assert len(wants.tables) == 256 * len(program.half_words)
     assert len(program.half_words) == program.code_group
@@ -72,7 +73,7 @@ def test_a_lookup_table_costs(chip: str) -> None:
 
 
 def test_half_words_are_the_table_of_the_job() -> None:
-    program = Program.of(of_one_word(p4info_of("tofino")))
+    program = read_program(of_one_word(p4info_of("tofino")))
     entries = lookup.half_words(JOB, program)
     assert len({entry.key() for entry in entries}) == len(entries) == 4 * 256
     for entry in entries:
@@ -86,8 +87,8 @@ def test_half_words_are_the_table_of_the_job() -> None:
 def test_software_switches_are_written_as_before() -> None:
     assert plan(JOB, V1MODEL) == plan(JOB)
     assert plan(JOB).steps == (plan(JOB).support, plan(JOB).admission)
-    assert Program.of(P4Info(p4info_pb2.P4Info())).job_tables == ("jobs", "workers", "lookup", "rewrite")
-    assert not Program.of(p4info_of("tofino")).trees
+    assert read_program(P4Info(p4info_pb2.P4Info())).job_tables == ("jobs", "workers", "lookup", "rewrite")
+    assert not read_program(p4info_of("tofino")).trees
 
 
 def test_programs_with_halves_that_do_not_fit() -> None:
@@ -98,9 +99,9 @@ def test_programs_with_halves_that_do_not_fit() -> None:
     ]
     message.tables.remove(egress[0])
     with pytest.raises(ControlPlaneError, match="looks up 4 in HopsumIngress, 2 in HopsumEgress codes a pass"):
-        Program.of(P4Info(message))
+        read_program(P4Info(message))
     message.CopyFrom(of_one_word(p4info_of("tofino")).message)
     words = next(table for table in message.tables if table.preamble.name.endswith("word0.lookup_left"))
     words.action_refs.add(id=message.actions[0].preamble.id)
     with pytest.raises(ControlPlaneError, match="has entries with 2 actions, not with one"):
-        Program.of(P4Info(message))
+        read_program(P4Info(message))
