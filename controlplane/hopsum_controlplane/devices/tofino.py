@@ -10,8 +10,8 @@ What is written here follows Stratum's sources (github.com/stratum/stratum, comm
 - roles are known by name; without one a client has full access (stratum/lib/p4runtime/sdn_controller_manager.cc);
 - multicast groups hold replicas in the integer form of ports, with instances of 16 bits, and are read by wildcard
   (bfrt_pre_manager.cc); counters are read cell by cell (bfrt_counter_manager.cc): what `P4RuntimeDevice` does;
-- a Stratum that restarts runs the program that it had by itself, with its cookie and without entries (p4_service.cc): the
-  cookie says nothing then, and the audit after a new session finds that all of its jobs are over;
+- a Stratum that restarts runs the program that it had by itself, with its cookie and without entries
+  (p4_service.cc): the cookie says nothing then, and the audit after a new session finds that its jobs are over;
 - counters and registers must be the standard ones in the P4Info (p4c's --p4runtime-force-std-externs): Stratum's builds
   of its own programs say so too.
 
