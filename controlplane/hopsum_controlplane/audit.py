@@ -25,6 +25,7 @@ from hopsum_controlplane.entries import Entity, Insert, Modify, MulticastGroup, 
 from hopsum_controlplane.jobs import Job
 from hopsum_controlplane.plan import JOB_TABLES, decides_sums
 from hopsum_controlplane.tables.address import SWITCH_ADDRESS
+from hopsum_controlplane.tables.lookup import is_half_word
 
 Key = tuple[object, ...]
 
@@ -136,10 +137,14 @@ class Wanted:
     ending: bool
 
 
-def read_standing(device: Device) -> dict[Key, Entity]:
-    """Read everything that is compared, by key. Raises ControlPlaneError when the switch does not answer."""
+def read_standing(device: Device, *, thorough: bool = False) -> dict[Key, Entity]:
+    """Read everything that is compared, by key; half-words too if `thorough`, and they are by far the most.
+
+    Raises ControlPlaneError when the switch does not answer.
+    """
     found: list[Entity] = [group for group in device.read_groups() if 1 <= group.id <= MAX_JOBS]
-    for table in (*JOB_TABLES, SWITCH_ADDRESS):
+    half_words = [half.table for half in device.program.half_words] if thorough else []
+    for table in (*device.program.job_tables, *half_words, SWITCH_ADDRESS):
         found += device.read_table(table)
     return {entity.key(): entity for entity in found}
 
@@ -168,8 +173,10 @@ def compare(where: str, standing: Mapping[Key, Entity], jobs: Iterable[Wanted], 
 
 
 def is_of_a_job(entity: Entity) -> bool:
-    """Return whether the entry is a job's: a group, or in a table of epochs."""
-    return isinstance(entity, MulticastGroup) or (isinstance(entity, TableEntry) and entity.table in JOB_TABLES)
+    """Return whether the entry is a job's: a group, or in a table of epochs or of half-words."""
+    if isinstance(entity, TableEntry):
+        return entity.table in JOB_TABLES or is_half_word(entity)
+    return isinstance(entity, MulticastGroup)
 
 
 def epochs_in(entities: Iterable[Entity], *tables: str) -> list[int]:

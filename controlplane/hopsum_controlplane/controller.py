@@ -3,7 +3,7 @@
 
 A job's life on the switch (rules S1, S5, E1, R3):
 
-  create   allot job index, slots, epoch -> write lookup, rewrite, workers, group -> write jobs: live
+  create   allot job index, slots, epoch -> write half-words -> lookup, rewrite, workers, group -> jobs: live
            any failure: remove what was written, the last first, and give everything back
   adopt    all of it stands: live; a part of it is missing, or decides sums and was changed: lost, see delete
   delete   remove jobs: no packet is admitted any more -> remove the rest -> give index and slots back
@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from hopsum.wire import JOB_EVENTS, MAX_SLOTS, Drop, Event, Op, down_bytes, up_bytes
+from hopsum.wire import JOB_EVENTS, MAX_SLOTS, Drop, Event
 from hopsum_controlplane.adoption import Adoption, adoptions, check_books, moved
 from hopsum_controlplane.allotments import Allotment, Allotments, Room
 from hopsum_controlplane.audit import Audit, Repair, Wanted, compare, epochs_in, is_of_a_job, read_standing
@@ -29,12 +29,14 @@ from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Entity, Insert, Modify, Update
 from hopsum_controlplane.epochs import MAX_EPOCH, EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
+from hopsum_controlplane.fitting import check_fit, check_lookups
 from hopsum_controlplane.installer import Installation
 from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint
 from hopsum_controlplane.losses import Lost, clear_losses, read_lost, set_loss
 from hopsum_controlplane.plan import JOB_TABLES, Plan, plan
 from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.tables import address, admit
+from hopsum_controlplane.tables.lookup import without_half_words
 
 
 @dataclass
@@ -134,12 +136,13 @@ class Controller:
         so, its slots stay taken, and `delete_job` on the job found in `ending` tries again.
         """
         self.check(spec)
+        check_lookups(self._device, spec, [held.job.spec for held in self._held.values()])
         if any(held.job.spec.name == spec.name for held in self._held.values()):
             raise ControlPlaneError(f"a job {spec.name!r} exists", hint="delete it first, or choose another name")
         held = self._allot(spec, job_index, region, epoch)
         try:
-            held.installation.write(held.plan.support)
-            held.installation.write(held.plan.admission)
+            for step in held.plan.steps:
+                held.installation.write(step)
         except BaseException as error:
             self._roll_back(held, error)
             raise
@@ -165,6 +168,7 @@ class Controller:
     def audit(self) -> Audit:
         """Read what stands on the switch and hold it against what should. Changes nothing.
 
+        Half-words are not looked at: an audit of them takes long, and is made at construction.
         Raises ControlPlaneError when the switch does not answer.
         """
         return self._compare(read_standing(self._device))
@@ -191,7 +195,7 @@ class Controller:
     def check(self, spec: JobSpec) -> None:
         """Raise ControlPlaneError when a job like this can never be made here, however much room there is."""
         spec.check()
-        self._check_growth(spec)
+        check_fit(self._device, spec)
 
     def job_counters(self, job: Job) -> dict[str, int]:
         """Read what the switch did with the job's packets since its start, by event name in small letters.
@@ -242,31 +246,19 @@ class Controller:
     def _runs(self, job: Job) -> bool:
         return job.epoch in self._held and not self._held[job.epoch].ending
 
-    def _check_growth(self, spec: JobSpec) -> None:
-        """Refuse an operation whose result is more longer than its packet than the target can bear."""
-        limit = self._device.capabilities.max_growth_bytes
-        growth = down_bytes(Op.LOOKUP_ADD16) - up_bytes(Op.LOOKUP_ADD16)
-        if spec.table16 is not None and limit is not None and growth > limit:
-            raise ControlPlaneError(
-                f"job {spec.name!r}: LOOKUP_ADD16 lets a frame grow by {growth} bytes in the switch, "
-                f"{self._device.capabilities.target} has room for {limit} more and would write over its own memory",
-                where=self._device.where,
-                hint="leave table16 out, or use another target",
-            )
-
     def _take_over(self, adopt: Sequence[Job], remove_existing: bool) -> dict[int, Adoption]:
         """Adopt what stands of the jobs in the books, and see that nobody else's job does."""
         check_books(adopt)
         for job in adopt:
             self._allotments.take(job.slots, job.job_index, job.region)
-            steps = plan(job)
-            installation = Installation(self._device, [steps.support, steps.admission])
-            self._held[job.epoch] = _Held(job, steps, installation, ending=bool(moved(job, self._switch)))
+            wants = plan(job, self._device.program)
+            installation = Installation(self._device, wants.steps)
+            self._held[job.epoch] = _Held(job, wants, installation, ending=bool(moved(job, self._switch)))
             self._use_epoch(job.epoch)
-        standing = read_standing(self._device)
+        standing = read_standing(self._device, thorough=True)
         for epoch in epochs_in(standing.values(), *JOB_TABLES):
             self._use_epoch(epoch)
-        audit = self._compare(standing)
+        audit = self._compare(standing, thorough=True)
         foreign = [entity for entity in audit.foreign if is_of_a_job(entity)]
         if foreign and not remove_existing:
             raise ControlPlaneError(
@@ -278,9 +270,11 @@ class Controller:
         self.put_right(audit)
         return adoptions(adopt, audit, self._switch)
 
-    def _compare(self, standing: Mapping[tuple[object, ...], Entity]) -> Audit:
+    def _compare(self, standing: Mapping[tuple[object, ...], Entity], *, thorough: bool = False) -> Audit:
         ordered = [self._held[epoch] for epoch in sorted(self._held)]
         wanted = [Wanted(held.job, held.entities, held.ending) for held in ordered]
+        if not thorough:
+            wanted = [replace(each, entities=without_half_words(each.entities)) for each in wanted]
         return compare(self._device.where, standing, wanted, address.switch_address(self._switch))
 
     def _remove_foreign(self, foreign: Sequence[Entity]) -> tuple[Entity, ...]:
@@ -320,9 +314,10 @@ class Controller:
         except BaseException:
             self._allotments.free(Allotment(index, slots), keep_reserved=reserved)
             raise
-        place = (self._switch, epoch, index, slots, self._device.capabilities.max_window)
+        device = self._device
+        place = (self._switch, epoch, index, slots, device.capabilities.max_window, device.program.code_group)
         job = replace(Job.at(spec, *place), events_at_start=events)
-        held = _Held(job, plan(job), Installation(self._device), reserved=reserved)
+        held = _Held(job, plan(job, device.program), Installation(self._device), reserved=reserved)
         self._held[epoch] = held
         return held
 

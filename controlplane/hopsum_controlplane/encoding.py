@@ -21,8 +21,9 @@ from hopsum_controlplane.entries import (
     replica_order,
 )
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.p4info import Field, Names, P4Info
+from hopsum_controlplane.p4info import Field, Names, P4Info, Table
 
+_PRIORITY = 1  # any will do: entries do not overlap
 _TYPES = {
     Insert: p4runtime_pb2.Update.INSERT,
     Modify: p4runtime_pb2.Update.MODIFY,
@@ -93,7 +94,7 @@ def decode_entity(p4info: P4Info, message: p4runtime_pb2.Entity) -> Entity:
     params = {action.params.by_id(param.param_id).name: _to_int(param.value) for param in entry.action.action.params}
     if entry.is_default_action:
         return DefaultAction(table.alias, action.alias, params)
-    match = {table.keys.by_id(key.field_id).name: _to_int(key.exact.value) for key in entry.match}
+    match = {table.keys.by_id(key.field_id).name: _decode_key(key, table) for key in entry.match}
     return TableEntry(table.alias, match, action.alias, params)
 
 
@@ -104,12 +105,33 @@ def decode_counter(message: p4runtime_pb2.CounterEntry) -> tuple[int, CounterVal
 
 def _encode_match(message: p4runtime_pb2.TableEntry, keys: Names[Field], entry: TableEntry) -> None:
     for key, value in _paired(keys, entry.match, entry):
-        if not key.exact:
+        field = message.match.add(field_id=key.id)
+        if key.exact:
+            field.exact.value = value
+        elif key.ternary:
+            field.ternary.value, field.ternary.mask = value, _all_bits(key)
+            message.priority = _PRIORITY
+        else:
             raise ControlPlaneError(
                 f"key {key.name} of table {entry.table} is not matched exactly",
-                hint="this control plane writes exact keys only",
+                hint="this control plane writes exact keys, and ternary ones with all bits",
             )
-        message.match.add(field_id=key.id).exact.value = value
+
+
+def _decode_key(message: p4runtime_pb2.FieldMatch, table: Table) -> int:
+    if not message.HasField("ternary"):
+        return _to_int(message.exact.value)
+    key = table.keys.by_id(message.field_id)
+    if _to_int(message.ternary.mask) != _to_int(_all_bits(key)):
+        raise ControlPlaneError(
+            f"an entry of table {table.alias} does not match all bits of {key.name}",
+            hint="another controller wrote it: remove it",
+        )
+    return _to_int(message.ternary.value)
+
+
+def _all_bits(key: Field) -> bytes:
+    return ((1 << key.bits) - 1).to_bytes((key.bits + 7) // 8, "big")
 
 
 def _paired(fields: Names[Field], values: Mapping[str, int], where: Entity) -> list[tuple[Field, bytes]]:

@@ -22,7 +22,10 @@ def _show_value(value: int) -> str:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """One entry of a table with exact keys: `match` by key name, `params` by parameter name."""
+    """One entry of a table: `match` by key name, `params` by parameter name.
+
+    Keys are matched exactly; ternary ones too, with all of their bits, so that no two entries match one packet.
+    """
 
     table: str
     match: Mapping[str, int]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hopsum.wire import HOPSUM_UDP_PORT, MAX_SLOTS, MAX_WORKERS
+from hopsum.wire import HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS
 from hopsum_controlplane import lanes
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.errors import ControlPlaneError
@@ -208,7 +208,8 @@ class Job:
     """A job as it stands on a switch: one epoch.
 
     `events_at_start` is what the switch's event counters of this job index showed before the job's first packet, by
-    event number: they are the program's and go on counting from job to job. Empty stands for zeros.
+    event number: they are the program's and go on counting from job to job. Empty stands for zeros. `code_group` is how
+    many codes the switch's program takes as a group, see `hopsum.wire.payload`: its workers pack them so.
     """
 
     spec: JobSpec
@@ -219,6 +220,7 @@ class Job:
     group: int
     window: int
     events_at_start: tuple[int, ...] = field(default=(), compare=False)
+    code_group: int = LANE_GROUP_CODES
 
     @classmethod
     def at(
@@ -229,10 +231,12 @@ class Job:
         job_index: int,
         region: SlotRange,
         max_window: int | None = None,
+        code_group: int = LANE_GROUP_CODES,
     ) -> Job:
-        """Return the job that this specification becomes at this place; `max_window` as a target declares it."""
+        """Return the job that this specification becomes at this place; the last two as a target declares them."""
         window = min(spec.slots, max_window or spec.slots)
-        return cls(spec, switch, epoch, job_index, region, group=job_index + 1, window=window)
+        group = job_index + 1
+        return cls(spec, switch, epoch, job_index, region, group=group, window=window, code_group=code_group)
 
     @property
     def slot_base(self) -> int:

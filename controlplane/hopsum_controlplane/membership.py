@@ -5,12 +5,16 @@
    "table16": [16 ints] or null, "wire_version": int, "switch": {"ip": str, "udp_port": int},
    "workers": [{"rank": int, "ip": str, "udp_port": int, "send_to": {"ip": str, "udp_port": int},
                 "side_port": int and "side_ip": str, each where there is one}, ...],
+   "code_group": int, left out where it is 512,
    "resume": null, or left out, or {"base": int, "start": int or null, "start_epoch": int, "allreduces": int or null,
               "replaced": [ranks], "decided": [{"first": int, "end": int, "ranks": [int, ...]}, ...]}}
 
 `switch` is the source of results; `send_to` is where this worker sends to: the same, unless the switch
 listens on ordinary UDP sockets. `window` is how many packets a worker should have in flight at most, at
 most `slots`.
+
+`code_group` is how many 4-bit codes the switch's program takes as a group (see `hopsum.wire.payload`): 512 on software
+switches, what half a pass consumes on Tofino. It concerns who packs codes, not lanes.
 
 `resume` is there where the job has had an epoch before, and says how its stream goes on: see
 `hopsum_controlplane.cluster.decision`.
@@ -31,7 +35,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from hopsum.wire import WIRE_VERSION
+from hopsum.wire import LANE_GROUP_CODES, WIRE_VERSION
 from hopsum_controlplane.addresses import ipv4_to_int
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.files import write_atomically
@@ -83,6 +87,7 @@ def membership(
             }
             for worker in workers
         ],
+        **({} if job.code_group == LANE_GROUP_CODES else {"code_group": job.code_group}),
         **({} if resume is None else {"resume": dict(resume)}),
     }
 

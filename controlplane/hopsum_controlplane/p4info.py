@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -29,12 +29,13 @@ _T = TypeVar("_T", bound=_Named)
 
 @dataclass(frozen=True)
 class Field:
-    """A match key or an action parameter: `exact` is False for keys of any other match type."""
+    """A match key or an action parameter: `exact` and `ternary` are False for keys of any other match type."""
 
     id: int
     name: str
     bits: int
     exact: bool = True
+    ternary: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,17 @@ class Action:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its keys in order; `size` is the number of entries that it was compiled for."""
+    """A table with its keys in order; `size` is the number of entries that it was compiled for.
+
+    `entry_actions` are the ids of the actions that entries may have, without those of defaults alone.
+    """
 
     id: int
     name: str
     alias: str
     keys: Names[Field]
     size: int
+    entry_actions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -141,25 +146,29 @@ class P4Info:
             raise ControlPlaneError(f"P4Info cannot be read: {error}", hint="compile the program first") from error
 
 
-def _fields(
-    kind: str, items: Iterable[p4info_pb2.Action.Param | p4info_pb2.MatchField], exact: Mapping[int, bool]
-) -> Names[Field]:
-    fields = [Field(item.id, item.name, item.bitwidth, exact.get(item.id, True)) for item in items]
+def _fields(kind: str, fields: Iterable[Field]) -> Names[Field]:
     return Names(kind, [(field, (field.name,)) for field in fields])
+
+
+def _key(item: p4info_pb2.MatchField) -> Field:
+    matches = item.match_type
+    exact, ternary = matches == p4info_pb2.MatchField.EXACT, matches == p4info_pb2.MatchField.TERNARY
+    return Field(item.id, item.name, item.bitwidth, exact, ternary)
 
 
 def _action(item: p4info_pb2.Action) -> tuple[Action, tuple[str, str]]:
     preamble = item.preamble
-    params = _fields(f"parameter of action {preamble.alias}", item.params, {})
+    fields = (Field(param.id, param.name, param.bitwidth) for param in item.params)
+    params = _fields(f"parameter of action {preamble.alias}", fields)
     action = Action(preamble.id, preamble.name, preamble.alias, params)
     return action, (action.name, action.alias)
 
 
 def _table(item: p4info_pb2.Table) -> tuple[Table, tuple[str, str]]:
     preamble = item.preamble
-    exact = {key.id: key.match_type == p4info_pb2.MatchField.EXACT for key in item.match_fields}
-    keys = _fields(f"key of table {preamble.alias}", item.match_fields, exact)
-    table = Table(preamble.id, preamble.name, preamble.alias, keys, item.size)
+    keys = _fields(f"key of table {preamble.alias}", map(_key, item.match_fields))
+    actions = tuple(ref.id for ref in item.action_refs if ref.scope != p4info_pb2.ActionRef.DEFAULT_ONLY)
+    table = Table(preamble.id, preamble.name, preamble.alias, keys, item.size, actions)
     return table, (table.name, table.alias)
 
 

@@ -20,6 +20,8 @@ from hopsum_controlplane.entries import (
 )
 from hopsum_controlplane.errors import ControlPlaneError, FailedUpdate, WriteError
 from hopsum_controlplane.p4info import P4Info
+from hopsum_controlplane.program import V1MODEL
+from hopsum_controlplane.program_reader import read_program
 
 _COUNTER_CELLS = 1024
 
@@ -51,6 +53,7 @@ class FakeDevice(Device):
     ) -> None:
         self.where = "fake switch"
         self.capabilities = capabilities or Capabilities("fake")
+        self.program = V1MODEL if p4info is None else read_program(p4info)
         self.entities: dict[tuple[object, ...], Entity] = {}
         self.batches: list[tuple[Update, ...]] = []
         self.counters: dict[str, dict[int, int]] = {}

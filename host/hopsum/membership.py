@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from hopsum.errors import HopsumError
 from hopsum.protocol.resume import Decided, Resume
-from hopsum.wire import MAX_SLOTS, MAX_WORKERS, WIRE_VERSION
+from hopsum.wire import CODE_GROUPS, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, WIRE_VERSION
 from hopsum.wire._layout import TABLE_ENTRIES
 
 _POLL_S: Final = 0.05
@@ -85,6 +85,8 @@ class JobMembership:
     """The same for LOOKUP_ADD16, values of 0..65535."""
     resume: Resume | None = None
     """How the job goes on from the epochs before; None: it begins."""
+    code_group: int = LANE_GROUP_CODES
+    """Codes that the job's switch takes as a group, see `hopsum.wire.payload`."""
 
     @property
     def side_channels(self) -> dict[int, tuple[str, int]] | None:
@@ -163,11 +165,22 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
         switch=_endpoint(root.object("switch")),
         workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
         resume=_resume(root, slots, len(workers)),
+        code_group=_code_group(root),
     )
     sides = list((made.side_channels or {}).values())
     if len(set(sides)) < len(sides):
         raise root.wrong("workers", f"has side channels {sides}, several at the same address")
     return made
+
+
+def _code_group(root: _Object) -> int:
+    """Return the codes of a group; what is left out is the software switches'."""
+    if "code_group" not in root.value:
+        return LANE_GROUP_CODES
+    group = root.integer("code_group", 1, max(CODE_GROUPS))
+    if group not in CODE_GROUPS:
+        raise root.wrong("code_group", f"is {group}, none of {', '.join(map(str, CODE_GROUPS))}")
+    return group
 
 
 def _worker(entry: _Object) -> WorkerEndpoint:

@@ -178,7 +178,7 @@ class MemoryAggregation(SerialAggregation):
     def _sum(self, exchange: Exchange) -> Summed:
         def add(payloads: list[NDArray[np.uint8]], number: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
             present = _arrivals(self._rack.options, number, len(exchange.payloads))
-            return simulate_switch(exchange.op, payloads, self.codec.lookup, present)
+            return simulate_switch(exchange.op, payloads, self.codec.lookup, present, self.codec.code_group)
 
         results, contributors = self._rack.meet(self.rank, exchange.payloads, add, self._deadline_s)
         # copies, since the other ranks read the same arrays

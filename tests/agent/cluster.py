@@ -17,7 +17,7 @@ from hopsum.protocol.aggregator import Aggregator, JobConfig, WorkerConfig
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
-from hopsum.wire import Header, Op
+from hopsum.wire import LANE_GROUP_CODES, Header, Op
 
 from ..transport.server import LOCALHOST, UdpSwitch
 
@@ -79,6 +79,7 @@ class Cluster:
     mishaps: Mishaps | None = None
     seed: int = 0
     links: list[RecordingLink] = field(default_factory=list)
+    code_group: int = LANE_GROUP_CODES
 
     def __post_init__(self) -> None:
         self.table = best_table(self.workers).values
@@ -93,7 +94,8 @@ class Cluster:
             self.links.append(RecordingLink(link if self.mishaps is None else LossyLink(link, self.mishaps, rng)))
         members = [self._member(rank, local) for rank, local in enumerate(locals_)]
         quorum = self.quorum or self.workers
-        self.aggregator.add_job(JobConfig(EPOCH, 0, 0, SLOTS, tuple(members), quorum=quorum, table=self.table))
+        job = JobConfig(EPOCH, 0, 0, SLOTS, tuple(members), quorum, table=self.table, code_group=self.code_group)
+        self.aggregator.add_job(job)
         self.membership = JobMembership(
             "test",
             EPOCH,
@@ -106,6 +108,7 @@ class Cluster:
                 WorkerEndpoint(rank, Endpoint(*local), Endpoint(*self.switch.address))
                 for rank, local in enumerate(locals_)
             ),
+            code_group=self.code_group,
         )
 
     def agent(self, rank: int, codec: str | Codec, timing: Timing = EAGER) -> Agent:

@@ -90,6 +90,18 @@ def test_thc_is_as_near_as_theory_says(stack: ExitStack, mishaps: Mishaps | None
     assert nmse == pytest.approx(expected_nmse(best_table(4), 4), rel=0.1)
 
 
+def test_codes_go_in_groups_as_the_switch_takes_them(stack: ExitStack) -> None:
+    """The mean does not depend on the group; a switch of another group would add lanes of different elements."""
+    vectors, means = normal(2, 5000, seed=7), []
+    for group in (512, 64):
+        cluster = Cluster(stack, 2, code_group=group)
+        means.append(reduce_all(cluster.agents("thc"), vectors)[0].mean.tobytes())
+    assert means[0] == means[1]
+    with pytest.raises(CodecError, match="in groups of 512, but the switch of job 'test' takes groups of 64"):
+        cluster.agent(0, make_codec("thc", workers=2))
+    assert Cluster(stack, 1, code_group=64).agents("fixed")[0].codec.lookup is None, "no codes, no groups"
+
+
 def test_ranks_round_apart_and_steps_too(stack: ExitStack) -> None:
     agents = Cluster(stack, 2).agents("thc")
     x = normal(1, 4096, seed=6)[0]

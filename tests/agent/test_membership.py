@@ -55,6 +55,17 @@ def test_a_table_of_16_bit_lanes_travels_too(path: Path) -> None:
     assert parse_membership(json.dumps(document)).table16 is None, "a controller before it"
 
 
+def test_a_code_group_travels_too(path: Path) -> None:
+    write_membership(make_job(), path)
+    assert read_membership(path).code_group == 512, "left out"
+    write_membership(replace(make_job(), code_group=64), path)
+    assert read_membership(path).code_group == 64
+    for wrong in (0, 3, 1024, "64"):
+        document = {**json.loads(path.read_text()), "code_group": wrong}
+        with pytest.raises(MembershipError, match="code_group"):
+            parse_membership(json.dumps(document))
+
+
 def test_side_channels_where_all_have_one(path: Path) -> None:
     write_membership(make_job(), path)
     assert read_membership(path).side_channels is None

@@ -25,7 +25,7 @@ from hopsum.codec.registry import CODECS, self_check
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.table import optimal_table
 from hopsum.codec.thc import Thc
-from hopsum.wire.payload import unpack_codes
+from hopsum.wire import CODE_GROUPS, unpack_codes
 
 from .vectors import encode_alone, layered, normal
 
@@ -100,7 +100,7 @@ def test_numba_equals_numpy(
     assert phases(numpy, x, context, stretch) == phases(numba, x, context, stretch)
 
 
-@pytest.mark.parametrize("form", [Form(), Form(16), Form(rotated=False)])
+@pytest.mark.parametrize("form", [Form(), Form(16), Form(rotated=False), Form(group_codes=64), Form(16, group_codes=4)])
 @pytest.mark.parametrize(
     "values",
     [
@@ -123,7 +123,24 @@ def test_numba_equals_numpy_for_odd_tables(values: tuple[int, ...], form: Form) 
         kernels.thc_restore(payloads, 1 / scales, steps, form, KEYS, restored, True)
         made.append(payloads.tobytes() + restored.tobytes())
     assert made[0] == made[1]
-    assert (unpack_codes(payloads, form.lane_bits) < len(values)).all()
+    assert (unpack_codes(payloads, form.lane_bits, form.group_codes) < len(values)).all()
+
+
+@pytest.mark.parametrize("lane_bits", [8, 16])
+def test_a_group_moves_codes_and_changes_nothing_else(backend: str, lane_bits: int) -> None:
+    """Codes of every group are those of the default one, packed by `pack_codes`; what they add to a sum is the same."""
+    x = normal(4 * THC_BLOCK).reshape(-1, THC_BLOCK * 8 // lane_bits)
+    steps, kernels = Steps.of(optimal_table(21, 1e-3)), load_kernels(backend)
+    scales, shifts = np.full(len(x), 6000.0, np.float32), np.zeros(len(x), np.int32)
+    codes, restored = [], []
+    for group in CODE_GROUPS:
+        form = Form(lane_bits, group_codes=group)
+        payloads, out = np.empty((len(x), form.up_bytes), np.uint8), np.empty_like(x)
+        kernels.thc_encode(x, scales, shifts, steps, form, KEYS, payloads)
+        kernels.thc_restore(payloads, 1 / scales, steps, form, KEYS, out, False)
+        codes.append(unpack_codes(payloads, lane_bits, group).tobytes())
+        restored.append(out.tobytes())
+    assert len(set(codes)) == len(set(restored)) == 1
 
 
 def test_codes_do_not_change_by_accident(backend: str) -> None:

@@ -282,6 +282,7 @@ def test_limits_hold_for_blocks_of_512(backend: str) -> None:
         ("thc", 2, {"scale": "row"}, "scale 'row': one of block, tensor"),
         ("thc", 2, {"lane_bits": 32}, "lanes of 32 bits: 8 or 16"),
         ("uhc", 2, {"lane_bits": 4}, "lanes of 4 bits: 8 or 16"),
+        ("thc", 2, {"code_group": 96}, "codes in groups of 96: one of 4, 8, 16, 32, 64, 128, 256, 512"),
         ("uhc", 2, {"bits": 0}, "codes of 0 bits: 1 to 8"),
         ("uhc", 2, {"bits": 9}, "codes of 9 bits: 1 to 8"),
         ("uhc", 2, {"truncated": 0.0}, "truncated fraction 0.0: above 0"),

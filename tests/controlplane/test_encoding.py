@@ -27,6 +27,11 @@ tables {
   size: 128
 }
 tables {
+  preamble { id: 33554435 name: "Ingress.words" alias: "words" }
+  match_fields { id: 1 name: "number" bitwidth: 8 match_type: TERNARY }
+  match_fields { id: 2 name: "code" bitwidth: 12 match_type: TERNARY }
+}
+tables {
   preamble { id: 33554434 name: "Ingress.routes" alias: "routes" }
   match_fields { id: 1 name: "dst" bitwidth: 32 match_type: LPM }
 }
@@ -66,6 +71,19 @@ def test_an_entry_on_the_wire(info: P4Info) -> None:
     assert encode_update(info, Delete(entry())).type == p4runtime_pb2.Update.DELETE
 
 
+def test_ternary_keys_match_all_bits(info: P4Info) -> None:
+    message = encode_entity(info, TableEntry("words", {"number": 3, "code": 300}, "deny"))
+    assert [(key.ternary.value, key.ternary.mask) for key in message.table_entry.match] == [
+        (b"\x03", b"\xff"),
+        (b"\x01\x2c", b"\x0f\xff"),
+    ]
+    assert message.table_entry.priority == 1
+    assert encode_entity(info, entry()).table_entry.priority == 0
+    message.table_entry.match[1].ternary.mask = b"\xff"
+    with pytest.raises(ControlPlaneError, match="an entry of table words does not match all bits of code"):
+        decode_entity(info, message)
+
+
 def test_full_names_and_aliases_are_the_same(info: P4Info) -> None:
     full = entry(table="Ingress.police.workers", action="Ingress.police.admit")
     assert encode_entity(info, full) == encode_entity(info, entry())
@@ -77,6 +95,7 @@ def test_full_names_and_aliases_are_the_same(info: P4Info) -> None:
     "entity",
     [
         entry(),
+        TableEntry("words", {"number": 0, "code": 300}, "deny"),
         DefaultAction("workers", "deny"),
         MulticastGroup(3, (Replica(1, 0), Replica(1, 5), Replica(510, 65535))),
     ],
@@ -110,7 +129,7 @@ def test_padded_values_are_read(info: P4Info) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (entry(table="worker"), "no table 'worker' among its 2; nearest names: workers, "),
+        (entry(table="worker"), "no table 'worker' among its 3; nearest names: workers, "),
         (entry(action="admits"), "no action 'admits' among its 2; nearest names: admit, "),
         (entry(match={"epoch": 1, "rank": 2}), "no key of table workers 'rank'"),
         (entry(match={"epoch": 1}), "no value for worker"),

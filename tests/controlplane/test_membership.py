@@ -54,6 +54,11 @@ def test_it_says_what_a_worker_needs(job: Job, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_code_group_of_its_own_is_told(job: Job) -> None:
+    assert "code_group" not in membership(job)
+    assert membership(replace(job, code_group=64)) == {**membership(job), "code_group": 64}
+
+
 def sides(document: dict[str, Any]) -> list[tuple[str | None, int | None]]:
     return [(worker.get("side_ip"), worker.get("side_port")) for worker in document["workers"]]
 

@@ -239,5 +239,5 @@ def test_drivers_have_names() -> None:
         check_driver(driver)
         with pytest.raises(SessionLostError, match=r"switch 3 at 127\.0\.0\.1:1: no P4Runtime server answered"):
             open_device(driver, "127.0.0.1:1", 3, connect_timeout_s=0.2)
-    with pytest.raises(ControlPlaneError, match="no driver 'bmw2' among native, bmv2; did you mean 'bmv2'"):
+    with pytest.raises(ControlPlaneError, match="no driver 'bmw2' among native, bmv2, tofino; did you mean 'bmv2'"):
         open_device("bmw2", "127.0.0.1:1")

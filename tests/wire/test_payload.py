@@ -8,18 +8,49 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum.wire import Drop, Op, WireError, down_bytes, pack_codes, unpack_codes, up_bytes
+from hopsum.wire import (
+    CODE_GROUPS,
+    LANE_GROUP_CODES,
+    Drop,
+    Op,
+    WireError,
+    down_bytes,
+    pack_codes,
+    unpack_codes,
+    up_bytes,
+)
 from hopsum.wire.payload import SHAPES, lanes
 
 
 @pytest.mark.parametrize("lane_bits", [8, 16])
-@given(st.lists(st.integers(0, 3), max_size=2), st.integers(1, 3), st.integers(0, 2**32 - 1))
-def test_codes_there_and_back(lane_bits: int, lead: list[int], groups: int, seed: int) -> None:
-    codes = np.random.default_rng(seed).integers(0, 16, (*lead, groups * 512), dtype=np.uint8)
-    packed = pack_codes(codes, lane_bits)
-    assert packed.shape == (*lead, groups * 256)
+@given(
+    st.lists(st.integers(0, 3), max_size=2), st.integers(1, 3), st.sampled_from(CODE_GROUPS), st.integers(0, 2**32 - 1)
+)
+def test_codes_there_and_back(lane_bits: int, lead: list[int], groups: int, group: int, seed: int) -> None:
+    codes = np.random.default_rng(seed).integers(0, 16, (*lead, groups * group), dtype=np.uint8)
+    packed = pack_codes(codes, lane_bits, group)
+    assert packed.shape == (*lead, groups * group // 2)
     assert packed.dtype == np.uint8
-    np.testing.assert_array_equal(unpack_codes(packed, lane_bits), codes)
+    np.testing.assert_array_equal(unpack_codes(packed, lane_bits, group), codes)
+
+
+def test_groups_fill_chunks_and_words_fill_groups() -> None:
+    assert LANE_GROUP_CODES in CODE_GROUPS
+    for op, lane_bits in ((Op.LOOKUP_ADD8, 8), (Op.LOOKUP_ADD16, 16)):
+        assert all(SHAPES[op].elements % group == group % (lane_bits // 4) == 0 for group in CODE_GROUPS)
+
+
+@pytest.mark.parametrize("lane_bits", [8, 16])
+@pytest.mark.parametrize("group", CODE_GROUPS)
+def test_order_of_codes_in_any_group(lane_bits: int, group: int) -> None:
+    """Word j of a group of W words: codes j, j + W, ..., the first in the highest nibble; said once more in a loop."""
+    codes = np.random.default_rng(group).integers(0, 16, 1024, dtype=np.uint8)
+    nibbles, expected = lane_bits // 4, b""
+    for first in range(0, 1024, group):
+        for j in range(group // nibbles):
+            digits = [int(codes[first + j + nibble * (group // nibbles)]) for nibble in range(nibbles)]
+            expected += bytes.fromhex("".join(f"{digit:x}" for digit in digits))
+    assert pack_codes(codes, lane_bits, group).tobytes() == expected
 
 
 def test_order_of_codes() -> None:
@@ -74,6 +105,8 @@ def test_refused_codes() -> None:
         pack_codes(np.zeros(512, np.int64))  # type: ignore[arg-type]
     with pytest.raises(WireError, match="last axis must be a multiple of 256"):
         unpack_codes(np.zeros(255, np.uint8))
+    with pytest.raises(WireError, match="last axis must be a multiple of 64"):
+        pack_codes(np.zeros(1000, np.uint8), group=64)
 
 
 def test_lanes_are_views_in_element_order() -> None:

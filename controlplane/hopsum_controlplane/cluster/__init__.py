@@ -23,7 +23,7 @@ from hopsum_controlplane.cluster.errors import (
     UnknownJob,
 )
 from hopsum_controlplane.cluster.manager import Manager
-from hopsum_controlplane.cluster.opening import openers
+from hopsum_controlplane.cluster.opening import openers, pipelines
 from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.store import Store
@@ -66,4 +66,5 @@ __all__ = [
     "UnknownJob",
     "load_config",
     "openers",
+    "pipelines",
 ]

@@ -24,6 +24,7 @@
   slots = 2048
   election_id = 1                            # the highest of several controllers has the switch
   forward = false                            # also carry what workers send to each other, see forwarding
+  # program = "/opt/hopsum/hopsum.conf"      # driver "tofino": the build's .conf file, its P4Info beside it
   ports = [{port = 1, network = "10.0.0.0/24"}]
 
   [[switch]]                                 # at which no worker stands: without ports
@@ -55,7 +56,7 @@ from typing import Any
 from hopsum.wire import HOPSUM_UDP_PORT, MAX_SLOTS
 from hopsum_controlplane.cluster.errors import ClusterConfigError
 from hopsum_controlplane.cluster.links import LinkConfig, check_links, check_racks
-from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID, check_driver
+from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID, check_target
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import MAX_PORT, MAX_UDP_PORT, SwitchEndpoint
 
@@ -83,7 +84,8 @@ class SwitchConfig:
     `driver` names a target, `address` its P4Runtime server. `send_to` is the (IPv4 address, UDP port) that workers
     send to, None for the service's own. `slots` is how many of its slots may be used. Of several controllers the one
     with the highest `election_id`, 1 .. 2^63 - 1, has the switch. With `forward` it is its workers' Ethernet switch as
-    well, see `hopsum_controlplane.cluster.forwarding`.
+    well, see `hopsum_controlplane.cluster.forwarding`. `program` is what the compiler wrote, for a driver whose program
+    is not installed with this package.
     """
 
     name: str
@@ -96,6 +98,7 @@ class SwitchConfig:
     slots: int = MAX_SLOTS
     election_id: int = CONTROLLER_ELECTION_ID[0]
     forward: bool = False
+    program: Path | None = None
 
     @property
     def service(self) -> tuple[str, int]:
@@ -116,7 +119,10 @@ class SwitchConfig:
         """Raise ControlPlaneError naming the first thing that is wrong."""
         if not self.name:
             raise _wrong("a switch without a name", "give it one")
-        check_driver(self.driver)
+        try:
+            check_target(self.driver, self.device_id, self.program)
+        except ControlPlaneError as error:
+            raise _wrong(f"switch {self.name!r}: {error.what}", error.hint) from error
         if not 1 <= self.election_id <= _MAX_ELECTION_ID:
             raise _wrong(f"switch {self.name!r}: election_id {self.election_id}", f"it is 1 .. {_MAX_ELECTION_ID}")
         if not 1 <= self.slots <= MAX_SLOTS:
@@ -253,7 +259,9 @@ def _switch(entry: Any, where: str) -> SwitchConfig:
     return SwitchConfig(**{"device_id": 0, **values}, endpoint=endpoint, ports=ports, send_to=address)
 
 
-_MORE_OF_SWITCH: dict[str, type] = {"slots": int, "election_id": int, "forward": bool, "ports": list}
+_MORE_OF_SWITCH: dict[str, type] = {
+    "slots": int, "election_id": int, "forward": bool, "program": Path, "ports": list,
+}  # fmt: skip
 
 
 def _port(rule: Any, where: str) -> PortRule:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from hopsum.wire import LANE_GROUP_CODES
 from hopsum_controlplane.cluster.codec import resume_values
 from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.errors import ClusterConfigError, UnknownJob
@@ -17,6 +18,13 @@ from hopsum_controlplane.cluster.records import JobRecord, Phase
 from hopsum_controlplane.jobs import Job
 from hopsum_controlplane.membership import SideChannels, membership
 from hopsum_controlplane.trees import Rack, TreeJob, TreeSpec
+
+
+class Limits(NamedTuple):
+    """What a switch declares: how many packets of a worker may be in flight, and how many codes its program groups."""
+
+    max_window: int | None = None
+    code_group: int = LANE_GROUP_CODES
 
 
 class Parts(NamedTuple):
@@ -45,11 +53,11 @@ def leaves_of(record: JobRecord, config: ClusterConfig) -> list[tuple[SwitchConf
     return [(config.switch(branch.switch), links[branch.switch]) for branch in record.branches]
 
 
-def parts_of(record: JobRecord, epoch: int, config: ClusterConfig, max_windows: Mapping[str, int | None]) -> Parts:
-    """Return what an epoch is made of: those who wait. `max_windows` is as the targets declare it, by switch."""
+def parts_of(record: JobRecord, epoch: int, config: ClusterConfig, limits: Mapping[str, Limits]) -> Parts:
+    """Return what an epoch is made of: those who wait. `limits` are by switch."""
 
     def at(name: str, spec: Any) -> Job:
-        return Job.at(spec, config.switch(name).endpoint, epoch, *record.place(name), max_windows[name])
+        return Job.at(spec, config.switch(name).endpoint, epoch, *record.place(name), *limits[name])
 
     if not record.branches:
         return Parts(at(record.switch, record.spec()), {})

@@ -24,7 +24,7 @@ from hopsum_controlplane.adoption import Fate
 from hopsum_controlplane.audit import Audit
 from hopsum_controlplane.cluster import lifecycle
 from hopsum_controlplane.cluster.config import SwitchConfig
-from hopsum_controlplane.cluster.documents import Parts
+from hopsum_controlplane.cluster.documents import Limits, Parts
 from hopsum_controlplane.cluster.errors import OtherProgram, StoreError
 from hopsum_controlplane.cluster.forwarding import Forwarding
 from hopsum_controlplane.cluster.ledger import Ledger
@@ -109,9 +109,11 @@ class Line:
         return self._device.sessions if isinstance(self._device, ReconnectingDevice) else 0
 
     @property
-    def max_window(self) -> int | None:
-        """Return how many packets of a worker in flight the target takes at most, None for any number."""
-        return None if self._device is None else self._device.capabilities.max_window
+    def limits(self) -> Limits:
+        """Return what the switch declares; the defaults before it was first reached."""
+        if self._device is None:
+            return Limits()
+        return Limits(self._device.capabilities.max_window, self._device.program.code_group)
 
     def can_try(self, job: str) -> bool:
         """Return whether the switch answers, and has not refused this job too short ago."""

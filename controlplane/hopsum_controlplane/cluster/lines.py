@@ -15,13 +15,23 @@ from hopsum_controlplane.cluster.documents import Parts, parts_of
 from hopsum_controlplane.cluster.ledger import Ledger
 from hopsum_controlplane.cluster.line import DeviceSource, Line
 from hopsum_controlplane.cluster.records import JobRecord, Phase, State
+from hopsum_controlplane.devices.base import Pipeline
 
 
 class Lines(Mapping[str, Line]):
-    """The lines by the names of their switches. Thread-safe; `options` are Line's."""
+    """The lines by the names of their switches. Thread-safe.
+
+    `pipeline` is the program of all switches, or programs by switch; the other `options` are Line's.
+    """
 
     def __init__(
-        self, config: ClusterConfig, devices: Mapping[str, DeviceSource], ledger: Ledger, **options: Any
+        self,
+        config: ClusterConfig,
+        devices: Mapping[str, DeviceSource],
+        ledger: Ledger,
+        *,
+        pipeline: Pipeline | Mapping[str, Pipeline] | None = None,
+        **options: Any,
     ) -> None:
         self._config = config
         self._ledger = ledger
@@ -34,6 +44,7 @@ class Lines(Mapping[str, Line]):
                 ready=self._ready,
                 parts=self._parts,
                 links=config.links,
+                pipeline=pipeline.get(switch.name) if isinstance(pipeline, Mapping) else pipeline,
                 **options,
             )
             for switch in config.switches
@@ -90,4 +101,4 @@ class Lines(Mapping[str, Line]):
         return all(self._lines[name].can_try(record.name) for name in {record.switch, *leaves})
 
     def _parts(self, record: JobRecord, epoch: int) -> Parts:
-        return parts_of(record, epoch, self._config, {line.config.name: line.max_window for line in self.of(record)})
+        return parts_of(record, epoch, self._config, {line.config.name: line.limits for line in self.of(record)})

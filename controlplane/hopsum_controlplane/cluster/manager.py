@@ -59,7 +59,8 @@ class Manager:
 
     Construction takes every switch over that answers: jobs of the books that still stand there go on, those that do
     not are over, entries of nobody are a trouble of that switch unless `remove_existing`. With `pipeline` the switches
-    must run that program, see Line. `clock` gives unix seconds, for epochs; `monotonic` those of leases.
+    must run that program, or each its own where several are given by switch name, see Line. `clock` gives unix seconds,
+    for epochs; `monotonic` those of leases.
 
     Raises ClusterConfigError when configuration, devices and books do not fit together, and StoreError.
     """
@@ -73,7 +74,7 @@ class Manager:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         random: RandomSource = secrets,
-        pipeline: Pipeline | None = None,
+        pipeline: Pipeline | Mapping[str, Pipeline] | None = None,
         remove_existing: bool = False,
     ) -> None:
         config.check()

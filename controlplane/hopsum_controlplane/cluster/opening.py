@@ -3,20 +3,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.devices.base import Device, Pipeline
-from hopsum_controlplane.devices.drivers import open_device
+from hopsum_controlplane.devices.drivers import load_pipeline, open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 
 
-def openers(config: ClusterConfig, pipeline: Pipeline, **timeouts: float) -> dict[str, Callable[[], Device]]:
+def pipelines(config: ClusterConfig, pipeline: Pipeline) -> dict[str, Pipeline]:
+    """Return by switch name what it is to run: `pipeline`, or what its `program` says.
+
+    Raises ControlPlaneError when a program cannot be read.
+    """
+    return {
+        switch.name: pipeline if switch.program is None else load_pipeline(switch.driver, switch.program)
+        for switch in config.switches
+    }
+
+
+def openers(
+    config: ClusterConfig, pipeline: Pipeline | Mapping[str, Pipeline], **timeouts: float
+) -> dict[str, Callable[[], Device]]:
     """Return by switch name what opens a session with it that comes back as long as the switch runs `pipeline`.
 
-    `timeouts` are those of `open_device`. Nothing is opened yet; give the result to a Manager.
+    `timeouts` are those of `open_device`. Nothing is opened yet; give the result to a Manager, and `pipeline` as well:
+    one for all switches, or by name.
     """
-    return {switch.name: _opener(switch, pipeline, timeouts) for switch in config.switches}
+    return {
+        switch.name: _opener(switch, pipeline[switch.name] if isinstance(pipeline, Mapping) else pipeline, timeouts)
+        for switch in config.switches
+    }
 
 
 def _opener(switch: SwitchConfig, pipeline: Pipeline, timeouts: dict[str, float]) -> Callable[[], Device]:

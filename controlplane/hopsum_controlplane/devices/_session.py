@@ -33,6 +33,9 @@ ElectionId = tuple[int, int]
 
 _CLOSE_S = 2.0
 _NO_PROXY = ("grpc.enable_http_proxy", 0)
+# A refused batch is answered with an error for each of its updates, in metadata: some 70 bytes each at least.
+_METADATA_BYTES = 4 << 20
+_METADATA = (("grpc.max_metadata_size", _METADATA_BYTES), ("grpc.absolute_max_metadata_size", _METADATA_BYTES))
 # A switch that comes up is to be seen soon, and one that does not is not worth more than a packet now and then.
 _SEARCH = (
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -44,12 +47,12 @@ _SEARCH = (
 class _Client(P4RuntimeClient):
     """p4runtime-shell's client with a handshake that returns; `verdict` is the answer, None for none."""
 
-    def __init__(self, device_id: int, address: str, election_id: ElectionId, timeout_s: float) -> None:
+    def __init__(self, device_id: int, address: str, election_id: ElectionId, timeout_s: float, role: str) -> None:
         self._handshake_s = timeout_s
         self.verdict: p4runtime_pb2.StreamMessageResponse | None = None
         self.device_id, self.election_id = device_id, election_id  # as its constructor, but for the channel
-        self.role_name = None
-        self.channel = grpc.insecure_channel(address, (_NO_PROXY,))
+        self.role_name = role or None
+        self.channel = grpc.insecure_channel(address, (_NO_PROXY, *_METADATA))
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
         self.set_up_stream()
 
@@ -57,6 +60,8 @@ class _Client(P4RuntimeClient):
         request = p4runtime_pb2.StreamMessageRequest()
         request.arbitration.device_id = self.device_id
         request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
+        if self.role_name is not None:
+            request.arbitration.role.name = self.role_name
         self.stream_out_q.put(request)
         self.verdict = self.get_stream_packet("arbitration", timeout=self._handshake_s)
 
@@ -72,15 +77,17 @@ class Session:
         atexit.register(self.close)
 
     @classmethod
-    def open(cls, address: str, device_id: int, election_id: ElectionId, timeout_s: float) -> Session:
+    def open(cls, address: str, device_id: int, election_id: ElectionId, timeout_s: float, role: str = "") -> Session:
         """Wait up to `timeout_s` for a server at `address`, as long again for its answer, and become primary.
+
+        `role` names a role on the server, none for full access.
 
         Raises ControlPlaneError when nobody answers or another client is primary; nothing is left running
         then.
         """
         where = f"switch {device_id} at {address}"
         wait_for_server(address, where, timeout_s)
-        client = _make_client(address, device_id, election_id, timeout_s, where)
+        client = _make_client(address, device_id, election_id, timeout_s, role, where)
         session = cls(client, where)
         try:
             session._open_verdict(client.verdict, timeout_s)
@@ -170,12 +177,14 @@ def wait_for_server(address: str, where: str, timeout_s: float) -> None:
             ) from None
 
 
-def _make_client(address: str, device_id: int, election_id: ElectionId, timeout_s: float, where: str) -> _Client:
+def _make_client(
+    address: str, device_id: int, election_id: ElectionId, timeout_s: float, role: str, where: str
+) -> _Client:
     made: list[_Client | BaseException] = []
 
     def make() -> None:
         try:
-            made.append(_Client(device_id, address, election_id, timeout_s))
+            made.append(_Client(device_id, address, election_id, timeout_s, role))
         except BaseException as error:  # SystemExit is how the library reports
             made.append(error)
 

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopsum.wire import Op
 from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.program import V1MODEL, Program
 
 _COOKIE_BYTES = 8
 
@@ -21,18 +23,22 @@ class Capabilities:
 
     `max_window` is how many packets each worker of a job should have in flight at most, None when the
     target sets no limit below the number of slots. `max_growth_bytes` is how much longer than it came in a frame can
-    leave, None for no limit. `registers` tells whether register cells can be read.
+    leave, None for no limit. `registers` tells whether register cells can be read. `ops` are what its program sums.
     """
 
     target: str
     max_window: int | None = None
     max_growth_bytes: int | None = None
     registers: bool = False
+    ops: frozenset[Op] = frozenset(Op)
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A compiled program: the compiler's JSON and P4Info as they lie on disk."""
+    """A compiled program: the compiler's P4Info as it lies on disk, and what the target takes to run it.
+
+    `json` is the compiler's JSON for software switches; for others see their drivers.
+    """
 
     json: bytes
     p4info: str
@@ -64,6 +70,8 @@ class Device(ABC):
 
     where: str
     capabilities: Capabilities
+    program: Program = V1MODEL
+    """What builders have to know of the program that runs; the software switches' where none does."""
 
     @abstractmethod
     def write(self, updates: Sequence[Update]) -> None:

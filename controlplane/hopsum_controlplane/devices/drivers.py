@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopsum_controlplane.errors import ControlPlaneError
 
 if TYPE_CHECKING:
+    from hopsum_controlplane.devices.base import Pipeline
     from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
 
 _CLASSES = {
     "native": ("hopsum_controlplane.devices.native", "NativeDevice"),
     "bmv2": ("hopsum_controlplane.devices.bmv2", "Bmv2Device"),
+    "tofino": ("hopsum_controlplane.devices.tofino", "TofinoDevice"),
 }
+_COMPILED_ELSEWHERE = ("tofino",)
 DRIVERS = tuple(_CLASSES)
 """The names of all drivers."""
 
@@ -29,6 +34,27 @@ def check_driver(driver: str) -> None:
         near = difflib.get_close_matches(driver, DRIVERS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "see whether another driver speaks to this switch"
         raise ControlPlaneError(f"no driver {driver!r} among {', '.join(DRIVERS)}", hint=hint)
+
+
+def check_target(driver: str, device_id: int, program: Path | None) -> None:
+    """Raise ControlPlaneError unless a switch of this driver can be used so.
+
+    `program` is the compiler's .conf file, of those whose program is not installed with this package.
+    """
+    check_driver(driver)
+    if driver not in _COMPILED_ELSEWHERE:
+        if program is not None:
+            raise ControlPlaneError(f"program {program} for driver {driver!r}", hint="leave it out: it has one")
+        return
+    if program is None:
+        raise ControlPlaneError(f"driver {driver!r} without a program", hint="give the compiler's .conf file")
+    import_module(_CLASSES[driver][0]).check_device_id(device_id)
+
+
+def load_pipeline(driver: str, program: Path) -> Pipeline:
+    """Read the program of a switch of this driver from what its compiler wrote. Raises ControlPlaneError."""
+    load: Callable[[Path], Pipeline] = import_module(_CLASSES[driver][0]).load_program
+    return load(program)
 
 
 def open_device(

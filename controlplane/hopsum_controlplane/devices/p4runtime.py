@@ -28,6 +28,7 @@ from hopsum_controlplane.errors import (
     WriteError,
 )
 from hopsum_controlplane.p4info import P4Info
+from hopsum_controlplane.program_reader import read_program
 
 _GetConfig = p4runtime_pb2.GetForwardingPipelineConfigRequest
 _SetConfig = p4runtime_pb2.SetForwardingPipelineConfigRequest
@@ -41,9 +42,12 @@ class P4RuntimeDevice(Device):
     Opening waits for the server up to `connect_timeout_s`; each call has `rpc_timeout_s`, pushing a program
     `push_timeout_s`. Raises SessionLostError when there is no server, and NotPrimaryError when another client
     is primary, as every call does afterwards, before it sends anything. A context manager that closes.
+    `role` is the name of a role on the server; without one it is full access, which is all that most servers have.
     """
 
     capabilities = Capabilities("p4runtime")
+    write_updates: int | None = None
+    """Updates that one RPC may have; None for as many as a batch has."""
 
     def __init__(
         self,
@@ -54,19 +58,23 @@ class P4RuntimeDevice(Device):
         connect_timeout_s: float = 10.0,
         rpc_timeout_s: float = 10.0,
         push_timeout_s: float = 60.0,
+        role: str = "",
     ) -> None:
         self._device_id = device_id
         self._election_id = election_id
         self._rpc_timeout_s = rpc_timeout_s
         self._push_timeout_s = push_timeout_s
-        self._session = Session.open(address, device_id, election_id, connect_timeout_s)
+        self._role = role
+        self._session = Session.open(address, device_id, election_id, connect_timeout_s, role)
         self.where = self._session.where
         try:
             config = self._get_config(_GetConfig.P4INFO_AND_COOKIE)
         except BaseException:
             self._session.close()
             raise
-        self._p4info = P4Info(config.p4info) if config.p4info.tables else None
+        self._p4info: P4Info | None = None
+        if config.p4info.tables:
+            self._runs(P4Info(config.p4info))
 
     @property
     def p4info(self) -> P4Info:
@@ -80,16 +88,16 @@ class P4RuntimeDevice(Device):
         return pipeline.json
 
     def write(self, updates: Sequence[Update]) -> None:
-        """Write one batch with one RPC, as Device.write says."""
-        request = p4runtime_pb2.WriteRequest(device_id=self._device_id)
-        for update in updates:
-            fill_update(self.p4info, update, request.updates.add())
-        self._session.check()
-        request.election_id.high, request.election_id.low = self._election_id
-        try:
-            self._session.stub.Write(request, timeout=self._rpc_timeout_s)
-        except grpc.RpcError as error:
-            raise self._write_error(error, updates) from None
+        """Write one batch, as Device.write says, with one RPC for each `write_updates` of it."""
+        step = self.write_updates or max(1, len(updates))
+        starts = range(0, len(updates), step) or range(1)
+        requests = [self._write_request(updates[at : at + step]) for at in starts]
+        failures: list[FailedUpdate] = []
+        for at, request in zip(starts, requests, strict=True):
+            failures += self._write(request, updates, at)
+        if failures:
+            hint = "the others of the batch stand" if len(failures) < len(updates) else _hint(grpc.StatusCode.UNKNOWN)
+            raise WriteError(updates, failures, where=self.where, hint=hint)
 
     def read_table(self, table: str) -> list[TableEntry]:
         """Read all entries of a table."""
@@ -137,13 +145,13 @@ class P4RuntimeDevice(Device):
         """Make the switch run `pipeline`. All its entries, registers and counters are lost (rule E1)."""
         p4info = P4Info.from_text(pipeline.p4info)
         self._session.check()
-        request = _SetConfig(device_id=self._device_id, action=_SetConfig.VERIFY_AND_COMMIT)
+        request = _SetConfig(device_id=self._device_id, role=self._role, action=_SetConfig.VERIFY_AND_COMMIT)
         request.election_id.high, request.election_id.low = self._election_id
         request.config.p4info.CopyFrom(p4info.message)
         request.config.p4_device_config = self.device_config(pipeline)
         request.config.cookie.cookie = pipeline.cookie
         self._call("SetForwardingPipelineConfig", request, self._push_timeout_s)
-        self._p4info = p4info
+        self._runs(p4info)
 
     def close(self) -> None:
         """Hang up. Harmless when done before; what stands on the switch stays."""
@@ -159,6 +167,9 @@ class P4RuntimeDevice(Device):
         """Close, whatever happened."""
         self.close()
 
+    def _runs(self, p4info: P4Info) -> None:
+        self._p4info, self.program = p4info, read_program(p4info)
+
     def _get_config(self, response_type: int) -> p4runtime_pb2.ForwardingPipelineConfig:
         self._session.check()
         request = _GetConfig(device_id=self._device_id, response_type=response_type)
@@ -171,7 +182,7 @@ class P4RuntimeDevice(Device):
 
     def _read(self, query: Iterable[p4runtime_pb2.Entity]) -> list[p4runtime_pb2.Entity]:
         self._session.check()
-        request = p4runtime_pb2.ReadRequest(device_id=self._device_id, entities=query)
+        request = p4runtime_pb2.ReadRequest(device_id=self._device_id, role=self._role, entities=query)
         try:
             responses = self._session.stub.Read(request, timeout=self._rpc_timeout_s)
             return [entity for response in responses for entity in response.entities]
@@ -192,14 +203,35 @@ class P4RuntimeDevice(Device):
             hint=_hint(error.code()),
         )
 
-    def _write_error(self, error: grpc.RpcError, updates: Sequence[Update]) -> ControlPlaneError:
-        failures = _failed_updates(error, updates)
-        if failures or error.code() in _UNANSWERED:
-            reason = f"{error.code().name} {error.details()!r}"
-            why = f"Write of {len(updates)} updates ended without an answer: {reason}"
-            hint = "the others of the batch stand" if failures and len(failures) < len(updates) else ""
-            return WriteError(updates, failures, why=why, where=self.where, hint=hint or _hint(error.code()))
-        return self._rpc_error("Write", error)
+    def _write_request(self, updates: Sequence[Update]) -> p4runtime_pb2.WriteRequest:
+        request = p4runtime_pb2.WriteRequest(device_id=self._device_id, role=self._role)
+        for update in updates:
+            fill_update(self.p4info, update, request.updates.add())
+        request.election_id.high, request.election_id.low = self._election_id
+        return request
+
+    def _write(self, request: p4runtime_pb2.WriteRequest, batch: Sequence[Update], at: int) -> list[FailedUpdate]:
+        """Write the part of a batch that begins at `at`; return what was refused. Raises as Device.write does."""
+        why: ControlPlaneError
+        try:
+            self._session.check()
+            self._session.stub.Write(request, timeout=self._rpc_timeout_s)
+            return []
+        except grpc.RpcError as error:
+            failures = _failed_updates(error, batch[at : at + len(request.updates)])
+            if failures:
+                return [failure._replace(position=failure.position + at) for failure in failures]
+            if error.code() in _UNANSWERED:
+                reason = f"{error.code().name} {error.details()!r}"
+                text = f"Write of {len(batch)} updates ended without an answer: {reason}"
+                raise WriteError(batch, (), why=text, where=self.where, hint=_hint(error.code())) from None
+            why = self._rpc_error("Write", error)
+        except ControlPlaneError as error:
+            why = error
+        if at:  # what came before stands, or was refused
+            text = f"Write of {len(batch)} updates ended after {at}: {why.what}"
+            raise WriteError(batch, (), why=text, where=self.where, hint=why.hint)
+        raise why
 
 
 _KINDS: dict[grpc.StatusCode, type[ControlPlaneError]] = {

@@ -75,7 +75,7 @@ class ReconnectingDevice(Device):
         self._device: Device | None = None
         device = self._open()
         self.where = device.where
-        self.capabilities = device.capabilities
+        self.capabilities, self.program = device.capabilities, device.program
 
     def write(self, updates: Sequence[Update]) -> None:
         """See Device. A batch without an answer is not written again."""
@@ -103,7 +103,7 @@ class ReconnectingDevice(Device):
 
     def push(self, pipeline: Pipeline) -> None:
         """See Device. From now on this program is expected."""
-        self._call(lambda device: device.push(pipeline), program=False)
+        self._call(lambda device: self._push(device, pipeline), program=False)
         self._cookie = pipeline.cookie
         self._forgotten = False
 
@@ -111,6 +111,10 @@ class ReconnectingDevice(Device):
         """See Device."""
         self._closed = True
         self._drop()
+
+    def _push(self, device: Device, pipeline: Pipeline) -> None:
+        device.push(pipeline)
+        self.program = device.program
 
     def _call(self, action: Callable[[Device], _T], *, program: bool = True) -> _T:
         device = self._ready(program)
@@ -160,6 +164,7 @@ class ReconnectingDevice(Device):
             self._pause(error)
             raise
         self._device, self._failed = device, 0
+        self.program = device.program
         self.sessions += 1
         return device
 

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of control Lookup: the job's tables of 16 values, broadcast to all lanes of a vector."""
+"""Entries of control Lookup: the job's tables of 16 values.
+
+In v1model's program one entry has a table broadcast to all lanes of a vector. In Tofino's the epoch gets the number of
+a table, and under this number every table of half-words has 256 entries: two codes, two lanes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Final
 
 from hopsum.wire import Op
-from hopsum_controlplane.entries import TableEntry
+from hopsum_controlplane.entries import Entity, TableEntry
 from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.program import HALF_WORD_KEYS, V1MODEL, Program
 
 LOOKUP = "lookup"
 
@@ -16,14 +22,44 @@ VECTOR_BITS: Final = 2048
 _ACTIONS: Final = {8: "load_table8", 16: "load_table16"}
 
 
-def lookup(job: Job) -> list[TableEntry]:
+def lookup(job: Job, program: Program = V1MODEL) -> list[TableEntry]:
     """Build one entry for each table that the job has: its 8-bit lanes', its 16-bit lanes'."""
+    if program.half_words:
+        if job.spec.table is None:
+            return []
+        match = {"epoch": job.epoch, "op": Op.LOOKUP_ADD8}
+        return [TableEntry(LOOKUP, match, program.lookup_action, {"table_id": table_id(job)})]
     tables = ((Op.LOOKUP_ADD8, job.spec.table, 8), (Op.LOOKUP_ADD16, job.spec.table16, 16))
     return [
         TableEntry(LOOKUP, {"epoch": job.epoch, "op": op}, _ACTIONS[lane_bits], broadcast(table, lane_bits))
         for op, table, lane_bits in tables
         if table is not None
     ]
+
+
+def table_id(job: Job) -> int:
+    """Return the number of a job's table: 1 .. 64; 0 and 255 mean none in the program."""
+    return job.job_index + 1
+
+
+def is_half_word(entry: TableEntry) -> bool:
+    """Return whether the entry is of a table of half-words, whichever: their names are the program's."""
+    return tuple(entry.match) == HALF_WORD_KEYS
+
+
+def without_half_words(entities: Sequence[Entity]) -> list[Entity]:
+    """Return the others."""
+    return [entity for entity in entities if not (isinstance(entity, TableEntry) and is_half_word(entity))]
+
+
+def half_words(job: Job, program: Program) -> list[TableEntry]:
+    """Build the entries of all tables of half-words, 256 in each; none in a program or for a job without."""
+    table, number = job.spec.table or (), table_id(job)
+    pairs = [
+        (dict(zip(HALF_WORD_KEYS, (number, first, second), strict=True)), {"lanes": lanes[0] << 8 | lanes[1]})
+        for (first, second), lanes in zip(product(range(len(table)), repeat=2), product(table, repeat=2), strict=True)
+    ]
+    return [TableEntry(half.table, match, half.action, lanes) for half in program.half_words for match, lanes in pairs]
 
 
 def broadcast(table: Sequence[int], lane_bits: int) -> dict[str, int]:

@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hopsum.agent.aggregation import Aggregation
 from hopsum.agent.engine import CLOSE, END_SERIES, Engine
@@ -37,7 +37,7 @@ from hopsum.agent.epochs import Epochs
 from hopsum.agent.network import Failed
 from hopsum.agent.order import Task
 from hopsum.agent.values import AgentStatistics, Span, Traffic
-from hopsum.codec import Codec, CodecError, Context, job_tables, make_codec
+from hopsum.codec import WITH_CODES, Codec, CodecError, Context, job_tables, make_codec
 from hopsum.codec.base import OnLost, require_on_lost
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.errors import HopsumError
@@ -322,7 +322,11 @@ def _require_may_lose(membership: JobMembership, codec: Codec, on_lost: OnLost) 
 def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
     """Make or check the codec of a job. Raises CodecError."""
     workers = len(membership.workers)
-    made = make_codec(codec, workers=workers) if isinstance(codec, str) else codec
+    if isinstance(codec, str):
+        options: dict[str, Any] = {"code_group": membership.code_group} if codec in WITH_CODES else {}
+        made = make_codec(codec, workers=workers, **options)
+    else:
+        made = codec
     if made.workers != workers:
         raise CodecError(f"codec {made.name} for {made.workers} workers in a job of {workers}")
     for name, table in job_tables(made).items():
@@ -332,4 +336,9 @@ def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
                 f"codec {made.name} sums with table {table}, but the switch looks up {found} ({name} of job "
                 f"{membership.job!r}): make the job with the codec's tables (hopsum.codec.job_tables(codec))"
             )
+    if made.lookup is not None and made.code_group != membership.code_group:
+        raise CodecError(
+            f"codec {made.name} packs codes in groups of {made.code_group}, but the switch of job {membership.job!r} "
+            f"takes groups of {membership.code_group}: give the codec's name, or make it with that code_group"
+        )
     return made

@@ -23,11 +23,12 @@ from __future__ import annotations
 from hopsum.codec.base import AgreedError, Codec, CodecError, Context, Exchange, NonFiniteError, Reduction, job_tables
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.ranges import SharedRanges
-from hopsum.codec.registry import CODECS, make_codec
+from hopsum.codec.registry import CODECS, WITH_CODES, make_codec
 from hopsum.codec.table import LookupTable, best_table
 
 __all__ = [
     "CODECS",
+    "WITH_CODES",
     "AgreedError",
     "Codec",
     "CodecError",

@@ -142,6 +142,8 @@ class Codec(Protocol):
     """What the switch does with most of the chunks."""
     lookup: tuple[int, ...] | None
     """The table of that op that the job's switch needs, 16 integers; None where it needs none."""
+    code_group: int
+    """Codes that the job's switch takes as a group, see `hopsum.wire.payload`; without `lookup` it says nothing."""
     exchanges: int
     """Of one all-reduce, if nothing has to be repeated."""
 

@@ -47,7 +47,7 @@ from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.ranges import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
 from hopsum.codec.rotation import rotate_blocks, rotate_blocks_back
 from hopsum.codec.table import LookupTable, require_switch_table
-from hopsum.wire import Op
+from hopsum.wire import CODE_GROUPS, LANE_GROUP_CODES, Op
 from hopsum.wire.payload import SHAPES
 
 TINY: Final = 2.0**-100
@@ -74,23 +74,27 @@ class Coded(RangeCodec):
         rotation: str,
         scale: str,
         kernels: Kernels | None,
+        code_group: int = LANE_GROUP_CODES,
     ) -> None:
         """Make the codec of a job; all ranks with the same arguments.
 
         Args:
             table: of up to 16 values, which the switch looks up, or T[z] = z.
+            code_group: codes that the job's switch takes as a group, see `hopsum.wire.payload`.
 
         Raises:
             CodecError: an unknown option, or a sum of `workers` table values may overflow a lane.
         """
         require_workers(workers)
         _require_options(lane_bits, rotation, scale)
+        require_code_group(code_group)
         _require_table(workers, table, lane_bits)
         self.workers = workers
         self.table = table
         self.granularity, self.bound = table.granularity, table.bound
         self.rotation, self.scale, self.lane_bits = rotation, scale, lane_bits
-        self._form = Form(lane_bits, packed=table.bits <= CODE_BITS, rotated=rotation != "none")
+        self._form = Form(lane_bits, table.bits <= CODE_BITS, rotation != "none", code_group)
+        self.code_group = code_group
         self.op = _OPS[lane_bits, self._form.packed]
         self.block_elements = self._form.block_elements
         self.lookup: tuple[int, ...] | None = table.switch_values if self._form.packed else None
@@ -286,6 +290,12 @@ class Coded(RangeCodec):
         unit = self.bound / (size * self.granularity)
         used = np.where((shared < TINY) | (counts == 0), 0.0, shared)
         return (used * unit / np.maximum(counts, 1)).astype(np.float32)
+
+
+def require_code_group(code_group: int) -> None:
+    """Raise CodecError unless a switch program may take so many codes as a group."""
+    if code_group not in CODE_GROUPS:
+        raise CodecError(f"codes in groups of {code_group}: one of {', '.join(map(str, CODE_GROUPS))}")
 
 
 def require_lane_bits(lane_bits: int) -> None:

@@ -28,7 +28,7 @@ from hopsum.codec.base import (
 )
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.ranges import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
-from hopsum.wire import Op
+from hopsum.wire import LANE_GROUP_CODES, Op
 from hopsum.wire.payload import SHAPES
 
 _SHAPE: Final = SHAPES[Op.ADD32]
@@ -50,6 +50,7 @@ class Fixed(RangeCodec):
     op = Op.ADD32
     block_elements = FIXED_BLOCK
     lookup: tuple[int, ...] | None = None
+    code_group = LANE_GROUP_CODES
 
     def __init__(self, workers: int, *, kernels: Kernels | None = None) -> None:
         """Make the codec of a job. Raises CodecError for a number of workers that no job has."""

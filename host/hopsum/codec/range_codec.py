@@ -58,6 +58,7 @@ class RangeCodec(ABC):
     block_elements: int
     """Elements of a chunk, and of a block with a range of its own."""
     lookup: tuple[int, ...] | None
+    code_group: int
     exchanges = 2
 
     def start(

@@ -23,6 +23,9 @@ _CHECKED_ELEMENTS: Final = 3 * 1024 + 5
 CODECS: Final[dict[str, Callable[..., Codec]]] = {"thc": Thc, "uhc": Uhc, "fixed": Fixed, "lossless": Lossless}
 """Called with workers, the codec's own options, and `kernels`."""
 
+WITH_CODES: Final = ("thc", "uhc")
+"""Those that take `code_group`: what the job's switch wants."""
+
 
 def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int = 1, **options: Any) -> Codec:
     """Make a codec for a job of `workers` workers, and check it.
@@ -74,7 +77,7 @@ def _trace(codec: Codec, x: NDArray[np.float32]) -> Iterator[tuple[str, NDArray[
         number += 1
         yield f"exchange {number} ({exchange.op.name})", exchange.payloads
         payloads = [rank.exchange.payloads for rank in ranks if rank.exchange is not None]
-        results, _ = simulate_switch(exchange.op, payloads, codec.lookup)
+        results, _ = simulate_switch(exchange.op, payloads, codec.lookup, code_group=codec.code_group)
         contributors = np.full(len(results), np.bitwise_or.reduce(np.uint64(1) << bits), np.uint64)
         for rank in ranks:
             rank.take(results, contributors)

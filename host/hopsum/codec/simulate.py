@@ -11,17 +11,23 @@ from numpy.typing import NDArray
 
 from hopsum.codec.base import Codec, CodecError, Context, Exchange
 from hopsum.codec.feedback import ErrorFeedback
-from hopsum.wire import Op
+from hopsum.wire import LANE_GROUP_CODES, Op
 from hopsum.wire.payload import SHAPES, lanes, unpack_codes
 
 
-def lane_values(op: int, payloads: NDArray[np.uint8], table: Sequence[int] | None = None) -> NDArray[Any]:
+def lane_values(
+    op: int,
+    payloads: NDArray[np.uint8],
+    table: Sequence[int] | None = None,
+    code_group: int = LANE_GROUP_CODES,
+) -> NDArray[Any]:
     """Return the lanes that a switch adds for UPDATE payloads, in element order, of the op's lane type.
 
     Args:
         op: any of the switch program's.
         payloads: uint8[..., up_bytes(op)], contiguous.
         table: what codes are looked up in, for LOOKUP_ADD8 and LOOKUP_ADD16.
+        code_group: of the codec that made them.
 
     Returns:
         A view of the payloads for ops without codes, else a new array.
@@ -34,7 +40,7 @@ def lane_values(op: int, payloads: NDArray[np.uint8], table: Sequence[int] | Non
     if table is None:
         raise CodecError(f"{Op(op).name} needs a table")
     dtype = np.dtype(SHAPES[op].lane_dtype)
-    return np.asarray(table, dtype)[unpack_codes(payloads, 8 * dtype.itemsize)]
+    return np.asarray(table, dtype)[unpack_codes(payloads, 8 * dtype.itemsize, code_group)]
 
 
 def simulate_switch(
@@ -42,6 +48,7 @@ def simulate_switch(
     payloads: Sequence[NDArray[np.uint8]],
     table: Sequence[int] | None = None,
     present: NDArray[np.bool_] | None = None,
+    code_group: int = LANE_GROUP_CODES,
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     """Return RESULT payloads and contributors of one all-reduce.
 
@@ -50,11 +57,12 @@ def simulate_switch(
         payloads: one uint8[chunks, up_bytes(op)] per rank.
         table: for LOOKUP_ADD8 and LOOKUP_ADD16.
         present: bool[ranks, chunks], which contributions arrive; all if left out. Somebody is in every chunk.
+        code_group: of the codec that made them.
     """
     stacked = np.stack(payloads)
     if present is None:
         present = np.ones(stacked.shape[:2], np.bool_)
-    values = lane_values(op, stacked, table)
+    values = lane_values(op, stacked, table, code_group)
     masked = np.where(present[:, :, None], values, values.dtype.type(0))
     if op == Op.MAX32:
         total = masked.max(axis=0)
@@ -94,7 +102,7 @@ def simulate_allreduce(
     while (exchange := reductions[0].exchange) is not None:
         arrived = present(number, exchange) if callable(present) else present if exchange.op != Op.MAX32 else None
         payloads = [reduction.exchange.payloads for reduction in reductions if reduction.exchange is not None]
-        results, contributors = simulate_switch(exchange.op, payloads, codec.lookup, arrived)
+        results, contributors = simulate_switch(exchange.op, payloads, codec.lookup, arrived, codec.code_group)
         for reduction in reductions:
             reduction.take(results, contributors)
         number += 1

@@ -19,6 +19,7 @@ from hopsum.codec.backends.kernels import Kernels
 from hopsum.codec.base import CodecError, require_workers
 from hopsum.codec.coded import Coded
 from hopsum.codec.lookup_table import LookupTable, expected_nmse
+from hopsum.wire import LANE_GROUP_CODES
 
 MAX_BITS: Final = 8
 _QUARTERS: Final = range(2, 161)
@@ -62,6 +63,7 @@ class Uhc(Coded):
         rotation: str = "block",
         scale: str = "block",
         kernels: Kernels | None = None,
+        code_group: int = LANE_GROUP_CODES,
     ) -> None:
         """Make the codec of a job; all ranks with the same arguments.
 
@@ -71,6 +73,7 @@ class Uhc(Coded):
             truncated: expected fraction of coordinates beyond t, 0 to 0.8; the best for bits and workers if left out.
             rotation: "block", "full" or "none"; see coded.py.
             scale: "block" or "tensor"; see coded.py.
+            code_group: of the job's switch, see `hopsum.wire.payload`.
 
         Raises:
             CodecError: an unknown option, or the sum of `workers` values may overflow a lane.
@@ -86,6 +89,7 @@ class Uhc(Coded):
             rotation=rotation,
             scale=scale,
             kernels=kernels,
+            code_group=code_group,
         )
         self.bits = bits
         self.truncated = self.table.truncated

@@ -194,7 +194,7 @@ def _lanes(admitted: Admitted) -> NDArray[np.uint8]:
     """Return the lanes that a packet carries, as they came or looked up."""
     header, arrived = admitted.packet.header, admitted.packet.payload
     table = admitted.job.table_of(header.op) if header.kind == Kind.UPDATE else None
-    return arrived if table is None else look_up(header.op, table, arrived)
+    return arrived if table is None else look_up(header.op, table, arrived, admitted.job.code_group)
 
 
 def _index(admitted: Admitted) -> int:

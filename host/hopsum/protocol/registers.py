@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.protocol.decision import Copy, Lanes
-from hopsum.wire import MAX_SLOTS, Op, unpack_codes
+from hopsum.wire import LANE_GROUP_CODES, MAX_SLOTS, Op, unpack_codes
 from hopsum.wire._layout import LANES_BYTES
 from hopsum.wire.payload import lanes as lanes_of
 from hopsum.wire.payload import shape_of
@@ -44,8 +44,10 @@ def combine(op: int, held: NDArray[Any], arrived: NDArray[Any]) -> None:
         np.add(held, arrived, out=held)
 
 
-def look_up(op: int, table: Sequence[int], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Turn an UPDATE's payload of packed codes into the bytes of its lanes, uint8[1024]."""
+def look_up(
+    op: int, table: Sequence[int], codes: NDArray[np.uint8], group: int = LANE_GROUP_CODES
+) -> NDArray[np.uint8]:
+    """Turn an UPDATE's payload of codes, packed in groups of so many, into the bytes of its lanes, uint8[1024]."""
     lane = np.dtype(shape_of(op).lane_dtype)
-    looked_up: NDArray[np.uint8] = np.asarray(table, lane)[unpack_codes(codes, 8 * lane.itemsize)].view(np.uint8)
-    return looked_up
+    values: NDArray[Any] = np.asarray(table, lane)[unpack_codes(codes, 8 * lane.itemsize, group)]
+    return values.view(np.uint8)

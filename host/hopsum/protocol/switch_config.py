@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
-from hopsum.wire import HOPSUM_UDP_PORT, MAX_JOBS, MAX_SLOTS, MAX_WORKERS, Op
+from hopsum.wire import CODE_GROUPS, HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_JOBS, MAX_SLOTS, MAX_WORKERS, Op
 from hopsum.wire._layout import TABLE_ENTRIES
 
 
@@ -73,6 +73,8 @@ class JobConfig:
     """Switches below this one, in the order of the multicast group's replicas, behind the workers."""
     parent: ParentConfig | None = None
     """The switch above this one; None: this is the root."""
+    code_group: int = LANE_GROUP_CODES
+    """Codes that the program takes as a group."""
 
     def __post_init__(self) -> None:
         ranks = [child.rank for child in self.children]
@@ -95,6 +97,7 @@ class JobConfig:
             f"min_quorum {self.min_quorum} is not in 1..{self.quorum} (quorum)": (1 <= self.min_quorum <= self.quorum),
             f"table {self.table} is not {TABLE_ENTRIES} values of 0..255": _is_table(self.table, 8),
             f"table16 {self.table16} is not {TABLE_ENTRIES} values of 0..65535": _is_table(self.table16, 16),
+            f"code_group {self.code_group} is none of {CODE_GROUPS}": self.code_group in CODE_GROUPS,
             f"observers' ranks {observers} are not distinct in {MAX_WORKERS}..65535": (
                 len(set(observers)) == len(observers) and all(MAX_WORKERS <= rank < 1 << 16 for rank in observers)
             ),

@@ -111,7 +111,7 @@ class CollectiveAggregation(SerialAggregation):
         require_agreement([Call(*row.tolist()) for row in rows])
 
     def _sum(self, exchange: Exchange) -> Summed:
-        lanes = lane_values(exchange.op, exchange.payloads, self.codec.lookup)
+        lanes = lane_values(exchange.op, exchange.payloads, self.codec.lookup, self.codec.code_group)
         words = pack_words(exchange.op, lanes, self._has_or)
         operation = _operation(exchange.op, self._has_or)
         on_device = torch.from_numpy(words).to(self._device)

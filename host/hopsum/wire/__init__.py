@@ -11,6 +11,7 @@ from hopsum.wire._layout import (
     HOPSUM_BYTES,
     HOPSUM_UDP_PORT,
     JOB_EVENTS,
+    LANE_GROUP_CODES,
     MAX_JOBS,
     MAX_SLOTS,
     MAX_WORKERS,
@@ -25,12 +26,14 @@ from hopsum.wire._layout import (
 )
 from hopsum.wire.errors import WireError
 from hopsum.wire.header import Header, split_datagram
-from hopsum.wire.payload import down_bytes, pack_codes, unpack_codes, up_bytes
+from hopsum.wire.payload import CODE_GROUPS, down_bytes, pack_codes, unpack_codes, up_bytes
 
 __all__ = [
+    "CODE_GROUPS",
     "HOPSUM_BYTES",
     "HOPSUM_UDP_PORT",
     "JOB_EVENTS",
+    "LANE_GROUP_CODES",
     "MAX_JOBS",
     "MAX_SLOTS",
     "MAX_WORKERS",

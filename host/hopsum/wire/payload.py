@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Payloads: sizes per op, the order of codes, and lanes as arrays.
 
-Lanes are in element order. Codes travel in groups of 512 (`LANE_GROUP_CODES`), as big-endian words of the lane's
-width; word j of a group of W words holds, from its highest nibble down, the codes j, j + W, j + 2 W, ...
+Lanes are in element order. Codes travel in groups, as big-endian words of the lane's width; word j of a group of W
+words holds, from its highest nibble down, the codes j, j + W, j + 2 W, ... How many codes a group has is a property of
+the switch program: 512 (`LANE_GROUP_CODES`) in v1model's; a job's membership says what its switch wants (`code_group`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ SHAPES: Final[dict[int, Shape]] = {
 
 _CODE_BITS: Final = 4
 
+CODE_GROUPS: Final = (4, 8, 16, 32, 64, 128, 256, 512)
+"""Codes that a group may have: whole groups fill a chunk of any op, whole words a group."""
+
 
 def shape_of(op: int) -> Shape:
     """Return sizes and lane type of an op.
@@ -64,21 +68,22 @@ def down_bytes(op: int) -> int:
     return shape_of(op).down_bytes
 
 
-def pack_codes(codes: NDArray[np.uint8], lane_bits: int = 8) -> NDArray[np.uint8]:
+def pack_codes(codes: NDArray[np.uint8], lane_bits: int = 8, group: int = LANE_GROUP_CODES) -> NDArray[np.uint8]:
     """Pack 4-bit codes into payload bytes.
 
     Args:
-        codes: uint8[..., n], values 0..15, n a multiple of 512.
+        codes: uint8[..., n], values 0..15, n a multiple of `group`.
         lane_bits: 8 for LOOKUP_ADD8, 16 for LOOKUP_ADD16.
+        group: codes of a group, one of CODE_GROUPS.
 
     Returns:
         uint8[..., n / 2], a new array.
 
     Raises:
-        WireError: a code above 15, or a last axis that is no multiple of 512; reason BAD_VALUE or BAD_LENGTH.
+        WireError: a code above 15, or a last axis that is no multiple of `group`; reason BAD_VALUE or BAD_LENGTH.
     """
     nibbles = lane_bits // _CODE_BITS
-    groups = _grouped(codes, (nibbles, LANE_GROUP_CODES // nibbles), LANE_GROUP_CODES, "codes")
+    groups = _grouped(codes, (nibbles, group // nibbles), group, "codes")
     if codes.size and int(codes.max()) > 15:
         raise WireError(Drop.BAD_VALUE, f"code {int(codes.max())} does not fit in 4 bits")
     dtype = np.dtype(f">u{lane_bits // 8}")
@@ -88,13 +93,13 @@ def pack_codes(codes: NDArray[np.uint8], lane_bits: int = 8) -> NDArray[np.uint8
     return words.view(np.uint8).reshape(*codes.shape[:-1], codes.shape[-1] // 2)
 
 
-def unpack_codes(packed: NDArray[np.uint8], lane_bits: int = 8) -> NDArray[np.uint8]:
+def unpack_codes(packed: NDArray[np.uint8], lane_bits: int = 8, group: int = LANE_GROUP_CODES) -> NDArray[np.uint8]:
     """Undo `pack_codes`: uint8[..., n] to uint8[..., 2 n], a new array.
 
     Raises:
-        WireError: a last axis that is no multiple of 256; reason BAD_LENGTH.
+        WireError: a last axis that is no multiple of `group` / 2; reason BAD_LENGTH.
     """
-    group_bytes = LANE_GROUP_CODES * _CODE_BITS // 8
+    group_bytes = group * _CODE_BITS // 8
     groups = _grouped(packed, (group_bytes,), group_bytes, "code bytes")
     words = np.ascontiguousarray(groups).view(f">u{lane_bits // 8}")
     shifts = range(lane_bits - _CODE_BITS, -1, -_CODE_BITS)

@@ -129,7 +129,9 @@ def test_a_short_file(tmp_path: Path) -> None:
         ("forward = true", "forward = 1", r"forward = 1; it is true or false"),
         ("election_id = 9", "election_id = true", r"election_id = True; it is an integer"),
         ("election_id = 9", "election_id = 0", r"election_id 0; it is 1 \.\. 9223372036854775807"),
-        ('driver = "native"', 'driver = "nativ"', "no driver 'nativ' among native, bmv2; did you mean 'native'"),
+        ('driver = "native"', 'driver = "nativ"', "no driver 'nativ' among native, bmv2, tofino; did you"),
+        ('driver = "native"', 'driver = "tofino"', "switch 'leaf1': driver 'tofino' without a program; give"),
+        ('driver = "native"', 'driver = "native"\nprogram = "x.conf"', "program x.conf for driver 'native'; leave"),
         ("port = 2", "port = 511", r"switch 'leaf1': port 511; ports are 0 \.\. 510"),
         ("slots = 512", "slots = 4096", r"4096 slots; a switch has 1 \.\. 2048"),
         ('"02:00:00:00:00:fe"', '"fe"', "'fe' is not the MAC address of a host"),
@@ -142,6 +144,13 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, message: str
     with pytest.raises(ClusterConfigError, match=message) as error:
         load(tmp_path, WHOLE.replace(old, new))
     assert "cluster.toml" in str(error.value)
+
+
+def test_a_tofino_switch(tmp_path: Path) -> None:
+    text = SHORT.replace('"bmv2"', '"tofino"\nprogram = "/opt/hopsum.conf"\ndevice_id = 1')
+    assert load(tmp_path, text).switches[0].program == Path("/opt/hopsum.conf")
+    with pytest.raises(ClusterConfigError, match="switch 'leaf1': device id 0; Stratum's begin at 1"):
+        load(tmp_path, text.replace("device_id = 1", "device_id = 0"))
 
 
 def test_no_file_no_switch_one_name_twice(tmp_path: Path) -> None:

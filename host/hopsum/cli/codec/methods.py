@@ -85,7 +85,9 @@ class SwitchMethod:
         while (exchange := reductions[0].exchange) is not None:
             used.append(exchange)
             payloads = [each.exchange.payloads for each in reductions if each.exchange is not None]
-            results, contributors = simulate_switch(exchange.op, payloads, self.codec.lookup)
+            results, contributors = simulate_switch(
+                exchange.op, payloads, self.codec.lookup, code_group=self.codec.code_group
+            )
             for reduction in reductions:
                 reduction.take(results, contributors)
         mean = reductions[0].mean

@@ -17,7 +17,7 @@ from typing import Final
 
 from hopsum.cli.controller.pulse import Pulse
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.cluster import ClusterConfig, Manager, Store, openers
+from hopsum_controlplane.cluster import ClusterConfig, Manager, Store, openers, pipelines
 from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.service.server import Service, safeguards
 from hopsum_controlplane.web import WebServer
@@ -49,7 +49,7 @@ def running(
     Raises ControlPlaneError: the books cannot be had, an address is taken, a file cannot be read; nothing runs then.
     """
     safeguards(config)
-    pipeline = Pipeline.load(*compiled_program())
+    pipeline = pipelines(config, Pipeline.load(*compiled_program()))
     with ExitStack() as stack:
         store = Store(config.database)
         stack.callback(store.close)

@@ -95,6 +95,11 @@ def _fixed_decode(lanes: Any, divisors: Any, turns: Any, own: Any, out: Any) -> 
         first, end = take(turns, own, lanes.shape[0])
 
 
+def _group(form: Form) -> int:
+    """Return the codes of a group, 0 for lanes, as kernels take it."""
+    return form.group_codes if form.packed else 0
+
+
 def _key(key: int, first: int) -> np.uint64:
     return np.uint64((key + first) & 0xFFFF_FFFF_FFFF_FFFF)
 
@@ -138,7 +143,7 @@ class NumbaKernels:
         encode = compiled_thc.encode8 if form.lane_bits == 8 else compiled_thc.encode16
         rotation, rounding = _key(keys.rotation, keys.first), _key(keys.rounding, keys.first)
         table = (steps.widths, steps.starts, steps.below, steps.lengths, steps.granularity, steps.identity)
-        given = (x, scales, shifts, *table, form.packed, form.rotated, rotation, rounding)
+        given = (x, scales, shifts, *table, _group(form), form.rotated, rotation, rounding)
         self._run(x, lambda turns, own: encode(*given, turns, own, out))
 
     def thc_restore(
@@ -155,7 +160,7 @@ class NumbaKernels:
         restore = compiled_back.restore8 if form.lane_bits == 8 else compiled_back.restore16
         rotation = _key(keys.rotation, keys.first)
         table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
-        given = (payloads, factors, *table, form.packed, form.rotated, rotation, subtract)
+        given = (payloads, factors, *table, _group(form), form.rotated, rotation, subtract)
         self._run(out, lambda turns, own: restore(*given, turns, own, out))
 
     def thc_decode(

@@ -27,30 +27,45 @@ _U8, _I32, _I64, _U64, _F32, _BOOL = types.uint8, types.int32, types.int64, type
 
 
 @inner
-def _unpack8(payload: Any, codes: Any) -> None:
-    for half in range(2):
-        for j in range(256):
-            codes[512 * half + j] = payload[256 * half + j] >> u8(4)
-            codes[512 * half + 256 + j] = payload[256 * half + j] & u8(15)
+def _unpack8(payload: Any, group: Any, codes: Any) -> None:
+    words = group // 2
+    for first in range(0, 1024, group):
+        for j in range(words):
+            codes[first + j] = payload[first // 2 + j] >> u8(4)
+            codes[first + words + j] = payload[first // 2 + j] & u8(15)
 
 
 @inner
-def _unpack16(payload: Any, codes: Any) -> None:
-    for j in range(128):
-        first, second = payload[2 * j], payload[2 * j + 1]
-        codes[j], codes[j + 128] = first >> u8(4), first & u8(15)
-        codes[j + 256], codes[j + 384] = second >> u8(4), second & u8(15)
+def _unpack16(payload: Any, group: Any, codes: Any) -> None:
+    words = group // 4
+    for first in range(0, 512, group):
+        for j in range(words):
+            high, low, code = payload[first // 2 + 2 * j], payload[first // 2 + 2 * j + 1], first + j
+            codes[code], codes[code + words] = high >> u8(4), high & u8(15)
+            codes[code + 2 * words], codes[code + 3 * words] = low >> u8(4), low & u8(15)
 
 
 @inner
-def _to_codes(payload: Any, packed: Any, codes: Any) -> None:
+def _unpack(payload: Any, group: Any, codes: Any) -> None:
     if codes.shape[0] == 1024:
-        if packed:
-            _unpack8(payload, codes)
-        else:
-            codes[:] = payload
-    elif packed:
-        _unpack16(payload, codes)
+        _unpack8(payload, group, codes)
+    else:
+        _unpack16(payload, group, codes)
+
+
+@inner
+def _to_codes(payload: Any, group: Any, codes: Any) -> None:
+    """Unpack codes in groups of so many; 0: lanes. Groups that programs have are constants, as in `_to_payload`."""
+    if group == 512:
+        _unpack(payload, 512, codes)
+    elif group == 128:
+        _unpack(payload, 128, codes)
+    elif group == 64:
+        _unpack(payload, 64, codes)
+    elif group:
+        _unpack(payload, group, codes)
+    elif codes.shape[0] == 1024:
+        codes[:] = payload
     else:
         for j in range(512):
             codes[j] = payload[2 * j + 1]
@@ -130,7 +145,7 @@ def _centre16(sums: Any, middle: Any, a: Any) -> None:
 
 @inner
 def _restore(
-    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, packed: Any, rotated: Any,
+    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
     rotation: Any, subtract: Any, turns: Any, own: Any, out: Any, elements: Any,
 ) -> None:  # fmt: skip
     a, b, wide = np.empty(elements, i16), np.empty(elements, i16), np.empty(elements, i32)
@@ -138,7 +153,7 @@ def _restore(
     first, end = take(turns, own, payloads.shape[0])
     while first < end:
         for block in range(first, end):
-            _to_codes(payloads[block], packed, codes)
+            _to_codes(payloads[block], group, codes)
             _look_up(codes, u8(base), extra_codes, extra_gaps, values)
             _centre(values, i16(g), a)
             if rotated:
@@ -153,29 +168,29 @@ def _restore(
 
 
 _RESTORE = (
-    read(_U8, 2), read(_F32, 1), _I64, _I64, read(_U8, 1), read(_U8, 1), _BOOL, _BOOL, _U64, _BOOL, TURNS, _I64,
+    read(_U8, 2), read(_F32, 1), _I64, _I64, read(_U8, 1), read(_U8, 1), _I64, _BOOL, _U64, _BOOL, TURNS, _I64,
     filled(_F32),
 )  # fmt: skip
 
 
 @kernel(*_RESTORE)
 def restore8(
-    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, packed: Any, rotated: Any,
+    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
     rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
 ) -> None:  # fmt: skip
     """Decode payloads alone, blocks of 1024."""
     table = (g, base, extra_codes, extra_gaps)
-    _restore(payloads, factors, *table, packed, rotated, rotation, subtract, turns, own, out, 1024)
+    _restore(payloads, factors, *table, group, rotated, rotation, subtract, turns, own, out, 1024)
 
 
 @kernel(*_RESTORE)
 def restore16(
-    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, packed: Any, rotated: Any,
+    payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
     rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
 ) -> None:  # fmt: skip
     """Decode payloads alone, blocks of 512."""
     table = (g, base, extra_codes, extra_gaps)
-    _restore(payloads, factors, *table, packed, rotated, rotation, subtract, turns, own, out, 512)
+    _restore(payloads, factors, *table, group, rotated, rotation, subtract, turns, own, out, 512)
 
 
 _DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _BOOL, _U64, TURNS, _I64, filled(_F32), filled(_I32, 1))

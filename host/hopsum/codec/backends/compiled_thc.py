@@ -121,28 +121,44 @@ def _round(
 
 
 @inner
-def _pack8(codes: Any, out: Any) -> None:
-    for half in range(2):
-        for j in range(256):
-            out[256 * half + j] = u8((codes[512 * half + j] << u8(4)) | codes[512 * half + 256 + j])
+def _pack8(codes: Any, group: Any, out: Any) -> None:
+    words = group // 2
+    for first in range(0, 1024, group):
+        for j in range(words):
+            out[first // 2 + j] = u8((codes[first + j] << u8(4)) | codes[first + words + j])
 
 
 @inner
-def _pack16(codes: Any, out: Any) -> None:
-    for j in range(128):
-        out[2 * j] = u8((codes[j] << u8(4)) | codes[j + 128])
-        out[2 * j + 1] = u8((codes[j + 256] << u8(4)) | codes[j + 384])
+def _pack16(codes: Any, group: Any, out: Any) -> None:
+    words = group // 4
+    for first in range(0, 512, group):
+        for j in range(words):
+            byte, code = first // 2 + 2 * j, first + j
+            out[byte] = u8((codes[code] << u8(4)) | codes[code + words])
+            out[byte + 1] = u8((codes[code + 2 * words] << u8(4)) | codes[code + 3 * words])
 
 
 @inner
-def _to_payload(codes: Any, packed: Any, out: Any) -> None:
+def _pack(codes: Any, group: Any, out: Any) -> None:
     if codes.shape[0] == 1024:
-        if packed:
-            _pack8(codes, out)
-        else:
-            out[:] = codes
-    elif packed:
-        _pack16(codes, out)
+        _pack8(codes, group, out)
+    else:
+        _pack16(codes, group, out)
+
+
+@inner
+def _to_payload(codes: Any, group: Any, out: Any) -> None:
+    """Pack codes in groups of so many; 0: lanes. Groups that programs have are constants: other loops are slow."""
+    if group == 512:
+        _pack(codes, 512, out)
+    elif group == 128:
+        _pack(codes, 128, out)
+    elif group == 64:
+        _pack(codes, 64, out)
+    elif group:
+        _pack(codes, group, out)
+    elif codes.shape[0] == 1024:
+        out[:] = codes
     else:
         for j in range(512):
             out[2 * j] = u8(0)
@@ -152,7 +168,7 @@ def _to_payload(codes: Any, packed: Any, out: Any) -> None:
 @inner
 def _encode(
     x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
-    packed: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any, elements: Any,
+    group: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any, elements: Any,
 ) -> None:  # fmt: skip
     a, b, u = np.empty(elements, i32), np.empty(elements, i32), np.empty(elements, i32)
     levels, codes = np.empty(elements, u8), np.empty(elements, u8)
@@ -171,31 +187,31 @@ def _encode(
             _clamp(a, half, top)
             _fractions(block_key(rounding, block), strides, u)
             _round(a, u, widths, starts, below, lengths, identity, levels, codes)
-            _to_payload(codes, packed, out[block])
+            _to_payload(codes, group, out[block])
         first, end = take(turns, own, x.shape[0])
 
 
 _ENCODE = (
     read(_F32, 2), read(_F32, 1), read(_I32, 1), read(_I32, 1), read(_I64, 1), read(_U8, 1), read(_U8, 1), _I64,
-    _BOOL, _BOOL, _BOOL, _U64, _U64, TURNS, _I64, filled(_U8),
+    _BOOL, _I64, _BOOL, _U64, _U64, TURNS, _I64, filled(_U8),
 )  # fmt: skip
 
 
 @kernel(*_ENCODE)
 def encode8(
     x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
-    packed: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
+    group: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
 ) -> None:  # fmt: skip
     """Encode blocks of 1024."""
     table = (widths, starts, below, lengths, g, identity)
-    _encode(x, scales, shifts, *table, packed, rotated, rotation, rounding, turns, own, out, 1024)
+    _encode(x, scales, shifts, *table, group, rotated, rotation, rounding, turns, own, out, 1024)
 
 
 @kernel(*_ENCODE)
 def encode16(
     x: Any, scales: Any, shifts: Any, widths: Any, starts: Any, below: Any, lengths: Any, g: Any, identity: Any,
-    packed: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
+    group: Any, rotated: Any, rotation: Any, rounding: Any, turns: Any, own: Any, out: Any,
 ) -> None:  # fmt: skip
     """Encode blocks of 512."""
     table = (widths, starts, below, lengths, g, identity)
-    _encode(x, scales, shifts, *table, packed, rotated, rotation, rounding, turns, own, out, 512)
+    _encode(x, scales, shifts, *table, group, rotated, rotation, rounding, turns, own, out, 512)

@@ -44,6 +44,8 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.wire import LANE_GROUP_CODES
+
 THC_BLOCK: Final = 1024
 """Elements of a chunk with lanes of 8 bits."""
 FIXED_BLOCK: Final = 256
@@ -64,6 +66,8 @@ class Form(NamedTuple):
     """Whether payloads are 4-bit codes to look up; else they are lanes, and codes are values."""
     rotated: bool = True
     """Whether signs and the Hadamard matrix are applied."""
+    group_codes: int = LANE_GROUP_CODES
+    """Codes of a group, see `hopsum.wire.payload`; lanes have no groups."""
 
     @property
     def block_elements(self) -> int:

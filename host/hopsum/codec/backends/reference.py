@@ -80,7 +80,7 @@ class NumpyKernels:
     ) -> None:
         """Look up by index, and decode the sum of one."""
         for run in _runs(len(payloads)):
-            codes = unpack_codes(payloads[run], form.lane_bits) if form.packed else _lanes(payloads[run], form)
+            codes = _codes(payloads[run], form)
             w = 2 * steps.table[codes].astype(np.int32) - np.int32(steps.granularity)
             x = _back(w, factors[run], form, keys.advanced(run.start))
             out[run] = out[run] - x if subtract else x
@@ -133,9 +133,15 @@ def _lanes(payloads: NDArray[np.uint8], form: Form) -> NDArray[Any]:
     return np.ascontiguousarray(payloads).view(f">u{form.lane_bits // 8}")
 
 
+def _codes(payloads: NDArray[np.uint8], form: Form) -> NDArray[Any]:
+    if form.packed:
+        return unpack_codes(payloads, form.lane_bits, form.group_codes)
+    return _lanes(payloads, form)
+
+
 def _to_payload(codes: NDArray[np.uint8], form: Form) -> NDArray[np.uint8]:
     if form.packed:
-        return pack_codes(codes, form.lane_bits)
+        return pack_codes(codes, form.lane_bits, form.group_codes)
     return codes.astype(f">u{form.lane_bits // 8}").view(np.uint8)
 
 

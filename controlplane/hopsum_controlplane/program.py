@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What builders and audits have to know of the program that a switch runs; `program_reader` reads it from P4Info.
+
+The programs have the same controls, tables and keys, but for two things:
+
+- lookup: v1model's broadcasts a polynomial to all lanes of a vector. Tofino's has tables of half-words, each of which
+  turns two codes into two lanes: as many as half a pass consumes, in ingress and once more in egress. Under one number,
+  `table_id`, all of them have the same entries, and table `lookup` gives the number to a job's epoch;
+- trees of switches: a program without the tables `leaves`, `parents` and `climb` is a root only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from hopsum.wire import LANE_GROUP_CODES, MAX_JOBS
+
+HALF_WORD_KEYS: Final = ("table_id", "c0", "c1")
+"""Of the tables of half-words: which job's table, and two codes."""
+HALF_WORD_CODES: Final = 2
+PAIRS: Final = 256
+"""Entries that a job has in each of them: one for every two codes of 4 bits."""
+TREE_TABLES: Final = ("leaves", "parents", "climb")
+BASE_TABLES: Final = ("jobs", "workers", "lookup", "rewrite")
+
+
+class HalfWord(NamedTuple):
+    """A table of half-words, and its action, whose one parameter is the two lanes."""
+
+    table: str
+    action: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program as builders see it.
+
+    `job_tables` hold what belongs to epochs, besides half-words. `half_words` are empty where the lookup is a
+    polynomial; where they are not, `lookup_action` is that of table `lookup`. `code_group` is how many codes workers
+    pack as a group, see `hopsum.wire.payload`; `lookups` how many jobs may have a lookup table at the same time.
+    """
+
+    job_tables: tuple[str, ...] = (*BASE_TABLES, *TREE_TABLES)
+    half_words: tuple[HalfWord, ...] = ()
+    lookup_action: str = ""
+    code_group: int = LANE_GROUP_CODES
+    lookups: int = MAX_JOBS
+
+    @property
+    def trees(self) -> bool:
+        """Return whether the switch may have switches above or below it."""
+        return all(name in self.job_tables for name in TREE_TABLES)
+
+
+V1MODEL: Final = Program()
+"""The program of software switches."""
