@@ -209,7 +209,8 @@ class Agent(Aggregation):
             raise MembershipError(f"epoch {membership.epoch} of job {membership.job!r} lacks {lacks}: connect again")
         with self._lock:
             self._epochs.enter(membership, membership.resume)
-        self._engine.network.resume(membership.epoch, sides, membership.resume)
+        rack = membership.rack(self.rank)
+        self._engine.network.resume(membership.epoch, sides, membership.resume, rack)
         self.membership, self._engine.epoch = membership, membership.epoch
 
     def close(self) -> None:
@@ -262,7 +263,7 @@ def _transport_for(
     seat, sides = membership.worker(rank), membership.side_channels
     local, switch = seat.endpoint.address, seat.send_to.address
     slots = membership.window  # slots beyond the window stay unused: the same on all ranks
-    workers = len(membership.workers)
+    workers, rack = len(membership.workers), membership.rack(rank)
     if sides is None:
         if side is not None:
             side.close()
@@ -276,6 +277,7 @@ def _transport_for(
             timing=timing,
             link=link,
             on_lost=on_lost,
+            rack=rack,
         )
     try:
         channel = SideChannel(rank, membership.epoch, sides[rank], side)
@@ -299,6 +301,7 @@ def _transport_for(
         link=link,
         policy=policy,
         resume=membership.resume,
+        rack=rack,
     )
 
 

@@ -43,7 +43,7 @@ class RepairingTransport(UdpTransport):
     """One worker on one socket, with peers. It raises what `UdpTransport` does, and Expelled.
 
     Args:
-        local, switch, epoch, rank, workers, slots, timing, link: as for `UdpTransport`.
+        local, switch, epoch, rank, workers, slots, rack, timing, link: as for `UdpTransport`.
         channel: of the same rank and epoch, not started yet; closed with the transport.
         peers: (IPv4 address, TCP port) of every rank's channel.
         policy: when peers are asked, and how much is kept for them.
@@ -72,9 +72,12 @@ class RepairingTransport(UdpTransport):
         policy: RepairPolicy | None = None,
         farewell_s: float = 10.0,
         resume: Resume | None = None,
+        rack: tuple[int, ...] | None = None,
     ) -> None:
         _require_all(peers, workers, rank)
-        super().__init__(local, switch, epoch=epoch, rank=rank, workers=workers, slots=slots, timing=timing, link=link)
+        super().__init__(
+            local, switch, epoch=epoch, rank=rank, workers=workers, slots=slots, timing=timing, link=link, rack=rack
+        )
         self.worker = Worker(self.worker.membership, timing, repair=policy or RepairPolicy(), resume=resume)
         self._others = [other for other in range(workers) if other != rank]
         self._offers = StateOffers(rank)
@@ -132,7 +135,13 @@ class RepairingTransport(UdpTransport):
         with self._changed:
             return self.worker.seal()
 
-    def resume(self, epoch: int, peers: Mapping[int, tuple[str, int]], resume: Resume) -> None:
+    def resume(
+        self,
+        epoch: int,
+        peers: Mapping[int, tuple[str, int]],
+        resume: Resume,
+        rack: tuple[int, ...] | None = None,
+    ) -> None:
         """Go on in another epoch, as `Worker.resume`, with peers where they live now.
 
         Raises:
@@ -141,7 +150,7 @@ class RepairingTransport(UdpTransport):
         own = self.worker.membership
         _require_all(peers, own.workers, own.rank)
         with self._changed:
-            self.worker.resume(epoch, resume, time.monotonic())
+            self.worker.resume(epoch, resume, time.monotonic(), rack)
             self._channel.move(epoch, {other: peers[other] for other in self._others})
             self._say()
             self._changed.notify_all()
