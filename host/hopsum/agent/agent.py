@@ -157,6 +157,10 @@ class Agent(Aggregation):
                 data = self._transport.fetch_state(epoch, max(0.0, until - time.monotonic()))
             except StateMoved:  # others were replaced meanwhile, and begin later
                 continue
+            except HopsumError:
+                with self._lock:
+                    self._require_open()  # that it was closed or has failed says more
+                raise
             self._answer(None, only=epoch)  # whoever has the state that they get knows them
             return data
 
@@ -243,6 +247,8 @@ class Agent(Aggregation):
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             self._failed = True
+        if isinstance(self._transport, RepairingTransport):
+            self._transport.end_fetch()
 
 
 def _link_for(membership: JobMembership, rank: int, gso: Gso) -> UdpLink:

@@ -84,6 +84,7 @@ class RepairingTransport(UdpTransport):
         self._fetch: StateFetch | None = None
         self._channel, self._farewell_s = channel, farewell_s
         self._closed = False
+        self._fetches_over = False
         self._changed = threading.Condition()
         channel.start({other: peers[other] for other in self._others}, self._hear)
 
@@ -177,7 +178,8 @@ class RepairingTransport(UdpTransport):
         """Return the state that a worker offers to the newcomers of an epoch; wait for it up to `wait_s`.
 
         Raises:
-            HopsumError: it is not here in time, the transport was closed, or its side channel has ended.
+            HopsumError: it is not here in time, the transport was closed, `end_fetch` was called, or its side channel
+                has ended.
             StateMoved: there are newcomers of a later epoch.
         """
         until, rank = time.monotonic() + wait_s, self.worker.membership.rank
@@ -198,15 +200,23 @@ class RepairingTransport(UdpTransport):
             self._send_messages(fetch.taken(self.worker.membership.epoch, self._others))
             return fetch.state
 
+    def end_fetch(self) -> None:
+        """Let nobody wait for a state any more: this worker is of no use for one. Any thread; for good."""
+        with self._changed:
+            self._fetches_over = True
+            self._changed.notify_all()
+
     def close(self, *, farewell: bool = True) -> None:
         """Serve peers until they need nothing more, `farewell_s` at most; then close link and channel.
 
         Without `farewell` they are hardly waited for: they need nothing of an epoch that is over, but may not know yet.
+        Neither are they by a worker that never sent anything: it holds nothing that they could need.
         """
         if self._closed:
             return
         self._closed = True
-        repair, until = self.worker.repair, time.monotonic() + (self._farewell_s if farewell else HASTE_S)
+        patience_s = self._farewell_s if farewell and self.worker.statistics.updates else HASTE_S
+        repair, until = self.worker.repair, time.monotonic() + patience_s
         with self._changed:
             self._changed.notify_all()
             while repair is not None and self._channel.failure is None:
@@ -244,6 +254,8 @@ class RepairingTransport(UdpTransport):
         rank = self.worker.membership.rank
         if self._closed:
             raise HopsumError(f"rank {rank} was closed while it waited for the state of another worker")
+        if self._fetches_over:
+            raise HopsumError(f"rank {rank} waits for no state any more: it has failed")
         self._require_channel()
         if self.worker.turn.epoch > fetch.start_epoch:
             raise StateMoved(f"rank {rank} waits for a state of epoch {fetch.start_epoch}, and others began since")
