@@ -4,6 +4,7 @@
   {"job": name, "epoch": int, "slots": int, "window": int, "quorum": int, "table": [16 ints] or null,
    "table16": [16 ints] or null, "wire_version": int, "switch": {"ip": str, "udp_port": int},
    "workers": [{"rank": int, "ip": str, "udp_port": int, "send_to": {"ip": str, "udp_port": int},
+                "leaf": int where it is below a leaf of a tree,
                 "side_port": int and "side_ip": str, each where there is one}, ...],
    "code_group": int, left out where it is 512,
    "resume": null, or left out, or {"base": int, "start": int or null, "start_epoch": int, "allreduces": int or null,
@@ -11,7 +12,7 @@
 
 `switch` is the source of results; `send_to` is where this worker sends to: the same, unless the switch
 listens on ordinary UDP sockets. `window` is how many packets a worker should have in flight at most, at
-most `slots`.
+most `slots`. `leaf` is the leaf's number: a leaf knows what came from the workers below it, and of nobody else.
 
 `code_group` is how many 4-bit codes the switch's program takes as a group (see `hopsum.wire.payload`): 512 on software
 switches, what half a pass consumes on Tofino. It concerns who packs codes, not lanes.
@@ -53,6 +54,7 @@ def membership(
     side_channels: SideChannels = "auto",
     *,
     resume: Mapping[str, Any] | None = None,
+    leaves: Mapping[int, int] | None = None,
 ) -> dict[str, Any]:
     """Return the membership of a job.
 
@@ -61,11 +63,12 @@ def membership(
         side_channels: (IPv4 address, TCP port) of every rank; True: that of its UDP port; False: none; "auto": as True
             if sums may be without a worker, quorum < workers.
         resume: how the stream of an epoch before goes on, as in the document.
+        leaves: by rank, the number of the leaf that it is below; none of the workers that a root has itself.
 
     Raises:
         ControlPlaneError: side channels of some workers only, of others than the job has, or where none can be.
     """
-    addresses, sides = send_to or {}, _side_channels(job, side_channels)
+    addresses, below, sides = send_to or {}, leaves or {}, _side_channels(job, side_channels)
     service = (job.switch.ip, job.udp_port)
     workers = sorted(job.spec.workers, key=lambda worker: worker.rank)
     return {
@@ -83,6 +86,7 @@ def membership(
                 "rank": worker.rank,
                 **_endpoint((worker.ip, worker.udp_port)),
                 "send_to": _endpoint(addresses.get(worker.rank, service)),
+                **({"leaf": below[worker.rank]} if worker.rank in below else {}),
                 **(_side(worker.ip, sides[worker.rank]) if sides else {}),
             }
             for worker in workers

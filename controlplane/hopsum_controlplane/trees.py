@@ -130,7 +130,9 @@ class TreeJob:
         everybody = replace(leaf.spec, workers=spec.workers, quorum=sum(fewest), parent=None)
         services = {worker.rank: (job.switch.ip, job.udp_port) for job in self.leaves for worker in job.spec.workers}
         services.update(send_to or {})
-        return membership(replace(leaf, spec=everybody, window=self.window), services, side_channels, resume=resume)
+        below = {worker.rank: _number(rack) for rack in spec.racks for worker in rack.workers}
+        made = replace(leaf, spec=everybody, window=self.window)
+        return membership(made, services, side_channels, resume=resume, leaves=below)
 
 
 class TreeController:

@@ -62,6 +62,8 @@ class WorkerEndpoint:
     """TCP port where its peers reach it; None: it has no side channel."""
     side_ip: str | None = None
     """IPv4 address of that; None: the same as the endpoint's."""
+    leaf: int | None = None
+    """Number of the leaf of a tree that it is below; None: it is at the root, where all sums are complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,11 @@ class JobMembership:
                 "Start as many workers as the job was made for, or make the job again"
             )
         return self.workers[rank]
+
+    def rack(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks whose UPDATEs the switch of a rank collects: all, but at a leaf of a tree."""
+        leaf = self.worker(rank).leaf
+        return tuple(each.rank for each in self.workers if leaf is None or each.leaf == leaf)
 
 
 def read_membership(path: str | Path, *, wait_s: float = 0.0) -> JobMembership:
@@ -187,7 +194,8 @@ def _worker(entry: _Object) -> WorkerEndpoint:
     rank = entry.integer("rank", 0, MAX_WORKERS - 1)
     side_port = entry.integer("side_port", *_LIMITS["side_port"]) if "side_port" in entry.value else None
     side_ip = _ip(entry, "side_ip") if "side_ip" in entry.value else None
-    return WorkerEndpoint(rank, _endpoint(entry), _endpoint(entry.object("send_to")), side_port, side_ip)
+    leaf = entry.integer("leaf", 0, MAX_WORKERS - 1) if "leaf" in entry.value else None
+    return WorkerEndpoint(rank, _endpoint(entry), _endpoint(entry.object("send_to")), side_port, side_ip, leaf)
 
 
 def _resume(root: _Object, slots: int, workers: int) -> Resume | None:

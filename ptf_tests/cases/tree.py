@@ -132,6 +132,29 @@ class ClosedLeafSendsAgain(TreeCase):
             self.assert_lanes(self.went_up(job, outputs, (0, 1), flags=flags), 3)
 
 
+class ClosedLeafAddsNobody(TreeCase):
+    """However it closed: a worker that was not there yet makes it send the same bytes again, and nothing is added."""
+
+    def runTest(self) -> None:
+        job = self.leaf_job(3, quorum=2)
+        late, added, closed = job.spec.workers[2], (Event.ADDED,), (Event.ADDED, Event.CLOSED)
+        ways = {
+            "its quorum is in": (((0, 0), added), ((1, 0), closed)),
+            "FLUSH in the first packet": (((0, FLUSH), closed),),
+            "FLUSH in another one": (((0, 0), added), ((1, FLUSH), closed)),
+            "FLUSH in a duplicate": (((0, 0), added), ((0, FLUSH), (Event.CLOSED,))),
+        }
+        for slot, way in enumerate(ways.values()):
+            for (rank, flags), events in way:
+                first = self.update_does(job, rank, lanes32(1 + rank), *events, slot=slot, flags=flags)
+            inside = {rank for (rank, _), _ in way}
+            self.assert_lanes(self.went_up(job, first, inside, flags=flags), sum(1 + rank for rank in inside))
+            for rank in (2, 2, 0):
+                again = self.update_does(job, rank, lanes32(1 + rank), Event.RESENT, slot=slot, flags=flags)
+                self.assertEqual(again, first)
+            self.holds(job, late, State.CLOSED, held=1, by=inside, slot=slot)
+
+
 class ResultOfARoundThatIsOpen(TreeCase):
     """It comes before the leaf's workers: theirs are answered with it, and never added (T1)."""
 

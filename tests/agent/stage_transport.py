@@ -77,7 +77,13 @@ class StageTransport(RepairingTransport):
             self.calls.append(("seal",))
             return Sealed(70, 0, len(self.stream), ())
 
-    def resume(self, epoch: int, peers: Mapping[int, tuple[str, int]], resume: Resume) -> None:
+    def resume(
+        self,
+        epoch: int,
+        peers: Mapping[int, tuple[str, int]],
+        resume: Resume,
+        rack: tuple[int, ...] | None = None,
+    ) -> None:
         with self.changed:
             self.calls.append(("resume", epoch))
             if resume.start is not None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ def test_a_deadline_reaches_the_future_and_everything_behind_it(stack: ExitStack
     np.testing.assert_array_equal(feedback.residual, 2 * X)
     with pytest.raises(EpochOver, match="Make a new agent with a membership of a new epoch"):
         agent.submit(X)
+
+
+def test_below_a_leaf_only_the_own_rack_is_named(stack: ExitStack) -> None:
+    cluster = Cluster(stack, 3)
+    leaves = {0: 0, 1: 0, 2: 2}
+    workers = tuple(replace(each, leaf=leaves[each.rank]) for each in cluster.membership.workers)
+    cluster.membership = replace(cluster.membership, workers=workers)
+    with pytest.raises(NoAnswer) as raised:
+        cluster.agent(0, "thc", HASTY).submit(X).result(WAIT_S)
+    assert "rank 1 is missing in slot 0, round 1 (arrived: rank 0); its leaf does not see rank 2" in str(raised.value)
+    assert raised.value.missing_ranks == (1,)
 
 
 @pytest.mark.parametrize("phase", ["ranges", "encode", "decode", "contribution"])

@@ -14,7 +14,8 @@ import pytest
 
 from hopsum.membership import Endpoint, MembershipError, parse_membership, read_membership
 from hopsum.protocol.resume import Decided, Resume
-from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, write_membership
+from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, membership, write_membership
+from hopsum_controlplane.membership import write_document
 from hopsum_controlplane.slots import SlotRange
 
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
@@ -43,6 +44,17 @@ def test_what_the_control_plane_writes_is_read(path: Path) -> None:
     assert read.worker(0).endpoint.address == ("10.0.0.1", 4000)
     assert read.worker(0).send_to == read.switch
     assert str(read.worker(1).send_to) == "127.0.0.1:5555"
+
+
+def test_who_is_below_the_same_leaf(path: Path) -> None:
+    write_document(membership(make_job()), path)
+    assert [read_membership(path).rack(rank) for rank in (0, 1)] == [(0, 1)] * 2, "one switch has all"
+    write_document(membership(make_job(), leaves={0: 0, 1: 1}), path)
+    assert [read_membership(path).rack(rank) for rank in (0, 1)] == [(0,), (1,)]
+    write_document(membership(make_job(), leaves={1: 1}), path)
+    assert [read_membership(path).rack(rank) for rank in (0, 1)] == [(0, 1), (1,)], "rank 0 is at the root"
+    with pytest.raises(MembershipError, match=r"workers\[1\]\.leaf is 64, not an integer of 0 \.\. 63"):
+        parse_membership(path.read_text().replace('"leaf": 1', '"leaf": 64'))
 
 
 def test_a_table_of_16_bit_lanes_travels_too(path: Path) -> None:

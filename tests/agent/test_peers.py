@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.agent import Agent
+from hopsum.agent import Agent, AgentClosed
 from hopsum.codec import CODECS, Context, ErrorFeedback, job_tables, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import RoundLost
+from hopsum.membership import MembershipError
+from hopsum.protocol.resume import Resume
 from hopsum.protocol.worker import Timing
 from hopsum.transport.lossy import Mishaps
 
 from ..transport.server import LOCALHOST
-from .cluster import EAGER, Cluster
+from .cluster import EAGER, EPOCH, Cluster
 
 WAIT_S = 90
 WORKERS = 3
@@ -123,6 +125,43 @@ def test_a_socket_that_listens_already_is_used(stack: ExitStack) -> None:
     assert len({future.result(WAIT_S).mean.tobytes() for future in futures}) == 1
     close_together(agents)
     assert all(each.fileno() == -1 for each in listening)
+
+
+def newcomer(stack: ExitStack) -> Agent:
+    """Return the agent of a rank that is new in a job that goes on; nobody else is there."""
+    cluster = with_side_channels(Cluster(stack, WORKERS, quorum=2))
+    cluster.membership = replace(cluster.membership, resume=Resume(0, 0, EPOCH, 3, (2,), ()))
+    return cluster.agent(2, "fixed")
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "message"),
+    [
+        (lambda agent: agent.end(MembershipError("the job was deleted")), MembershipError, "the job was deleted"),
+        (Agent.close, AgentClosed, "agent of rank 2 is closed"),
+    ],
+)
+def test_who_waits_for_a_state_hears_that_its_agent_has_ended(
+    stack: ExitStack, end: Callable[[Agent], None], error: type[Exception], message: str
+) -> None:
+    agent = newcomer(stack)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(agent.fetch_state, 10 * WAIT_S)
+        while not agent._transport._fetch:  # type: ignore[attr-defined]  # it asks
+            assert not waiting.done()
+        end(agent)
+        with pytest.raises(error, match=message):
+            waiting.result(WAIT_S)
+    with pytest.raises(error, match=message):
+        agent.fetch_state(10 * WAIT_S)
+
+
+def test_a_worker_that_sent_nothing_has_nobody_wait_for_it(stack: ExitStack) -> None:
+    """Nobody is there to be served, and it has nothing: an hour of farewell is not taken."""
+    agent = with_side_channels(Cluster(stack, WORKERS, quorum=2)).agent(0, "fixed")
+    agent._transport._farewell_s = 3600.0  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(agent.close).result(WAIT_S)
 
 
 @pytest.mark.parametrize("name", sorted(CODECS))

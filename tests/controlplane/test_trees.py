@@ -206,6 +206,7 @@ def test_memberships_name_everybody_and_the_own_leaf(trees: TreeController) -> N
     assert (one["switch"]["ip"], other["switch"]["ip"]) == (endpoint(1).ip, endpoint(2).ip)
     assert one["workers"] == other["workers"]
     assert one["workers"][2]["send_to"]["ip"] == endpoint(2).ip
+    assert [worker["leaf"] for worker in one["workers"]] == [0, 0, 2]
     assert one["quorum"] == 2
     assert "side_port" in one["workers"][0], "sums may be without a worker"
 

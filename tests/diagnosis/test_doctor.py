@@ -19,11 +19,12 @@ import pytest
 from hopsum.agent import Agent
 from hopsum.diagnosis import Report, Status, examine, host_checks
 from hopsum.diagnosis.host_checks import CHARGED_BYTES, DATAGRAM_BYTES, judge_buffer
+from hopsum.protocol.aggregator import ParentConfig
 from hopsum.protocol.worker import Timing
 from hopsum.transport.offload import Offload
-from hopsum.wire import Header, Kind
+from hopsum.wire import Header, Kind, Op
 
-from ..transport.server import LOCALHOST
+from ..transport.server import LOCALHOST, address_bits, job_for
 from .rig import BRIEF, EPOCH, SLOTS, Job, free_port, membership
 
 WAIT_S = 60
@@ -64,7 +65,8 @@ def test_all_is_well_and_the_job_can_begin_afterwards(make: Callable[..., Job]) 
     assert set(statuses(report).values()) == {"pass"}
     assert report.good
     assert report.subject == "rank 1 of job 'digits'"
-    assert report["slots"].facts == {"idle": SLOTS, "waiting": 0, "unknown": 0, "newest_round": 0, "stragglers": {}}
+    idle = {"idle": SLOTS, "waiting": 0, "unknown": 0, "newest_round": 0}
+    assert report["slots"].facts == {**idle, "stragglers": {}, "closed": 0}
     assert report["round trip"].facts["lost"] == 0
     assert report["mtu"].facts["needed_bytes"] == 1084
     with ExitStack() as stack:
@@ -89,6 +91,30 @@ def test_only_probes_are_sent(make: Callable[..., Job]) -> None:
         (Kind.PROBE, 0, EPOCH, 0)
     }
     assert not job.aggregator.drops
+
+
+def test_below_a_leaf_only_the_own_rack_is_missing(make: Callable[..., Job]) -> None:
+    """Slot 0: the leaf lacks rank 1. Slot 1: its rack is complete. Nobody of the rack of ranks 2 and 3 is blamed."""
+    job = make(4, known=False)
+    for entry, leaf in zip(job.document["workers"], (0, 0, 2, 2), strict=True):
+        entry["leaf"] = leaf
+    rack = job_for(job.addresses[:2], epoch=EPOCH, slots=SLOTS, table=tuple(range(16)))
+    job.aggregator.add_job(replace(rack, parent=ParentConfig(0, 9, 0x020000000001, 0x0A0000F0)))
+    for slot, ranks in ((0, (0,)), (1, (0, 1))):
+        for rank in ranks:
+            sent = Header(kind=Kind.UPDATE, op=Op.ADD32, worker=rank, slot=slot, epoch=EPOCH, round=1, length=1024)
+            ip, port = job.addresses[rank]
+            job.aggregator.receive(rank, address_bits(ip), port, sent.pack() + bytes(1024))
+    report = examine(job.write(), 0, patience=BRIEF)
+    slots = report["slots"]
+    assert_only_failure(report, "slots")
+    assert slots.finding == (
+        "6 idle, 2 waiting, newest round 1; for 0.05 s nothing of rank 1 has come to slots 0 (round 1), and no result "
+        "has come from the leaf's parent for slots 1 (round 1), though nobody of this rack is missing"
+    )
+    assert f"look at rank 1 at {LOCALHOST}:{job.addresses[1][1]}" in slots.fix
+    assert "run hopsum doctor at ranks 2, 3, below other leaves" in slots.fix
+    assert (slots.facts["stragglers"], slots.facts["closed"]) == ({"1": 1}, 1)
 
 
 @as_root

@@ -9,13 +9,25 @@ from typing import Any
 
 import pytest
 
-from hopsum.protocol.decision import FINAL, TABLE, Closes, Copy, Lanes, Reply, Situation, Update, decide
+from hopsum.protocol.decision import (
+    FINAL,
+    TABLE,
+    Closes,
+    Copy,
+    Decision,
+    Lanes,
+    Reply,
+    Situation,
+    Update,
+    decide,
+    situation,
+)
 
 from .cases import BREACHES, WHOLE, Breach
 from .config import CHECKS, make
 from .rules import NOT_NEEDED, RULES
 from .search import Search, explore
-from .switch import MUTATIONS
+from .switch import MUTATIONS, Decide, real_leaf
 from .world import World
 
 SCALE = int(os.environ.get("TEST_SCALE", "1"))
@@ -66,6 +78,30 @@ def test_the_model_runs_on_the_real_table(
     found = Search(World(make("A", 2, 2))).run()
     assert found.violation is not None
     assert (found.violation.kind, found.trace) == (kind, trace)
+
+
+def adding_when_closed(rest: Decide) -> Decide:
+    """A closed leaf adds who is new to it, and sends the larger sum up; who is in already gets the sum sent again."""
+
+    def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
+        if situation(copy, update) is not Situation.CLOSED or copy.contributors & update.bit:
+            return rest(copy, update, quorum, min_quorum)
+        inside = copy.contributors | update.contributors
+        return rest(copy, update, quorum, min_quorum)._replace(copy=copy._replace(contributors=inside), lanes=Lanes.ADD)
+
+    return mutated
+
+
+@pytest.mark.parametrize("options", [{"leaf_quorum": 1}, {"flush": 0b1111}], ids=str)
+def test_a_closed_leaf_that_adds_is_harmless(options: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every state, for its parent takes one sum of it (T4): who looks at the leaf finds it, as cases of PTF do."""
+    config = make("T", 4, 1, **options)
+    right = explore(config)
+    monkeypatch.setattr("tests.model.switch.real_leaf", adding_when_closed(real_leaf))
+    found = Search(World(config)).run()
+    assert found.violation is None
+    assert found.complete
+    assert found.states > right.states, "there were late ones"
 
 
 def test_a_complete_copy_is_decided_without_seen() -> None:

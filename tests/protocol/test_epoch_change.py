@@ -188,7 +188,8 @@ def late_result(chunks: int) -> None:
     workers[0].receive_datagram(late, 0.1)
     resume = decide(reports, [], 8, 2, None)
     for each in workers:
-        each.resume(8, resume, 0.2)
+        each.resume(8, resume, 0.2, (0, 1, 2))
+        assert (each.membership.epoch, each.membership.rack) == (8, (0, 1, 2)), "who is where may change"
         each.receive_datagram(late, 0.3)
     for rank, each in enumerate(workers):
         for slot in range(chunks):

@@ -15,13 +15,14 @@ from hopsum.protocol.worker import AllReduceGone, Membership, Timing, Worker
 from hopsum.wire import Header, Kind, Op, State, split_datagram
 
 from .jobs import job, update, worker
+from .trees import jobs_of
 
 TIMING = Timing(retransmit_s=40.0, retransmit_max_s=40.0, deadline_s=100.0)
 ASK_AT = [99.0, 99.5, 99.75]
 
 
-def make(rank: int = 1, workers: int = 3) -> Worker:
-    return Worker(Membership(epoch=7, rank=rank, workers=workers, slots=4), TIMING)
+def make(rank: int = 1, workers: int = 3, rack: tuple[int, ...] | None = None) -> Worker:
+    return Worker(Membership(epoch=7, rank=rank, workers=workers, slots=4, rack=rack), TIMING)
 
 
 def submit(subject: Worker, chunks: int = 1, now: float = 0.0) -> None:
@@ -114,6 +115,35 @@ def test_what_the_switch_holds_is_said(state: dict[str, int], text: str, missing
     assert f"{text}" in str(error)
     assert error.missing_ranks == missing
     assert "check that all 3 workers run this all-reduce" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("arrived", "text", "missing"),
+    [
+        ((1,), "rank 0 is missing in slot 0, round 1 (arrived: rank 1); its leaf does not see ranks 2, 3. ", (0,)),
+        (
+            (1, 0),
+            "slot 0, round 1 has ranks 0, 1 below this leaf, whose sum went to its parent: that waits for another rack "
+            "(ranks 2, 3), or does not answer. ",
+            (),
+        ),
+    ],
+)
+def test_a_leaf_lacks_nobody_of_another_rack(arrived: tuple[int, ...], text: str, missing: tuple[int, ...]) -> None:
+    below = (0, 1)
+    switch, subject = Aggregator(jobs=[jobs_of(7, (below, (2, 3)))[1]]), make(workers=4, rack=below)
+    for where in map(worker, arrived):
+        switch.receive(where.port, where.ip, where.udp_port, update(where.rank).pack() + bytes(1024))
+    submit(subject)
+    error, _ = run(subject, switch)
+    assert text in str(error)
+    assert error.missing_ranks == missing
+
+
+@pytest.mark.parametrize("rack", [(0, 2), (1, 3), ()])
+def test_a_rack_is_of_the_job_and_has_the_worker(rack: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="of rank 1 of 3 workers"):
+        make(rack=rack)
 
 
 def test_an_older_round_in_the_copy_means_that_nothing_arrived() -> None:

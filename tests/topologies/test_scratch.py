@@ -3,34 +3,100 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from hopsum_topologies import remove_stale_namespaces
-from hopsum_topologies.scratch import remove_stale_folders, scratch_folder
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_topologies import NativeSwitch, remove_stale_namespaces
+from hopsum_topologies.scratch import remove_stale_folders, scratch_folder, temporary_folder
 
 
 def dead_pid() -> int:
     return int(subprocess.run((sys.executable, "-c", "import os; print(os.getpid())"), capture_output=True).stdout)
 
 
-def test_a_folder_goes_with_its_block_and_stale_ones_at_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let temporary files be in the test's own folder, here and in children; return it."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    stale, foreign = tmp_path / f"hopsum-topology-{dead_pid()}-x1", tmp_path / "hopsum-topology-notes"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+OWNER = """
+import sys, time
+from hopsum_topologies.scratch import scratch_folder
+with scratch_folder("drill") as folder:
+    (folder / "journal").write_text("step 1")
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_owner_left_is_removed_at_the_next_start_of_anything(temporary: Path) -> None:
+    owner = subprocess.Popen((sys.executable, "-c", OWNER), stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    try:
+        left = Path(owner.stdout.readline().strip())
+        assert re.fullmatch(rf"hopsum-drill-{owner.pid}-\w+", left.name)
+        with scratch_folder("demo"):
+            assert (left / "journal").exists(), "its owner lives"
+    finally:
+        owner.kill()
+        owner.communicate()
+    folder = temporary_folder("native")
+    assert not left.exists()
+    assert [path.name for path in temporary.iterdir()] == [Path(folder.name).name]
+    folder.cleanup()
+
+
+def test_switches_say_whose_their_folders_are(temporary: Path) -> None:
+    stale = temporary / f"hopsum-bmv2-{dead_pid()}-x1"
+    stale.mkdir()
+    with NativeSwitch(*compiled_program(), folder=None):
+        assert not stale.exists()
+        assert [path.name.rpartition("-")[0] for path in temporary.iterdir()] == [f"hopsum-native-{os.getpid()}"]
+    assert not list(temporary.iterdir())
+
+
+def test_only_folders_that_are_ours_are_removed(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file, no link to a folder, nothing of another user's, nothing whose name has no process id."""
+    pid = dead_pid()
+    elsewhere = temporary / "elsewhere"
+    for folder in (elsewhere, temporary / "hopsum-native-4mu3w519", temporary / f"hopsum-{pid}-0"):
+        folder.mkdir()
+    (temporary / f"hopsum-drill-{pid}-link").symlink_to(elsewhere)
+    (temporary / f"hopsum-drill-{pid}-file").write_text("")
+    before = sorted(temporary.iterdir())
+    assert remove_stale_folders() == []
+    (temporary / f"hopsum-drill-{pid}-other").mkdir()
+    uid = os.getuid()
+    monkeypatch.setattr("os.getuid", lambda: uid + 1)
+    assert remove_stale_folders() == []
+    monkeypatch.undo()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    assert remove_stale_folders() == [temporary / f"hopsum-drill-{pid}-other"]
+    assert sorted(temporary.iterdir()) == before
+
+
+def test_a_folder_goes_with_its_block_and_stale_ones_at_the_next_start(
+    temporary: Path,
+) -> None:
+    stale, foreign = temporary / f"hopsum-topology-{dead_pid()}-x1", temporary / "hopsum-topology-notes"
     for folder in (stale, foreign):
         folder.mkdir()
     (stale / "log").write_text("")
     with scratch_folder() as folder:
-        assert folder.parent == tmp_path
+        assert folder.parent == temporary
         assert folder.stat().st_mode & 0o777 == 0o700
         assert not stale.exists()
         assert remove_stale_folders() == [], "its owner lives"
-    assert list(tmp_path.iterdir()) == [foreign]
+    assert list(temporary.iterdir()) == [foreign]
 
 
 @pytest.mark.usefixtures("namespaces")

@@ -44,7 +44,15 @@ def run_counted(path: Path, *arguments: str) -> tuple[subprocess.CompletedProces
     done = run(*arguments[:1], "--json", str(path), *arguments[1:])
     assert path.exists(), done.stderr
     counts = json.loads(path.read_text())
-    return done, {each["link"]: each for each in counts["links"]} | {"lost": counts["lost"]}
+    uplinks = {each["links"]: each for job in counts["jobs"] for each in job["uplinks"]}
+    return done, {each["link"]: each for each in counts["links"]} | {"lost": counts["lost"], "uplinks": uplinks}
+
+
+def told(done: subprocess.CompletedProcess[str], links: str, way: str, part: str) -> tuple[str, str]:
+    """Return what the table of a job's uplinks says was sent first, and again; `part` is of what flat would take."""
+    found = re.search(rf"^ {re.escape(links)} +{way} +\S+ +(\d+) +(\d+) +\d+ +{part} *$", done.stderr, re.MULTILINE)
+    assert found is not None, done.stderr
+    return found[1], found[2]
 
 
 def means(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
@@ -177,6 +185,13 @@ def test_two_racks_reach_each_other_and_sum_flat_at_the_spine(engine: str, tmp_p
         # A busy machine may lose some on the way, and send them again.
         assert 2 * CHUNKS <= up["frames_there"] <= there
         assert 2 * CHUNKS <= back <= up["frames_back"]
+    (both,) = links["uplinks"].values()
+    assert both["up"]["first"] == both["contributions"] == both["down"]["first"]
+    assert both["contributions"] % 4 == 0
+    assert both["contributions"] > 4 * CHUNKS, "ranges, too"
+    first, again = (int(count) for count in told(done, "leaf1-spine + leaf2-spine", "up", "1"))
+    assert (first, again) == (both["up"]["first"], both["up"]["again"])
+    assert both["up"]["frames"] >= first + again
 
 
 @pytest.mark.parametrize("engine", ["native", "bmv2", "mininet"], indirect=True)
@@ -189,12 +204,14 @@ def test_two_racks_sum_in_a_tree(engine: str, tmp_path: Path) -> None:
     assert len(set(means(done).values())) == 1
     assert float(means(done)["3"].split()[0]) == pytest.approx(5999 * 2.5, rel=1e-5)
     for leaf, hosts in (("leaf1", ("h1", "h2")), ("leaf2", ("h3", "h4"))):
-        up, below = links[f"{leaf}-spine"], sum(links[f"{host}-{leaf}"]["frames_there"] for host in hosts)
-        assert CHUNKS <= up["frames_there"] < below
-        assert up["frames_back"] >= CHUNKS
-        told = re.search(rf"{leaf}-spine carried (\d+) frames up for (\d+) of the 2 workers below", done.stderr)
-        assert told is not None
-        assert [int(count) for count in told.groups()] == [up["frames_there"], below]
+        frames, below = links[f"{leaf}-spine"], sum(links[f"{host}-{leaf}"]["frames_there"] for host in hosts)
+        assert CHUNKS < frames["frames_there"] < below
+        counted = links["uplinks"][f"{leaf}-spine"]
+        for way, passed in (("up", "frames_there"), ("down", "frames_back")):
+            assert counted["contributions"] == 2 * counted[way]["first"] > 2 * CHUNKS, "whatever was sent again"
+            assert counted[way]["first"] + counted[way]["again"] <= counted[way]["frames"] == frames[passed]
+            first, again = (int(count) for count in told(done, f"{leaf}-spine", way, "1/2"))
+            assert (first, again) == (counted[way]["first"], counted[way]["again"])
 
 
 @pytest.mark.parametrize("engine", ["native"], indirect=True)

@@ -7,7 +7,6 @@ import re
 import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,6 +15,7 @@ from types import TracebackType
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.process import ManagedProcess
+from hopsum_topologies.scratch import temporary_folder
 
 _PROGRAM = "simple_switch_grpc"
 _START_S = 20.0
@@ -74,7 +74,7 @@ class Bmv2Switch:
         self.device_id = device_id
         self._namespace = namespace
         self._check_interfaces(interfaces)
-        self._folder = tempfile.TemporaryDirectory(prefix="hopsum-bmv2-", dir=folder)
+        self._folder = temporary_folder("bmv2", folder)
         home = Path(self._folder.name)
         grpc_port, thrift_port = self._free_ports()
         self.address = f"unix:{home}/p4runtime" if grpc == "unix" else re.sub(r":0$", f":{grpc_port}", grpc)

@@ -26,12 +26,14 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.network import NamespaceNetwork, Network, interfaces_of
 from hopsum_topologies.process import launched
-from hopsum_topologies.shaping import require_shapes
+from hopsum_topologies.shaping import DELAYED_FRAMES, require_shapes
 
 PYTHON: Final = "/usr/bin/python3"
 """The system's: Debian's Mininet is for no other."""
 _SCRIPT: Final = Path(__file__).with_name("mininet_script.py")
 _CONFINE: Final = ("unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc")
+RATE_MAX_BPS: Final = 1e9
+"""Of a link: a larger one Mininet logs as outside its range, and does not set."""
 _PROBE_S: Final = 30.0
 _END_S: Final = 20.0
 _TAIL_BYTES: Final = 2000
@@ -56,7 +58,8 @@ def mininet_unavailable() -> str | None:
 class MininetNetwork:
     """A Mininet whose switches are bmv2; `folder` gets the files.
 
-    Raises TopologyError when it cannot be: no root, no Mininet, no bmv2, no netem for a delay; nothing is left behind.
+    Raises TopologyError when it cannot be: no root, no Mininet, no bmv2, no netem for a delay, a rate
+    above what Mininet sets; nothing is left behind.
     """
 
     driver = "bmv2"
@@ -65,6 +68,7 @@ class MininetNetwork:
         if (reason := mininet_unavailable()) is not None:
             hint = "`apt-get install mininet` and be root; or use --engine native"
             raise TopologyError(f"Mininet with bmv2 cannot run here: {reason}; {hint}")
+        _require_rates(topology)
         require_shapes(topology)
         self.topology = topology
         self._log = folder / "mininet.log"
@@ -176,6 +180,15 @@ def bring_up(topology: Topology, engine: str, folder: Path) -> Network:
     return MininetNetwork(topology, folder) if engine == "mininet" else NamespaceNetwork(topology, engine, folder)
 
 
+def _require_rates(topology: Topology) -> None:
+    too_fast = [str(link) for link in topology.links if (link.rate_bps or 0.0) > RATE_MAX_BPS]
+    if too_fast:
+        raise TopologyError(
+            f"topology {topology.name!r}: Mininet sets no rate above {RATE_MAX_BPS / 1e9:g} Gbit/s, and "
+            f"{', '.join(too_fast)} would have none; describe them without a rate, or use --engine native or bmv2"
+        )
+
+
 def _shell_of(host: str, script_pid: int) -> int:
     """Return the process that holds a host's network namespace: the shell that Mininet marks with its name.
 
@@ -213,7 +226,7 @@ def plan_of(topology: Topology, folder: Path) -> dict[str, Any]:
         ],
         "links": [
             {"ends": [_end_of(topology, end, link) for end in link.ends], "rate_bps": link.rate_bps,
-             "delay_s": link.delay_s}
+             "delay_s": link.delay_s, "delayed_frames": DELAYED_FRAMES}
             for link in topology.links
         ],
     }  # fmt: skip

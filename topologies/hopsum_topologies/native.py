@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +12,7 @@ from types import TracebackType
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.process import ManagedProcess
+from hopsum_topologies.scratch import temporary_folder
 
 _START_S = 60.0
 _READY = re.compile(r"^ready grpc=(\S+) device_id=(\d+)\s*$", re.MULTILINE)
@@ -43,7 +43,7 @@ class NativeSwitch:
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="hopsum-native-", dir=folder)
+        self._folder = temporary_folder("native", folder)
         command = [sys.executable, "-m", "hopsum_switch", "--program", str(program), "--p4info", str(p4info)]
         listen = f"unix:{self._folder.name}/p4runtime" if grpc == "unix" else grpc
         command += ["--grpc", listen, "--device-id", str(device_id), *extra]

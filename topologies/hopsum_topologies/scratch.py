@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder for the files of a running network. Its name carries the process id of its owner, as namespaces' do."""
+"""Folders for the files of what runs. Their names carry the process id of the owner, as namespaces' do.
+
+`hopsum-WHAT-PID-x`, where temporary files are. Whoever makes one removes those of dead owners first: an owner that was
+killed could not do it itself.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +15,40 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_PREFIX = "hopsum-topology"
-_NAME = re.compile(rf"{_PREFIX}-(\d+)-\w+")
+_NAME = re.compile(r"hopsum-[a-z0-9]+-(\d+)-\w+")
 
 
 @contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Make a folder that only we can read, for the block; those of dead owners are removed first."""
-    remove_stale_folders()
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}-{os.getpid()}-") as name:
+def scratch_folder(what: str = "topology") -> Iterator[Path]:
+    """Make a folder that only we can read, for the block; `what` is for whom, in small letters."""
+    with temporary_folder(what) as name:
         yield Path(name)
+
+
+def temporary_folder(what: str, inside: Path | None = None) -> tempfile.TemporaryDirectory[str]:
+    """Make a folder that only we can read, to be removed by its `cleanup`.
+
+    `inside` is a folder of the caller's, who removes all of it: then the name need not say whose it is, and is short.
+    """
+    if inside is not None:
+        return tempfile.TemporaryDirectory(prefix=f"hopsum-{what}-", dir=inside)
+    remove_stale_folders()
+    return tempfile.TemporaryDirectory(prefix=f"hopsum-{what}-{os.getpid()}-")
 
 
 def remove_stale_folders() -> list[Path]:
     """Remove the folders whose owner is dead, as far as they are ours; return their paths."""
     stale = []
-    for path in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}-*")):
+    for path in sorted(Path(tempfile.gettempdir()).glob("hopsum-*")):
         match = _NAME.fullmatch(path.name)
-        if match and not Path(f"/proc/{match[1]}").exists() and path.lstat().st_uid == os.getuid():
+        if match and not Path(f"/proc/{match[1]}").exists() and _is_own_folder(path):
             shutil.rmtree(path, ignore_errors=True)
             stale.append(path)
     return stale
+
+
+def _is_own_folder(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.getuid() and path.is_dir() and not path.is_symlink()
+    except FileNotFoundError:  # somebody else was faster
+        return False

@@ -13,6 +13,8 @@ from hopsum_topologies.netns import Namespace
 BURST_BYTES: Final = 128 << 10
 """Of the token bucket: it must pass the largest train of segments that a kernel makes."""
 QUEUE_BYTES: Final = 2 << 20
+DELAYED_FRAMES: Final = 100_000
+"""That may be on their way at a time, since more are lost: netem's own 1000 are 10 ms of 1 Gbit/s."""
 _TC_TIMEOUT_S: Final = 20.0
 
 
@@ -55,7 +57,7 @@ def shape(namespace: Namespace, interface: str, link: Link) -> None:
     """Give what leaves through an interface the link's rate and delay. Raises TopologyError when the kernel refuses."""
     parent = ["root"]
     if link.delay_s:
-        delay = ("netem", "delay", f"{link.delay_s * 1e6:.0f}us")
+        delay = ("netem", "limit", str(DELAYED_FRAMES), "delay", f"{link.delay_s * 1e6:.0f}us")
         tc(namespace, "qdisc", "add", "dev", interface, *parent, "handle", "1:", *delay)
         parent = ["parent", "1:1"]
     if link.rate_bps is not None:

@@ -157,6 +157,10 @@ class Agent(Aggregation):
                 data = self._transport.fetch_state(epoch, max(0.0, until - time.monotonic()))
             except StateMoved:  # others were replaced meanwhile, and begin later
                 continue
+            except HopsumError:
+                with self._lock:
+                    self._require_open()  # that it was closed or has failed says more
+                raise
             self._answer(None, only=epoch)  # whoever has the state that they get knows them
             return data
 
@@ -209,7 +213,8 @@ class Agent(Aggregation):
             raise MembershipError(f"epoch {membership.epoch} of job {membership.job!r} lacks {lacks}: connect again")
         with self._lock:
             self._epochs.enter(membership, membership.resume)
-        self._engine.network.resume(membership.epoch, sides, membership.resume)
+        rack = membership.rack(self.rank)
+        self._engine.network.resume(membership.epoch, sides, membership.resume, rack)
         self.membership, self._engine.epoch = membership, membership.epoch
 
     def close(self) -> None:
@@ -242,6 +247,8 @@ class Agent(Aggregation):
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             self._failed = True
+        if isinstance(self._transport, RepairingTransport):
+            self._transport.end_fetch()
 
 
 def _link_for(membership: JobMembership, rank: int, gso: Gso) -> UdpLink:
@@ -262,7 +269,7 @@ def _transport_for(
     seat, sides = membership.worker(rank), membership.side_channels
     local, switch = seat.endpoint.address, seat.send_to.address
     slots = membership.window  # slots beyond the window stay unused: the same on all ranks
-    workers = len(membership.workers)
+    workers, rack = len(membership.workers), membership.rack(rank)
     if sides is None:
         if side is not None:
             side.close()
@@ -276,6 +283,7 @@ def _transport_for(
             timing=timing,
             link=link,
             on_lost=on_lost,
+            rack=rack,
         )
     try:
         channel = SideChannel(rank, membership.epoch, sides[rank], side)
@@ -299,6 +307,7 @@ def _transport_for(
         link=link,
         policy=policy,
         resume=membership.resume,
+        rack=rack,
     )
 
 

@@ -130,10 +130,16 @@ class Network:
         with self._changed:
             return _changing(self._transport).seal(), self._begun
 
-    def resume(self, epoch: int, peers: Mapping[int, tuple[str, int]], resume: Resume) -> None:
+    def resume(
+        self,
+        epoch: int,
+        peers: Mapping[int, tuple[str, int]],
+        resume: Resume,
+        rack: tuple[int, ...] | None = None,
+    ) -> None:
         """Go on in another epoch, after `seal`. Any thread."""
         with self._changed:
-            _changing(self._transport).resume(epoch, peers, resume)
+            _changing(self._transport).resume(epoch, peers, resume, rack)
             self._silence.begin()
             self._sealed = False
             self._changed.notify_all()

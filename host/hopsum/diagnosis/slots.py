@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the copies of a job's slots hold, as their STATEs say: which are idle, which wait, and for whom.
 
-A slot has two copies, of odd and of even rounds; the one with the newer round says where the slot is.
+A slot has two copies, of odd and of even rounds; the one with the newer round says where the slot is. A slot that is
+COLLECTING waits for ranks below its switch; one that is CLOSED at a leaf of a tree waits for the leaf's parent.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,16 +20,18 @@ PARITIES = (1, 2)
 
 
 class Waiting(NamedTuple):
-    """A slot that collects."""
+    """A slot whose sum is not complete."""
 
     slot: int
     round: int
     contributors: int
     """Bitmap."""
+    closed: bool = False
+    """Nobody below this switch is missing: the sum of this leaf's rack was sent to its parent."""
 
-    def missing(self, workers: int) -> tuple[int, ...]:
-        """Return the ranks whose contribution is not there."""
-        return tuple(rank for rank in range(workers) if not self.contributors >> rank & 1)
+    def missing(self, rack: Sequence[int]) -> tuple[int, ...]:
+        """Return the ranks of those below this switch whose contribution is not there."""
+        return () if self.closed else tuple(rank for rank in rack if not self.contributors >> rank & 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +77,14 @@ def window_of(slots: range | list[int], answers: Mapping[Place, Answer]) -> Wind
         else:
             last = max(held, key=lambda copy: copy.held)
             newest = max(newest, last.held)
-            if last.count == State.COLLECTING:
-                waiting.append(Waiting(slot, last.held, last.contributors))
+            if last.count in (State.COLLECTING, State.CLOSED):
+                waiting.append(Waiting(slot, last.held, last.contributors, last.count == State.CLOSED))
             else:
                 complete += 1
     return Window(untouched, complete, tuple(waiting), unknown, newest)
 
 
-def stragglers(waiting: tuple[Waiting, ...], workers: int) -> dict[int, int]:
-    """Return how many slots miss each rank, most first."""
-    counts = Counter(rank for each in waiting for rank in each.missing(workers))
+def stragglers(waiting: Sequence[Waiting], rack: Sequence[int]) -> dict[int, int]:
+    """Return how many slots miss each rank of those below their switch, most first."""
+    counts = Counter(rank for each in waiting for rank in each.missing(rack))
     return dict(counts.most_common())

@@ -17,7 +17,7 @@ from hopsum.diagnosis import kernel
 from hopsum.diagnosis.asking import Answer, Place, Questions
 from hopsum.diagnosis.kernel import Route
 from hopsum.diagnosis.rows import Row, failed, passed, skipped
-from hopsum.diagnosis.slots import Window, places_of, stragglers, window_of
+from hopsum.diagnosis.slots import Waiting, Window, places_of, stragglers, window_of
 from hopsum.membership import Endpoint, JobMembership
 from hopsum.protocol.inquiry import name_ranks
 
@@ -126,9 +126,12 @@ def _since(epoch: int) -> str:
 
 
 def check_slots(
-    questions: Questions, membership: JobMembership, *, wait_s: float, settle_s: float
+    questions: Questions, membership: JobMembership, rank: int, *, wait_s: float, settle_s: float
 ) -> tuple[Row, Window]:
-    """Check that no slot waits for the same contributions for `settle_s`; return the row and what was seen first."""
+    """Check that no slot at a rank's switch waits for the same contributions for `settle_s`.
+
+    Return the row and what was seen first.
+    """
     check, slots = "slots", range(membership.window)
     first = window_of(slots, questions.ask(places_of(slots), wait_s=wait_s))
     facts: dict[str, Any] = {
@@ -147,21 +150,42 @@ def check_slots(
             facts,
         ), first
     stuck = first.still(_again(questions, first, wait_s, settle_s)) if first.waiting else ()
-    missing = stragglers(stuck, len(membership.workers))
-    facts["stragglers"] = {str(rank): count for rank, count in missing.items()}
+    rack = membership.rack(rank)
+    closed, open_ = ([each for each in stuck if each.closed is which] for which in (True, False))
+    missing = stragglers(open_, rack)
+    facts |= {"stragglers": {str(late): count for late, count in missing.items()}, "closed": len(closed)}
     if not stuck:
         return passed(check, told, facts), first
-    where = ", ".join(f"{each.slot} (round {each.round})" for each in stuck[:_SHOWN])
-    more = f" and {len(stuck) - _SHOWN} more" if len(stuck) > _SHOWN else ""
-    late = name_ranks(list(missing))
-    places = ", ".join(f"rank {rank} at {membership.worker(rank).endpoint}" for rank in list(missing)[:_SHOWN])
-    return failed(
-        check,
-        f"{told}; for {settle_s:g} s nothing of {late} has come to slots {where}{more}",
+    found = [_collecting(open_, list(missing), membership)] if open_ else []
+    found += [_closed(closed, rack, membership)] if closed else []
+    findings, fixes = zip(*found, strict=True)
+    return failed(check, f"{told}; for {settle_s:g} s {', and '.join(findings)}", "; ".join(fixes), facts), first
+
+
+def _collecting(stuck: Sequence[Waiting], late: Sequence[int], membership: JobMembership) -> tuple[str, str]:
+    """Say of slots that wait for workers below their switch whose part is missing; and what to do."""
+    places = ", ".join(f"rank {rank} at {membership.worker(rank).endpoint}" for rank in late[:_SHOWN])
+    return (
+        f"nothing of {name_ranks(tuple(late))} has come to {_slots(stuck)}",
         f"look at {places}: not started, stopped, in another all-reduce, or what it sends does not arrive (run "
         "hopsum doctor there)",
-        facts,
-    ), first
+    )
+
+
+def _closed(stuck: Sequence[Waiting], rack: Sequence[int], membership: JobMembership) -> tuple[str, str]:
+    """Say of slots of a leaf, whose sums its parent has, that these wait for others than its rack; and what to do."""
+    others = tuple(each.rank for each in membership.workers if each.rank not in rack)
+    whose = name_ranks(others) if others else "another rack"
+    return (
+        f"no result has come from the leaf's parent for {_slots(stuck)}, though nobody of this rack is missing",
+        f"run hopsum doctor at {whose}, below other leaves; where nobody is missing there either, look at the parent "
+        "and at the links to it",
+    )
+
+
+def _slots(stuck: Sequence[Waiting]) -> str:
+    where = ", ".join(f"{each.slot} (round {each.round})" for each in stuck[:_SHOWN])
+    return f"slots {where}" + (f" and {len(stuck) - _SHOWN} more" if len(stuck) > _SHOWN else "")
 
 
 def _again(questions: Questions, first: Window, wait_s: float, settle_s: float) -> Window:

@@ -192,7 +192,7 @@ class _Examination:
         patience, questions = self._patience, self._questions
         assert questions is not None, "after switch"
         row, window = switch_checks.check_slots(
-            questions, self.membership, wait_s=patience.answer_s, settle_s=patience.settle_s
+            questions, self.membership, self.rank, wait_s=patience.answer_s, settle_s=patience.settle_s
         )
         self._begun |= window.begun
         return row

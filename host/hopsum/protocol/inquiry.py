@@ -5,6 +5,8 @@ Rules
     P1  A PROBE is sent for the oldest position without a result: `lead_s` before the deadline of the oldest
         all-reduce, and again half and a quarter of it before, as long as no STATE about that position is here.
     P2  A STATE settles nothing. It only words the error, and only if it is about the position that the error names.
+    P3  A leaf of a tree collects from its own rack only: of who is below other leaves its STATE says nothing. A leaf
+        that is CLOSED lacks nobody of its rack: its parent waits for another rack, or does not answer.
 """
 
 from __future__ import annotations
@@ -70,26 +72,31 @@ class Inquiry:
             self._answer = header
 
     def missing_ranks(self, oldest: Place) -> tuple[int, ...]:
-        """Return whom the switch waits for, as far as it said so: empty if it did not."""
+        """Return whom the switch waits for, as far as it said so: empty if it did not, or waits for its parent."""
         answer = self._answer_about(oldest)
         if answer is None or (answer.count, answer.held) != (State.COLLECTING, oldest.round):
             return ()
-        return tuple(rank for rank in range(self._membership.workers) if not answer.contributors >> rank & 1)
+        return tuple(rank for rank in self._membership.below if not answer.contributors >> rank & 1)
 
     def finding(self, oldest: Place) -> str:
         """Return what is known of a place, as a sentence: who is missing, or where the result or the UPDATE is."""
-        answer, where = self._answer_about(oldest), f"slot {oldest.slot}, round {oldest.round}"
+        own, answer, where = self._membership, self._answer_about(oldest), f"slot {oldest.slot}, round {oldest.round}"
         if answer is None:
             about = self._asked if self._place == oldest else 0
             return f"{about} PROBEs about it had no answer: the switch cannot be reached, or does not know this worker"
-        arrived = [rank for rank in range(self._membership.workers) if answer.contributors >> rank & 1]
+        arrived = [rank for rank in range(own.workers) if answer.contributors >> rank & 1]
         if missing := self.missing_ranks(oldest):
             are = "is" if len(missing) == 1 else "are"
-            return f"{name_ranks(missing)} {are} missing in {where} (arrived: {name_ranks(arrived)})"
+            told = f"{name_ranks(missing)} {are} missing in {where} (arrived: {name_ranks(arrived)})"
+            return told + (f"; its leaf does not see {name_ranks(others)}" if (others := own.elsewhere) else "")
         if answer.count == State.EMPTY or answer.held < oldest.round:
             return f"nobody's UPDATE of {where} has reached the switch, this rank's neither"
         if (answer.count, answer.held) == (State.CLOSED, oldest.round):
-            return f"{where} has {name_ranks(arrived)} below this switch: its parent in the tree has not answered"
+            whose = f" ({name_ranks(others)})" if (others := own.elsewhere) else ""
+            return (
+                f"{where} has {name_ranks(arrived)} below this leaf, whose sum went to its parent: that waits for "
+                f"another rack{whose}, or does not answer"
+            )
         if answer.held == oldest.round:
             return f"{where} is complete on the switch with {name_ranks(arrived)}: its RESULT does not reach this rank"
         return f"the switch has moved on to round {answer.held} of slot {oldest.slot} with {name_ranks(arrived)}"

@@ -165,7 +165,7 @@ class Worker:
             self._sealed = sealed_report(self.membership.epoch, self._ledger, kept)
         return self._sealed
 
-    def resume(self, epoch: int, resume: Resume, now: float) -> None:
+    def resume(self, epoch: int, resume: Resume, now: float, rack: tuple[int, ...] | None = None) -> None:
         """Go on in another epoch (E3, E4): what is in progress with other deadlines, void exchanges to their end.
 
         Raises:
@@ -173,7 +173,7 @@ class Worker:
         """
         if self._sealed is None or self.repair is None or epoch == self.membership.epoch:
             raise ValueError(f"a worker with peers goes on in another epoch than {epoch} once it is sealed")
-        membership = replace(self.membership, epoch=epoch)
+        membership = replace(self.membership, epoch=epoch, rack=rack)
         decided = require_fitting(resume, self.turn, self._ledger)
         self.membership, self._sealed, self.phase = membership, None, Phase.RUN
         self.stream.renumber(resume.base)

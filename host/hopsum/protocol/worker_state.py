@@ -43,12 +43,26 @@ class Membership:
     """The job's window S."""
     switch: str = "the switch"
     """How messages name the switch: its address."""
+    rack: tuple[int, ...] | None = None
+    """The ranks below this worker's switch, its own among them, where that is a leaf of a tree; None: all."""
+
+    @property
+    def below(self) -> tuple[int, ...]:
+        """Return the ranks whose UPDATEs this worker's switch collects."""
+        return tuple(range(self.workers)) if self.rack is None else self.rack
+
+    @property
+    def elsewhere(self) -> tuple[int, ...]:
+        """Return the ranks below other leaves of the tree."""
+        return tuple(sorted(set(range(self.workers)) - set(self.below)))
 
     def __post_init__(self) -> None:
         if not 1 <= self.epoch < 1 << 32:
             raise ValueError(f"epoch {self.epoch} is not in 1..2^32-1")
         if not 0 <= self.rank < self.workers <= MAX_WORKERS:
             raise ValueError(f"rank {self.rank} of {self.workers} workers: at most {MAX_WORKERS}, ranks from 0")
+        if self.rank not in self.below or not set(self.below) <= set(range(self.workers)):
+            raise ValueError(f"rack {self.rack} of rank {self.rank} of {self.workers} workers")
 
 
 @dataclass(frozen=True, slots=True)

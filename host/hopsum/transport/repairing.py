@@ -43,7 +43,7 @@ class RepairingTransport(UdpTransport):
     """One worker on one socket, with peers. It raises what `UdpTransport` does, and Expelled.
 
     Args:
-        local, switch, epoch, rank, workers, slots, timing, link: as for `UdpTransport`.
+        local, switch, epoch, rank, workers, slots, rack, timing, link: as for `UdpTransport`.
         channel: of the same rank and epoch, not started yet; closed with the transport.
         peers: (IPv4 address, TCP port) of every rank's channel.
         policy: when peers are asked, and how much is kept for them.
@@ -72,15 +72,19 @@ class RepairingTransport(UdpTransport):
         policy: RepairPolicy | None = None,
         farewell_s: float = 10.0,
         resume: Resume | None = None,
+        rack: tuple[int, ...] | None = None,
     ) -> None:
         _require_all(peers, workers, rank)
-        super().__init__(local, switch, epoch=epoch, rank=rank, workers=workers, slots=slots, timing=timing, link=link)
+        super().__init__(
+            local, switch, epoch=epoch, rank=rank, workers=workers, slots=slots, timing=timing, link=link, rack=rack
+        )
         self.worker = Worker(self.worker.membership, timing, repair=policy or RepairPolicy(), resume=resume)
         self._others = [other for other in range(workers) if other != rank]
         self._offers = StateOffers(rank)
         self._fetch: StateFetch | None = None
         self._channel, self._farewell_s = channel, farewell_s
         self._closed = False
+        self._fetches_over = False
         self._changed = threading.Condition()
         channel.start({other: peers[other] for other in self._others}, self._hear)
 
@@ -132,7 +136,13 @@ class RepairingTransport(UdpTransport):
         with self._changed:
             return self.worker.seal()
 
-    def resume(self, epoch: int, peers: Mapping[int, tuple[str, int]], resume: Resume) -> None:
+    def resume(
+        self,
+        epoch: int,
+        peers: Mapping[int, tuple[str, int]],
+        resume: Resume,
+        rack: tuple[int, ...] | None = None,
+    ) -> None:
         """Go on in another epoch, as `Worker.resume`, with peers where they live now.
 
         Raises:
@@ -141,7 +151,7 @@ class RepairingTransport(UdpTransport):
         own = self.worker.membership
         _require_all(peers, own.workers, own.rank)
         with self._changed:
-            self.worker.resume(epoch, resume, time.monotonic())
+            self.worker.resume(epoch, resume, time.monotonic(), rack)
             self._channel.move(epoch, {other: peers[other] for other in self._others})
             self._say()
             self._changed.notify_all()
@@ -168,7 +178,8 @@ class RepairingTransport(UdpTransport):
         """Return the state that a worker offers to the newcomers of an epoch; wait for it up to `wait_s`.
 
         Raises:
-            HopsumError: it is not here in time, the transport was closed, or its side channel has ended.
+            HopsumError: it is not here in time, the transport was closed, `end_fetch` was called, or its side channel
+                has ended.
             StateMoved: there are newcomers of a later epoch.
         """
         until, rank = time.monotonic() + wait_s, self.worker.membership.rank
@@ -189,15 +200,23 @@ class RepairingTransport(UdpTransport):
             self._send_messages(fetch.taken(self.worker.membership.epoch, self._others))
             return fetch.state
 
+    def end_fetch(self) -> None:
+        """Let nobody wait for a state any more: this worker is of no use for one. Any thread; for good."""
+        with self._changed:
+            self._fetches_over = True
+            self._changed.notify_all()
+
     def close(self, *, farewell: bool = True) -> None:
         """Serve peers until they need nothing more, `farewell_s` at most; then close link and channel.
 
         Without `farewell` they are hardly waited for: they need nothing of an epoch that is over, but may not know yet.
+        Neither are they by a worker that never sent anything: it holds nothing that they could need.
         """
         if self._closed:
             return
         self._closed = True
-        repair, until = self.worker.repair, time.monotonic() + (self._farewell_s if farewell else HASTE_S)
+        patience_s = self._farewell_s if farewell and self.worker.statistics.updates else HASTE_S
+        repair, until = self.worker.repair, time.monotonic() + patience_s
         with self._changed:
             self._changed.notify_all()
             while repair is not None and self._channel.failure is None:
@@ -235,6 +254,8 @@ class RepairingTransport(UdpTransport):
         rank = self.worker.membership.rank
         if self._closed:
             raise HopsumError(f"rank {rank} was closed while it waited for the state of another worker")
+        if self._fetches_over:
+            raise HopsumError(f"rank {rank} waits for no state any more: it has failed")
         self._require_channel()
         if self.worker.turn.epoch > fetch.start_epoch:
             raise StateMoved(f"rank {rank} waits for a state of epoch {fetch.start_epoch}, and others began since")

@@ -36,7 +36,7 @@ class UdpTransport:
     Args:
         local: (IPv4 address, port) that the switch admits this rank from.
         switch: (IPv4 address, port) of the service; messages name the switch by it.
-        epoch, rank, workers, slots: this worker's part in the job, see `Membership`.
+        epoch, rank, workers, slots, rack: this worker's part in the job, see `Membership`.
         link: instead of a UDP socket of its own; closed with the transport.
         on_lost: see `Worker`.
 
@@ -57,9 +57,10 @@ class UdpTransport:
         timing: Timing | None = None,
         link: Link | None = None,
         on_lost: Literal["fail", "zero"] = "fail",
+        rack: tuple[int, ...] | None = None,
     ) -> None:
         label = f"switch {switch[0]}:{switch[1]}"
-        self.worker = Worker(Membership(epoch, rank, workers, slots, label), timing, on_lost=on_lost)
+        self.worker = Worker(Membership(epoch, rank, workers, slots, label, rack), timing, on_lost=on_lost)
         self._link = link or UdpLink(local, switch)
         self._rows = self._link if isinstance(self._link, RowLink) else None
 

@@ -39,6 +39,7 @@ def test_each_worker_is_at_its_leaf(tree: Cluster) -> None:
     assert [each["switch"]["ip"] for each in found] == ["10.9.0.1", "10.9.0.1", "10.9.0.2"]
     for each in found:
         assert [worker["send_to"]["ip"] for worker in each["workers"]] == ["10.9.0.1", "10.9.0.1", "10.9.0.2"]
+        assert [worker["leaf"] for worker in each["workers"]] == [0, 0, 2]
         assert [worker["side_port"] for worker in each["workers"]] == [5000, 5001, 5002]
         assert (each["slots"], each["window"], each["quorum"], each["table"]) == (16, 16, 3, list(TABLE))
     located = tree.manager.locate("train", crew[0].token)

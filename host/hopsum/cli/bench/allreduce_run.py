@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch, Star
+from hopsum_topologies.scratch import scratch_folder
 
 SUBJECTS = ("thc", "thc-no-overlap", "gloo-fp32", "gloo-fp16")
 CHECKED = 65536
@@ -60,7 +60,7 @@ def run(setting: Setting, console: Console) -> Findings:
     """Measure all subjects in turn at every rate. Raises ControlPlaneError, TopologyError, WorkerDied, WrongMean."""
     codec = make_codec("thc", workers=setting.workers)  # here, before several processes would compile it at once
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsum-bench-")))
+        folder = stack.enter_context(scratch_folder("bench"))
         star = stack.enter_context(Star(setting.workers))
         stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
         console.print(f"starting the switch and {setting.workers} workers a subject ...")

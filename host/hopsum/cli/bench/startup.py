@@ -21,6 +21,7 @@ from hopsum.cli.bench.placement import memory
 from hopsum.cli.bench.sockets import load_on
 from hopsum.cli.stage.targets import native_stage
 from hopsum_controlplane.artifacts import compiled_program
+from hopsum_topologies.scratch import temporary_folder
 
 MEMORY_SLOTS = 1024
 NATIVE = ("--backend", "native")
@@ -37,7 +38,7 @@ class Startup:
     """Cold and warm starts, each with a cache of its own; a context manager that removes both."""
 
     def __init__(self) -> None:
-        self._folder = TemporaryDirectory(prefix="hopsum-bench-")
+        self._folder = temporary_folder("bench")
 
     def cold(self) -> float:
         """Return the seconds of a start with an empty cache."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from hopsum.codec import CODECS, job_tables, make_codec
 from hopsum.codec.range_codec import RangeCodec
 from hopsum_controlplane import ControlPlaneError
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.scratch import scratch_folder
 
 BATCH = 32
 DEADLINE_S = 60.0
@@ -91,8 +91,8 @@ def main(arguments: Sequence[str]) -> int:
         if options.topology is not None:
             report.topology = options.topology
             report.loss = max(link.loss for link in network_of(options.topology, options.workers).links)
-        with tempfile.TemporaryDirectory(prefix="hopsum-demo-") as folder:
-            run(make_plan(report, Path(folder)), report, console, options.topology)
+        with scratch_folder("demo") as folder:
+            run(make_plan(report, folder), report, console, options.topology)
     except (ControlPlaneError, TopologyError, WorkerDied, DataMissing) as error:
         print(f"hopsum demo: {error}", file=sys.stderr)
         return 1

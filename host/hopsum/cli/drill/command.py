@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from hopsum.cli.drill.base import Context, DrillFailed, DrillReport
 from hopsum.cli.drill.catalogue import DRILLS
 from hopsum.cli.drill.screen import catalogue_table, details, report_table
 from hopsum_topologies.launch import die_with_parent
+from hopsum_topologies.scratch import scratch_folder
 
 _ALL: Final = "all"
 _LIST: Final = "list"
@@ -97,8 +97,8 @@ def run_one(name: str, options: argparse.Namespace, note: Callable[[str], None])
         return DrillReport(name, options.target, skipped=reason)
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    with tempfile.TemporaryDirectory(prefix="hopsum-drill-") as temporary:
-        folder = Path(temporary) if options.keep is None else options.keep / name
+    with scratch_folder("drill") as temporary:
+        folder = temporary if options.keep is None else options.keep / name
         folder.mkdir(parents=True, exist_ok=True)
         context = Context(options.target, folder, options.seed, options.scale)
         process = spawn.Process(target=_run, args=(name, context, os.getpid(), theirs))

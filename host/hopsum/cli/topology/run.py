@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
+from fractions import Fraction
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,10 +22,11 @@ from rich.table import Table
 
 from hopsum.cli.topology.drawing import link_words
 from hopsum.cli.topology.stops import Stopped, stopping
+from hopsum.cli.topology.uplinks import Uplink, uplinks_of
 from hopsum.cli.topology.workers import commands_for, follow
 from hopsum.codec import job_tables, make_codec
 from hopsum_controlplane import ControlPlaneError
-from hopsum_topologies.control import Control, write_job
+from hopsum_topologies.control import Control, Placed, write_job
 from hopsum_topologies.description import JobPlan, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.mininet_network import bring_up
@@ -74,7 +76,8 @@ def _run(request: Request) -> int:
         before = traffic(network)
         require_reach(network, REACH_S)
         _say(f"{topology.name} runs ({request.engine}): every host reaches every other and every switch")
-        memberships = _install(request, control, folder)
+        placed = _install(request, control)
+        memberships = _write_memberships(topology, placed, folder)
         status = 0
         if request.command:
             before = traffic(network)  # without the questions
@@ -82,22 +85,34 @@ def _run(request: Request) -> int:
             with closing(network.run(commands)) as events:
                 status = follow(events)
         after = traffic(network)
-        _report(request, {link: after[link].since(before[link]) for link in topology.links}, control.lost(), status)
+        carried = {link: after[link].since(before[link]) for link in topology.links}
+        jobs = [job for job in topology.jobs if request.command and job.name in placed]
+        uplinks = {job.name: uplinks_of(job, placed[job.name], control, carried, request.flat) for job in jobs}
+        _report(request, carried, uplinks, control.lost(), status)
         return status
 
 
-def _install(request: Request, control: Control, folder: Path) -> dict[str, Path]:
-    """Make the jobs, and return the membership file of every host."""
-    memberships: dict[str, Path] = {}
+def _install(request: Request, control: Control) -> dict[str, Placed]:
+    """Make the jobs that can be made, and return them by name."""
+    made: dict[str, Placed] = {}
     for job in request.topology.jobs:
         tables = job_tables(make_codec(request.codec, workers=len(job.workers), backend="numpy"))
         placed = control.place(job, request.slots, tables, flat=request.flat)
         if placed is None:
             _say(_no_spine(request.topology, job))
             continue
-        files = {switch: write_job(part, folder) for switch, part in placed.parts.items()}
-        memberships |= {host: files[request.topology.switch_of(host)] for host in job.workers}
+        made[job.name] = placed
         _say(f"job {job.name}: {len(job.workers)} workers, summed {placed.where}, {request.slots} slots")
+    return made
+
+
+def _write_memberships(topology: Topology, placed: Mapping[str, Placed], folder: Path) -> dict[str, Path]:
+    """Return the membership file of every host whose job was made."""
+    memberships: dict[str, Path] = {}
+    for job in topology.jobs:
+        if job.name in placed:
+            files = {switch: write_job(part, folder) for switch, part in placed[job.name].parts.items()}
+            memberships |= {host: files[topology.switch_of(host)] for host in job.workers}
     return memberships
 
 
@@ -109,7 +124,9 @@ def _no_spine(topology: Topology, job: JobPlan) -> str:
     )
 
 
-def _report(request: Request, carried: Mapping[Link, Traffic], lost: int, status: int) -> None:
+def _report(
+    request: Request, carried: Mapping[Link, Traffic], uplinks: Mapping[str, list[Uplink]], lost: int, status: int
+) -> None:
     table = Table(box=None, header_style="")
     table.add_column("link")
     for heading in ("→ frames", "→ bytes", "← frames", "← bytes"):
@@ -118,28 +135,33 @@ def _report(request: Request, carried: Mapping[Link, Traffic], lost: int, status
     for link, counts in carried.items():
         table.add_row(str(link), *(f"{count:,}" for count in counts), ", ".join(link_words(link)))
     Console(stderr=True, highlight=False).print(table)
-    for job in request.topology.jobs if request.command and request.flat is None else ():
-        _report_uplinks(request.topology, job, carried)
+    for job, found in uplinks.items():
+        if found:
+            _report_uplinks(job, found)
     if any(link.loss for link in carried):
         _say(f"{lost} frames were lost on purpose since the start")
     if request.json is not None:
         links = [{"link": str(link), **counts._asdict()} for link, counts in carried.items()]
+        jobs = [{"job": job, "uplinks": [each.as_json() for each in found]} for job, found in uplinks.items()]
+        written = {"status": status, "lost": lost, "links": links, "jobs": jobs}
         try:
-            request.json.write_text(json.dumps({"status": status, "lost": lost, "links": links}, indent=2) + "\n")
+            request.json.write_text(json.dumps(written, indent=2) + "\n")
         except OSError as error:
             raise TopologyError(f"the counts cannot be written: {error}") from error
 
 
-def _report_uplinks(topology: Topology, job: JobPlan, carried: Mapping[Link, Traffic]) -> None:
-    """Say what became of the frames of racks: at one switch for all, every one of them would pass the link to it."""
-    spine = topology.spine_of(job)
-    for leaf in topology.switches_of(job) if spine is not None else ():
-        hosts = [link for link in topology.links_of(leaf) if link.other(leaf) in job.workers]
-        sent = sum(carried[link].sent_from(link.other(leaf), link) for link in hosts)
-        uplink = topology.link_between(leaf, str(spine))
-        passed = carried[uplink].sent_from(leaf, uplink)
-        part = f"{passed / sent:.0%}" if sent else "-"
-        _say(f"{uplink} carried {passed:,} frames up for {sent:,} of the {len(hosts)} workers below: {part}")
+def _report_uplinks(job: str, uplinks: Sequence[Uplink]) -> None:
+    """Print what racks and spine sent each other: first, again, and what is sent first where the spine sums for all."""
+    table = Table(box=None, header_style="")
+    for heading in (f"job {job}", "way"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("frames", "first", "again", "flat", "part"):
+        table.add_column(heading, justify="right")
+    for each in uplinks:
+        for name, way in (("up", each.up), ("down", each.down)):
+            part = str(Fraction(way.first, each.contributions)) if each.contributions else "-"
+            table.add_row(each.name, name, *(f"{count:,}" for count in (*way, each.contributions)), part)
+    Console(stderr=True, highlight=False).print(table)
 
 
 def _say(text: str) -> None:
