@@ -67,10 +67,7 @@ def allreduce(
         fate: None: nothing is missing.
         published: which of the two.
     """
-    reductions = [
-        codec.start(x, Context(*context, rank), own) for rank, (x, own) in enumerate(zip(vectors, feedback, strict=True))
-    ]  # fmt: skip
-    nobody = np.uint64(0)
+    reductions = [codec.start(x, Context(*context, rank), feedback[rank]) for rank, x in enumerate(vectors)]
     while (exchange := reductions[0].exchange) is not None:
         payloads = [each.exchange.payloads for each in reductions if each.exchange is not None]
         sums = exchange.op != Op.MAX32
@@ -81,7 +78,7 @@ def allreduce(
         for rank, reduction in enumerate(reductions):
             if published and fate is not None and sums:
                 gone = fate.lost[rank]
-                reduction.take(np.where(gone[:, None], np.uint8(0), results), np.where(gone, nobody, contributors), gone)
+                reduction.take(results * ~gone[:, None], contributors * ~gone, gone)
             else:
                 reduction.take(results, contributors)
     return [each.mean for each in reductions if each.mean is not None]

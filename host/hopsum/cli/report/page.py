@@ -52,8 +52,8 @@ def origin(report: dict[str, Any]) -> list[str]:
     where = report["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version)
     return [
-        f"Begun {report['begun']}, {report['seconds']:,.0f} s; size {report['size']}, seed {report['seed']}, from which "
-        "all randomness derives by name.",
+        f"Begun {report['begun']}, {report['seconds']:,.0f} s; size {report['size']}, seed {report['seed']}, from "
+        "which all randomness derives by name.",
         f"{where['processor']}, {where['cores']} cores, load before the run {where['load_1min']}; {where['system']}. "
         f"{versions}. Commit {report['commit'] or 'unknown'}; manifest of the P4 program "
         f"{(report['p4_manifest_sha256'] or 'unknown')[:16]}.",

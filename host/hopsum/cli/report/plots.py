@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import io
-from itertools import cycle
+from itertools import cycle, pairwise
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -18,8 +18,16 @@ _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4
                    "#999933", "#332288")  # fmt: skip
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 _GREYS: Final = ("#555555", "#999999")
+_MOST_TICKS: Final = 8
+_APART: Final = 1.4
+"""Ratio of neighbours from which on their labels do not touch."""
 _INCHES: Final = (6.4, 3.8)
-_SETTINGS: Final = {"svg.hashsalt": "hopsum", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9}
+_SETTINGS: Final[dict[Any, Any]] = {
+    "svg.hashsalt": "hopsum",
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+}
 
 
 def draw_svg(plot: Plot) -> str:
@@ -41,7 +49,7 @@ def draw(plot: Plot) -> Figure:
     if plot.log_x:
         axes.set_xscale("log")
         ticks = sorted({x for series in plot.series if not series.reference for x in series.x})
-        if 1 < len(ticks) <= 8:
+        if 1 < len(ticks) <= _MOST_TICKS and all(right >= _APART * left for left, right in pairwise(ticks)):
             axes.set_xticks(ticks)
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -28,6 +28,12 @@ class Series:
     """Half of the interval of each point; none if empty."""
     reference: bool = False
     """Dashed, without points: a formula, a bound, a published value."""
+
+    @classmethod
+    def of(cls, name: str, points: Iterable[tuple[float, ...]]) -> Series:
+        """Return the line through points (x, y) or (x, y, reach), in order of x. Raises ValueError without any."""
+        x, y, *reach = zip(*sorted(points), strict=True)
+        return cls(name, x, y, reach[0] if reach else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +64,9 @@ class Shown:
 
 
 def figure(value: float | None, digits: int = 3) -> str:
-    """Return a number in few digits: 0.0123, 12.3, 1,230, 1.2e-9; a dash for none."""
+    """Return a number in few digits: 0.0123, 12.3, 1,230, 1.2e-9; a hyphen for none."""
     if value is None or not isfinite(value):
-        return "–" if value is None else str(value)
+        return "-" if value is None else str(value)
     if value == 0:
         return "0"
     if not 1e-4 <= abs(value) < 1e7:

@@ -109,5 +109,5 @@ def _apart(parameters: list[Floats]) -> float:
 
 
 def _per_tenth(residual: list[float], size: list[float]) -> list[float]:
-    parts = [(np.mean(a), np.mean(b)) for a, b in zip(np.array_split(residual, 10), np.array_split(size, 10), strict=True)]
-    return [float(above / below) if below else 0.0 for above, below in parts]
+    above, below = ([float(part.mean()) for part in np.array_split(np.array(each), 10)] for each in (residual, size))
+    return [one / other if other else 0.0 for one, other in zip(above, below, strict=True)]
