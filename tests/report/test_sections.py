@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hopsum.cli.report import dataplane, error
+from hopsum.cli.report import accuracy, dataplane, error
 from hopsum.cli.report.claims import Verdict, judge
 from hopsum.cli.report.plots import draw_svg
 from hopsum.cli.report.sections import SECTIONS
@@ -21,6 +21,8 @@ SETTINGS = Settings(2, Size.SMALL)
 def test_a_section_shows_what_it_ran(name: str) -> None:
     section = SECTIONS[name].load()
     told: list[float] = []
+    if name == "accuracy" and (reason := accuracy.unavailable()):
+        pytest.skip(reason)
     result = json.loads(json.dumps(section.run(SETTINGS, lambda done, _: told.append(done))))
     assert told == sorted(told)
     assert 0 <= told[0] <= told[-1] <= 1
@@ -36,12 +38,24 @@ def test_a_section_shows_what_it_ran(name: str) -> None:
         assert all(series.name.split(",")[0] in drawn for series in plot.series)
     if name == "dataplane":
         check_dataplane(result)
+    if name == "accuracy":
+        check_accuracy(result)
 
 
 def check_dataplane(result: dict[str, Any]) -> None:
     rates = result["updates_per_s"]
     assert {"native", "interpreter"} <= set(rates)
     assert all(len(found) == 2 and min(found) > 0 for found in rates.values())
+
+
+def check_accuracy(result: dict[str, Any]) -> None:
+    """The rate is that of the links: a worker's gradient cannot pass faster."""
+    runs = result["runs"]
+    assert [(run["scheme"], run["repeat"]) for run in runs] == [("fp32", 0), ("thc", 0), ("fp32", 1), ("thc", 1)]
+    assert {run["bits_per_s"] for run in runs} == {200e6}
+    least_s = 32 * result["parameters"] / 200e6
+    assert all(run["reduce_s"] > 0.8 * least_s for run in runs if run["scheme"] == "fp32")  # a full bucket goes at once
+    assert all(step_s > 0 and 0 <= accuracy <= 1 for run in runs for _, step_s, accuracy in run["points"])
 
 
 def test_ratios_of_switches_pair_the_runs() -> None:

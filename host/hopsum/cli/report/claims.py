@@ -85,13 +85,13 @@ def judge(claim: Claim, samples: Sequence[float], reason: str = "") -> Judged:
     Args:
         claim: what is published.
         samples: ours, one per seed.
-        reason: why there are none.
+        reason: why there are none, or one is not finite.
     """
     found = tuple(float(each) for each in samples)
     if len(found) < 2:
         return Judged(claim, found, None, Verdict.NOT_RUN, reason or f"{len(found)} samples have no interval")
     if not all(isfinite(each) for each in found):
-        return Judged(claim, found, None, Verdict.NOT_REPRODUCED, "a sample is not finite")
+        return Judged(claim, found, None, Verdict.NOT_REPRODUCED, reason or "a sample is not finite")
     ours = interval(found)
     verdict = Verdict.REPRODUCED if _holds(claim, ours) else Verdict.NOT_REPRODUCED
     return Judged(claim, found, ours, verdict)

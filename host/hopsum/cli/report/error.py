@@ -61,7 +61,7 @@ def run(settings: Settings, tell: Tell) -> Result:
     """See `hopsum.cli.report.sections.Experiment`."""
     vectors = settings.pick(("gradient",), ("gradient", "gaussian"), tuple(TITLES))
     workers = settings.pick((1, 4), (1, 4, 16), (1, 2, 4, 8, 16, 32, 64))
-    repeats, elements = settings.pick(2, 3, 5), settings.pick(1 << 12, 1 << 14, 1 << 16)
+    repeats, elements = settings.pick(2, 3, 5), settings.pick(1 << 12, 1 << 14, 1 << 14)
     chosen = settings.pick([each for each in CANDIDATES if each.label in _FEW], list(CANDIDATES), list(CANDIDATES))
     kept: list[Any] = []
     for repeat in range(repeats):

@@ -40,6 +40,7 @@ class Section(NamedTuple):
 _HERE: Final = "hopsum.cli.report"
 SECTIONS: Final[dict[str, Section]] = {
     "error": Section("Error of the mean, bits and workers", f"{_HERE}.error"),
+    "accuracy": Section("Time to accuracy on shaped links", f"{_HERE}.accuracy"),
     "loss": Section("THC: lost packets, stragglers, bits and workers", f"{_HERE}.loss"),
     "lossless": Section("LHC: throughput against density, and what peels", f"{_HERE}.lossless"),
     "estimation": Section("Suresh et al.: mean estimation, k-means, PCA", f"{_HERE}.estimation"),

@@ -60,7 +60,7 @@ class Shown:
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """By claim, one per seed; none for what was not run."""
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """By claim without samples: why."""
+    """By claim: why it has no samples, or one that is not finite, should that be so."""
 
 
 def figure(value: float | None, digits: int = 3) -> str:
