@@ -24,7 +24,7 @@ CLAIMS: Final = (
     Claim(
         "tta-best",
         f"seconds of the fastest other scheme measured to {TARGET:.0%} accuracy over those of thc, {RATE} links",
-        "Li et al., THC, NSDI 2024 (arXiv 2302.08545), abstract: 1.40 to 1.47 with in-network aggregation (100 Gbit/s)",
+        "Li et al., THC, NSDI 2024 (arXiv 2302.08545), abstract: 1.40 to 1.47 with in-network aggregation",
         Basis.PUBLISHED,
         1.40,
         Relation.AT_LEAST,

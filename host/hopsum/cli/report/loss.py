@@ -73,7 +73,7 @@ def run(settings: Settings, tell: Tell) -> Result:
     """See `hopsum.cli.report.sections.Experiment`."""
     learner = Learner()
     cases = make_cases(settings)
-    repeats = settings.pick(2, 5, 5)
+    repeats = settings.pick(2, 4, 5)
     found: list[dict[str, Any]] = [{"case": asdict(case), "outcomes": []} for case in cases]
     for repeat in range(repeats):
         for number, (case, row) in enumerate(zip(cases, found, strict=True)):

@@ -25,7 +25,7 @@ CLAIMS: Final = (
     Claim(
         "throughput",
         "time of dense fp32 over lossless at 5 % density (its benchmark's), 1 Gbit/s: measured codec, then bytes",
-        f"{LHC}, abstract: aggregation throughput, up to (GPUs, NCCL)",
+        f"{LHC}, abstract: aggregation throughput, up to",
         Basis.PUBLISHED,
         6.33,
         Relation.AT_LEAST,
@@ -51,16 +51,16 @@ CLAIMS: Final = (
     Claim(
         "below",
         "share of elements that do not peel at 1.15 cells each: failure is catastrophic, not graceful",
-        f"{LHC}; this project's simulation of its hash functions left 0.1 to 0.6",
-        Basis.THEORY,
+        "this project's simulation of the published hash functions: 0.1 to 0.6 left",
+        Basis.OWN,
         0.1,
         Relation.AT_LEAST,
     ),
     Claim(
         "above",
         "share of elements that do not peel at 1.3 cells each",
-        f"{LHC}; this project's simulation of its hash functions, 131,072 blocks",
-        Basis.THEORY,
+        "this project's simulation of the published hash functions, 131,072 blocks",
+        Basis.OWN,
         0.0,
         Relation.AT_MOST,
     ),
@@ -130,7 +130,7 @@ def show(result: Result) -> Shown:
             f"Peeling: {result['members']:,} members at random places of a vector of density {_CLAIMED:g}, one sketch. "
             "Published layout: all 1024 elements of a block share three rows, so every column is a hypergraph of its "
             f"own; {result['columns']} columns of {result['blocks']:,} blocks, simulated. The abstract's 6.33 is of "
-            "GPUs with NCCL, and names no density.",
+            "its best case on GPUs, and names no density.",
         ],
         plots=[_speed_plot(speed), _peel_plot(gammas, peeled)],
         tables=[_speed_table(speed), _peel_table(gammas, peeled)],
