@@ -35,6 +35,7 @@ COMMANDS = {
     "codec": Command("compare codecs on vectors: error against bits", "hopsum.cli.codec", "cli"),
     "topology": Command("draw networks; run a command on every worker of one", "hopsum.cli.topology", "demo"),
     "plan": Command("predict step times of a job: when does it pay, what binds", "hopsum.cli.plan", "cli"),
+    "report": Command("reproduce what papers claim, on one page", "hopsum.cli.report.command", "demo,plot,estimation"),
     "shell": Command("open p4runtime-shell on a running switch", "hopsum.cli.shell", "controlplane"),
 }
 

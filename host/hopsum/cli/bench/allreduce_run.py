@@ -64,7 +64,7 @@ def run(setting: Setting, console: Console) -> Findings:
         star = stack.enter_context(Star(setting.workers))
         stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
         console.print(f"starting the switch and {setting.workers} workers a subject ...")
-        switch_pid, device, seats = stack.enter_context(_switch(star))
+        switch_pid, device, seats = stack.enter_context(switch_amid(star))
         controller = Controller(device, SWITCH)
         plan = Plan(
             _HOPSUM, setting.workers, setting.elements, setting.buckets, setting.seed,
@@ -75,7 +75,7 @@ def run(setting: Setting, console: Console) -> Findings:
             if subject.startswith("thc"):
                 own = replace(plan, overlap=subject == "thc")
                 crews[subject] = stack.enter_context(Crew(seats, run_worker, own))
-                _join(stack, controller, crews[subject], seats, subject, setting.window, job_tables(codec), folder)
+                join_job(stack, controller, crews[subject], seats, subject, setting.window, job_tables(codec), folder)
         gloo = [subject for subject in setting.subjects if subject.startswith("gloo")]
         if gloo:
             crew = stack.enter_context(Crew(seats, run_worker, replace(plan, module=_GLOO)))
@@ -93,7 +93,7 @@ def run(setting: Setting, console: Console) -> Findings:
 
 
 @contextmanager
-def _switch(star: Star) -> Iterator[tuple[int, Device, tuple[Seat, ...]]]:
+def switch_amid(star: Star) -> Iterator[tuple[int, Device, tuple[Seat, ...]]]:
     """Run the embedded switch in the middle of a star, on one UDP socket; yield process, device and workers' seats."""
     program, p4info = compiled_program()
     with ExitStack() as stack:
@@ -114,7 +114,7 @@ def _switch(star: Star) -> Iterator[tuple[int, Device, tuple[Seat, ...]]]:
         )
 
 
-def _join(
+def join_job(
     stack: ExitStack,
     controller: Controller,
     crew: Crew,

@@ -34,6 +34,8 @@ from hopsum_topologies.errors import TopologyError
 SLOTS = 248
 """Four trains of RESULTs, of which 62 fit one send."""
 RUNS_TO_QUOTE = 5
+FAILURES = (ControlPlaneError, TopologyError, LoadError, StartError, WrongResult, OSError)
+"""What `run` raises where this machine cannot do it, or a switch is wrong."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -72,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     start = time.perf_counter()
     try:
         findings = run(setting, options.runs, options.seconds)
-    except (ControlPlaneError, TopologyError, LoadError, StartError, WrongResult, OSError) as error:
+    except FAILURES as error:
         parser.exit(1, f"hopsum bench dataplane: {error}\n")
     report = describe(findings, setting, options.runs, time.perf_counter() - start)
     if options.json:
@@ -112,4 +114,4 @@ def run(setting: Setting, runs: int, seconds: float) -> Findings:
         rates = {name: Rate(median(found), min(found), max(found)) for name, found in samples.items()}
         effort = {name: engine.effort() for name, engine in subjects.engines.items()}
         busy = {name: socket_run.busy() for name, socket_run in subjects.sockets.items()}
-        return Findings(rates, effort, busy, memory)
+        return Findings(rates, effort, busy, memory, samples)

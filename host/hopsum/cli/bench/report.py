@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,13 +53,15 @@ _LABELS = {
 class Findings:
     """By subject: rates in UPDATEs per second (memcpy: codes; starts: seconds); what explains them.
 
-    `effort` and `busy` are what engines and sockets say of themselves, `memory` is by key and in bytes.
+    `effort` and `busy` are what engines and sockets say of themselves, `memory` is by key and in bytes, `samples` are
+    the rates of each run.
     """
 
     rates: Mapping[str, Rate]
     effort: Mapping[str, Mapping[str, float]]
     busy: Mapping[str, Mapping[str, float]]
     memory: Mapping[str, int]
+    samples: Mapping[str, Sequence[float]]
 
 
 def describe(findings: Findings, setting: Setting, runs: int, seconds: float) -> dict[str, Any]:

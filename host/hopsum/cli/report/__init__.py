@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum report`: what papers claim, beside what this machine measures, on one page.
+
+command     arguments; collect: runs the sections into one JSON object
+settings    seeds by name, and how large the experiments are; sections: which there are
+claims      what is published, and the one function that says whether it was reproduced; interval: of few samples
+shown       what a section shows: words, tables, plots, samples of claims
+page, plots the page and its figures, from the JSON alone; markdown: the same as a page of the documentation
+
+Sections, each `run(settings, tell) -> JSON` and `show(JSON) -> Shown`:
+
+error       error of the mean against bits and workers
+accuracy    seconds to an accuracy on shaped links; accuracy_run: links, switch, crew; accuracy_worker: its processes;
+            accuracy_plan: what passes between them
+dataplane   codes per second: native code, bmv2, a program that works lane by lane
+estimation  mean estimation against its bounds; applications: k-means and PCA over workers
+lossless    throughput against density; peeling: which sketches peel
+loss        lost packets and stragglers; lossy: what becomes of a sum; learner: what is trained
+"""

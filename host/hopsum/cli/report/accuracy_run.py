@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trainings of section `accuracy`: links, a switch, a crew; in a process of their own.
+
+gRPC's threads live in the network namespace where they were started, and a process has one set of them: so the
+sections that need namespaces do not share a process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from hopsum.cli.bench.allreduce_run import join_job, switch_amid
+from hopsum.cli.report.accuracy_plan import Order, Plan, Trained, work
+from hopsum.cli.report.settings import NotRun, Tell
+from hopsum.cli.stage.crew import Crew, WorkerDied
+from hopsum.cli.stage.targets import SWITCH
+from hopsum.codec import job_tables, make_codec
+from hopsum.errors import HopsumError
+from hopsum_controlplane import Controller, ControlPlaneError
+from hopsum_topologies import Star
+from hopsum_topologies.errors import TopologyError
+
+WINDOW = 512
+_END_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trainings:
+    """All of them."""
+
+    workers: int
+    steps: int
+    batch: int
+    every: int
+    rates: Sequence[str]
+    schemes: Sequence[str]
+    seeds: Sequence[int]
+    """One per repeat."""
+
+    @property
+    def count(self) -> int:
+        """How many trainings there are."""
+        return len(self.rates) * len(self.schemes) * len(self.seeds)
+
+
+def run_apart(trainings: Trainings, tell: Tell) -> dict[str, Any]:
+    """Return what `run` returns, done by a process of its own. Raises NotRun with what went wrong there."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_run, args=(trainings, theirs))
+    process.start()
+    theirs.close()
+    try:
+        while True:
+            kind, *rest = ours.recv()
+            if kind == "told":
+                tell(rest[0], rest[1])
+            elif kind == "failed":
+                raise NotRun(rest[0])
+            else:
+                found: dict[str, Any] = rest[0]
+                return found
+    except EOFError:
+        raise NotRun("the process of the trainings ended early; its last words are above") from None
+    finally:
+        ours.close()
+        process.join(_END_S)
+        if process.is_alive():
+            process.terminate()
+            process.join()
+
+
+def _run(trainings: Trainings, pipe: Connection) -> None:
+    try:
+        pipe.send(("found", run(trainings, lambda done, now: pipe.send(("told", done, now)))))
+    except (ControlPlaneError, TopologyError, WorkerDied, HopsumError, OSError) as error:
+        pipe.send(("failed", f"{type(error).__name__}: {error}"))
+
+
+def run(trainings: Trainings, tell: Tell) -> dict[str, Any]:
+    """Do all trainings, schemes taking turns; return their figures.
+
+    Raises ControlPlaneError, TopologyError, WorkerDied, OSError.
+    """
+    codec = make_codec("thc", workers=trainings.workers)  # here, before several processes would compile it at once
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsum-report-")))
+        star = stack.enter_context(Star(trainings.workers))
+        stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
+        tell(0.0, f"starting the switch and {trainings.workers} workers")
+        _, device, seats = stack.enter_context(switch_amid(star))
+        plan = Plan(trainings.workers, trainings.steps, trainings.batch, trainings.every, folder)
+        crew = stack.enter_context(Crew(seats, work, plan))
+        join_job(stack, Controller(device, SWITCH), crew, seats, "report", WINDOW, job_tables(codec), folder)
+        parameters = crew.gather("ready")[0][0]
+        runs = _train_all(trainings, star, crew, tell)
+        crew.send(None)
+        crew.gather("finished")
+    return {"parameters": parameters, "runs": runs}
+
+
+def _train_all(trainings: Trainings, star: Star, crew: Crew, tell: Tell) -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = []
+    for rate in trainings.rates:
+        star.shape(rate)
+        for repeat, seed in enumerate(trainings.seeds):
+            for scheme in trainings.schemes:
+                tell(len(runs) / trainings.count, f"{rate}, {scheme}, seed {repeat + 1}")
+                crew.send(tuple(Order(scheme, seed)))
+                trained = [Trained(*message) for message in crew.gather("done")]
+                runs.append({
+                    "rate": rate, "bits_per_s": star.rate_bits_per_s(), "scheme": scheme, "repeat": repeat,
+                    **trained[0]._asdict(),
+                })  # fmt: skip
+    return runs

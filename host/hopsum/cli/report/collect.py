@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One JSON object of a run: what every section found, and where; a report read again; its claims judged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hopsum.cli.bench.timing import commit, machine, versions
+from hopsum.cli.report.claims import Judged, judge
+from hopsum.cli.report.sections import SECTIONS
+from hopsum.cli.report.settings import NotRun, Result, Settings
+from hopsum.cli.report.shown import Shown
+from hopsum.errors import HopsumError
+
+FORMAT: Final = 1
+NOT_RUN: Final = "not_run"
+_PACKAGES: Final = ("hopsum", "numpy", "numba", "llvmlite", "torch", "scikit-learn", "constriction", "matplotlib")
+
+
+class BadReport(Exception):
+    """A file is not a report that this version can show; the message says where and why."""
+
+
+def collect(settings: Settings, wanted: Sequence[str], console: Console) -> dict[str, Any]:
+    """Run the wanted sections in their usual order, with a progress bar each; return the report.
+
+    A section that cannot run has the reason in place of figures; the others go on.
+    """
+    begun, start = datetime.now(UTC), time.perf_counter()
+    before = machine()
+    columns = (TextColumn("{task.description:12}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn())
+    found: dict[str, Any] = {}
+    with Progress(*columns, console=console) as progress:
+        tasks = {name: progress.add_task(name, total=1.0, now="", start=False) for name in SECTIONS if name in wanted}
+        for name, task in tasks.items():
+            progress.start_task(task)
+
+            def tell(done: float, now: str, task: Any = task) -> None:
+                progress.update(task, completed=done, now=now)
+
+            since = time.perf_counter()
+            found[name] = _run(name, settings, tell)
+            found[name]["seconds"] = round(time.perf_counter() - since, 2)
+            tell(1.0, "not run" if NOT_RUN in found[name] else "")
+    return {
+        "format": FORMAT,
+        "begun": begun.isoformat(timespec="seconds"),
+        "seconds": round(time.perf_counter() - start, 1),
+        "seed": settings.seed,
+        "size": str(settings.size),
+        "sections": found,
+        "machine": before,
+        "versions": versions(*_PACKAGES),
+        "p4_manifest_sha256": manifest_hash(),
+        "commit": commit(),
+    }
+
+
+def _run(name: str, settings: Settings, tell: Any) -> Result:
+    try:
+        return SECTIONS[name].load().run(settings, tell)
+    except NotRun as error:
+        return {NOT_RUN: str(error)}
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0].startswith("hopsum"):
+            raise
+        return {NOT_RUN: f"needs the module {error.name}"}
+    except (HopsumError, OSError) as error:
+        return {NOT_RUN: f"{type(error).__name__}: {error}"}
+
+
+def manifest_hash() -> str | None:
+    """Return the SHA-256 of the manifest of the compiled P4 program; None outside a source tree."""
+    path = Path(__file__).resolve().parents[4] / "p4" / "build" / "manifest.json"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """Read a report.json. Raises BadReport."""
+    try:
+        report = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise BadReport(f"{path}: {error}") from error
+    if not isinstance(report, dict) or report.get("format") != FORMAT:
+        raise BadReport(f"{path}: not a report of format {FORMAT}; make one with `hopsum report`")
+    unknown = set(report["sections"]) - set(SECTIONS)
+    if unknown:
+        raise BadReport(f"{path}: sections {', '.join(sorted(unknown))}: this version has {', '.join(SECTIONS)}")
+    return report
+
+
+def write_report(report: dict[str, Any], path: Path) -> None:
+    """Write it as JSON; numbers that are not finite become null."""
+    path.write_text(json.dumps(_finite(report), indent=1) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def shown(report: dict[str, Any], name: str) -> tuple[Shown, list[Judged]]:
+    """Return what a section of the report shows, and its claims with their verdicts.
+
+    A section that was not run shows why, and all its claims are not run.
+    """
+    module, result = SECTIONS[name].load(), report["sections"].get(name)
+    if result is None or NOT_RUN in result:
+        reason = "not asked for" if result is None else result[NOT_RUN]
+        return Shown([f"Not run: {reason}."]), [judge(claim, (), reason) for claim in module.CLAIMS]
+    part = module.show(result)
+    judged = [
+        judge(claim, part.samples.get(claim.name, ()), part.reasons.get(claim.name, "")) for claim in module.CLAIMS
+    ]
+    return part, judged

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verdicts and intervals: values of Student's t from tables, and made-up samples on both sides of every condition."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hopsum.cli.report.claims import Basis, Claim, Relation, Verdict, judge
+from hopsum.cli.report.interval import interval, t_quantile
+from hopsum.cli.report.sections import SECTIONS
+from hopsum.cli.report.shown import figure
+
+
+def claim(relation: Relation, published: float = 10.0, margin: float = 0.0) -> Claim:
+    return Claim("made-up", "a quantity", "nobody", Basis.OWN, published, relation, margin)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "t"), [(1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262), (30, 2.042), (1000, 1.962)]
+)
+def test_quantiles_are_those_of_the_tables(freedom: int, t: float) -> None:
+    assert t_quantile(freedom) == pytest.approx(t, abs=6e-4)
+
+
+def test_an_interval_covers_the_mean_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    found = [interval(rng.normal(3.0, 2.0, 4).tolist()) for _ in range(2000)]
+    covered = np.mean([each.low <= 3.0 <= each.high for each in found])
+    assert 0.935 < covered < 0.965  # 3 standard errors
+    assert all(each.low < each.mean < each.high for each in found)
+
+
+def test_equal_samples_are_a_point_and_few_are_refused() -> None:
+    assert interval([0.1, 0.1, 0.1]) == (0.1, 0.1, 0.1)
+    with pytest.raises(ValueError, match="1 samples"):
+        interval([1.0])
+    with pytest.raises(ValueError, match="1 finite"):
+        interval([1.0, math.inf])
+
+
+@pytest.mark.parametrize(
+    ("relation", "margin", "samples", "verdict"),
+    [
+        (Relation.AT_MOST, 0, [9.0, 9.1, 9.2], Verdict.REPRODUCED),
+        (Relation.AT_MOST, 0, [10.0, 10.0], Verdict.REPRODUCED),
+        (Relation.AT_MOST, 0, [11.0, 11.1, 11.2], Verdict.NOT_REPRODUCED),
+        (Relation.AT_MOST, 0, [8.0, 9.0, 10.5], Verdict.NOT_REPRODUCED),  # its mean would do
+        (Relation.AT_LEAST, 0, [11.0, 11.1, 11.2], Verdict.REPRODUCED),
+        (Relation.AT_LEAST, 0, [9.0, 9.1, 9.2], Verdict.NOT_REPRODUCED),
+        (Relation.AT_LEAST, 0, [9.5, 11.0, 12.0], Verdict.NOT_REPRODUCED),
+        (Relation.WITHIN, 1, [9.9, 10.0, 10.1], Verdict.REPRODUCED),
+        (Relation.WITHIN, 1, [11.4, 11.5, 11.6], Verdict.NOT_REPRODUCED),
+        (Relation.WITHIN, 1, [8.4, 8.5, 8.6], Verdict.NOT_REPRODUCED),
+        (Relation.WITHIN, 1, [8.0, 10.0, 12.0], Verdict.NOT_REPRODUCED),
+        (Relation.AT_MOST, 0, [1.0], Verdict.NOT_RUN),
+        (Relation.AT_MOST, 0, [], Verdict.NOT_RUN),
+        (Relation.AT_MOST, 0, [1.0, -math.inf], Verdict.NOT_REPRODUCED),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval(
+    relation: Relation, margin: float, samples: list[float], verdict: Verdict
+) -> None:
+    judged = judge(claim(relation, margin=margin), samples)
+    assert judged.verdict is verdict
+    assert (judged.ours is None) == bool(judged.reason)
+
+
+def test_what_was_not_run_says_why() -> None:
+    assert judge(claim(Relation.AT_MOST), [], "no switch").reason == "no switch"
+
+
+def test_claims_have_names_of_their_own() -> None:
+    names = [each.name for section in SECTIONS.values() for each in section.load().CLAIMS]
+    assert len(names) == len(set(names))
+    assert all(
+        each.margin > 0 for s in SECTIONS.values() for each in s.load().CLAIMS if each.relation is Relation.WITHIN
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0.0, "0"), (0.01234, "0.0123"), (12.34, "12.3"), (1234.5, "1,230"), (1.234e-9, "1.23e-9"),
+     (0.9999, "1.00"), (99.96, "100"), (4e9, "4.00e9"), (-0.5, "-0.500")],
+)  # fmt: skip
+def test_figures_have_few_digits(value: float | None, text: str) -> None:
+    assert figure(value) == text

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every section at its smallest, through JSON and back; what switches and codecs must show even so."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hopsum.cli.report import accuracy, dataplane, error
+from hopsum.cli.report.claims import Verdict, judge
+from hopsum.cli.report.plots import draw_svg
+from hopsum.cli.report.sections import SECTIONS
+from hopsum.cli.report.settings import Settings, Size
+
+SETTINGS = Settings(2, Size.SMALL)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_shows_what_it_ran(name: str) -> None:
+    section = SECTIONS[name].load()
+    told: list[float] = []
+    if name == "accuracy" and (reason := accuracy.unavailable()):
+        pytest.skip(reason)
+    result = json.loads(json.dumps(section.run(SETTINGS, lambda done, _: told.append(done))))
+    assert told == sorted(told)
+    assert 0 <= told[0] <= told[-1] <= 1
+    part = section.show(result)
+    judged = [judge(c, part.samples.get(c.name, ()), part.reasons.get(c.name, "")) for c in section.CLAIMS]
+    assert all(each.verdict is not Verdict.NOT_RUN or each.claim.name in part.reasons for each in judged)
+    assert set(part.samples) <= {claim.name for claim in section.CLAIMS}
+    for table in part.tables:
+        assert {len(row) for row in table.rows} == {len(table.heads)}
+    assert len({plot.name for plot in part.plots}) == len(part.plots)
+    for plot in part.plots:
+        drawn = draw_svg(plot)
+        assert all(series.name.split(",")[0] in drawn for series in plot.series)
+    if name == "dataplane":
+        check_dataplane(result)
+    if name == "accuracy":
+        check_accuracy(result)
+
+
+def check_dataplane(result: dict[str, Any]) -> None:
+    rates = result["updates_per_s"]
+    assert {"native", "interpreter"} <= set(rates)
+    assert all(len(found) == 2 and min(found) > 0 for found in rates.values())
+
+
+def check_accuracy(result: dict[str, Any]) -> None:
+    """The rate is that of the links: a worker's gradient cannot pass faster."""
+    runs = result["runs"]
+    assert [(run["scheme"], run["repeat"]) for run in runs] == [("fp32", 0), ("thc", 0), ("fp32", 1), ("thc", 1)]
+    assert {run["bits_per_s"] for run in runs} == {200e6}
+    least_s = 32 * result["parameters"] / 200e6
+    assert all(run["reduce_s"] > 0.8 * least_s for run in runs if run["scheme"] == "fp32")  # a full bucket goes at once
+    assert all(step_s > 0 and 0 <= accuracy <= 1 for run in runs for _, step_s, accuracy in run["points"])
+
+
+def test_ratios_of_switches_pair_the_runs() -> None:
+    rates = {"bmv2": [60.0, 90.0], "naive_bmv2": [2.0, 3.0], "interpreter": [5.0, 5.0], "memcpy": [1.0, 1.0]}
+    bench = {"lanes": 1024, "workers": 4, "runs": 2, "versions": {}, "bound": {}}
+    part = dataplane.show({"updates_per_s": rates, "bench": bench})
+    assert part.samples["packed-bmv2"] == [30.0, 30.0]
+    assert part.samples["packed-interpreter"] == []
+    assert part.reasons["packed-interpreter"] == "not measured: lane by lane, interpreter"
+
+
+def test_the_sum_of_codes_decodes_to_the_mean_of_what_was_sent() -> None:
+    assert error.homomorphic_error(3, 5000, workers=3) < 1e-12
