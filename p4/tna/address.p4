@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Is this frame for the switch's aggregation service? The switch answers neither ARP nor echo requests here: workers need a static
+// neighbour entry for its address.
+
+control Address(inout headers_t hdr, out bool is_local) {
+    action local(mac_t mac) {}
+
+    table switch_address {
+        key = { hdr.ipv4.dst : exact @name("address"); }
+        actions = { local; NoAction; }
+        const default_action = NoAction;
+        size = 4;
+    }
+
+    apply { is_local = switch_address.apply().hit; }
+}

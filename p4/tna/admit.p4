@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Admission: is this packet well formed, and from a worker of a live epoch? The first check that fails names the drop reason; nothing
+// behind Admit sees such a packet. `form`, `jobs`, `workers` and Lookup's table only collect, side by side; `verdict` judges.
+// Only the epoch ties a packet to a job: an epoch that is not in `jobs` does not exist (rule S1).
+// An observer is an entry of `workers` without a bit: it may PROBE and nothing else.
+
+control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig) {
+    action refuse(bit<8> reason) { meta.drop_reason = reason; }
+    action update(bit<8> step, bit<8> combine) {
+        meta.asks = ACCESS_UPDATE;
+        meta.combine = combine;
+        hdr.pass.step = step;
+    }
+    action probe() {
+        meta.asks = ACCESS_PROBE;
+        hdr.pass.step = STEP_REPLY;
+    }
+
+    table form {
+        key = {
+            hdr.hopsum.version    : ternary @name("version");
+            hdr.hopsum.kind       : ternary @name("kind");
+            hdr.hopsum.flags      : ternary @name("flags");
+            hdr.hopsum.op         : ternary @name("op");
+            hdr.hopsum.length     : ternary @name("length");
+            hdr.ipv4.total_length : ternary @name("total_length");
+            hdr.udp.length        : ternary @name("udp_length");
+        }
+        actions = { refuse; update; probe; }
+        const default_action = refuse(DROP_BAD_VERSION);
+        size = 16;
+        const entries = {
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_LOOKUP_ADD8, 512, 572, 552) : update(STEP_CODES, OPERATION_ADD);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_ADD8, 1024, 1084, 1064)     : update(STEP_LANES, OPERATION_ADD);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_ADD32, 1024, 1084, 1064)    : update(STEP_LANES, OPERATION_ADD);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_OR, 1024, 1084, 1064)       : update(STEP_LANES, OPERATION_OR);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_MAX32, 1024, 1084, 1064)    : update(STEP_LANES, OPERATION_MAX);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_LOOKUP_ADD8, _, _, _)       : refuse(DROP_BAD_LENGTH);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_ADD8, _, _, _)              : refuse(DROP_BAD_LENGTH);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_ADD32, _, _, _)             : refuse(DROP_BAD_LENGTH);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_OR &&& 0xfe, _, _, _)       : refuse(DROP_BAD_LENGTH);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, _, _, _, _)                    : refuse(DROP_BAD_OP);
+            (WIRE_VERSION, KIND_PROBE, 0, 0, 0, 60, 40)                            : probe();
+            (WIRE_VERSION, KIND_PROBE, 0, 0, _, _, _)                              : refuse(DROP_BAD_LENGTH);
+            (WIRE_VERSION, KIND_PROBE, 0, _, _, _, _)                              : refuse(DROP_BAD_OP);
+            (WIRE_VERSION, KIND_PROBE, _, _, _, _, _)                              : refuse(DROP_BAD_FLAGS);
+            (WIRE_VERSION, KIND_UPDATE, _, _, _, _, _)                             : refuse(DROP_BAD_FLAGS);
+            (WIRE_VERSION, _, _, _, _, _, _)                                       : refuse(DROP_BAD_KIND);
+        }
+    }
+
+    action job(bit<16> job_index, bit<16> slot_base, bit<16> slots, bit<8> quorum, bit<8> min_quorum, bit<16> group) {
+        meta.has_job = 1;
+        hdr.pass.cell[9:4] = job_index[5:0];
+        hdr.pass.row = slot_base + hdr.hopsum.slot;
+        meta.room = slots - hdr.hopsum.slot;
+        meta.quorum = (int<8>) quorum;
+        meta.min_quorum = (int<8>) min_quorum;
+        hdr.pass.group = group;
+    }
+
+    table jobs {
+        key = { hdr.hopsum.epoch : exact @name("epoch"); }
+        actions = { job; @defaultonly NoAction; }
+        const default_action = NoAction;
+        size = (bit<32>) MAX_JOBS;
+    }
+
+    action admit(bitmap_t worker_bit, bit<9> port, ipv4_t address, bit<16> udp_port) {
+        meta.has_worker = 1;
+        meta.bit_low = worker_bit[31:0];
+        meta.bit_high = worker_bit[63:32];
+        meta.port_difference = (bit<16>) port ^ meta.port_difference;
+        meta.address_difference = hdr.ipv4.src ^ address;
+        meta.udp_difference = hdr.udp.src_port ^ udp_port;
+    }
+
+    table workers {
+        key = {
+            hdr.hopsum.epoch  : exact @name("epoch");
+            hdr.hopsum.worker : exact @name("worker");
+        }
+        actions = { admit; @defaultonly NoAction; }
+        const default_action = NoAction;
+        size = 4160;                            // MAX_JOBS * (MAX_WORKERS + an observer)
+    }
+
+    // From here on lower headers are of no use: replies get new ones in egress.
+    action admitted() {
+        meta.access = meta.asks;
+        hdr.pass.port = ig.ingress_port;
+        hdr.pass.passes_left = PASSES;
+        hdr.pass.row[11:11] = hdr.hopsum.round[0:0];
+        hdr.ethernet.setInvalid();
+        hdr.ipv4.setInvalid();
+        hdr.udp.setInvalid();
+    }
+
+    table verdict {
+        key = {
+            meta.checksum_error       : ternary @name("checksum_error");
+            meta.drop_reason          : ternary @name("form");
+            meta.has_job              : ternary @name("has_job");
+            meta.has_worker           : ternary @name("has_worker");
+            meta.port_difference      : ternary @name("port_difference");
+            meta.address_difference   : ternary @name("address_difference");
+            meta.udp_difference       : ternary @name("udp_difference");
+            hdr.hopsum.slot           : ternary @name("slot");
+            meta.room                 : ternary @name("room");
+            hdr.hopsum.round          : ternary @name("round");
+            meta.asks                 : ternary @name("asks");
+            meta.bit_low              : ternary @name("bit_low");
+            meta.bit_high             : ternary @name("bit_high");
+            hdr.pass.step             : ternary @name("step");
+            meta.has_table            : ternary @name("has_table");
+        }
+        actions = { refuse; admitted; @defaultonly NoAction; }
+        const default_action = NoAction;        // `form` has refused it
+        size = 16;
+#define OF_JOB _, 0, 1, 1
+#define OF_WORKER OF_JOB, 0, 0, 0
+#define OF_SLOT OF_WORKER, 0 &&& 0xf800, 0 &&& 0x8000
+        const entries = {
+            (true, _, _, _, _, _, _, _, _, _, _, _, _, _, _)            : refuse(DROP_BAD_CHECKSUM);
+            (_, 0, 0, _, _, _, _, _, _, _, _, _, _, _, _)               : refuse(DROP_UNKNOWN_EPOCH);
+            (_, 0, _, 0, _, _, _, _, _, _, _, _, _, _, _)               : refuse(DROP_UNKNOWN_WORKER);
+            (OF_WORKER, _, 0, _, _, _, _, _, _)                         : refuse(DROP_BAD_SLOT);
+            (OF_SLOT, 0, _, _, _, _, _)                                 : refuse(DROP_BAD_ROUND);
+            (OF_SLOT, _, ACCESS_UPDATE, 0, 0, _, _)                     : refuse(DROP_OBSERVER);
+            (OF_SLOT, _, ACCESS_UPDATE, _, _, STEP_CODES, 0)            : refuse(DROP_NO_TABLE);
+            (OF_SLOT, _, _, _, _, _, _)                                 : admitted();
+            (OF_WORKER, _, _, _, _, _, _, _, _)                         : refuse(DROP_BAD_SLOT);
+            (OF_JOB, 0, _, _, _, _, _, _, _, _, _, _)                   : refuse(DROP_WRONG_SOURCE);
+            (OF_JOB, _, _, _, _, _, _, _, _, _, _, _)                   : refuse(DROP_WRONG_PORT);
+        }
+    }
+
+    apply {
+        meta.port_difference = (bit<16>) ig.ingress_port;
+        form.apply();
+        jobs.apply();
+        workers.apply();
+        verdict.apply();
+    }
+}

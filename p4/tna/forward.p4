@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plain layer-2 forwarding of everything that is not for the aggregation service.
+
+control Forward(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig,
+                inout ingress_intrinsic_metadata_for_tm_t to_tm) {
+    action forward(bit<9> port) { to_tm.ucast_egress_port = port; }
+    action flood(bit<16> group) {
+        to_tm.mcast_grp_a = group;
+        hdr.pass.step = STEP_FLOOD;
+        hdr.pass.port = ig.ingress_port;
+    }
+    action no_route() { meta.drop_reason = DROP_NO_ROUTE; }
+
+    table l2 {
+        key = { hdr.ethernet.dst : exact @name("dst"); }
+        actions = { forward; flood; @defaultonly no_route; }
+        const default_action = no_route;
+        size = 1024;
+    }
+
+    apply { l2.apply(); }
+}
+
+// A multicast is not pruned to its ingress port.
+control PruneFlood(in headers_t hdr, in egress_intrinsic_metadata_t eg,
+                   inout egress_intrinsic_metadata_for_deparser_t to_deparser) {
+    apply {
+        if (hdr.pass.step == STEP_FLOOD && hdr.pass.port == eg.egress_port) {
+            to_deparser.drop_ctl = 1;
+        }
+    }
+}

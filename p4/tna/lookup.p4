@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// LOOKUP_ADD8: codes of 4 bits become lanes of 8 bits, by the job's table of 16 values. Two codes are one lookup, so a job has 256 entries
+// in each table of LookupWords. Lookup (first pass) finds which of the TABLES tables is the job's.
+
+control Lookup(inout headers_t hdr, inout metadata_t meta) {
+    action load_table8(bit<8> table_id) {
+        meta.has_table = 1;
+        hdr.pass.table_id = table_id;
+    }
+    action no_table() { hdr.pass.table_id = TABLE_LANES; }
+
+    table lookup {
+        key = {
+            hdr.hopsum.epoch : exact @name("epoch");
+            hdr.hopsum.op    : exact @name("op");
+        }
+        actions = { load_table8; @defaultonly no_table; }
+        const default_action = no_table;
+        size = (bit<32>) MAX_JOBS;
+    }
+
+    apply { lookup.apply(); }
+}
+
+// Four lanes: two lookups of two codes each. A miss gives lanes of 0: that is how a pass only reads (TABLE_NOTHING).
+control LookupWord(in bit<8> table_id, in bit<4> c0, in bit<4> c1, in bit<4> c2, in bit<4> c3, inout bit<32> word) {
+    action set_left(bit<16> lanes) { word[31:16] = lanes; }
+    action set_right(bit<16> lanes) { word[15:0] = lanes; }
+    action clear_left() { word[31:16] = 0; }
+    action clear_right() { word[15:0] = 0; }
+
+    table left {
+        key = {
+            table_id : exact @name("table_id");
+            c0       : exact @name("first");
+            c1       : exact @name("second");
+        }
+        actions = { set_left; @defaultonly clear_left; }
+        const default_action = clear_left;
+        size = TABLES * 256;
+    }
+    table right {
+        key = {
+            table_id : exact @name("table_id");
+            c2       : exact @name("first");
+            c3       : exact @name("second");
+        }
+        actions = { set_right; @defaultonly clear_right; }
+        const default_action = clear_right;
+        size = TABLES * 256;
+    }
+
+    apply {
+        left.apply();
+        right.apply();
+    }
+}
+
+#define LOOKUP_INSTANCE(nibble, n, b0, b1, b2, b3) LookupWord() word##n;
+#define LOOKUP_APPLY(nibble, n, b0, b1, b2, b3) \
+    word##n.apply(pass.table_id, codes.nibble##b0, codes.nibble##b1, codes.nibble##b2, codes.nibble##b3, lanes.w##n);
+
+control LookupWords(in pass_h pass, in codes_h codes, inout lanes_h lanes) {
+    WORDS(LOOKUP_INSTANCE)
+    apply {
+        WORDS(LOOKUP_APPLY)
+    }
+}

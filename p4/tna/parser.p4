@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// A frame from a port: Ethernet / IPv4 / UDP / hopsum, and anything else stops early and is a plain frame. A packet from the recirculation
+// port: what the first pass wrote, the hopsum header, and as much of the payload as half a pass takes.
+
+parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t meta, out ingress_intrinsic_metadata_t ig) {
+    Checksum() ipv4_checksum;
+
+    state start {
+        packet.extract(ig);
+        packet.advance(PORT_METADATA_SIZE);
+        meta.drop_reason = DROP_NONE;
+        meta.access = ACCESS_NONE;
+        meta.asks = ACCESS_NONE;
+        meta.checksum_error = false;
+        meta.has_job = 0;
+        meta.has_worker = 0;
+        meta.has_table = 0;
+        transition select(ig.ingress_port) {
+            RECIRCULATE: parse_pass;
+            default: parse_ethernet;
+        }
+    }
+
+    state parse_ethernet {
+        hdr.pass.setValid();
+        hdr.pass.step = STEP_FORWARD;
+        packet.extract(hdr.ethernet);
+        transition select(hdr.ethernet.ethertype) {
+            ETHERTYPE_IPV4: parse_ipv4;
+            default: accept;
+        }
+    }
+
+    state parse_ipv4 {
+        packet.extract(hdr.ipv4);
+        ipv4_checksum.add(hdr.ipv4);
+        meta.checksum_error = ipv4_checksum.verify();
+        // version 4, no options, no "more fragments", offset 0
+        transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.flags, hdr.ipv4.fragment_offset, hdr.ipv4.protocol) {
+            (4, 5, 0 &&& 1, 0, PROTO_UDP): parse_udp;
+            default: accept;
+        }
+    }
+
+    state parse_udp {
+        packet.extract(hdr.udp);
+        transition select(hdr.udp.dst_port) {
+            HOPSUM_UDP_PORT: parse_hopsum;
+            default: accept;
+        }
+    }
+
+    state parse_hopsum {
+        packet.extract(hdr.hopsum);
+        transition accept;
+    }
+
+    state parse_pass {
+        packet.extract(hdr.pass);
+        packet.extract(hdr.hopsum);
+        transition select(hdr.pass.step) {
+            STEP_CODES: parse_codes;
+            STEP_LANES: parse_lanes;
+            STEP_HARVEST: no_payload;
+            default: accept;
+        }
+    }
+
+    // Valid together, or the allocator puts both into the same containers.
+    state parse_codes {
+        packet.extract(hdr.codes);
+        hdr.lanes.setValid();
+        transition accept;
+    }
+
+    state parse_lanes {
+        packet.extract(hdr.lanes);
+        transition accept;
+    }
+
+    state no_payload {
+        hdr.lanes.setValid();
+        transition accept;
+    }
+}
+
+parser HopsumEgressParser(packet_in packet, out headers_t hdr, out egress_metadata_t meta, out egress_intrinsic_metadata_t eg) {
+    state start {
+        packet.extract(eg);
+        packet.extract(hdr.pass);
+        transition select(hdr.pass.step) {
+            STEP_CODES: parse_before_codes;
+            STEP_LANES: parse_before_lanes;
+            STEP_HARVEST: parse_before_nothing;
+            STEP_REPLY: parse_reply;
+            default: accept;
+        }
+    }
+
+    state parse_before_codes {
+        packet.extract(hdr.hopsum);
+        packet.extract(hdr.codes);
+        hdr.lanes.setValid();
+        transition accept;
+    }
+
+    state parse_before_lanes {
+        packet.extract(hdr.hopsum);
+        packet.extract(hdr.lanes);
+        transition accept;
+    }
+
+    state parse_before_nothing {
+        packet.extract(hdr.hopsum);
+        hdr.lanes.setValid();
+        transition accept;
+    }
+
+    state parse_reply {
+        packet.extract(hdr.hopsum);
+        transition accept;
+    }
+}

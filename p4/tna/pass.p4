@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// From pass to pass. C = PASSES; half a pass is ingress (I) or egress (E); block b is CODES_HALF codes or bytes of lanes; row k of E holds
+// block 2 k, row k of I holds block 2 k + 1.
+//
+//   I 0                 decides
+//   E k, k = 0 .. C-1   consumes block 2 k       (row k)
+//   I k, k = 1 .. C     consumes block 2 k - 1   (row k - 1); here a packet without a reply ends, and a STALE leaves
+//   E C + j             harvests block 2 (C - j) - 2, I C + j block 2 (C - j) - 1: with the lanes that I C has just combined, lanes come
+//                       out from the last to the first, each in front of those before
+//   I 2 C               looks at the tag again (Slot): RESULT leaves, or, if the copy has moved on, lanes are consumed again as a STALE
+//
+// Every packet makes the same C consuming passes, also one that changes nothing, and the recirculation port is a queue: pass k of a packet
+// that was decided earlier comes before pass k of one that was decided later.
+
+control IngressPass(inout headers_t hdr, inout ingress_intrinsic_metadata_for_deparser_t to_deparser,
+                    inout ingress_intrinsic_metadata_for_tm_t to_tm) {
+    action consume() {
+        hdr.lanes.setInvalid();
+        hdr.codes.setInvalid();
+        hdr.pass.row = hdr.pass.row + COPIES;
+        hdr.pass.passes_left = hdr.pass.passes_left - 1;
+        to_tm.ucast_egress_port = RECIRCULATE;
+    }
+    action finish() { to_deparser.drop_ctl = 1; }
+    action stale() {
+        hdr.lanes.setInvalid();
+        hdr.codes.setInvalid();
+        hdr.pass.step = STEP_REPLY;
+        to_tm.ucast_egress_port = hdr.pass.port;
+    }
+    action turn() {
+        hdr.codes.setInvalid();
+        hdr.pass.step = STEP_HARVEST;
+        hdr.pass.operation = OPERATION_READ;
+        hdr.pass.table_id = TABLE_NOTHING;
+        hdr.pass.passes_left = PASSES;
+        to_tm.ucast_egress_port = RECIRCULATE;
+    }
+    action harvest() { to_tm.ucast_egress_port = RECIRCULATE; }
+
+    table next_pass {
+        key = {
+            hdr.pass.step        : ternary @name("step");
+            hdr.pass.passes_left : ternary @name("passes_left");
+            hdr.pass.reply       : ternary @name("reply");
+        }
+        actions = { consume; finish; stale; turn; harvest; }
+        const default_action = consume;
+        size = 4;
+        const entries = {
+            (STEP_HARVEST, _, _)  : harvest();
+            (_, 1, REPLY_NONE)    : finish();
+            (_, 1, REPLY_STALE)   : stale();
+            (_, 1, _)             : turn();
+        }
+    }
+
+    apply { next_pass.apply(); }
+}
+
+control EgressPass(inout headers_t hdr) {
+    action consume() {
+        hdr.lanes.setInvalid();
+        hdr.codes.setInvalid();
+    }
+    action harvest() {
+        hdr.pass.row = hdr.pass.row - COPIES;
+        hdr.pass.passes_left = hdr.pass.passes_left - 1;
+    }
+    action harvest_first_block() {
+        hdr.pass.row = hdr.pass.row - COPIES;
+        hdr.pass.step = STEP_LAST;
+    }
+
+    table next_half {
+        key = {
+            hdr.pass.step        : ternary @name("step");
+            hdr.pass.passes_left : ternary @name("passes_left");
+        }
+        actions = { consume; harvest; harvest_first_block; }
+        const default_action = consume;
+        size = 2;
+        const entries = {
+            (STEP_HARVEST, 1) : harvest_first_block();
+            (STEP_HARVEST, _) : harvest();
+        }
+    }
+
+    apply { next_half.apply(); }
+}

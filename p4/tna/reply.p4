@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replies, in egress: ReplyHeader turns the hopsum header into a RESULT's, STALE's or STATE's and gives it new lower headers (those of the
+// packet stayed in the first pass); Rewrite addresses every copy to its worker.
+
+control ReplyHeader(inout headers_t hdr, in egress_intrinsic_metadata_t eg) {
+    action lower_headers() {
+        hdr.ethernet.setValid();
+        hdr.ethernet.ethertype = ETHERTYPE_IPV4;
+        hdr.ipv4.setValid();
+        hdr.ipv4.version = 4;
+        hdr.ipv4.ihl = 5;
+        hdr.ipv4.tos = 0;
+        hdr.ipv4.identification = 0;
+        hdr.ipv4.flags = 2;             // do not fragment
+        hdr.ipv4.fragment_offset = 0;
+        hdr.ipv4.ttl = REPLY_TTL;
+        hdr.ipv4.protocol = PROTO_UDP;
+        hdr.udp.setValid();
+        hdr.udp.src_port = HOPSUM_UDP_PORT;
+        hdr.udp.checksum = 0;           // 0 is "none" in IPv4
+        hdr.hopsum.flags = 0;
+    }
+    action result() {
+        hdr.hopsum.kind = KIND_RESULT;
+        hdr.hopsum.held = 0;
+        hdr.hopsum.length = LANES_BYTES;
+        hdr.ipv4.total_length = 1084;   // 20 bytes IPv4, 8 UDP, 32 hopsum
+        hdr.udp.length = 1064;
+    }
+    action result_to_all() {
+        result();
+        hdr.hopsum.worker = eg.egress_rid;      // the group's instances are ranks
+    }
+    action short_reply(bit<8> kind) {
+        hdr.hopsum.kind = kind;
+        hdr.hopsum.length = 0;
+        hdr.ipv4.total_length = 60;
+        hdr.udp.length = 40;
+    }
+
+    table reply_header {
+        key = { hdr.pass.reply : exact @name("reply"); }
+        actions = { result; result_to_all; short_reply; @defaultonly NoAction; }
+        const default_action = NoAction;
+        size = 4;
+        const entries = {
+            REPLY_RESULT : result_to_all();
+            REPLY_ANSWER : result();
+            REPLY_STALE  : short_reply(KIND_STALE);
+            REPLY_STATE  : short_reply(KIND_STATE);
+        }
+    }
+
+    apply {
+        lower_headers();
+        reply_header.apply();
+    }
+}
+
+control Rewrite(inout headers_t hdr, inout egress_intrinsic_metadata_for_deparser_t to_deparser) {
+    action to_worker(mac_t src_mac, mac_t dst_mac, ipv4_t src_ip, ipv4_t dst_ip, bit<16> dst_port) {
+        hdr.ethernet.src = src_mac;
+        hdr.ethernet.dst = dst_mac;
+        hdr.ipv4.src = src_ip;
+        hdr.ipv4.dst = dst_ip;
+        hdr.udp.dst_port = dst_port;
+    }
+    action no_worker() { to_deparser.drop_ctl = 1; }
+
+    table rewrite {
+        key = {
+            hdr.hopsum.epoch  : exact @name("epoch");
+            hdr.hopsum.worker : exact @name("worker");
+        }
+        actions = { to_worker; @defaultonly no_worker; }
+        const default_action = no_worker;
+        size = 4160;                    // MAX_JOBS * (MAX_WORKERS + an observer)
+    }
+
+    apply { rewrite.apply(); }
+}
