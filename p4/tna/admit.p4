@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Admission: is this packet well formed, and from a worker of a live epoch? The first check that fails names the drop reason; nothing
-// behind Admit sees such a packet. `form`, `jobs`, `workers` and Lookup's table only collect, side by side; `verdict` judges.
+// behind Admit sees such a packet. `form`, `jobs`, `workers` and Lookup's table collect in one stage; `verdict` judges.
 // Only the epoch ties a packet to a job: an epoch that is not in `jobs` does not exist (rule S1).
 // An observer is an entry of `workers` without a bit: it may PROBE and nothing else.
 
-control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig) {
-    action refuse(bit<8> reason) { meta.drop_reason = reason; }
+control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig, in bool is_local) {
+    action bad_form(bit<8> reason) { meta.form_reason = reason; }
     action update(bit<8> step, bit<8> combine) {
         meta.asks = ACCESS_UPDATE;
         meta.combine = combine;
-        hdr.pass.step = step;
+        meta.step = step;
     }
     action probe() {
         meta.asks = ACCESS_PROBE;
-        hdr.pass.step = STEP_REPLY;
+        meta.step = STEP_REPLY;
     }
 
     table form {
@@ -26,8 +26,8 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
             hdr.ipv4.total_length : ternary @name("total_length");
             hdr.udp.length        : ternary @name("udp_length");
         }
-        actions = { refuse; update; probe; }
-        const default_action = refuse(DROP_BAD_VERSION);
+        actions = { bad_form; update; probe; }
+        const default_action = bad_form(DROP_BAD_VERSION);
         size = 16;
         const entries = {
             (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_LOOKUP_ADD8, 512, 572, 552) : update(STEP_CODES, OPERATION_ADD);
@@ -35,17 +35,17 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
             (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_ADD32, 1024, 1084, 1064)    : update(STEP_LANES, OPERATION_ADD);
             (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_OR, 1024, 1084, 1064)       : update(STEP_LANES, OPERATION_OR);
             (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_MAX32, 1024, 1084, 1064)    : update(STEP_LANES, OPERATION_MAX);
-            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_LOOKUP_ADD8, _, _, _)       : refuse(DROP_BAD_LENGTH);
-            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_ADD8, _, _, _)              : refuse(DROP_BAD_LENGTH);
-            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_ADD32, _, _, _)             : refuse(DROP_BAD_LENGTH);
-            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_OR &&& 0xfe, _, _, _)       : refuse(DROP_BAD_LENGTH);
-            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, _, _, _, _)                    : refuse(DROP_BAD_OP);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_LOOKUP_ADD8, _, _, _)       : bad_form(DROP_BAD_LENGTH);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_ADD8, _, _, _)              : bad_form(DROP_BAD_LENGTH);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_ADD32, _, _, _)             : bad_form(DROP_BAD_LENGTH);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, OP_OR &&& 0xfe, _, _, _)       : bad_form(DROP_BAD_LENGTH);
+            (WIRE_VERSION, KIND_UPDATE, 0 &&& 0xfe, _, _, _, _)                    : bad_form(DROP_BAD_OP);
             (WIRE_VERSION, KIND_PROBE, 0, 0, 0, 60, 40)                            : probe();
-            (WIRE_VERSION, KIND_PROBE, 0, 0, _, _, _)                              : refuse(DROP_BAD_LENGTH);
-            (WIRE_VERSION, KIND_PROBE, 0, _, _, _, _)                              : refuse(DROP_BAD_OP);
-            (WIRE_VERSION, KIND_PROBE, _, _, _, _, _)                              : refuse(DROP_BAD_FLAGS);
-            (WIRE_VERSION, KIND_UPDATE, _, _, _, _, _)                             : refuse(DROP_BAD_FLAGS);
-            (WIRE_VERSION, _, _, _, _, _, _)                                       : refuse(DROP_BAD_KIND);
+            (WIRE_VERSION, KIND_PROBE, 0, 0, _, _, _)                              : bad_form(DROP_BAD_LENGTH);
+            (WIRE_VERSION, KIND_PROBE, 0, _, _, _, _)                              : bad_form(DROP_BAD_OP);
+            (WIRE_VERSION, KIND_PROBE, _, _, _, _, _)                              : bad_form(DROP_BAD_FLAGS);
+            (WIRE_VERSION, KIND_UPDATE, _, _, _, _, _)                             : bad_form(DROP_BAD_FLAGS);
+            (WIRE_VERSION, _, _, _, _, _, _)                                       : bad_form(DROP_BAD_KIND);
         }
     }
 
@@ -70,7 +70,7 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         meta.has_worker = 1;
         meta.bit_low = worker_bit[31:0];
         meta.bit_high = worker_bit[63:32];
-        meta.port_difference = (bit<16>) port ^ meta.port_difference;
+        meta.port_difference = (bit<16>) (ig.ingress_port ^ port);
         meta.address_difference = hdr.ipv4.src ^ address;
         meta.udp_difference = hdr.udp.src_port ^ udp_port;
     }
@@ -85,9 +85,12 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         size = 4160;                            // MAX_JOBS * (MAX_WORKERS + an observer)
     }
 
+    action refuse(bit<8> reason) { meta.drop_reason = reason; }
+    action refuse_form() { meta.drop_reason = meta.form_reason; }
     // From here on lower headers are of no use: replies get new ones in egress.
     action admitted() {
         meta.access = meta.asks;
+        hdr.pass.step = meta.step;
         hdr.pass.port = ig.ingress_port;
         hdr.pass.passes_left = PASSES;
         hdr.pass.row[11:11] = hdr.hopsum.round[0:0];
@@ -99,7 +102,7 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
     table verdict {
         key = {
             meta.checksum_error       : ternary @name("checksum_error");
-            meta.drop_reason          : ternary @name("form");
+            meta.form_reason          : ternary @name("form");
             meta.has_job              : ternary @name("has_job");
             meta.has_worker           : ternary @name("has_worker");
             meta.port_difference      : ternary @name("port_difference");
@@ -111,11 +114,11 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
             meta.asks                 : ternary @name("asks");
             meta.bit_low              : ternary @name("bit_low");
             meta.bit_high             : ternary @name("bit_high");
-            hdr.pass.step             : ternary @name("step");
+            meta.step                 : ternary @name("step");
             meta.has_table            : ternary @name("has_table");
         }
-        actions = { refuse; admitted; @defaultonly NoAction; }
-        const default_action = NoAction;        // `form` has refused it
+        actions = { refuse; admitted; @defaultonly refuse_form; }
+        const default_action = refuse_form;
         size = 16;
 #define OF_JOB _, 0, 1, 1
 #define OF_WORKER OF_JOB, 0, 0, 0
@@ -136,10 +139,11 @@ control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
     }
 
     apply {
-        meta.port_difference = (bit<16>) ig.ingress_port;
         form.apply();
         jobs.apply();
         workers.apply();
-        verdict.apply();
+        if (is_local) {
+            verdict.apply();
+        }
     }
 }

@@ -29,21 +29,21 @@ control LookupWord(in bit<8> table_id, in bit<4> c0, in bit<4> c1, in bit<4> c2,
     action clear_left() { word[31:16] = 0; }
     action clear_right() { word[15:0] = 0; }
 
-    table left {
+    table lookup_left {
         key = {
             table_id : exact @name("table_id");
-            c0       : exact @name("first");
-            c1       : exact @name("second");
+            c0       : exact @name("c0");
+            c1       : exact @name("c1");
         }
         actions = { set_left; @defaultonly clear_left; }
         const default_action = clear_left;
         size = TABLES * 256;
     }
-    table right {
+    table lookup_right {
         key = {
             table_id : exact @name("table_id");
-            c2       : exact @name("first");
-            c3       : exact @name("second");
+            c2       : exact @name("c0");
+            c3       : exact @name("c1");
         }
         actions = { set_right; @defaultonly clear_right; }
         const default_action = clear_right;
@@ -51,8 +51,8 @@ control LookupWord(in bit<8> table_id, in bit<4> c0, in bit<4> c1, in bit<4> c2,
     }
 
     apply {
-        left.apply();
-        right.apply();
+        lookup_left.apply();
+        lookup_right.apply();
     }
 }
 

@@ -41,14 +41,15 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
             is_local = false;
             if (ig.ingress_port == RECIRCULATE) {
                 meta.access = ACCESS_LAST;
-            } else if (hdr.hopsum.isValid()) {
-                address.apply(hdr, is_local);
-            }
-            if (is_local) {
-                lookup.apply(hdr, meta);
-                admit.apply(hdr, meta, ig);
-            } else if (meta.access == ACCESS_NONE) {
-                forward.apply(hdr, meta, ig, to_tm);
+            } else {
+                if (hdr.hopsum.isValid()) {
+                    address.apply(hdr, is_local);
+                    lookup.apply(hdr, meta);
+                    admit.apply(hdr, meta, ig, is_local);
+                }
+                if (!is_local) {
+                    forward.apply(hdr, meta, ig, to_tm);
+                }
             }
             if (meta.access != ACCESS_NONE) {
                 slot.apply(hdr, meta, ig, to_deparser, to_tm);

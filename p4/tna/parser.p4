@@ -2,6 +2,22 @@
 // A frame from a port: Ethernet / IPv4 / UDP / hopsum, and anything else stops early and is a plain frame. A packet from the recirculation
 // port: what the first pass wrote, the hopsum header, and as much of the payload as half a pass takes.
 
+// The allocator takes fields for mutually exclusive that no path of the parser extracts together, and puts them into the same containers. It
+// does not see what is valid without being extracted: lanes beside the codes they are looked up from, `pass` in front of a frame from a port.
+#define STRING(x) #x
+#define CODES_NAME(j) , STRING(hdr.codes.h##j), STRING(hdr.codes.l##j)
+#define LANES_NAME(nibble, n, b0, b1, b2, b3) , STRING(hdr.lanes.w##n)
+#define PASS_NAMES \
+    "hdr.pass.step", "hdr.pass.operation", "hdr.pass.table_id", "hdr.pass.reply", "hdr.pass.passes_left", "hdr.pass.row", \
+    "hdr.pass.cell", "hdr.pass.group", "hdr.pass.padding", "hdr.pass.port"
+#define LOWER_NAMES \
+    "hdr.ethernet.dst", "hdr.ethernet.src", "hdr.ethernet.ethertype", "hdr.ipv4.version", "hdr.ipv4.ihl", "hdr.ipv4.tos", \
+    "hdr.ipv4.total_length", "hdr.ipv4.identification", "hdr.ipv4.flags", "hdr.ipv4.fragment_offset", "hdr.ipv4.ttl", \
+    "hdr.ipv4.protocol", "hdr.ipv4.checksum", "hdr.ipv4.src", "hdr.ipv4.dst", "hdr.udp.src_port", "hdr.udp.dst_port", \
+    "hdr.udp.length", "hdr.udp.checksum"
+@pa_no_overlay("ingress" BYTES(CODES_NAME) WORDS(LANES_NAME))
+@pa_no_overlay("egress" BYTES(CODES_NAME) WORDS(LANES_NAME))
+@pa_no_overlay("ingress", PASS_NAMES, LOWER_NAMES)
 parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t meta, out ingress_intrinsic_metadata_t ig) {
     Checksum() ipv4_checksum;
 
@@ -9,6 +25,8 @@ parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
         packet.extract(ig);
         packet.advance(PORT_METADATA_SIZE);
         meta.drop_reason = DROP_NONE;
+        meta.form_reason = DROP_NONE;
+        meta.step = STEP_FORWARD;
         meta.access = ACCESS_NONE;
         meta.asks = ACCESS_NONE;
         meta.checksum_error = false;
@@ -24,6 +42,15 @@ parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
     state parse_ethernet {
         hdr.pass.setValid();
         hdr.pass.step = STEP_FORWARD;
+        hdr.pass.operation = 0;
+        hdr.pass.table_id = 0;
+        hdr.pass.reply = 0;
+        hdr.pass.passes_left = 0;
+        hdr.pass.row = 0;
+        hdr.pass.cell = 0;
+        hdr.pass.group = 0;
+        hdr.pass.padding = 0;
+        hdr.pass.port = 0;
         packet.extract(hdr.ethernet);
         transition select(hdr.ethernet.ethertype) {
             ETHERTYPE_IPV4: parse_ipv4;
@@ -66,7 +93,6 @@ parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
         }
     }
 
-    // Valid together, or the allocator puts both into the same containers.
     state parse_codes {
         packet.extract(hdr.codes);
         hdr.lanes.setValid();

@@ -67,10 +67,7 @@ control EgressPass(inout headers_t hdr) {
         hdr.pass.row = hdr.pass.row - COPIES;
         hdr.pass.passes_left = hdr.pass.passes_left - 1;
     }
-    action harvest_first_block() {
-        hdr.pass.row = hdr.pass.row - COPIES;
-        hdr.pass.step = STEP_LAST;
-    }
+    action harvest_first_block() { hdr.pass.step = STEP_LAST; }     // row is the copy again
 
     table next_half {
         key = {

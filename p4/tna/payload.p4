@@ -71,7 +71,9 @@ struct headers_t {
 
 struct metadata_t {
     bit<8>   drop_reason;               // DROP_*
+    bit<8>   form_reason;               // DROP_* of its form
     bit<8>   access;                    // ACCESS_*
+    bit<8>   step;                      // STEP_*, if it is admitted
     bit<8>   asks;                      // ACCESS_* of a well-formed packet
     bit<8>   combine;                   // OPERATION_* of the op
     bool     checksum_error;

@@ -11,6 +11,8 @@
 
 const int<8> FINAL = -64;               // ctr of a complete round; else how many are in
 
+const bit<4> NO_EVENT = 15;             // a cell of job_events that says nothing
+
 const bit<8> CLASS_NEW       = 1;       // another epoch, or a newer round
 const bit<8> CLASS_SAME      = 2;       // the round that the copy holds, a new contributor
 const bit<8> CLASS_DUPLICATE = 3;
@@ -251,7 +253,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
         to_deparser.drop_ctl = 1;
     }
     action op_mismatch() {
-        hdr.pass.cell[3:0] = 15;
+        hdr.pass.cell[3:0] = NO_EVENT;
         meta.drop_reason = DROP_OP_MISMATCH;
     }
     action report(bit<8> share_, bit<16> state) {
@@ -298,7 +300,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
     }
     action result_to_one() {
         hdr.pass.step = STEP_REPLY;
-        hdr.pass.cell[3:0] = 15;
+        hdr.pass.cell[3:0] = NO_EVENT;
         to_tm.ucast_egress_port = hdr.pass.port;
     }
     action too_late() {

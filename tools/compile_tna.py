@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile p4/tna for both chips with p4c's open Tofino back end and write p4/build/tna: P4Info, resources, manifest.
+
+A manifest names the compiler's version, every flag and the hash of every source, so that a test without the compiler notices stale
+artefacts. The compiler's own output (assembly, binary) is not kept: nothing here runs it. resources.json is a summary of what the
+compiler and, where it is installed, the assembler said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tna_resources import summary
+
+ROOT = Path(__file__).resolve().parent.parent
+COMPILER = "p4c-barefoot"
+ASSEMBLER = "bfas"
+P4 = ROOT / "p4"
+SOURCE_FOLDERS = (P4 / "shared", P4 / "tna")
+BUILD = P4 / "build" / "tna"
+INCLUDE_VARIABLE = "TNA_INCLUDE"
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One target: p4c's names for it and the codes that half a pass takes there."""
+
+    name: str
+    architecture: str
+    number: int
+    codes_half: int
+
+    @property
+    def cpp_flags(self) -> list[str]:
+        """Flags of the preprocessor but the include folder."""
+        return ["-P", f"-D__TARGET_TOFINO__={self.number}", f"-DCODES_HALF={self.codes_half}"]
+
+    @property
+    def flags(self) -> list[str]:
+        """Everything on the compiler's command line but inputs and outputs."""
+        return ["--nocpp", "--target", self.name, "--arch", self.architecture, "-g", "--Wdisable=unused", *P4RUNTIME_FLAGS]
+
+    @property
+    def p4info(self) -> str:
+        """File name of the P4Info."""
+        return f"{self.name}.p4info.txtpb"
+
+
+P4RUNTIME_FLAGS = ("--p4runtime-force-std-externs",)
+CHIPS = (Chip("tofino", "tna", 1, 64), Chip("tofino2", "t2na", 2, 128))
+RESOURCES = "resources.json"
+ARTEFACTS = (*(chip.p4info for chip in CHIPS), RESOURCES)
+
+
+class CompileError(Exception):
+    """A tool is missing or refused the program; the message says what to do."""
+
+
+def source_hashes() -> dict[str, str]:
+    """Return SHA-256 of all P4 sources by path relative to p4/, sorted."""
+    paths = sorted(path for folder in SOURCE_FOLDERS for path in folder.glob("*.p4"))
+    return {str(path.relative_to(P4)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def flags() -> dict[str, list[str]]:
+    """Return the flags of preprocessor and compiler by chip."""
+    return {chip.name: [*chip.cpp_flags, *chip.flags] for chip in CHIPS}
+
+
+def compiler_version() -> str | None:
+    """Return the version of the p4c-barefoot on PATH, or None where there is none."""
+    if shutil.which(COMPILER) is None:
+        return None
+    done = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=True)
+    return (done.stdout + done.stderr).split("Version")[-1].split()[0]
+
+
+def include_folder() -> Path:
+    """Return the folder of tna.p4 and t2na.p4; raises CompileError where there is none."""
+    candidates = [Path(os.environ[INCLUDE_VARIABLE])] if INCLUDE_VARIABLE in os.environ else []
+    candidates += [Path(prefix) / "share/p4c/p4include" for prefix in ("/usr/local", "/usr")]
+    for folder in candidates:
+        if (folder / "tna.p4").exists():
+            return folder
+    raise CompileError(
+        f"no tna.p4 in {', '.join(map(str, candidates))}: set {INCLUDE_VARIABLE} to the p4include folder of p4c's Tofino back end"
+    )
+
+
+def run(command: list[str], cwd: Path) -> str:
+    """Run a tool and return what it said; raises CompileError with its own words where it fails."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CompileError(f"{command[0]} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def compile_chip(chip: Chip, folder: Path) -> dict[str, Any]:
+    """Compile for `chip` into `folder` (its P4Info is left there) and return its summary; raises CompileError."""
+    if compiler_version() is None:
+        raise CompileError(f"{COMPILER} is not on PATH: it is p4c's Tofino back end, built with -DENABLE_TOFINO=ON")
+    include = include_folder()
+    core = ["-I", str(include), "-I", "/usr/local/share/p4c/p4include", "-I", "/usr/share/p4c/p4include"]
+    (folder / "hopsum.p4").write_text(run(["cpp", *chip.cpp_flags, *core, "main.p4"], P4 / "tna"))
+    run([COMPILER, *chip.flags, "--p4runtime-files", "p4info.txt", "-o", "out", "hopsum.p4"], folder)
+    shutil.copyfile(folder / "p4info.txt", folder / chip.p4info)
+    pipe = folder / "out" / "pipe"
+    refuse_lost_matches((pipe / "hopsum.bfa").read_text())
+    return summary(pipe) | {"assembled": assembles(chip, pipe)}
+
+
+def refuse_lost_matches(assembly: str) -> None:
+    """Raise CompileError where the parser matches nothing.
+
+    p4c 1.2.5.16 loses the values of every `select` (p4lang/p4c issue 5752, mended by pull request 5753): such a compiler's figures are
+    of a program that never parses a payload.
+    """
+    parser = assembly[assembly.index("parser ingress:") : assembly.index("deparser ingress:")]
+    if not re.search(r"^ +0[bx][0-9a-f]*[0-9a-f*]+:$", parser, re.MULTILINE):
+        raise CompileError("this p4c-barefoot loses the matches of the parser (p4lang/p4c issue 5752): use one with pull request 5753")
+
+
+def assembles(chip: Chip, pipe: Path) -> bool | None:
+    """Tell whether bfas takes the assembly; None where it is not on PATH."""
+    if shutil.which(ASSEMBLER) is None:
+        return None
+    (pipe / "assembled" / "logs").mkdir(parents=True)
+    command = [ASSEMBLER, "--target", chip.name, "-o", "assembled", "hopsum.bfa"]
+    done = subprocess.run(command, cwd=pipe, capture_output=True, check=False)
+    return done.returncode == 0 and (pipe / "assembled" / f"{chip.name}.bin").exists()
+
+
+def compile_into(folder: Path) -> None:
+    """Compile for both chips; afterwards `folder` holds the artefacts. Raises CompileError."""
+    found: dict[str, Any] = {}
+    for chip in CHIPS:
+        inner = folder / chip.name
+        inner.mkdir()
+        found[chip.name] = {"codes_per_pass": 2 * chip.codes_half} | compile_chip(chip, inner)
+        shutil.copyfile(inner / chip.p4info, folder / chip.p4info)
+    (folder / RESOURCES).write_text(json.dumps(found, indent=2) + "\n")
+
+
+def manifest(version: str | None) -> dict[str, object]:
+    """Return what manifest.json should say for the sources and artefacts as they stand."""
+    built = {name: hashlib.sha256((BUILD / name).read_bytes()).hexdigest() for name in ARTEFACTS}
+    return {
+        "compiler": COMPILER,
+        "version": version,
+        "flags": flags(),
+        "sources": source_hashes(),
+        "artefacts": built,
+    }
+
+
+def make(*, check: bool) -> int:
+    """Compile; write the build folder, or compare with it and return 1 where it is stale."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        compile_into(folder)
+        stale = [a for a in ARTEFACTS if not same(folder / a, BUILD / a)]
+        if check:
+            print("p4/build/tna is fresh" if not stale else f"p4/build/tna is stale: {', '.join(stale)}; run make p4-tna")
+            return 1 if stale else 0
+        BUILD.mkdir(exist_ok=True)
+        for artefact in ARTEFACTS:
+            shutil.copyfile(folder / artefact, BUILD / artefact)
+    (BUILD / "manifest.json").write_text(json.dumps(manifest(compiler_version()), indent=2) + "\n")
+    print(f"wrote {', '.join(ARTEFACTS)} and manifest.json with {COMPILER} {compiler_version()}")
+    return 0
+
+
+def same(a: Path, b: Path) -> bool:
+    """Tell whether both files exist and are byte-equal."""
+    return b.exists() and a.read_bytes() == b.read_bytes()
+
+
+def main() -> int:
+    """Compile and write (minutes); with --check, compile elsewhere and compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if the build folder is stale")
+    args = parser.parse_args()
+    try:
+        return make(check=args.check)
+    except CompileError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
