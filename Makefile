@@ -6,7 +6,7 @@ PY     := $(VENV)/bin/python
 SCALE  ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-demo setup-dev lint docs ptf p4 generate vectors wheel clean
+.PHONY: help demo test setup-demo setup-dev lint docs ptf p4 p4-tna generate vectors wheel clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -36,6 +36,9 @@ ptf: setup-dev   ## the data-plane cases, with their table (TARGET=native, nativ
 
 p4: setup-dev    ## recompile p4/ with p4c (needs p4c-bm2-ss) and rewrite the manifest
 	@$(PY) tools/compile_p4.py
+
+p4-tna: setup-dev ## recompile p4/tna for Tofino 1 and 2 (needs p4c-barefoot, minutes) and rewrite its manifest
+	@$(PY) tools/compile_tna.py
 
 generate: setup-dev ## rewrite what is generated: Python and wire page from p4/shared, parts of docs/protocol.md
 	@$(PY) tools/generate_wire.py && $(PY) tools/generate_wire_page.py

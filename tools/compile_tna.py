@@ -127,7 +127,7 @@ def refuse_lost_matches(assembly: str) -> None:
     of a program that never parses a payload.
     """
     parser = assembly[assembly.index("parser ingress:") : assembly.index("deparser ingress:")]
-    if not re.search(r"^ +0[bx][0-9a-f]*[0-9a-f*]+:$", parser, re.MULTILINE):
+    if not re.search(r"^ +0[bx][0-9a-f*]*[0-9a-f][0-9a-f*]*:$", parser, re.MULTILINE):
         raise CompileError("this p4c-barefoot loses the matches of the parser (p4lang/p4c issue 5752): use one with pull request 5753")
 
 

@@ -41,9 +41,9 @@ control LookupWord(in bit<8> table_id, in bit<4> c0, in bit<4> c1, in bit<4> c2,
     }
     table lookup_right {
         key = {
-            table_id : exact @name("table_id");
-            c2       : exact @name("c0");
-            c3       : exact @name("c1");
+            table_id : RIGHT_KEY @name("table_id");
+            c2       : RIGHT_KEY @name("c0");
+            c3       : RIGHT_KEY @name("c1");
         }
         actions = { set_right; @defaultonly clear_right; }
         const default_action = clear_right;

@@ -22,6 +22,9 @@ const bit<9> RECIRCULATE = 68;
 #ifndef TABLES
 #define TABLES 4                        // lookup tables that are there at the same time
 #endif
+#ifndef RIGHT_KEY
+#define RIGHT_KEY exact
+#endif
 
 // A packet of 1024 bytes of lanes (or their codes) takes PASSES consuming passes; a register has a row for each.
 #define PASSES (512 / CODES_HALF)
