@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile p4/tna for both chips with p4c's open Tofino back end and write p4/build/tna: P4Info, resources, manifest.
 
-A manifest names the compiler's version, every flag and the hash of every source, so that a test without the compiler notices stale
-artefacts. The compiler's own output (assembly, binary) is not kept: nothing here runs it. resources.json is a summary of what the
-compiler and, where it is installed, the assembler said.
+A manifest names the compiler's version, every flag and the hash of every source, so that a test without the compiler
+notices stale artefacts. The compiler's own output (assembly, binary) is not kept: nothing here runs it. resources.json
+is a summary of what the compiler and, where it is installed, the assembler said.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Chip:
     @property
     def flags(self) -> list[str]:
         """Everything on the compiler's command line but inputs and outputs."""
-        return ["--nocpp", "--target", self.name, "--arch", self.architecture, "-g", "--Wdisable=unused", *P4RUNTIME_FLAGS]
+        return ["--nocpp", "--target", self.name, "--arch", self.architecture, *FLAGS]
 
     @property
     def p4info(self) -> str:
@@ -57,8 +57,9 @@ class Chip:
         return f"{self.name}.p4info.txtpb"
 
 
-P4RUNTIME_FLAGS = ("--p4runtime-force-std-externs",)
-CHIPS = (Chip("tofino", "tna", 1, 64), Chip("tofino2", "t2na", 2, 128))
+# Standard messages for counters and registers: what P4Runtime agents of Tofino read.
+FLAGS = ("-g", "--Wdisable=unused", "--p4runtime-force-std-externs")
+CHIPS = (Chip("tofino", "tna", 1, 32), Chip("tofino2", "t2na", 2, 64))
 RESOURCES = "resources.json"
 ARTEFACTS = (*(chip.p4info for chip in CHIPS), RESOURCES)
 
@@ -94,7 +95,8 @@ def include_folder() -> Path:
         if (folder / "tna.p4").exists():
             return folder
     raise CompileError(
-        f"no tna.p4 in {', '.join(map(str, candidates))}: set {INCLUDE_VARIABLE} to the p4include folder of p4c's Tofino back end"
+        f"no tna.p4 in {', '.join(map(str, candidates))}: set {INCLUDE_VARIABLE} to the folder p4include "
+        "of p4c's Tofino back end"
     )
 
 
@@ -123,12 +125,14 @@ def compile_chip(chip: Chip, folder: Path) -> dict[str, Any]:
 def refuse_lost_matches(assembly: str) -> None:
     """Raise CompileError where the parser matches nothing.
 
-    p4c 1.2.5.16 loses the values of every `select` (p4lang/p4c issue 5752, mended by pull request 5753): such a compiler's figures are
-    of a program that never parses a payload.
+    p4c 1.2.5.16 loses the values of every `select` (p4lang/p4c issue 5752, mended by pull request 5753): such a
+    compiler's figures are of a program that never parses a payload.
     """
     parser = assembly[assembly.index("parser ingress:") : assembly.index("deparser ingress:")]
     if not re.search(r"^ +0[bx][0-9a-f*]*[0-9a-f][0-9a-f*]*:$", parser, re.MULTILINE):
-        raise CompileError("this p4c-barefoot loses the matches of the parser (p4lang/p4c issue 5752): use one with pull request 5753")
+        raise CompileError(
+            "this p4c-barefoot loses the matches of the parser (p4lang/p4c issue 5752): use one with pull request 5753"
+        )
 
 
 def assembles(chip: Chip, pipe: Path) -> bool | None:
@@ -147,7 +151,8 @@ def compile_into(folder: Path) -> None:
     for chip in CHIPS:
         inner = folder / chip.name
         inner.mkdir()
-        found[chip.name] = {"codes_per_pass": 2 * chip.codes_half} | compile_chip(chip, inner)
+        sizes = {"codes_per_pass": 2 * chip.codes_half, "codes_per_group": chip.codes_half}
+        found[chip.name] = sizes | compile_chip(chip, inner)
         shutil.copyfile(inner / chip.p4info, folder / chip.p4info)
     (folder / RESOURCES).write_text(json.dumps(found, indent=2) + "\n")
 
@@ -171,7 +176,7 @@ def make(*, check: bool) -> int:
         compile_into(folder)
         stale = [a for a in ARTEFACTS if not same(folder / a, BUILD / a)]
         if check:
-            print("p4/build/tna is fresh" if not stale else f"p4/build/tna is stale: {', '.join(stale)}; run make p4-tna")
+            print("p4/build/tna is " + (f"stale: {', '.join(stale)}; run make p4-tna" if stale else "fresh"))
             return 1 if stale else 0
         BUILD.mkdir(exist_ok=True)
         for artefact in ARTEFACTS:

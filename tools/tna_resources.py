@@ -21,7 +21,7 @@ COUNTED = {
 
 
 def summary(pipe: Path) -> dict[str, Any]:
-    """Return stages in use, sums and per-stage counts of resources, and PHV bits by kind, for the compiler's folder `pipe`."""
+    """Return stages, resources in all and per stage, and PHV, as used, for the compiler's folder `pipe`."""
     resources = json.loads((pipe / "logs" / "resources.json").read_text())["resources"]
     logged = resources["mau"]
     stages = [stage_summary(stage) for stage in logged["mau_stages"]]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Is this frame for the switch's aggregation service? The switch answers neither ARP nor echo requests here: workers need a static
-// neighbour entry for its address.
+// Is this frame for the switch's aggregation service? The switch answers neither ARP nor echo requests here: workers
+// need a static neighbour entry for its address.
 
 control Address(inout headers_t hdr, out bool is_local) {
     action local(mac_t mac) {}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Admission: is this packet well formed, and from a worker of a live epoch? The first check that fails names the drop reason; nothing
-// behind Admit sees such a packet. `form`, `jobs`, `workers` and Lookup's table collect in one stage; `verdict` judges.
-// Only the epoch ties a packet to a job: an epoch that is not in `jobs` does not exist (rule S1).
-// An observer is an entry of `workers` without a bit: it may PROBE and nothing else.
+// Admission: is this packet well formed, and from a worker of a live epoch? The first check that fails names the drop
+// reason; nothing behind Admit sees such a packet. `form`, `jobs`, `workers` and Lookup's table collect in one stage;
+// `verdict` judges. Only the epoch ties a packet to a job: an epoch that is not in `jobs` does not exist (rule S1). An
+// observer is an entry of `workers` without a bit: it may PROBE and nothing else.
 
 control Admit(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig, in bool is_local) {
     action bad_form(bit<8> reason) { meta.form_reason = reason; }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The values of a slot copy: written, combined or read as the first pass decided, and put into the packet.
 //
-// A register has 32 bits: four lanes of 8, or one of 32. Packed additions are plain 32-bit additions, never saturating: lanes cannot carry,
-// because admission of a job proves n * g <= 255 (docs/adr/0012). A register has room for four actions; reading is adding 0.
+// A register has 32 bits: four lanes of 8, or one of 32. Packed additions are plain 32-bit additions, never saturating:
+// lanes cannot carry, because admission of a job proves n * g <= 255 (docs/adr/0012). A register has room for four
+// actions; reading is adding 0.
 
 control AggregateWord(in bit<8> operation, in bit<16> row, inout bit<32> word) {
     Register<bit<32>, bit<16>>(ROWS) values;
@@ -24,7 +25,7 @@ control AggregateWord(in bit<8> operation, in bit<16> row, inout bit<32> word) {
     action max32() { word = max_.execute(row); }
 
     table access {
-        key = { operation : ternary @name("operation"); }   // a stage has 16 exact matches, which lookups need, and 8 ternary ones
+        key = { operation : ternary @name("operation"); }   // exact matches of a stage are scarce: lookups need them
         actions = { write; add; or; max32; @defaultonly NoAction; }
         const default_action = NoAction;                    // a default action gets no hashed address
         size = 8;
@@ -40,12 +41,12 @@ control AggregateWord(in bit<8> operation, in bit<16> row, inout bit<32> word) {
     apply { access.apply(); }
 }
 
-#define AGGREGATE_INSTANCE(nibble, n, b0, b1, b2, b3) AggregateWord() word##n;
-#define AGGREGATE_APPLY(nibble, n, b0, b1, b2, b3) word##n.apply(pass.operation, pass.row, lanes.w##n);
+#define AGGREGATE_INSTANCE(nibbles, n, q) AggregateWord() word##n;
+#define AGGREGATE_APPLY(nibbles, n, q) word##n.apply(pass.operation, pass.row, lanes.w##n);
 
 control Aggregate(in pass_h pass, inout lanes_h lanes) {
-    WORDS(AGGREGATE_INSTANCE)
+    LANES(AGGREGATE_INSTANCE)
     apply {
-        WORDS(AGGREGATE_APPLY)
+        LANES(AGGREGATE_APPLY)
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LOOKUP_ADD8: codes of 4 bits become lanes of 8 bits, by the job's table of 16 values. Two codes are one lookup, so a job has 256 entries
-// in each table of LookupWords. Lookup (first pass) finds which of the TABLES tables is the job's.
+// LOOKUP_ADD8: codes of 4 bits become lanes of 8 bits, by the job's table of 16 values. Two codes are one lookup, so a
+// job has 256 entries in each table of LookupWords. Lookup (first pass) finds which of the TABLES tables is the job's.
 
 control Lookup(inout headers_t hdr, inout metadata_t meta) {
     action load_table8(bit<8> table_id) {
@@ -56,13 +56,12 @@ control LookupWord(in bit<8> table_id, in bit<4> c0, in bit<4> c1, in bit<4> c2,
     }
 }
 
-#define LOOKUP_INSTANCE(nibble, n, b0, b1, b2, b3) LookupWord() word##n;
-#define LOOKUP_APPLY(nibble, n, b0, b1, b2, b3) \
-    word##n.apply(pass.table_id, codes.nibble##b0, codes.nibble##b1, codes.nibble##b2, codes.nibble##b3, lanes.w##n);
+#define LOOKUP_INSTANCE(nibbles, n, q) LookupWord() word##n;
+#define LOOKUP_APPLY(nibbles, n, q) word##n.apply(pass.table_id, nibbles(codes.w##q), lanes.w##n);
 
 control LookupWords(in pass_h pass, in codes_h codes, inout lanes_h lanes) {
-    WORDS(LOOKUP_INSTANCE)
+    LANES(LOOKUP_INSTANCE)
     apply {
-        WORDS(LOOKUP_APPLY)
+        LANES(LOOKUP_APPLY)
     }
 }

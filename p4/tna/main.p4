@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// In-network aggregation on Tofino (TNA). This file only wires; how a packet goes from pass to pass stands in pass.p4. p4c-barefoot takes
-// the program preprocessed (tools/compile_tna.py), with __TARGET_TOFINO__ and CODES_HALF of the chip.
+// In-network aggregation on Tofino (TNA). This file only wires; how a packet goes from pass to pass stands in pass.p4.
+// p4c-barefoot takes the program preprocessed (tools/compile_tna.py), with __TARGET_TOFINO__ and CODES_HALF of the
+// chip.
 
 #include "payload.p4"
 #include "parser.p4"

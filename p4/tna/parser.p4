@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// A frame from a port: Ethernet / IPv4 / UDP / hopsum, and anything else stops early and is a plain frame. A packet from the recirculation
-// port: what the first pass wrote, the hopsum header, and as much of the payload as half a pass takes.
+// A frame from a port: Ethernet / IPv4 / UDP / hopsum, and anything else stops early and is a plain frame. A packet
+// from the recirculation port: what the first pass wrote, the hopsum header, and as much of the payload as half a pass
+// takes.
 
-// The allocator takes fields for mutually exclusive that no path of the parser extracts together, and puts them into the same containers. It
-// does not see what is valid without being extracted: lanes beside the codes they are looked up from, `pass` in front of a frame from a port.
+// The allocator takes fields for mutually exclusive that no path of the parser extracts together, and puts them into
+// the same containers. It does not see what is valid without being extracted: lanes beside the codes they are looked up
+// from, `pass` in front of a frame from a port.
 #define STRING(x) #x
-#define CODES_NAME(j) , STRING(hdr.codes.h##j), STRING(hdr.codes.l##j)
-#define LANES_NAME(nibble, n, b0, b1, b2, b3) , STRING(hdr.lanes.w##n)
+#define CODES_NAME(q) , STRING(hdr.codes.w##q)
+#define LANES_NAME(nibbles, n, q) , STRING(hdr.lanes.w##n)
 #define PASS_NAMES \
-    "hdr.pass.step", "hdr.pass.operation", "hdr.pass.table_id", "hdr.pass.reply", "hdr.pass.passes_left", "hdr.pass.row", \
-    "hdr.pass.cell", "hdr.pass.group", "hdr.pass.padding", "hdr.pass.port"
+    "hdr.pass.step", "hdr.pass.operation", "hdr.pass.table_id", "hdr.pass.reply", "hdr.pass.passes_left", \
+    "hdr.pass.row", "hdr.pass.cell", "hdr.pass.group", "hdr.pass.padding", "hdr.pass.port"
 #define LOWER_NAMES \
-    "hdr.ethernet.dst", "hdr.ethernet.src", "hdr.ethernet.ethertype", "hdr.ipv4.version", "hdr.ipv4.ihl", "hdr.ipv4.tos", \
-    "hdr.ipv4.total_length", "hdr.ipv4.identification", "hdr.ipv4.flags", "hdr.ipv4.fragment_offset", "hdr.ipv4.ttl", \
+    "hdr.ethernet.dst", "hdr.ethernet.src", "hdr.ethernet.ethertype", "hdr.ipv4.version", "hdr.ipv4.ihl", \
+    "hdr.ipv4.tos", "hdr.ipv4.total_length", "hdr.ipv4.identification", "hdr.ipv4.flags", "hdr.ipv4.fragment_offset", "hdr.ipv4.ttl", \
     "hdr.ipv4.protocol", "hdr.ipv4.checksum", "hdr.ipv4.src", "hdr.ipv4.dst", "hdr.udp.src_port", "hdr.udp.dst_port", \
     "hdr.udp.length", "hdr.udp.checksum"
-@pa_no_overlay("ingress" BYTES(CODES_NAME) WORDS(LANES_NAME))
-@pa_no_overlay("egress" BYTES(CODES_NAME) WORDS(LANES_NAME))
+@pa_no_overlay("ingress" CODES(CODES_NAME) LANES(LANES_NAME))
+@pa_no_overlay("egress" CODES(CODES_NAME) LANES(LANES_NAME))
 @pa_no_overlay("ingress", PASS_NAMES, LOWER_NAMES)
-parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t meta, out ingress_intrinsic_metadata_t ig) {
+parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
+                           out ingress_intrinsic_metadata_t ig) {
     Checksum() ipv4_checksum;
 
     state start {
@@ -110,7 +113,8 @@ parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
     }
 }
 
-parser HopsumEgressParser(packet_in packet, out headers_t hdr, out egress_metadata_t meta, out egress_intrinsic_metadata_t eg) {
+parser HopsumEgressParser(packet_in packet, out headers_t hdr, out egress_metadata_t meta,
+                          out egress_intrinsic_metadata_t eg) {
     state start {
         packet.extract(eg);
         packet.extract(hdr.pass);

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// From pass to pass. C = PASSES; half a pass is ingress (I) or egress (E); block b is CODES_HALF codes or bytes of lanes; row k of E holds
-// block 2 k, row k of I holds block 2 k + 1.
+// From pass to pass. C = PASSES; half a pass is ingress (I) or egress (E); block b is CODES_HALF codes or bytes of
+// lanes; row k of E holds block 2 k, row k of I holds block 2 k + 1.
 //
 //   I 0                 decides
 //   E k, k = 0 .. C-1   consumes block 2 k       (row k)
 //   I k, k = 1 .. C     consumes block 2 k - 1   (row k - 1); here a packet without a reply ends, and a STALE leaves
-//   E C + j             harvests block 2 (C - j) - 2, I C + j block 2 (C - j) - 1: with the lanes that I C has just combined, lanes come
-//                       out from the last to the first, each in front of those before
-//   I 2 C               looks at the tag again (Slot): RESULT leaves, or, if the copy has moved on, lanes are consumed again as a STALE
+//   E C + j             harvests block 2 (C - j) - 2, I C + j block 2 (C - j) - 1: with those that I C has just
+//                       combined, lanes come out from the last to the first, each in front of those before
+//   I 2 C               looks at the tag again (Slot): RESULT leaves; if the copy has moved on, lanes are consumed
+//                       again and a STALE leaves
 //
-// Every packet makes the same C consuming passes, also one that changes nothing, and the recirculation port is a queue: pass k of a packet
-// that was decided earlier comes before pass k of one that was decided later.
+// Every packet makes the same C consuming passes, also one that changes nothing, and the recirculation port is a queue:
+// pass k of a packet that was decided earlier comes before pass k of one that was decided later.
 
 control IngressPass(inout headers_t hdr, inout ingress_intrinsic_metadata_for_deparser_t to_deparser,
                     inout ingress_intrinsic_metadata_for_tm_t to_tm) {

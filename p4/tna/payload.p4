@@ -9,13 +9,14 @@
 #include "target.p4"
 #include "unroll.p4"
 
-#define NIBBLES(j) bit<4> h##j; bit<4> l##j;
-#define WORD(nibble, n, b0, b1, b2, b3) bit<32> w##n;
+#define CODES_FIELD(q) bit<32> w##q;
+#define LANES_FIELD(nibbles, n, q) bit<32> w##n;
 
-header codes_h { BYTES(NIBBLES) }
-header lanes_h { WORDS(WORD) }
+header codes_h { CODES(CODES_FIELD) }
+header lanes_h { LANES(LANES_FIELD) }
 
-// In front of a frame wherever it is inside the switch, never on the wire: what the first pass decided, obeyed by all others.
+// In front of a frame wherever it is inside the switch, never on the wire: what the first pass decided, obeyed by all
+// others.
 header pass_h {
     bit<8>  step;               // STEP_*
     bit<8>  operation;          // OPERATION_*

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slot protocol: which of a slot's two copies, what the copy holds, and what this packet means to it.
 //
-// tag = epoch, round is the only validity information: when it differs, everything else in the copy is dead (S2, S3). Nobody but this
-// control writes these registers. Each is accessed at most once per pass, in this order: tag, op, seen (two), ctr, contributors (two).
-// The tables between them have constant entries; `class` says more with each.
+// tag = epoch, round is the only validity information: when it differs, everything else in the copy is dead (S2, S3).
+// Nobody but this control writes these registers. Each is accessed at most once per pass, in this order: tag, op, seen
+// (two), ctr, contributors (two). The tables between them have constant entries; `class` says more with each.
 //
-// A packet comes here twice if its RESULT has values: in its first pass, which decides, and in its last, when all lanes are there.
+// A packet comes here twice if its RESULT has values: in its first pass, which decides, and in its last, when all lanes
+// are there.
 
 #define COPY hdr.pass.row
 
@@ -68,7 +69,8 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
         const entries = { 1 : open_close_(); }
     }
 
-    // ---- tag. Newer round or another epoch: overwritten, 0 returned; else the held round. Reading: 0 of another epoch.
+    // ---- tag. Newer round or another epoch: overwritten, 0 returned; else the held round. Reading: 0 of another
+    // epoch.
     Register<tag_t, bit<16>>(COPIES) tag;
     RegisterAction<tag_t, bit<16>, bit<32>>(tag) update_tag = {
         void apply(inout tag_t held, out bit<32> result) {
@@ -205,7 +207,8 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
     action open_() { old = ctr_open.execute(COPY); threshold = argument; }
     action add_() { old = ctr_add.execute(COPY); threshold = argument; }
     action close_() { old = ctr_close.execute(COPY); threshold = close_at; class_ = CLASS_DUPLICATE; }
-    action probe_() { old = ctr_close.execute(COPY); threshold = close_at; }    // a PROBE has no flags: close_at is out of reach
+    // A PROBE has no flags, so close_at is out of reach.
+    action probe_() { old = ctr_close.execute(COPY); threshold = close_at; }
     action old_() { class_ = CLASS_OLD; }
     table count {
         key = {

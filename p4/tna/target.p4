@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between the two chips; everything else is the same program. The build gives __TARGET_TOFINO__ and CODES_HALF.
+// What differs between the two chips; everything else is the same program. The build gives __TARGET_TOFINO__ and
+// CODES_HALF.
 
 #ifndef HOPSUM_TARGET_P4
 #define HOPSUM_TARGET_P4
@@ -14,7 +15,7 @@ const bit<9> RECIRCULATE = 68;
 #endif
 
 #ifndef CODES_HALF
-#define CODES_HALF 64                   // codes, and lanes of 8 bits, that one half of a pass (ingress or egress) takes: 16, 64 or 128
+#define CODES_HALF 32                   // codes that one half of a pass (ingress or egress) takes
 #endif
 #ifndef COPIES
 #define COPIES 4096                     // slot copies: 2 * MAX_SLOTS
