@@ -9,9 +9,13 @@
 #if __TARGET_TOFINO__ == 2
 #include <t2na.p4>
 const bit<9> RECIRCULATE = 6;           // the recirculation port of pipe 0
+#define HIGH_LANES_BITS 32              // containers: Tofino 2 has 48 of 32 bits that actions can write
+#define LOW_LANES_BITS 16
 #else
 #include <tna.p4>
 const bit<9> RECIRCULATE = 68;
+#define HIGH_LANES_BITS 32
+#define LOW_LANES_BITS 32
 #endif
 
 #ifndef CODES_HALF
