@@ -41,8 +41,8 @@ control AggregateWord(in bit<8> operation, in bit<16> row, inout bit<32> word) {
     apply { access.apply(); }
 }
 
-#define AGGREGATE_INSTANCE(nibbles, n, q) AggregateWord() word##n;
-#define AGGREGATE_APPLY(nibbles, n, q) word##n.apply(pass.operation, pass.row, lanes.w##n);
+#define AGGREGATE_INSTANCE(nibble, n, b0, b1, b2, b3) AggregateWord() word##n;
+#define AGGREGATE_APPLY(nibble, n, b0, b1, b2, b3) word##n.apply(pass.operation, pass.row, lanes.w##n);
 
 control Aggregate(in pass_h pass, inout lanes_h lanes) {
     LANES(AGGREGATE_INSTANCE)

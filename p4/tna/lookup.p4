@@ -41,9 +41,9 @@ control LookupWord(in bit<8> table_id, in bit<4> c0, in bit<4> c1, in bit<4> c2,
     }
     table lookup_right {
         key = {
-            table_id : RIGHT_KEY @name("table_id");
-            c2       : RIGHT_KEY @name("c0");
-            c3       : RIGHT_KEY @name("c1");
+            table_id : exact @name("table_id");
+            c2       : exact @name("c0");
+            c3       : exact @name("c1");
         }
         actions = { set_right; @defaultonly clear_right; }
         const default_action = clear_right;
@@ -56,8 +56,9 @@ control LookupWord(in bit<8> table_id, in bit<4> c0, in bit<4> c1, in bit<4> c2,
     }
 }
 
-#define LOOKUP_INSTANCE(nibbles, n, q) LookupWord() word##n;
-#define LOOKUP_APPLY(nibbles, n, q) word##n.apply(pass.table_id, nibbles(codes.w##q), lanes.w##n);
+#define LOOKUP_INSTANCE(nibble, n, b0, b1, b2, b3) LookupWord() word##n;
+#define LOOKUP_APPLY(nibble, n, b0, b1, b2, b3) \
+    word##n.apply(pass.table_id, codes.nibble##b0, codes.nibble##b1, codes.nibble##b2, codes.nibble##b3, lanes.w##n);
 
 control LookupWords(in pass_h pass, in codes_h codes, inout lanes_h lanes) {
     LANES(LOOKUP_INSTANCE)

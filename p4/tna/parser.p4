@@ -7,8 +7,8 @@
 // the same containers. It does not see what is valid without being extracted: lanes beside the codes they are looked up
 // from, `pass` in front of a frame from a port.
 #define STRING(x) #x
-#define CODES_NAME(q) , STRING(hdr.codes.w##q)
-#define LANES_NAME(nibbles, n, q) , STRING(hdr.lanes.w##n)
+#define CODES_NAME(j) , STRING(hdr.codes.h##j), STRING(hdr.codes.l##j)
+#define LANES_NAME(nibble, n, b0, b1, b2, b3) , STRING(hdr.lanes.w##n)
 #define PASS_NAMES \
     "hdr.pass.step", "hdr.pass.operation", "hdr.pass.table_id", "hdr.pass.reply", "hdr.pass.passes_left", \
     "hdr.pass.row", "hdr.pass.cell", "hdr.pass.group", "hdr.pass.padding", "hdr.pass.port"
@@ -17,15 +17,6 @@
     "hdr.ipv4.tos", "hdr.ipv4.total_length", "hdr.ipv4.identification", "hdr.ipv4.flags", "hdr.ipv4.fragment_offset", "hdr.ipv4.ttl", \
     "hdr.ipv4.protocol", "hdr.ipv4.checksum", "hdr.ipv4.src", "hdr.ipv4.dst", "hdr.udp.src_port", "hdr.udp.dst_port", \
     "hdr.udp.length", "hdr.udp.checksum"
-// Sizes of containers are given because the allocator's own search takes minutes.
-#define INGRESS_CODES_SIZE(q) @pa_container_size("ingress", STRING(hdr.codes.w##q), 16)
-#define EGRESS_CODES_SIZE(q) @pa_container_size("egress", STRING(hdr.codes.w##q), 16)
-#define INGRESS_LANES_SIZE(nibbles, n, q) @pa_container_size("ingress", STRING(hdr.lanes.w##n), nibbles##_LANES_BITS)
-#define EGRESS_LANES_SIZE(nibbles, n, q) @pa_container_size("egress", STRING(hdr.lanes.w##n), nibbles##_LANES_BITS)
-CODES(INGRESS_CODES_SIZE)
-CODES(EGRESS_CODES_SIZE)
-LANES(INGRESS_LANES_SIZE)
-LANES(EGRESS_LANES_SIZE)
 @pa_no_overlay("ingress" CODES(CODES_NAME) LANES(LANES_NAME))
 @pa_no_overlay("egress" CODES(CODES_NAME) LANES(LANES_NAME))
 @pa_no_overlay("ingress", PASS_NAMES, LOWER_NAMES)

@@ -9,8 +9,8 @@
 #include "target.p4"
 #include "unroll.p4"
 
-#define CODES_FIELD(q) bit<32> w##q;
-#define LANES_FIELD(nibbles, n, q) bit<32> w##n;
+#define CODES_FIELD(j) bit<4> h##j; bit<4> l##j;
+#define LANES_FIELD(nibble, n, b0, b1, b2, b3) bit<32> w##n;
 
 header codes_h { CODES(CODES_FIELD) }
 header lanes_h { LANES(LANES_FIELD) }

@@ -9,13 +9,9 @@
 #if __TARGET_TOFINO__ == 2
 #include <t2na.p4>
 const bit<9> RECIRCULATE = 6;           // the recirculation port of pipe 0
-#define HIGH_LANES_BITS 32              // containers: Tofino 2 has 48 of 32 bits that actions can write
-#define LOW_LANES_BITS 16
 #else
 #include <tna.p4>
 const bit<9> RECIRCULATE = 68;
-#define HIGH_LANES_BITS 32
-#define LOW_LANES_BITS 32
 #endif
 
 #ifndef CODES_HALF
@@ -27,10 +23,6 @@ const bit<9> RECIRCULATE = 68;
 #ifndef TABLES
 #define TABLES 4                        // lookup tables that are there at the same time
 #endif
-#ifndef RIGHT_KEY
-#define RIGHT_KEY exact
-#endif
-
 // A packet of 1024 bytes of lanes (or their codes) takes PASSES consuming passes; a register has a row for each.
 #define PASSES (512 / CODES_HALF)
 #define ROWS (COPIES * PASSES)

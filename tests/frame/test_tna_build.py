@@ -83,18 +83,11 @@ def test_p4info_has_a_half_word_table_for_every_two_codes_of_half_a_pass(chip: A
 def lanes_of_codes(codes: int) -> list[int]:
     """Return which code each lane is looked up from, as unroll.p4 says for halves of `codes` codes."""
     text = (ROOT / "p4" / "tna" / "unroll.p4").read_text()
-    nibbles = {
-        name: [(int(high), int(low)) for high, low in re.findall(r"\[(\d+):(\d+)\]", slices)]
-        for name, slices in re.findall(r"#define (HIGH|LOW)\(word\) +(.*)", text)
-    }
-    branch = re.split(r"#(?:el)?if CODES_HALF == ", text.split("#endif")[0])
-    uses = next(part for part in branch if part.startswith(f"{codes}\n"))
+    uses = next(part for part in re.split(r"#(?:el)?if CODES_HALF == ", text) if part.startswith(f"{codes}\n"))
     lanes: dict[int, int] = {}
-    for name, word, source in re.findall(r"X\((HIGH|LOW), (\d+), (\d+)\)", uses):
-        for position, (high, low) in enumerate(nibbles[name]):
-            assert high - low == 3
-            byte, is_low = 4 * int(source) + (31 - high) // 8, (31 - high) % 8 // 4
-            lanes[4 * int(word) + position] = byte + is_low * codes // 2
+    for nibble, word, *sources in re.findall(r"X\(([hl]), (\d+), (\d+), (\d+), (\d+), (\d+)\)", uses):
+        for position, byte in enumerate(sources):
+            lanes[4 * int(word) + position] = int(byte) + (nibble == "l") * codes // 2
     return [lanes[lane] for lane in range(codes)]
 
 
