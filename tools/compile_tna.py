@@ -118,7 +118,9 @@ def compile_chip(chip: Chip, folder: Path) -> dict[str, Any]:
     run([COMPILER, *chip.flags, "--p4runtime-files", "p4info.txt", "-o", "out", "hopsum.p4"], folder)
     shutil.copyfile(folder / "p4info.txt", folder / chip.p4info)
     pipe = folder / "out" / "pipe"
-    refuse_lost_matches((pipe / "hopsum.bfa").read_text())
+    assembly = (pipe / "hopsum.bfa").read_text()
+    refuse_lost_matches(assembly)
+    refuse_overlays(assembly)
     return summary(pipe) | {"assembled": assembles(chip, pipe)}
 
 
@@ -133,6 +135,27 @@ def refuse_lost_matches(assembly: str) -> None:
         raise CompileError(
             "this p4c-barefoot loses the matches of the parser (p4lang/p4c issue 5752): use one with pull request 5753"
         )
+
+
+# Headers that are valid together without being extracted together: the allocator may take them for mutually exclusive.
+TOGETHER = (
+    ("ingress", "codes", "lanes"),
+    ("egress", "codes", "lanes"),
+    *(("ingress", "pass", lower) for lower in ("ethernet", "ipv4", "udp")),
+)
+
+
+def refuse_overlays(assembly: str) -> None:
+    """Raise CompileError where two headers that are valid together share a container (docs/adr/0021)."""
+    for gress, one, other in TOGETHER:
+        section = assembly[assembly.index(f"phv {gress}:") :].split("context_json")[0]
+        used: dict[str, set[str]] = {one: set(), other: set()}
+        for header, place in re.findall(r"^  hdr\.(\w+)\.[^$:]*: (.*)$", section, re.MULTILINE):
+            if header in used:
+                used[header] |= set(re.findall(r"\bT?[BHW]\d+", place))
+        if shared := used[one] & used[other]:
+            places = ", ".join(sorted(shared))
+            raise CompileError(f"{gress}: {one} and {other} share {places}: see @pa_no_overlay in parser.p4")
 
 
 def assembles(chip: Chip, pipe: Path) -> bool | None:

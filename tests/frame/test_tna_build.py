@@ -109,6 +109,27 @@ def test_a_compiler_that_loses_the_parsers_matches_is_refused(match: str, is_ref
         TOOL.refuse_lost_matches(assembly)
 
 
+PHV = """
+phv ingress:
+  hdr.codes.h0: W1(28..31)
+  hdr.lanes.w0: {lanes}
+  hdr.pass.row: H4
+  hdr.udp.length: {{ stage 0..3: H5 }}
+  hdr.pass.$valid: B1(0)
+  hdr.udp.$valid: B1(1)
+  context_json:
+phv egress:
+  hdr.codes.h0: W17(28..31)
+  context_json:
+"""
+
+
+def test_an_overlay_of_codes_and_lanes_is_refused() -> None:
+    TOOL.refuse_overlays(PHV.format(lanes="W2"))
+    with pytest.raises(TOOL.CompileError, match="ingress: codes and lanes share W1"):
+        TOOL.refuse_overlays(PHV.format(lanes="{ stage 2: W1(0..15) }"))
+
+
 def test_recompiling_gives_the_same_artefacts(capsys: pytest.CaptureFixture[str]) -> None:
     version = TOOL.compiler_version()
     if version is None:
