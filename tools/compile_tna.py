@@ -9,7 +9,6 @@ is a summary of what the compiler and, where it is installed, the assembler said
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
@@ -35,13 +34,12 @@ INCLUDE_VARIABLE = "TNA_INCLUDE"
 
 @dataclass(frozen=True)
 class Chip:
-    """One target: p4c's names for it, codes of half a pass, and whether its back end comes to an end."""
+    """One target: p4c's names for it and the codes that half a pass takes there."""
 
     name: str
     architecture: str
     number: int
     codes_half: int
-    is_fitted: bool
 
     @property
     def cpp_flags(self) -> list[str]:
@@ -61,9 +59,7 @@ class Chip:
 
 # Standard messages for counters and registers: what P4Runtime agents of Tofino read.
 FLAGS = ("-g", "--Wdisable=unused", "--p4runtime-force-std-externs")
-# For Tofino 2 the back end's allocation of containers has not ended in ten minutes: there only the front end's P4Info.
-CHIPS = (Chip("tofino", "tna", 1, 32, is_fitted=True), Chip("tofino2", "t2na", 2, 64, is_fitted=False))
-FRONT_END_S = 120.0
+CHIPS = (Chip("tofino", "tna", 1, 32), Chip("tofino2", "t2na", 2, 64))
 RESOURCES = "resources.json"
 ARTEFACTS = (*(chip.p4info for chip in CHIPS), RESOURCES)
 
@@ -113,26 +109,14 @@ def run(command: list[str], cwd: Path) -> str:
 
 
 def compile_chip(chip: Chip, folder: Path) -> dict[str, Any]:
-    """Compile for `chip` into `folder` (its P4Info is left there) and return its summary; raises CompileError.
-
-    Where the back end is known not to end, it is stopped after FRONT_END_S: P4Info is written before it begins.
-    """
+    """Compile for `chip` into `folder` (its P4Info is left there) and return its summary; raises CompileError."""
     if compiler_version() is None:
         raise CompileError(f"{COMPILER} is not on PATH: it is p4c's Tofino back end, built with -DENABLE_TOFINO=ON")
     include = include_folder()
     core = ["-I", str(include), "-I", "/usr/local/share/p4c/p4include", "-I", "/usr/share/p4c/p4include"]
     (folder / "hopsum.p4").write_text(run(["cpp", *chip.cpp_flags, *core, "main.p4"], P4 / "tna"))
-    command = [COMPILER, *chip.flags, "--p4runtime-files", "p4info.txt", "-o", "out", "hopsum.p4"]
-    if chip.is_fitted:
-        run(command, folder)
-    else:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=FRONT_END_S)
-    if not (folder / "p4info.txt").exists():
-        raise CompileError(f"{COMPILER} wrote no P4Info for {chip.name} in {FRONT_END_S:.0f} s")
+    run([COMPILER, *chip.flags, "--p4runtime-files", "p4info.txt", "-o", "out", "hopsum.p4"], folder)
     shutil.copyfile(folder / "p4info.txt", folder / chip.p4info)
-    if not chip.is_fitted:
-        return {}
     pipe = folder / "out" / "pipe"
     assembly = (pipe / "hopsum.bfa").read_text()
     refuse_lost_matches(assembly)
@@ -191,7 +175,7 @@ def compile_into(folder: Path) -> None:
         inner = folder / chip.name
         inner.mkdir()
         sizes = {"codes_per_pass": 2 * chip.codes_half, "codes_per_group": chip.codes_half}
-        found[chip.name] = sizes | {"is_fitted": chip.is_fitted} | compile_chip(chip, inner)
+        found[chip.name] = sizes | compile_chip(chip, inner)
         shutil.copyfile(inner / chip.p4info, folder / chip.p4info)
     (folder / RESOURCES).write_text(json.dumps(found, indent=2) + "\n")
 

@@ -29,7 +29,6 @@ def load_tool() -> ModuleType:
 
 TOOL = load_tool()
 CHIPS = pytest.mark.parametrize("chip", TOOL.CHIPS, ids=lambda chip: chip.name)
-FITTED = pytest.mark.parametrize("chip", [chip for chip in TOOL.CHIPS if chip.is_fitted], ids=lambda chip: chip.name)
 
 
 def manifest() -> dict[str, Any]:
@@ -62,7 +61,7 @@ def test_artefacts_hold_no_absolute_path() -> None:
         assert '"/' not in text, artefact
 
 
-@FITTED
+@CHIPS
 def test_summary_adds_up_and_keeps_to_what_a_stage_has(chip: Any) -> None:
     said = resources(chip)
     assert said["stages"] <= said["stages_available"] == {"tofino": 12, "tofino2": 20}[chip.name]
