@@ -66,7 +66,7 @@ def test_summary_adds_up_and_keeps_to_what_a_stage_has(chip: Any) -> None:
     said = resources(chip)
     assert said["stages"] <= said["stages_available"] == {"tofino": 12, "tofino2": 20}[chip.name]
     stages = said["used_per_stage"]
-    assert len(stages) == said["stages_available"]
+    assert said["stages"] <= len(stages) <= said["stages_available"]
     assert said["used"] == {name: sum(stage[name] for stage in stages) for name in stages[0]}
     for stage in stages:
         assert all(stage[name] <= limit for name, limit in said["available_per_stage"].items())
