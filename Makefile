@@ -6,7 +6,7 @@ PY     := $(VENV)/bin/python
 SCALE  ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-demo setup-dev lint docs ptf p4 p4-tna generate vectors wheel clean
+.PHONY: help demo test setup-demo setup-dev lint docs ptf p4 p4-tna p4-tna-dump generate vectors wheel clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -31,7 +31,7 @@ lint: setup-dev  ## ruff, mypy strict, import rules
 docs: setup-dev  ## HTML documentation, warnings are errors
 	@echo "==> sphinx"          && $(VENV)/bin/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
-ptf: setup-dev   ## the data-plane cases, with their table (TARGET=native, native_veth or bmv2; default: native and bmv2)
+ptf: setup-dev   ## the data-plane cases, with their table (TARGET=native, native_veth, bmv2 or tna; default: all but native_veth)
 	@$(PY) ptf_tests/$(if $(TARGET),targets/$(TARGET)/)run $(ARGS)
 
 p4: setup-dev    ## recompile p4/ with p4c (needs p4c-bm2-ss) and rewrite the manifest
@@ -39,6 +39,9 @@ p4: setup-dev    ## recompile p4/ with p4c (needs p4c-bm2-ss) and rewrite the ma
 
 p4-tna: setup-dev ## recompile p4/tna for Tofino 1 and 2 (needs p4c-barefoot, minutes) and rewrite its manifest
 	@$(PY) tools/compile_tna.py
+
+p4-tna-dump: setup-dev ## write again what p4c-barefoot's front end makes of p4/tna, which tests execute (a minute)
+	@PYTHONPATH=ptf_tests/common $(PY) tools/dump_tna.py
 
 generate: setup-dev ## rewrite what is generated: Python and wire page from p4/shared, parts of docs/protocol.md
 	@$(PY) tools/generate_wire.py && $(PY) tools/generate_wire_page.py

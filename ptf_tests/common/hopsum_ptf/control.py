@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf import text_format
 
 from hopsum.protocol.aggregator import JobConfig, LeafConfig, ParentConfig, WorkerConfig
-from hopsum.wire import Event
+from hopsum.wire import Drop, Event
 from hopsum.wire._layout import JOB_EVENTS
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.artifacts import compiled_program
@@ -31,6 +31,11 @@ from hopsum_ptf.recording import Recording, Write
 
 # The clock of the cases' controller: epochs, and with them recordings, are the same every time.
 CLOCK_S = 1_000_000.0
+
+UNCOUNTED_EVENTS: Final = {"tofino": frozenset({Event.FAULT})}
+"""By target. Tofino asks the tag once, and is told only that the packet's round is newer."""
+UNCOUNTED_DROPS: Final = {"tofino": frozenset({Drop.TRUNCATED})}
+"""By target. On Tofino the parser drops them."""
 
 
 class RecordingDevice(Device):
@@ -83,8 +88,12 @@ class RecordingDevice(Device):
         """Leave the device to its owner."""
 
 
-def load_pipeline() -> Pipeline:
-    """Return the compiled program of this tree."""
+def load_pipeline(target: str = "native") -> Pipeline:
+    """Return the compiled program of this tree for a target."""
+    from hopsum_ptf.tna import compiled, p4info_of
+
+    if target == "tna":
+        return Pipeline.load(compiled("tofino"), p4info_of("tofino"))
     return Pipeline.load(*compiled_program())
 
 
@@ -92,7 +101,10 @@ def open_device(target: str, address: str, device_id: int) -> Device:
     """Return the driver of a target, connected."""
     from hopsum_controlplane.devices.bmv2 import Bmv2Device
     from hopsum_controlplane.devices.native import NativeDevice
+    from hopsum_ptf.tna import open_executed
 
+    if target == "tna":
+        return open_executed(address)
     drivers: dict[str, Any] = {"bmv2": Bmv2Device, "native": NativeDevice, "native_veth": NativeDevice}
     device: Device = drivers[target](address, device_id)
     return device

@@ -38,8 +38,9 @@ _TEXT = """\
 # Data-plane cases
 
     cases/      what: one module for each matter, one class for each case
-    targets/    where: bring a switch up and run the cases on it (native: no root; bmv2: root, simple_switch_grpc)
-    common/     the bed, the sentences that cases are written in, recordings, the table below
+    targets/    where: bring a switch up and run the cases on it (native: no root; bmv2: root, simple_switch_grpc;
+                tna: no root, no switch: the Tofino program, executed from what the compiler's front end made of it)
+    common/     the bed, the sentences that cases are written in, recordings, the table below; and `hopsum_tna`: see tna
 
 `make ptf` runs every case on every target and prints the table; `make ptf ARGS="flush probing.EmptySlot"` some of them.
 Every frame goes to the switch and to the oracle (`hopsum.protocol.frame_aggregator`): the switch must send bit for bit
@@ -47,7 +48,8 @@ what the oracle sends, on the same ports, and nothing else, and count the same. 
 what it expects of both.
 
 `ptf_tests/run --readme` runs everything and writes this page, if nothing failed. bmv2 skips what it has no room for:
-[p4/README.md](../p4/README.md) says why. {count} cases, last on {date}:
+[p4/README.md](../p4/README.md) says why; tna what its program does not have: `targets/tna/skips.py` says what.
+{count} cases, last on {date}:
 
 {ran}
 

@@ -11,11 +11,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hopsum_ptf.results import Result, format_table, format_totals, read_results
+from hopsum_ptf.results import Result, append_result, format_table, format_totals, read_results
 from hopsum_topologies import TopologyError
 from hopsum_topologies.process import ManagedProcess
 
@@ -36,6 +36,8 @@ class Target:
     interfaces: Mapping[int, str]
     platform_arguments: Sequence[str] = ()
     namespace: str | None = None
+    skips: Mapping[str, str] = field(default_factory=dict)
+    """Reasons by case, for cases about what the target's program does not have: they are not run."""
 
 
 class RunnerError(RuntimeError):
@@ -74,6 +76,12 @@ def run_cases(
     """Run cases on a target; return ptf's exit status and the results. `logs` is a folder."""
     cases = list_cases(chosen, folder)
     lines = logs / "results"
+    for case in cases:
+        if case in target.skips:
+            append_result(lines, Result(case, "skipped", target.skips[case]))
+    running = [case for case in cases if case not in target.skips]
+    if not running:
+        return 0, read_results(lines, cases)
     parameters = {
         "target": target.name,
         "address": target.address,
@@ -87,7 +95,7 @@ def run_cases(
     command += ["--test-params", ";".join(f"{key}={value!r}" for key, value in parameters.items())]
     for port, interface in target.interfaces.items():
         command += ["--interface", f"{port}@{interface}"]
-    command += [*target.platform_arguments, *cases]
+    command += [*target.platform_arguments, *running]
     output = logs / "output"
     process = ManagedProcess(command, output, namespace=target.namespace, environment=environment())
     try:

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Tofino program under the cases: a driver, in this process, of a switch that executes what the compiler made.
+
+The control plane is the Tofino driver's: its builders, told by the program's P4Info. What differs from the software
+switches besides is translated here: codes travel in the groups of the program, not in those of 512 that cases pack.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from hopsum.wire import HOPSUM_UDP_PORT, Kind, Op
+from hopsum.wire._layout import CODES8_BYTES, JOB_EVENTS
+from hopsum.wire.payload import unpack_codes
+from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.devices.tofino import TofinoDevice
+from hopsum_controlplane.entries import CounterValue, DefaultAction, Delete, MulticastGroup, Update
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.p4info import P4Info
+from hopsum_controlplane.program import HALF_WORD_CODES, HALF_WORD_KEYS, HalfWord, Program
+from hopsum_controlplane.program_reader import read_program
+from hopsum_controlplane.testing import FakeDevice
+from hopsum_ptf import frames
+from hopsum_tna import dump
+from hopsum_tna.control import Control
+from hopsum_tna.errors import TnaError
+from hopsum_tna.switch import TOFINO, TOFINO2, Chip, Sent, Switch
+
+PROGRAMS: Final = Path(__file__).resolve().parents[3] / "p4" / "build" / "tna"
+CHIPS: Final = {"tofino": TOFINO, "tofino2": TOFINO2, "small": TOFINO}
+"""By program; `small` is a build for tests (tools/dump_tna.py)."""
+
+
+def compiled(program: str) -> Path:
+    """Return where the compiler's dump of a program is checked in."""
+    return PROGRAMS / f"{program}.ir.json.gz"
+
+
+def p4info_of(program: str) -> Path:
+    """Return where a program's P4Info is checked in; `small` has none."""
+    return PROGRAMS / f"{program}.p4info.txtpb"
+
+
+def dumped_with() -> str:
+    """Return the version of the compiler whose dumps are checked in."""
+    return str(json.loads((PROGRAMS / "dumps.json").read_text())["version"])
+
+
+class EngineDevice(FakeDevice):
+    """A driver of a switch that executes a program; `name` is one of CHIPS, `loaded` the program if it was changed."""
+
+    def __init__(self, name: str, loaded: dump.Node | None = None) -> None:
+        super().__init__(capabilities=TofinoDevice.capabilities)
+        self.where = f"{name}, executed"
+        self._loaded = dump.load(compiled(name)) if loaded is None else loaded
+        self._chip: Chip = CHIPS[name]
+        self._boot()
+        known = p4info_of(name)
+        self.program = read_program(P4Info.from_text(known.read_text())) if known.exists() else _program_of(self.switch)
+
+    def push(self, pipeline: Pipeline) -> None:
+        """Start from nothing."""
+        super().push(pipeline)
+        self._boot()
+
+    def exchange(self, port: int, frame: bytes) -> list[Sent]:
+        """Take a frame into the idle switch; return what leaves because of it."""
+        return self.switch.settle(port, regroup(frame, self.program.code_group))
+
+    def read_counter(self, counter: str, start: int = 0, count: int | None = None) -> list[CounterValue]:
+        """Read cells of a counter of the program."""
+        cells = self.control.counter(counter)
+        if counter == "job_events":
+            # Every packet that has a slot counts in some cell: those that are no event, in the job's last.
+            cells = {index: packets for index, packets in cells.items() if (index + 1) % JOB_EVENTS}
+        size = self.control.counter_size(counter)
+        stop = size if count is None else start + count
+        return [CounterValue(cells.get(index, 0), 0) for index in range(start, stop)]
+
+    def _boot(self) -> None:
+        self.switch = Switch(self._loaded, self._chip)
+        self.control = Control(self.switch)
+
+    def _apply(self, update: Update) -> str:
+        refused = super()._apply(update)
+        if refused:
+            return refused
+        entity, gone = update.entity, isinstance(update, Delete)
+        try:
+            if isinstance(entity, MulticastGroup):
+                self.control.set_group(entity.id, () if gone else entity.replicas)
+            elif isinstance(entity, DefaultAction):
+                self.control.set_default(entity.table, entity.action, entity.params)
+            elif gone:
+                self.control.delete(entity.table, entity.match)
+            else:
+                self.control.write(entity.table, entity.match, entity.action, entity.params)
+        except TnaError as error:
+            raise ControlPlaneError(str(error), where=self.where) from error
+        return ""
+
+
+def _program_of(switch: Switch) -> Program:
+    """Return what a P4Info would tell builders, of a program that has none checked in."""
+    half_words = [
+        HalfWord(name, label)
+        for name, table in switch.state.tables.items()
+        if {key.name for key in table.keys} == set(HALF_WORD_KEYS)
+        for label, action in table.actions.items()
+        if [parameter for parameter, _, _ in switch.state.actions[action].params] == ["lanes"]
+    ]
+    # Half of them are in ingress, half in egress.
+    group = HALF_WORD_CODES * len(half_words) // 2
+    return Program(half_words=tuple(half_words), lookup_action="load_table8", code_group=group)
+
+
+_running: list[EngineDevice] = []
+
+
+def open_executed(path: str) -> EngineDevice:
+    """Bring the switch of this process up, with the program of a dump named after it."""
+    _running[:] = [EngineDevice(Path(path).name.partition(".")[0])]
+    return _running[0]
+
+
+def running() -> EngineDevice:
+    """Return the switch of this process, which `open_executed` brought up."""
+    return _running[0]
+
+
+def regroup(frame: bytes, group: int) -> bytes:
+    """Return a frame whose codes, if it is an UPDATE with codes in groups of 512, are in other groups."""
+    at = frames.PAYLOAD_AT
+    if len(frame) < at + CODES8_BYTES or frame[36:38] != HOPSUM_UDP_PORT.to_bytes(2, "big"):
+        return frame
+    header = frames.hopsum_header(frame)
+    if (header.kind, header.op, header.length) != (Kind.UPDATE, Op.LOOKUP_ADD8, CODES8_BYTES):
+        return frame
+    codes = unpack_codes(np.frombuffer(frame, np.uint8)[at : at + CODES8_BYTES]).reshape(-1, 2, group // 2)
+    regrouped = bytes((codes[:, 0] << 4 | codes[:, 1]).astype(np.uint8).tobytes())
+    return frame[:at] + regrouped + frame[at + CODES8_BYTES :]

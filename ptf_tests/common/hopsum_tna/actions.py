@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statements: each becomes a function that changes a packet's fields."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hopsum_tna.dump import Node
+from hopsum_tna.errors import TnaError, UnsupportedError
+from hopsum_tna.layout import VALID, Fields, Number, Record, flat, headers
+from hopsum_tna.values import Place, Scope, Value, as_width, constant
+
+Do = Callable[[Fields], None]
+Case = Callable[[Scope, Node], Do]
+
+
+class Exit(Exception):
+    """The packet leaves this control."""
+
+
+def in_order(steps: Iterable[Do]) -> Do:
+    """Return one function for several."""
+    done = tuple(steps)
+    if len(done) == 1:
+        return done[0]
+
+    def run(fields: Fields) -> None:
+        for step in done:
+            step(fields)
+
+    return run
+
+
+class Statements:
+    """Compiles statements; `call` compiles one that is a call."""
+
+    def __init__(self, call: Case, switch: Case) -> None:
+        self._call = call
+        self._switch = switch
+        """Compiles switch (table.apply().action_run)."""
+
+    def compile(self, scope: Scope, node: Node) -> Do:
+        """Compile a statement. Raises UnsupportedError."""
+        match node["node"]:
+            case "BlockStatement":
+                return self.block(scope, node["components"])
+            case "AssignmentStatement":
+                return assign(scope, node["left"], node["right"])
+            case "IfStatement":
+                return self._if(scope, node)
+            case "MethodCallStatement":
+                return self._call(scope, node["methodCall"])
+            case "SwitchStatement":
+                return self._switch(scope, node)
+            case "ExitStatement":
+                return _exit
+            case "EmptyStatement":
+                return in_order(())
+        raise UnsupportedError("a statement", node)
+
+    def block(self, scope: Scope, nodes: Iterable[Node]) -> Do:
+        """Compile statements and the declarations among them."""
+        steps = []
+        for node in nodes:
+            if node["node"] == "Declaration_Variable":
+                scope.names[node["name"]] = (f"$local.{node['name']}", scope.types.find(node["type"]))
+                if node.get("initializer") is not None:
+                    place = {"node": "PathExpression", "path": node["name"]}
+                    steps.append(assign(scope, place, node["initializer"]))
+                continue
+            steps.append(self.compile(scope, node))
+        return in_order(steps)
+
+    def _if(self, scope: Scope, node: Node) -> Do:
+        test, yes = scope.value(node["condition"]).read, self.compile(scope, node["ifTrue"])
+        no = self.compile(scope, node["ifFalse"]) if node.get("ifFalse") is not None else None
+
+        def run(fields: Fields) -> None:
+            if test(fields):
+                yes(fields)
+            elif no is not None:
+                no(fields)
+
+        return run
+
+
+def _exit(_: Fields) -> None:
+    raise Exit
+
+
+def assign(scope: Scope, left: Node, right: Node) -> Do:
+    """Compile left = right, where both may be records."""
+    place = scope.place(left)
+    if isinstance(place.kind, Record):
+        return _assign_record(scope, place, right)
+    value = as_width(scope.value(right), place.kind)
+    if place.bits is not None:
+        return _assign_bits(place, value)
+    path, read = place.path, value.read
+    if value.constant is not None:
+        known = value.constant
+
+        def put(fields: Fields) -> None:
+            fields[path] = known
+
+        return put
+
+    def run(fields: Fields) -> None:
+        fields[path] = read(fields)
+
+    return run
+
+
+def _assign_bits(place: Place, value: Value) -> Do:
+    if not isinstance(place.kind, Number) or place.bits is None:
+        raise TnaError(f"bits of {place.path}, which is no number")
+    high, low = place.bits
+    path, read, kind = place.path, value.read, place.kind
+    mask = (1 << (high - low + 1)) - 1
+    rest = kind.mask & ~(mask << low)
+
+    def run(fields: Fields) -> None:
+        fields[path] = kind.wrap((fields[path] & rest) | ((read(fields) & mask) << low))
+
+    return run
+
+
+def _assign_record(scope: Scope, place: Place, right: Node) -> Do:
+    if right["node"] in ("PathExpression", "Member"):
+        source = scope.place(right)
+        pairs = [(place.path + name, source.path + name) for name in _all_names(place)]
+
+        def copy(fields: Fields) -> None:
+            fields.update([(to, fields[of]) for to, of in pairs])
+
+        return copy
+    values = record_values(scope, place, right)
+
+    def run(fields: Fields) -> None:
+        fields.update([(path, value.read(fields)) for path, value in values])
+
+    return run
+
+
+def _all_names(place: Place) -> list[str]:
+    names = [name for name, _ in flat("", place.kind)]
+    return names + [path + VALID for path, _ in headers("", place.kind)]
+
+
+def record_values(scope: Scope, place: Place, node: Node) -> list[tuple[str, Value]]:
+    """Return path and value of every field that a list or struct expression gives to a record."""
+    if not isinstance(place.kind, Record):
+        return [(place.path, as_width(scope.value(node), place.kind))]
+    if node["node"] not in ("StructExpression", "ListExpression"):
+        raise UnsupportedError(f"what is put into {place.path}", node)
+    found: list[tuple[str, Value]] = []
+    for (name, kind), part in zip(place.kind.fields, node["components"], strict=True):
+        inner = part["expression"] if part["node"] == "NamedExpression" else part
+        found += record_values(scope, Place(f"{place.path}.{name}", kind), inner)
+    if place.kind.header:
+        found.append((place.path + VALID, constant(True, Number(1))))
+    return found
+
+
+def data_of(scope: Scope, node: Node) -> list[tuple[Callable[[Fields], Any], int]]:
+    """Return the fields, with widths, of a list that is given to a hash or a checksum."""
+    if node["node"] in ("ListExpression", "StructExpression"):
+        parts = [part["expression"] if part["node"] == "NamedExpression" else part for part in node["components"]]
+        return [item for part in parts for item in data_of(scope, part)]
+    value = scope.value(node)
+    if isinstance(value.kind, Record):
+        place = scope.place(node)
+        names = flat(place.path, place.kind)
+        return [(operator.itemgetter(path), kind.width) for path, kind in names if isinstance(kind, Number)]
+    if not isinstance(value.kind, Number) or not value.kind.width:
+        raise UnsupportedError("data without a width for a hash or a checksum", node)
+    return [(value.read, value.kind.width)]

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every order in which frames that arrive can meet frames that are on their way through a switch's passes.
+
+What can differ is the order in which frames enter ingress: the next one that arrives, or the one at the loop's head.
+All else follows: a queue keeps the order, ingress and egress have registers of their own, and a frame on its way out
+of a front port touches none (that is checked). So egress runs at once here; it may be late in a real switch, but no
+order of entering ingress is possible then that is not possible here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from hopsum_tna.errors import TnaError
+from hopsum_tna.switch import LOOP, Sent, Switch, Traffic
+
+
+class End(NamedTuple):
+    """One way in which it can end: an order that leads there, and all that left the switch."""
+
+    order: str
+    """`a` an arrival, `.` a frame out of the loop."""
+    sent: tuple[Sent, ...]
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    cells: tuple[dict[int, tuple[int, ...]], ...]
+    loop: tuple[Sent, ...]
+    sent: tuple[Sent, ...]
+
+
+class Explorer:
+    """Searches the orders of one switch; entries and groups stay as they are."""
+
+    def __init__(self, switch: Switch) -> None:
+        self._switch = switch
+        self._registers = list(switch.state.registers.values())
+        self.steps = 0
+        """Steps taken so far."""
+
+    def ends(self, arrivals: Sequence[tuple[int, bytes]]) -> Iterator[End]:
+        """Yield every distinct end of these arrivals, in this order, from the switch's state; leave it as it was.
+
+        Two orders that lead to the same registers, frames inside and frames out are followed once.
+        """
+        start = self._take()
+        seen: set[Any] = set()
+        todo = [(start, 0, "")]
+        while todo:
+            snapshot, arrived, order = todo.pop()
+            key = (arrived, _frozen(snapshot))
+            if key in seen:
+                continue
+            seen.add(key)
+            if arrived == len(arrivals) and not snapshot.loop:
+                yield End(order, snapshot.sent)
+                continue
+            if arrived < len(arrivals):
+                enter = functools.partial(self._switch.arrive, *arrivals[arrived])
+                todo.append((self._after(snapshot, enter), arrived + 1, order + "a"))
+            if snapshot.loop:
+                enter = functools.partial(self._switch.step, LOOP)
+                todo.append((self._after(snapshot, enter), arrived, order + "."))
+        self._put(start)
+
+    def _after(self, snapshot: _Snapshot, enter: Callable[[], None]) -> _Snapshot:
+        self._put(snapshot)
+        self.steps += 1
+        enter()
+        ports = self._switch.chip.recirculation_ports
+        while steps := [step for step in self._switch.steps() if step != LOOP]:
+            for step in steps:
+                before = None if step in ports else [register.cells.copy() for register in self._registers]
+                self._switch.step(step)
+                if before is not None and before != [register.cells for register in self._registers]:
+                    raise TnaError(f"a frame that left through port {step} changed a register in egress")
+        return self._take()
+
+    def _take(self) -> _Snapshot:
+        traffic = self._switch.traffic
+        cells = tuple([dict(register.cells) for register in self._registers])
+        return _Snapshot(cells, tuple(traffic.loop), tuple(traffic.sent))
+
+    def _put(self, snapshot: _Snapshot) -> None:
+        for register, cells in zip(self._registers, snapshot.cells, strict=True):
+            register.cells = dict(cells)
+        self._switch.traffic = Traffic({}, deque(snapshot.loop), list(snapshot.sent))
+
+
+def _frozen(snapshot: _Snapshot) -> tuple[Any, ...]:
+    cells = tuple([frozenset(cells.items()) for cells in snapshot.cells])
+    return cells, snapshot.loop, tuple(sorted(snapshot.sent))

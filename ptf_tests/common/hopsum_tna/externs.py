@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps or computes something beside the packet: registers, counters, hashes, checksums, random numbers."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections import Counter as Tally
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hopsum_tna.errors import TnaError, UnsupportedError
+from hopsum_tna.layout import Fields, Number, Truth, Type, flat
+
+
+class Undefined:
+    """Values that P4 leaves open: drawn at random, so that a program that relies on one is found out. Seeded."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+
+    def draw(self, kind: Number | Truth) -> Any:
+        """Return any value of a type."""
+        if isinstance(kind, Truth):
+            return bool(self._random.getrandbits(1))
+        return kind.wrap(self._random.getrandbits(kind.width))
+
+
+@dataclass
+class Register:
+    """An array of numbers or small structs. A packet may touch it once in each half of its pass, as in hardware."""
+
+    name: str
+    kind: Type
+    size: int
+    initial: tuple[int, ...]
+    cells: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Cells that were written; all others hold `initial`."""
+    _last: Fields | None = None
+
+    def __post_init__(self) -> None:
+        self.parts = [name for name, _ in flat("", self.kind)]
+
+    def touch(self, index: int, fields: Fields) -> tuple[int, ...]:
+        """Return a cell. Raises TnaError when this packet was here before in this half, or there is no such cell."""
+        if self._last is fields:
+            raise TnaError(f"register {self.name} is touched twice by one packet in one half of a pass")
+        if not 0 <= index < self.size:
+            raise TnaError(f"register {self.name} has {self.size} cells, none of index {index}")
+        self._last = fields
+        return self.cells.get(index, self.initial)
+
+    def clear(self) -> None:
+        """Put the initial value into all cells."""
+        self.cells.clear()
+        self._last = None
+
+
+@dataclass
+class Counter:
+    """Packets by index."""
+
+    name: str
+    size: int
+    packets: Tally[int] = field(default_factory=Tally)
+
+    def count(self, index: int) -> None:
+        """Count a packet. Raises TnaError when there is no such cell."""
+        if not 0 <= index < self.size:
+            raise TnaError(f"counter {self.name} has {self.size} cells, none of index {index}")
+        self.packets[index] += 1
+
+
+@dataclass
+class Hash:
+    """A hash of some fields, cut to a width."""
+
+    algorithm: str
+    kind: Number
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in ("IDENTITY", "CRC32"):
+            raise UnsupportedError(f"the hash algorithm {self.algorithm}")
+
+    def get(self, data: bytes) -> int:
+        """Return the hash: IDENTITY the lowest bits, CRC32 that of Ethernet."""
+        value = int.from_bytes(data, "big") if self.algorithm == "IDENTITY" else zlib.crc32(data)
+        return self.kind.wrap(value)
+
+
+def internet_checksum(data: bytes) -> int:
+    """Return the complement of the sum of 16-bit words; an odd byte is a word's upper half."""
+    total = sum(int.from_bytes(data[at : at + 2].ljust(2, b"\0"), "big") for at in range(0, len(data), 2))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total ^ 0xFFFF
+
+
+def joined(values: Sequence[tuple[int, int]]) -> bytes:
+    """Return (value, width) pairs one behind the other. Raises TnaError when they fill no whole bytes."""
+    whole = bits = 0
+    for value, width in values:
+        whole, bits = (whole << width) | (value & ((1 << width) - 1)), bits + width
+    if bits % 8:
+        raise TnaError(f"{bits} bits of data for a checksum or a hash, no whole bytes")
+    return whole.to_bytes(bits // 8, "big")

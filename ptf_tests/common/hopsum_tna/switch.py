@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A switch: one pipe of TNA, with the traffic manager between its halves and recirculation ports behind them.
+
+    arrive(port, frame) --> ingress --> unicast or copies of a group --> queue of each port --> egress --> frame out
+                              ^                                                                   |
+                              +----------- loop: frames that left through a recirculation port <--+
+
+Every queue is first in, first out, and nothing is lost in one. `settle` lets a frame go all its ways at once. Tests
+that want packets to meet call `arrive` and then, one by one, what `steps` offers: each runs one half of a pass.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from hopsum_tna.block import State
+from hopsum_tna.dump import Node
+from hopsum_tna.errors import TnaError, UnsupportedError
+from hopsum_tna.externs import Undefined
+from hopsum_tna.half import Half
+from hopsum_tna.layout import Types
+
+LOOP = -1
+"""The step that takes the first frame of the loop into ingress; any other step is a port whose queue egress serves."""
+_UNSUPPORTED_TM = ("mcast_grp_b", "copy_to_cpu", "deflect_on_drop")
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What differs between chips."""
+
+    name: str
+    port_metadata_bytes: int
+    recirculation_ports: frozenset[int]
+
+
+TOFINO = Chip("tofino", 8, frozenset({68}))
+TOFINO2 = Chip("tofino2", 24, frozenset({6}))
+
+
+class Sent(NamedTuple):
+    """A frame that left through a front port."""
+
+    port: int
+    frame: bytes
+
+
+class _Queued(NamedTuple):
+    frame: bytes
+    rid: int
+    first: bool
+
+
+@dataclass
+class Passes:
+    """How often each half ran."""
+
+    ingress: int = 0
+    egress: int = 0
+
+
+@dataclass
+class Traffic:
+    """All frames inside the switch, and what has left it."""
+
+    queues: dict[int, deque[_Queued]] = field(default_factory=dict)
+    loop: deque[Sent] = field(default_factory=deque)
+    sent: list[Sent] = field(default_factory=list)
+
+
+class Switch:
+    """One program on one pipe."""
+
+    def __init__(self, program: Node, chip: Chip = TOFINO, *, seed: int = 0) -> None:
+        self.chip = chip
+        self.state = State()
+        types, undefined = Types(program), Undefined(seed)
+        objects = {item["name"]: item for item in program["objects"]}
+        names = _pipe(objects)
+        self.ingress, self.egress = (
+            Half([objects[name] for name in names[at : at + 3]], types, self.state, undefined) for at in (0, 3)
+        )
+        self.groups: dict[int, tuple[tuple[int, int], ...]] = {}
+        """Replicas (port, rid) by group."""
+        self.traffic = Traffic()
+        self.passes = Passes()
+
+    # ---- frames -------------------------------------------------------------------------------------------
+
+    def settle(self, port: int, frame: bytes) -> list[Sent]:
+        """Take a frame into an idle switch and return all frames that leave because of it, in order."""
+        self.arrive(port, frame)
+        while steps := self.steps():
+            self.step(steps[0])
+        return self.take()
+
+    def take(self) -> list[Sent]:
+        """Return what has left since the last call."""
+        sent, self.traffic.sent = self.traffic.sent, []
+        return sent
+
+    def arrive(self, port: int, frame: bytes) -> None:
+        """Take a frame through ingress, into queues."""
+        self.passes.ingress += 1
+        known = {"ingress_port": port, "resubmit_flag": 0}
+        passed = self.ingress.run(frame, bytes(self.chip.port_metadata_bytes), known)
+        if passed is None or passed.fields["deparser.drop_ctl"] & 1:
+            return
+        fields = passed.fields
+        for name in _UNSUPPORTED_TM:
+            if fields[f"tm.{name}"]:
+                raise UnsupportedError(f"{name} = {fields[f'tm.{name}']}")
+        bypass = bool(fields["tm.bypass_egress"])
+        for number, (out, rid) in enumerate(self._replicas(fields)):
+            self._enqueue(out, _Queued(passed.frame, rid, number == 0), bypass)
+        if fields["tm.ucast_egress_port"] is not None:
+            self._enqueue(fields["tm.ucast_egress_port"], _Queued(passed.frame, 0, False), bypass)
+
+    def steps(self) -> list[int]:
+        """Return what can happen next inside: ports whose queues are not empty, LOOP when a frame comes around."""
+        ports = sorted(port for port, queue in self.traffic.queues.items() if queue)
+        return ports + ([LOOP] if self.traffic.loop else [])
+
+    def step(self, step: int) -> None:
+        """Let one of `steps` happen."""
+        if step == LOOP:
+            self.arrive(*self.traffic.loop.popleft())
+            return
+        queued = self.traffic.queues[step].popleft()
+        known = {"egress_port": step, "egress_rid": queued.rid, "egress_rid_first": int(queued.first)}
+        self.passes.egress += 1
+        passed = self.egress.run(queued.frame, b"", known)
+        if passed is not None and not passed.fields["deparser.drop_ctl"] & 1:
+            self._leave(step, passed.frame)
+
+    def _replicas(self, fields: Mapping[str, Any]) -> Sequence[tuple[int, int]]:
+        group = fields["tm.mcast_grp_a"]
+        replicas = self.groups.get(group, ()) if group else ()
+        if fields["tm.level2_exclusion_id"] or fields["tm.level1_exclusion_id"]:
+            raise UnsupportedError("exclusion ids of the replication engine")
+        return replicas
+
+    def _enqueue(self, port: int, queued: _Queued, bypass: bool) -> None:
+        if bypass:
+            self._leave(port, queued.frame)
+        else:
+            self.traffic.queues.setdefault(port, deque()).append(queued)
+
+    def _leave(self, port: int, frame: bytes) -> None:
+        if port in self.chip.recirculation_ports:
+            self.traffic.loop.append(Sent(port, frame))
+        else:
+            self.traffic.sent.append(Sent(port, frame))
+
+
+def _pipe(objects: Mapping[str, Node]) -> list[str]:
+    """Return the six parts of the only pipe. Raises UnsupportedError when there are several."""
+    main = objects.get("main")
+    if main is None or main["node"] != "Declaration_Instance":
+        raise TnaError("the dump has no main package")
+    pipes = [argument["expression"]["path"] for argument in main["arguments"]]
+    if len(pipes) != 1:
+        raise UnsupportedError(f"{len(pipes)} pipes with programs of their own")
+    parts = [argument["expression"] for argument in objects[pipes[0]]["arguments"]]
+    return [part["constructedType"] for part in parts]

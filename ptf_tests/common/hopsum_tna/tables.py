@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables: keys, entries of the program and of the control plane, and which entry a packet meets.
+
+Entries of the program stand in its order and are the only ones of their table; others have a priority: the larger one
+wins, as in P4Runtime. A prefix (lpm) wins by its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hopsum_tna.errors import TnaError
+from hopsum_tna.layout import Fields
+from hopsum_tna.values import Value, number_of
+
+Match = tuple[int, int]
+"""Value and mask."""
+
+
+@dataclass
+class Bound:
+    """An action with its control-plane parameters."""
+
+    action: str
+    params: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a table, by its name in the control plane."""
+
+    name: str
+    value: Value
+    match: str
+
+    @property
+    def mask(self) -> int:
+        """Return all ones of the key's width."""
+        return number_of(self.value).mask
+
+
+@dataclass
+class Table:
+    """One table of a program."""
+
+    name: str
+    keys: tuple[Key, ...]
+    actions: Mapping[str, str]
+    """Names in the program by their names in the control plane."""
+    default: Bound
+    size: int
+    constant: bool = False
+    exact: dict[tuple[int, ...], Bound] = field(default_factory=dict)
+    masked: dict[tuple[Match, ...], tuple[int, Bound]] = field(default_factory=dict)
+    """With the rank, of which the largest wins, and of several the first."""
+    _found: dict[tuple[int, ...], tuple[bool, Bound]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._reads = tuple(key.value.read for key in self.keys)
+        self._signed = any(number_of(key.value).signed for key in self.keys)
+        self._masks = tuple(key.mask for key in self.keys)
+        self.only_exact = all(key.match == "exact" for key in self.keys)
+
+    def look_up(self, fields: Fields) -> tuple[bool, Bound]:
+        """Return whether an entry fits the packet, and its action or the default one."""
+        key = tuple([read(fields) for read in self._reads])
+        if self._signed:
+            key = tuple(value & mask for value, mask in zip(key, self._masks, strict=True))
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._search(key)
+        return found
+
+    def change(self, matches: Sequence[Match], rank: int, bound: Bound | None) -> None:
+        """Put an entry there, in place of one with the same key; None: take it away.
+
+        Raises TnaError when the table is the program's own or full, or an entry to be taken away is not there.
+        """
+        if self.constant:
+            raise TnaError(f"table {self.name} has the program's own entries")
+        key = tuple(value for value, _ in matches)
+        there: bool = key in self.exact if self.only_exact else tuple(matches) in self.masked
+        if bound is None and not there:
+            raise TnaError(f"table {self.name} has no entry {matches}")
+        if bound is not None and not there and len(self.exact) + len(self.masked) >= self.size:
+            raise TnaError(f"table {self.name} is full: {self.size} entries")
+        self._put(key, tuple(matches), rank, bound)
+
+    def program(self, matches: Sequence[Match], rank: int, bound: Bound) -> None:
+        """Add an entry of the program; of two for the same packets the first counts."""
+        if tuple(matches) not in self.masked:
+            self._put(tuple(value for value, _ in matches), tuple(matches), rank, bound)
+
+    def set_default(self, bound: Bound) -> None:
+        """Change what the table does on a miss."""
+        self.default = bound
+        self._found.clear()
+
+    def _put(self, key: tuple[int, ...], matches: tuple[Match, ...], rank: int, bound: Bound | None) -> None:
+        self._found.clear()
+        if self.only_exact:
+            self.exact.pop(key, None)
+            if bound is not None:
+                self.exact[key] = bound
+            return
+        self.masked.pop(matches, None)
+        if bound is not None:
+            self.masked[matches] = (rank, bound)
+
+    def _search(self, key: tuple[int, ...]) -> tuple[bool, Bound]:
+        if self.only_exact:
+            bound = self.exact.get(key)
+            return (True, bound) if bound is not None else (False, self.default)
+        best: tuple[int, Bound] | None = None
+        for matches, entry in self.masked.items():
+            fits = all(value == part & mask for part, (value, mask) in zip(key, matches, strict=True))
+            if fits and (best is None or entry[0] > best[0]):
+                best = entry
+        return (True, best[1]) if best is not None else (False, self.default)

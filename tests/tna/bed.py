@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A switch that executes the Tofino program, the oracle beside it, and what may leave when packets meet.
+
+The oracle takes every packet in the order of arrival, which is the order in which first passes decide. What the switch
+sends must be what the oracle sends, frame by frame, in any order, with one exception. A reply with values takes as many
+passes as the packet, and then as many again; when a newer round takes the copy before it is out, it becomes one STALE
+to the packet's sender. It is then as if the reply had been lost and the sender had asked again.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopsum.protocol.aggregator import Outcome, SwitchConfig
+from hopsum.protocol.frame_aggregator import FrameAggregator
+from hopsum.wire import Event, Kind, Op
+from hopsum.wire._layout import LANES_BYTES
+from hopsum.wire.payload import up_bytes
+from hopsum_controlplane import Controller, Job, JobSpec
+from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
+from hopsum_ptf import control, frames
+from hopsum_ptf.bed import SWITCH, make_workers
+from hopsum_ptf.tna import EngineDevice, compiled, regroup
+from hopsum_tna import dump
+from hopsum_tna.switch import Sent, Switch
+
+SMALL_BYTES = 64
+"""Of a payload: what the small program sums. Its packets make too few passes for the rest, which stays as it came."""
+
+
+def program(name: str) -> dump.Node:
+    """Return a program as the compiler left it, to do with what one likes."""
+    return copy.deepcopy(dump.load(compiled(name)))
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One frame, and what the oracle makes of it."""
+
+    port: int
+    frame: bytes
+    job: Job
+    rank: int
+    slot: int
+    round: int
+    outcome: Outcome
+    expected: tuple[Sent, ...]
+
+
+class Bed:
+    """One switch with jobs, and its oracle."""
+
+    def __init__(self, name: str, loaded: dump.Node | None = None) -> None:
+        self.device = EngineDevice(name, loaded)
+        self.controller = Controller(self.device, SWITCH, clock=lambda: control.CLOCK_S)
+        addresses = {"mac": mac_to_int(SWITCH.mac), "ip": ipv4_to_int(SWITCH.ip)}
+        self.oracle = FrameAggregator(SwitchConfig(**addresses, forwarding={}, floods={}))
+        self._values_bytes = SMALL_BYTES if name == "small" else LANES_BYTES
+
+    @property
+    def switch(self) -> Switch:
+        return self.device.switch
+
+    def job(self, workers: int, *, slots: int = 2, **options: Any) -> Job:
+        number = len(self.controller.jobs)
+        spec = JobSpec(f"job {number}", make_workers(workers, job=number), slots, **options)
+        job = self.controller.create_job(spec)
+        self.oracle.add_job(control.oracle_job(job))
+        return job
+
+    def arrival(self, job: Job, rank: int, frame: bytes) -> Arrival:
+        """Tell the oracle of a frame, and return it as the switch will get it."""
+        port, header = job.spec.workers[rank].port, frames.hopsum_header(frame)
+        outcome, out = self.oracle.explain_frame(port, frame)
+        expected = tuple(self._short(Sent(*sent)) for sent in out)
+        packed = regroup(frame, self.device.program.code_group)
+        return Arrival(port, packed, job, rank, header.slot, header.round, outcome, expected)
+
+    def problems(self, arrivals: Sequence[Arrival], sent: Sequence[Sent]) -> list[str]:
+        """Return what is wrong with all that left the switch because of these arrivals."""
+        left = Counter(map(self._short, sent))
+        waiting = []
+        for number, arrival in enumerate(arrivals):
+            wanted = Counter(arrival.expected)
+            if wanted - left:
+                waiting.append(number)
+            else:
+                left -= wanted
+        found = []
+        for number in waiting:
+            stale = self._late(arrivals, number, left)
+            if stale is None:
+                found.append(
+                    f"missing of packet {number}: {[frames.describe(f) for _, f in arrivals[number].expected]}"
+                )
+            else:
+                left[stale] -= 1
+        return found + [f"unexpected on port {port}: {frames.describe(frame)}" for port, frame in +left]
+
+    def _late(self, arrivals: Sequence[Arrival], number: int, left: Counter[Sent]) -> Sent | None:
+        """Return the STALE that stands for a packet's RESULT, if a newer round took its copy behind it."""
+        asked = arrivals[number]
+        if frames.hopsum_header(asked.expected[0].frame).kind != Kind.RESULT:
+            return None
+        newer = {
+            later.round
+            for later in arrivals[number + 1 :]
+            if (later.job, later.slot, later.round % 2) == (asked.job, asked.slot, asked.round % 2)
+            and later.round > asked.round
+            and Event.ADDED in later.outcome.events
+        }
+        for candidate in +left:
+            header = frames.hopsum_header(candidate.frame)
+            same = (header.worker, header.slot, header.round) == (asked.rank, asked.slot, asked.round)
+            if header.kind == Kind.STALE and same and candidate.port == asked.port and header.held in newer:
+                return candidate
+        return None
+
+    def _short(self, sent: Sent) -> Sent:
+        values = min(self._values_bytes, frames.hopsum_header(sent.frame).length)
+        return Sent(sent.port, sent.frame[: frames.PAYLOAD_AT + values])
+
+
+class Stream:
+    """Random packets of some jobs: rounds in any order, lost and repeated ones, FLUSH, PROBE, wrong ops."""
+
+    OPS = (Op.LOOKUP_ADD8, Op.ADD8, Op.ADD32, Op.OR, Op.MAX32)
+
+    def __init__(self, bed: Bed, jobs: Sequence[Job], seed: int, *, rounds: int = 3) -> None:
+        self._bed = bed
+        self._jobs = jobs
+        self._rng = random.Random(seed)
+        self._rounds = rounds
+        self._first = 1
+
+    def take(self, count: int) -> list[Arrival]:
+        """Return so many packets; the rounds that they are of move on slowly."""
+        return [self._next() for _ in range(count)]
+
+    def _next(self) -> Arrival:
+        rng = self._rng
+        if rng.random() < 0.1:
+            self._first += 1
+        job = rng.choice(list(self._jobs))
+        rank, slot = rng.randrange(len(job.spec.workers)), rng.randrange(job.slots)
+        round_ = self._first + rng.randrange(self._rounds)
+        if rng.random() < 0.1:
+            return self._bed.arrival(job, rank, frames.probe(job, job.spec.workers[rank], slot=slot, round=round_))
+        op = self.OPS[(round_ + slot) % len(self.OPS)]
+        if rng.random() < 0.03:
+            op = rng.choice(self.OPS)
+        # So small that no sum of ADD8 leaves its lane: the program's carry, see ptf_tests/targets/tna/skips.py.
+        largest = 255 // len(job.spec.workers) if op is Op.ADD8 else 127
+        payload = bytes(rng.choices(range(largest + 1), k=up_bytes(op)))
+        flags = int(rng.random() < 0.15)
+        frame = frames.update(job, rank, payload, op=op, slot=slot, round=round_, flags=flags)
+        return self._bed.arrival(job, rank, frame)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data-plane cases on the Tofino program, executed: all that are not about something that it does not have."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+from hopsum_ptf.runner import list_cases
+
+TARGET = Path(__file__).resolve().parents[2] / "ptf_tests" / "targets" / "tna"
+SKIPS = runpy.run_path(str(TARGET / "skips.py"))["SKIPS"]
+OF_LOOKUP_ADD16 = {
+    "isolation.TablesOfBothWidthsInSeveralJobs",
+    "lanes.AsManyWideSumsAsFit",
+    "lanes.EveryWideCode",
+    "lanes.LookupsOfBothWidthsByTurns",
+    "lanes.WideSumsDoNotCarry",
+    "operations.TableOfTheOtherWidth",
+}
+"""They ask the target whether it has it."""
+
+
+def test_every_case_passes_or_is_about_something_that_the_program_does_not_have() -> None:
+    done = subprocess.run([sys.executable, str(TARGET / "run")], capture_output=True, text=True, check=False)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    start = lines.index(["case", "tna"])
+    table = {line[0]: line[1] for line in lines[start + 1 :] if len(line) == 2}
+    skipped = dict.fromkeys([*SKIPS, *OF_LOOKUP_ADD16], "skipped")
+    assert table == {**dict.fromkeys(list_cases(), "ok"), **skipped}, done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+def test_only_cases_are_skipped() -> None:
+    assert set(SKIPS) <= set(list_cases())

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write what p4c's front end makes of p4/tna to p4/build/tna, as JSON: tests execute it (hopsum_tna).
+
+tofino, tofino2: the program as compiled for the chips. small: the same sources with 16 codes in half a pass and 2
+passes for a packet, too few for a whole payload: for searching every order in which packets can meet.
+dumps.json names the compiler's version, the flags and the hash of every source: a test without the compiler notices
+stale dumps.
+The front end takes seconds; what comes after it (tools/compile_tna.py) takes minutes and is not needed here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from compile_tna import (
+    BUILD,
+    CHIPS,
+    COMPILER,
+    P4,
+    Chip,
+    CompileError,
+    compiler_version,
+    include_folder,
+    run,
+    source_hashes,
+)
+from hopsum_tna.dump import load_dump, save
+from hopsum_tna.errors import TnaError
+
+PROGRAMS: dict[str, tuple[Chip, tuple[str, ...]]] = {
+    **{chip.name: (chip, ()) for chip in CHIPS},
+    "small": (Chip("tofino", "tna", 1, 16), ("-DPASSES=2",)),
+}
+MANIFEST = BUILD / "dumps.json"
+
+
+def dump_name(program: str) -> str:
+    """Return the file name of a program's dump."""
+    return f"{program}.ir.json.gz"
+
+
+def dump(program: str, folder: Path) -> Path:
+    """Run the front end; return the shortened dump, a file in `folder`. Raises CompileError."""
+    chip, more = PROGRAMS[program]
+    if compiler_version() is None:
+        raise CompileError(f"{COMPILER} is not on PATH: it is p4c's Tofino back end, built with -DENABLE_TOFINO=ON")
+    include = [f"-I{path}" for path in (include_folder(), "/usr/local/share/p4c/p4include", "/usr/share/p4c/p4include")]
+    source, whole = folder / f"{program}.p4", folder / f"{program}.json"
+    source.write_text(run(["cpp", *chip.cpp_flags, *more, *include, "main.p4"], P4 / "tna"))
+    # Nothing asks p4c to stop behind its front end, but it does when it cannot write the P4Info: no file may end so.
+    stop = ["--p4runtime-files", f"{program}.no-p4info"]
+    target = ["--nocpp", "--target", chip.name, "--arch", chip.architecture, "-o", str(folder)]
+    done = subprocess.run(
+        [COMPILER, *target, "--toJSON", str(whole), *stop, str(source)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        save(load_dump(whole), folder / dump_name(program))
+    except (OSError, TnaError) as error:
+        raise CompileError(f"{COMPILER} wrote no dump of {program} ({error}):\n{done.stderr[-4000:]}") from error
+    return folder / dump_name(program)
+
+
+def manifest(version: str | None) -> dict[str, object]:
+    """Return what dumps.json should say for the sources and dumps as they stand."""
+    dumps = {dump_name(name): hashlib.sha256((BUILD / dump_name(name)).read_bytes()).hexdigest() for name in PROGRAMS}
+    flags = {name: [*chip.cpp_flags, *more] for name, (chip, more) in PROGRAMS.items()}
+    return {"compiler": COMPILER, "version": version, "flags": flags, "sources": source_hashes(), "dumps": dumps}
+
+
+def make(*, check: bool) -> int:
+    """Dump; write the build folder, or compare with it and return 1 where it is stale."""
+    with tempfile.TemporaryDirectory() as name:
+        made = [dump(program, Path(name)) for program in PROGRAMS]
+        if check:
+            stale = [
+                p.name for p in made if not (BUILD / p.name).exists() or p.read_bytes() != (BUILD / p.name).read_bytes()
+            ]
+            print(f"stale: {', '.join(stale)}; run make p4-tna-dump" if stale else "the dumps are fresh")
+            return 1 if stale else 0
+        BUILD.mkdir(exist_ok=True)
+        for path in made:
+            (BUILD / path.name).write_bytes(path.read_bytes())
+    MANIFEST.write_text(json.dumps(manifest(compiler_version()), indent=2) + "\n")
+    print(f"wrote {', '.join(map(dump_name, PROGRAMS))} and {MANIFEST.name} with {COMPILER} {compiler_version()}")
+    return 0
+
+
+def main() -> int:
+    """Dump and write; with --check, dump elsewhere and compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if the build folder is stale")
+    args = parser.parse_args()
+    try:
+        return make(check=args.check)
+    except CompileError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
