@@ -90,9 +90,9 @@ class RecordingDevice(Device):
 
 def load_pipeline(target: str = "native") -> Pipeline:
     """Return the compiled program of this tree for a target."""
-    from hopsum_ptf.tna import compiled, p4info_of
-
     if target == "tna":
+        from hopsum_ptf.tna import compiled, p4info_of
+
         return Pipeline.load(compiled("tofino"), p4info_of("tofino"))
     return Pipeline.load(*compiled_program())
 
