@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,9 +34,11 @@ from compile_tna import (
 from hopsum_tna.dump import load_dump, save
 from hopsum_tna.errors import TnaError
 
-PROGRAMS: dict[str, tuple[Chip, tuple[str, ...]]] = {
-    **{chip.name: (chip, ()) for chip in CHIPS},
-    "small": (Chip("tofino", "tna", 1, 16), ("-DPASSES=2",)),
+PASSES = "#define PASSES (512 / CODES_HALF)"
+"""The line of target.p4 that the small program has otherwise."""
+PROGRAMS: dict[str, tuple[Chip, str]] = {
+    **{chip.name: (chip, PASSES) for chip in CHIPS},
+    "small": (Chip("tofino", "tna", 1, 16), "#define PASSES 2"),
 }
 MANIFEST = BUILD / "dumps.json"
 
@@ -47,12 +50,18 @@ def dump_name(program: str) -> str:
 
 def dump(program: str, folder: Path) -> Path:
     """Run the front end; return the shortened dump, a file in `folder`. Raises CompileError."""
-    chip, more = PROGRAMS[program]
+    chip, passes = PROGRAMS[program]
     if compiler_version() is None:
         raise CompileError(f"{COMPILER} is not on PATH: it is p4c's Tofino back end, built with -DENABLE_TOFINO=ON")
     include = [f"-I{path}" for path in (include_folder(), "/usr/local/share/p4c/p4include", "/usr/share/p4c/p4include")]
     source, whole = folder / f"{program}.p4", folder / f"{program}.json"
-    source.write_text(run(["cpp", *chip.cpp_flags, *more, *include, "main.p4"], P4 / "tna"))
+    sources = folder / f"{program}-sources"
+    shutil.copytree(P4, sources, ignore=shutil.ignore_patterns("build", "v1model", "spike"))
+    target_p4 = sources / "tna" / "target.p4"
+    if PASSES not in target_p4.read_text():
+        raise CompileError(f"{target_p4.name} has no line {PASSES!r}: change tools/dump_tna.py with it")
+    target_p4.write_text(target_p4.read_text().replace(PASSES, passes))
+    source.write_text(run(["cpp", *chip.cpp_flags, *include, "main.p4"], sources / "tna"))
     # Nothing asks p4c to stop behind its front end, but it does when it cannot write the P4Info: no file may end so.
     stop = ["--p4runtime-files", f"{program}.no-p4info"]
     target = ["--nocpp", "--target", chip.name, "--arch", chip.architecture, "-o", str(folder)]
@@ -73,7 +82,7 @@ def dump(program: str, folder: Path) -> Path:
 def manifest(version: str | None) -> dict[str, object]:
     """Return what dumps.json should say for the sources and dumps as they stand."""
     dumps = {dump_name(name): hashlib.sha256((BUILD / dump_name(name)).read_bytes()).hexdigest() for name in PROGRAMS}
-    flags = {name: [*chip.cpp_flags, *more] for name, (chip, more) in PROGRAMS.items()}
+    flags = {name: [*chip.cpp_flags, passes] for name, (chip, passes) in PROGRAMS.items()}
     return {"compiler": COMPILER, "version": version, "flags": flags, "sources": source_hashes(), "dumps": dumps}
 
 

@@ -24,9 +24,7 @@ const bit<9> RECIRCULATE = 68;
 #define TABLES 4                        // lookup tables that are there at the same time
 #endif
 // A packet of 1024 bytes of lanes (or their codes) takes PASSES consuming passes; a register has a row for each.
-#ifndef PASSES
 #define PASSES (512 / CODES_HALF)
-#endif
 #define ROWS (COPIES * PASSES)
 
 #endif
