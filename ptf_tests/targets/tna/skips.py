@@ -29,6 +29,7 @@ _REASONS = {
     ),
     "it is alone: no leaf and no spine of a tree": (
         "tree.LeafSendsItsSumUp", "tree.LeafPassesTheResultDown", "tree.ClosedLeafSendsAgain",
+        "tree.ClosedLeafAddsNobody",
         "tree.ResultOfARoundThatIsOpen", "tree.LateResultOfAnOlderRound", "tree.FlushGoesUp",
         "tree.LookupsHappenOnceOnTheWay", "tree.StaleIsPassedDown", "tree.SpineCompletesWithItsLeaves",
         "tree.SpineAnswersItsLeaves", "tree.SpineWithAWorkerOfItsOwn", "tree.AMiddleSwitchHasBoth",
