@@ -47,6 +47,10 @@ def with_text(found: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any
     return {"workers": 4, "models": {**found["models"], "transformer": text}, "runs": found["runs"] + runs}
 
 
+def with_software(found: dict[str, Any], step_s: float) -> dict[str, Any]:
+    return {**found, "runs": found["runs"] + [training("thc-ps", repeat, step_s, step_s - 0.02) for repeat in range(3)]}
+
+
 def verdicts(found: dict[str, Any]) -> dict[str, Verdict]:
     part = accuracy.show(found)
     return {name: judge(claim, part.samples[name]).verdict for name, claim in CLAIMS.items()}
@@ -54,8 +58,15 @@ def verdicts(found: dict[str, Any]) -> dict[str, Verdict]:
 
 def test_a_fast_scheme_reproduces_the_claims_and_a_slow_one_does_not() -> None:
     fast, slow = ({"fp32": 9.0, "topk": 5.0, "thc": thc_s} for thc_s in (3.0, 4.0))
-    assert set(verdicts(with_text(result(0.07), fast)).values()) == {Verdict.REPRODUCED}
-    assert set(verdicts(with_text(result(0.2), slow)).values()) == {Verdict.NOT_REPRODUCED}
+    assert set(verdicts(with_software(with_text(result(0.07), fast), 0.1)).values()) == {Verdict.REPRODUCED}
+    assert set(verdicts(with_software(with_text(result(0.2), slow), 0.12)).values()) == {Verdict.NOT_REPRODUCED}
+
+
+def test_software_servers_are_no_rival_of_the_switch() -> None:
+    alone, beside = (accuracy.show(each).samples for each in (result(0.07), with_software(result(0.07), 0.06)))
+    assert beside["tta-software"][0] == pytest.approx(0.15 / 0.06)
+    assert beside["tta-best"] == alone["tta-best"]
+    assert alone["tta-software"] == []
 
 
 def test_a_measure_that_falls_reaches_its_target_from_above() -> None:
@@ -92,11 +103,14 @@ def test_what_was_not_finite_is_left_out_of_the_curves() -> None:
     assert all(isnan(each) for each in part.samples["tta-best-text"])
 
 
-def test_without_a_transformer_its_claim_is_not_run() -> None:
+def test_what_only_the_full_size_trains_is_not_run_without() -> None:
     told = verdicts(result(0.07))
-    assert told.pop("tta-best-text") is Verdict.NOT_RUN
+    for claim, missing in {"tta-best-text": "transformer", "tta-software": "thc-ps"}.items():
+        assert told.pop(claim) is Verdict.NOT_RUN
+        reason = accuracy.show(result(0.07)).reasons[claim]
+        assert missing in reason
+        assert "--full" in reason
     assert set(told.values()) == {Verdict.REPRODUCED}
-    assert "--full" in accuracy.show(result(0.07)).reasons["tta-best-text"]
 
 
 def test_reports_from_before_there_were_models_are_shown() -> None:
@@ -117,9 +131,9 @@ def test_what_takes_long_is_left_to_the_full_size(size: Size, monkeypatch: pytes
     full = size is Size.FULL
     assert set(courses) == (set(MODELS) if full else {"cnn"})
     for course in courses.values():
-        assert set(course.schemes) == {"fp32", "fp16", "thc"} | ({"powersgd", "topk"} if full else set())
+        assert set(course.schemes) == {"fp32", "fp16", "thc"} | ({"powersgd", "topk", "thc-ps"} if full else set())
         assert course.steps % course.every == 0
-    assert asked[0].count == (5 * (3 * 5 + 5) if full else 3 * 3)
+    assert asked[0].count == (5 * (3 * 6 + 6) if full else 3 * 3)
 
 
 def test_the_best_other_scheme_is_what_counts() -> None:

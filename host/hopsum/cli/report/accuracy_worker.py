@@ -20,10 +20,13 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Agent
+from hopsum.aggregation import Aggregation
 from hopsum.cli.report.accuracy_models import Batch, Learning, load_learning, loss
 from hopsum.cli.report.accuracy_plan import Order, Plan, Ready, Trained
+from hopsum.cli.report.software import SoftwareServers
 from hopsum.cli.report.topk import TopK, exchange, largest, topk_hook
 from hopsum.cli.stage.seat import Seat
+from hopsum.codec import make_codec
 from hopsum.torch import State, hook
 from hopsum.transport.link import UdpLink
 
@@ -32,6 +35,9 @@ POWERSGD_START = 10
 PROBES = 4
 """Times that the parts of a step are timed alone."""
 _INTERFACE = "eth0"
+
+Sums = dict[str, Aggregation]
+"""By scheme, what sums codes: the switch, or servers in its place."""
 
 
 def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
@@ -45,11 +51,15 @@ def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
         "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers
     )
     learning = {name: load_learning(name) for name in plan.models}
-    with Agent(membership, seat.rank, codec="thc", link=link) as agent:
+    with (
+        Agent(membership, seat.rank, codec="thc", link=link) as agent,
+        SoftwareServers(make_codec("thc", workers=plan.workers)) as servers,
+    ):
+        sums: Sums = {"thc": agent, "thc-ps": servers}
         pipe.send(("ready", [tuple(_ready(each)) for each in learning.values()]))
         while (message := pipe.recv()) is not None:
             order = Order(*message)
-            pipe.send(("done", *_train(order, learning[order.model], plan, seat.rank, agent)))
+            pipe.send(("done", *_train(order, learning[order.model], plan, seat.rank, sums)))
     dist.destroy_process_group()
 
 
@@ -57,10 +67,10 @@ def _ready(learning: Learning) -> Ready:
     return Ready(sum(each.numel() for each in learning.make_network(0).parameters()), learning.data)
 
 
-def _train(order: Order, learning: Learning, plan: Plan, rank: int, agent: Agent) -> Trained:
+def _train(order: Order, learning: Learning, plan: Plan, rank: int, sums: Sums) -> Trained:
     network = learning.make_network(order.seed % (1 << 31))
     ddp = DistributedDataParallel(network)
-    _register(ddp, order.scheme, agent)
+    _register(ddp, order.scheme, sums)
     optimiser = learning.make_optimiser(ddp)
     shuffle = np.random.default_rng([order.seed, rank])
     took: list[float] = []
@@ -73,7 +83,7 @@ def _train(order: Order, learning: Learning, plan: Plan, rank: int, agent: Agent
                 points.append((step, sum(took), learning.measure(network)))
             dist.barrier()
     compute_s = _compute(ddp, learning, batch)
-    return Trained(points, float(np.mean(took[1:])), compute_s, _reduce(order.scheme, network, plan, agent))
+    return Trained(points, float(np.mean(took[1:])), compute_s, _reduce(order.scheme, network, plan, sums))
 
 
 def _step(ddp: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
@@ -85,7 +95,7 @@ def _step(ddp: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> flo
     return time.perf_counter() - start
 
 
-def _register(ddp: DistributedDataParallel, scheme: str, agent: Agent) -> None:
+def _register(ddp: DistributedDataParallel, scheme: str, sums: Sums) -> None:
     if scheme == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif scheme == "powersgd":
@@ -97,8 +107,8 @@ def _register(ddp: DistributedDataParallel, scheme: str, agent: Agent) -> None:
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     elif scheme == "topk":
         ddp.register_comm_hook(TopK(), topk_hook)
-    elif scheme == "thc":
-        ddp.register_comm_hook(State(agent, ddp), hook)
+    elif scheme in sums:
+        ddp.register_comm_hook(State(sums[scheme], ddp), hook)
 
 
 def _compute(ddp: DistributedDataParallel, learning: Learning, batch: Batch) -> float:
@@ -114,7 +124,7 @@ def _compute(ddp: DistributedDataParallel, learning: Learning, batch: Batch) -> 
     return float(np.median(found))
 
 
-def _reduce(scheme: str, network: nn.Module, plan: Plan, agent: Agent) -> float | None:
+def _reduce(scheme: str, network: nn.Module, plan: Plan, sums: Sums) -> float | None:
     """Return the seconds of an all-reduce of the gradient, with the conversions that belong to it."""
     if scheme == "powersgd":
         return None
@@ -124,8 +134,8 @@ def _reduce(scheme: str, network: nn.Module, plan: Plan, agent: Agent) -> float 
         mean: Any = gradient.clone()
         dist.barrier()
         start = time.perf_counter()
-        if scheme == "thc":
-            agent.allreduce(mean.numpy())
+        if scheme in sums:
+            sums[scheme].allreduce(mean.numpy())
         elif scheme == "fp16":
             half = mean.half()
             dist.all_reduce(half)
