@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import isnan
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from hopsum.cli.report import accuracy
 from hopsum.cli.report.accuracy_figures import seconds_to_target
-from hopsum.cli.report.accuracy_plan import MODELS, Course
-from hopsum.cli.report.accuracy_run import Trainings, run_apart
+from hopsum.cli.report.accuracy_plan import MODELS, Course, Trained
+from hopsum.cli.report.accuracy_run import Trainings, gather_trained, run_apart
 from hopsum.cli.report.claims import Verdict, judge
 from hopsum.cli.report.settings import NotRun, Settings, Size
+from hopsum.cli.stage.crew import WorkerDied
 
 CLAIMS = {each.name: each for each in accuracy.CLAIMS}
 
@@ -162,3 +164,20 @@ def test_without_root_it_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_fails_in_the_other_process_is_told_here() -> None:
     with pytest.raises(NotRun, match="0 workers"):
         run_apart(Trainings(0, (Course("cnn", 1, 1, 1, ("200mbit",), ("thc",)),), (1,)), lambda *_: None)
+
+
+class Told:
+    """A crew of two that says these things."""
+
+    pipes = (None, None)
+
+    def __init__(self, messages: Iterable[tuple[int, tuple[Any, ...]]]) -> None:
+        self.receive = iter(messages).__next__
+
+
+def test_a_long_training_is_heard_of_before_its_end() -> None:
+    first, second = (Trained([], step_s, 0.1, None) for step_s in (1.0, 2.0))
+    said = [(0, ("step", 4)), (1, ("done", *second)), (0, ("step", 8)), (0, ("done", *first))]
+    assert gather_trained(cast(Any, Told(said))) == [first, second]
+    with pytest.raises(WorkerDied, match="worker 1 sent 'bound'"):
+        gather_trained(cast(Any, Told([(0, ("step", 4)), (1, ("bound", 1))])))

@@ -115,9 +115,23 @@ def _train_all(trainings: Trainings, star: Star, crew: Crew, tell: Tell) -> list
                 for scheme in course.schemes:
                     tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
                     crew.send(tuple(Order(course.model, scheme, seed, course.steps, course.batch, course.every)))
-                    trained = [Trained(*message) for message in crew.gather("done")]
                     runs.append({
                         "model": course.model, "rate": rate, "bits_per_s": star.rate_bits_per_s(), "scheme": scheme,
-                        "repeat": repeat, **trained[0]._asdict(),
+                        "repeat": repeat, **gather_trained(crew)[0]._asdict(),
                     })  # fmt: skip
     return runs
+
+
+def gather_trained(crew: Crew) -> list[Trained]:
+    """Wait until all workers are done with a training, however long it takes while they go on; return what they found.
+
+    Raises WorkerDied.
+    """
+    found: dict[int, Trained] = {}
+    while len(found) < len(crew.pipes):
+        rank, message = crew.receive()
+        if message[0] == "done":
+            found[rank] = Trained(*message[1:])
+        elif message[0] != "step":
+            raise WorkerDied(f"worker {rank} sent {message[0]!r} in a training")
+    return [found[rank] for rank in range(len(crew.pipes))]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker of section `accuracy`: trains with DDP behind a shaped link, gradients reduced in one way after the other.
 
-Messages to the parent: ("bound", (ip, port)) · ("ready", [Ready of each model]) · ("done", Trained) after each
-training. From the parent: the membership file's path · Order for each training · None at the end.
+Messages to the parent: ("bound", (ip, port)) · ("ready", [Ready of each model]) · ("step", number) at each look, so
+that long trainings are not taken for hanging · ("done", Trained) after each training. From the parent: the membership
+file's path · Order for each training · None at the end.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
         pipe.send(("ready", [tuple(_ready(each)) for each in learning.values()]))
         while (message := pipe.recv()) is not None:
             order = Order(*message)
-            pipe.send(("done", *_train(order, learning[order.model], plan, seat.rank, sums)))
+            pipe.send(("done", *_train(order, learning[order.model], plan, seat.rank, sums, pipe)))
     dist.destroy_process_group()
 
 
@@ -67,7 +68,7 @@ def _ready(learning: Learning) -> Ready:
     return Ready(sum(each.numel() for each in learning.make_network(0).parameters()), learning.data)
 
 
-def _train(order: Order, learning: Learning, plan: Plan, rank: int, sums: Sums) -> Trained:
+def _train(order: Order, learning: Learning, plan: Plan, rank: int, sums: Sums, pipe: Connection) -> Trained:
     network = learning.make_network(order.seed % (1 << 31))
     ddp = DistributedDataParallel(network)
     _register(ddp, order.scheme, sums)
@@ -81,6 +82,7 @@ def _train(order: Order, learning: Learning, plan: Plan, rank: int, sums: Sums) 
         if step % order.every == 0:
             if rank == 0:
                 points.append((step, sum(took), learning.measure(network)))
+                pipe.send(("step", step))
             dist.barrier()
     compute_s = _compute(ddp, learning, batch)
     return Trained(points, float(np.mean(took[1:])), compute_s, _reduce(order.scheme, network, plan, sums))
