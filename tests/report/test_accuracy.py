@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import isnan
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from hopsum.cli.report import accuracy
-from hopsum.cli.report.accuracy_run import Trainings, run_apart
+from hopsum.cli.report.accuracy_figures import seconds_to_target
+from hopsum.cli.report.accuracy_plan import MODELS, Course, Trained
+from hopsum.cli.report.accuracy_run import Trainings, gather_trained, run_apart
 from hopsum.cli.report.claims import Verdict, judge
 from hopsum.cli.report.settings import NotRun, Settings, Size
+from hopsum.cli.stage.crew import WorkerDied
 
 CLAIMS = {each.name: each for each in accuracy.CLAIMS}
 
@@ -19,7 +23,7 @@ CLAIMS = {each.name: each for each in accuracy.CLAIMS}
 def training(scheme: str, repeat: int, step_s: float, reduce_s: float, steps: int = 40) -> dict[str, Any]:
     """Return one that reaches the target at step 40, if it gets so far."""
     points = [[step, step * step_s, 0.95 if step >= 40 else 0.5] for step in range(4, steps + 1, 4)]
-    return {"rate": "200mbit", "bits_per_s": 2e8, "scheme": scheme, "repeat": repeat, "points": points,
+    return {"model": "cnn", "rate": "200mbit", "bits_per_s": 2e8, "scheme": scheme, "repeat": repeat, "points": points,
             "step_s": step_s, "compute_s": 0.02, "reduce_s": reduce_s}  # fmt: skip
 
 
@@ -29,7 +33,24 @@ def result(thc_s: float, fp16_s: float = 0.15, thc_steps: int = 40) -> dict[str,
         slow = 1 + repeat / 1000
         runs += [training("fp32", repeat, 0.28 * slow, 0.26), training("fp16", repeat, fp16_s * slow, fp16_s - 0.02),
                  training("thc", repeat, thc_s, 0.05, thc_steps)]  # fmt: skip
-    return {"workers": 4, "steps": 40, "batch": 32, "parameters": 10**6, "runs": runs}
+    cnn = {"steps": 40, "batch": 32, "parameters": 10**6, "data": "digits"}
+    return {"workers": 4, "models": {"cnn": cnn}, "runs": runs}
+
+
+def with_text(found: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
+    """Add trainings of the transformer that reach the target at step 20, after so many seconds by each scheme."""
+    target = MODELS["transformer"].target
+    runs = [
+        {**run, "model": "transformer", "scheme": scheme, "reduce_s": None,
+         "points": [[10, last_s / 2, target + 5], [20, last_s, target], [30, 2 * last_s, target + 1]]}
+        for run in found["runs"] if run["scheme"] == "thc" for scheme, last_s in seconds.items()
+    ]  # fmt: skip
+    text = {"steps": 30, "batch": 8, "parameters": 10**6, "data": "a book"}
+    return {"workers": 4, "models": {**found["models"], "transformer": text}, "runs": found["runs"] + runs}
+
+
+def with_software(found: dict[str, Any], step_s: float) -> dict[str, Any]:
+    return {**found, "runs": found["runs"] + [training("thc-ps", repeat, step_s, step_s - 0.02) for repeat in range(3)]}
 
 
 def verdicts(found: dict[str, Any]) -> dict[str, Verdict]:
@@ -38,8 +59,83 @@ def verdicts(found: dict[str, Any]) -> dict[str, Verdict]:
 
 
 def test_a_fast_scheme_reproduces_the_claims_and_a_slow_one_does_not() -> None:
-    assert set(verdicts(result(0.07)).values()) == {Verdict.REPRODUCED}
-    assert set(verdicts(result(0.2)).values()) == {Verdict.NOT_REPRODUCED}
+    fast, slow = ({"fp32": 9.0, "topk": 5.0, "thc": thc_s} for thc_s in (3.0, 4.0))
+    assert set(verdicts(with_software(with_text(result(0.07), fast), 0.1)).values()) == {Verdict.REPRODUCED}
+    assert set(verdicts(with_software(with_text(result(0.2), slow), 0.12)).values()) == {Verdict.NOT_REPRODUCED}
+
+
+def test_software_servers_are_no_rival_of_the_switch() -> None:
+    alone, beside = (accuracy.show(each).samples for each in (result(0.07), with_software(result(0.07), 0.06)))
+    assert beside["tta-software"][0] == pytest.approx(0.15 / 0.06)
+    assert beside["tta-best"] == alone["tta-best"]
+    assert alone["tta-software"] == []
+
+
+def test_a_measure_that_falls_reaches_its_target_from_above() -> None:
+    found = with_text(result(0.07), {"fp32": 9.0, "topk": 5.0, "thc": 2.5})
+    part = accuracy.show(found)
+    assert part.samples["tta-best-text"] == [2.0] * 3
+    assert part.samples["tta-best"] == accuracy.show(result(0.07)).samples["tta-best"]  # the models keep apart
+    assert [row[-1] for row in part.tables[1].rows] == ["9.00", "5.00", "2.50"]
+    assert [plot.name for plot in part.plots] == ["accuracy-200mbit", "accuracy-transformer-200mbit"]
+    assert part.plots[0].series[-1].y == [90.0, 90.0]
+    assert part.plots[1].series[-1].y == [MODELS["transformer"].target] * 2
+
+
+@pytest.mark.parametrize(("model", "better", "worse"), [("cnn", 0.91, 0.89), ("transformer", 6.9, 7.1)])
+def test_a_target_has_a_direction(model: str, better: float, worse: float) -> None:
+    plan = MODELS[model]
+    assert plan.reached(better)
+    assert plan.reached(plan.target)
+    assert not plan.reached(worse)
+    assert not plan.reached(float("nan"))
+    points = [[1, 0.5, worse], [2, 1.0, None], [3, 1.5, better], [4, 2.0, worse]]
+    assert seconds_to_target(plan, {"points": points}) == 1.5
+
+
+def test_what_was_not_finite_is_left_out_of_the_curves() -> None:
+    found = with_text(result(0.07), {"fp32": 9.0, "thc": 2.5})
+    for run in found["runs"]:
+        if run["model"] == "transformer":
+            run["points"][-1][-1] = None
+            if run["scheme"] == "fp32":
+                run["points"] = [[step, seconds, None] for step, seconds, _ in run["points"]]
+    part = accuracy.show(found)
+    assert [(each.name, len(each.x)) for each in part.plots[1].series] == [("thc", 2), ("target", 2)]
+    assert all(isnan(each) for each in part.samples["tta-best-text"])
+
+
+def test_what_only_the_full_size_trains_is_not_run_without() -> None:
+    told = verdicts(result(0.07))
+    for claim, missing in {"tta-best-text": "transformer", "tta-software": "thc-ps"}.items():
+        assert told.pop(claim) is Verdict.NOT_RUN
+        reason = accuracy.show(result(0.07)).reasons[claim]
+        assert missing in reason
+        assert "--full" in reason
+    assert set(told.values()) == {Verdict.REPRODUCED}
+
+
+def test_reports_from_before_there_were_models_are_shown() -> None:
+    new = result(0.07)
+    old = {"workers": 4, **{key: new["models"]["cnn"][key] for key in ("steps", "batch", "parameters")},
+           "runs": [{key: value for key, value in run.items() if key != "model"} for run in new["runs"]]}  # fmt: skip
+    assert accuracy.show(old).samples == accuracy.show(new).samples
+    assert accuracy.show(old).tables == accuracy.show(new).tables
+
+
+@pytest.mark.parametrize("size", [Size.DEFAULT, Size.FULL])
+def test_what_takes_long_is_left_to_the_full_size(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Trainings] = []
+    monkeypatch.setattr(accuracy, "unavailable", lambda: None)
+    monkeypatch.setattr("hopsum.cli.report.accuracy_run.run_apart", lambda trainings, _: asked.append(trainings) or {})
+    accuracy.run(Settings(1, size), lambda *_: None)
+    courses = {course.model: course for course in asked[0].courses}
+    full = size is Size.FULL
+    assert set(courses) == (set(MODELS) if full else {"cnn"})
+    for course in courses.values():
+        assert set(course.schemes) == {"fp32", "fp16", "thc"} | ({"powersgd", "topk", "thc-ps"} if full else set())
+        assert course.steps % course.every == 0
+    assert asked[0].count == (5 * (3 * 6 + 6) if full else 3 * 3)
 
 
 def test_the_best_other_scheme_is_what_counts() -> None:
@@ -67,4 +163,21 @@ def test_without_root_it_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_fails_in_the_other_process_is_told_here() -> None:
     with pytest.raises(NotRun, match="0 workers"):
-        run_apart(Trainings(0, 1, 1, 1, ("200mbit",), ("thc",), (1,)), lambda *_: None)
+        run_apart(Trainings(0, (Course("cnn", 1, 1, 1, ("200mbit",), ("thc",)),), (1,)), lambda *_: None)
+
+
+class Told:
+    """A crew of two that says these things."""
+
+    pipes = (None, None)
+
+    def __init__(self, messages: Iterable[tuple[int, tuple[Any, ...]]]) -> None:
+        self.receive = iter(messages).__next__
+
+
+def test_a_long_training_is_heard_of_before_its_end() -> None:
+    first, second = (Trained([], step_s, 0.1, None) for step_s in (1.0, 2.0))
+    said = [(0, ("step", 4)), (1, ("done", *second)), (0, ("step", 8)), (0, ("done", *first))]
+    assert gather_trained(cast(Any, Told(said))) == [first, second]
+    with pytest.raises(WorkerDied, match="worker 1 sent 'bound'"):
+        gather_trained(cast(Any, Told([(0, ("step", 4)), (1, ("bound", 1))])))

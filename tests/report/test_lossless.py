@@ -6,8 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hopsum.cli.report.iteration import iteration_speedup, measure_iterations
 from hopsum.cli.report.lossless import speedup
 from hopsum.cli.report.peeling import THRESHOLD, our_share_left, our_threshold, peels, published_columns
+from hopsum.cli.report.settings import Settings, Size
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,27 @@ def test_speedups_are_those_of_codec_and_link_one_after_the_other() -> None:
     assert speedup(float("inf"), 0.1, 1e9) == pytest.approx(10)
     assert speedup(1e9 / 32, 0.0, 1e9) == pytest.approx(1)
     assert speedup(1e9 / 32, 0.5, 1e9) == pytest.approx(1 / 1.5)
+
+
+def test_iterations_have_the_compute_on_both_sides() -> None:
+    million = 10**6
+    assert iteration_speedup(0.0, million, 5e7, 0.1, 1e9) == pytest.approx(speedup(5e7, 0.1, 1e9))
+    assert iteration_speedup(0.032, million, float("inf"), 0.0, 1e9) == pytest.approx(2)  # a link of 32 ms, then none
+    assert iteration_speedup(0.032, million, 1e6 / 0.032, 0.5, 1e9) == pytest.approx(64 / 80)
+    assert iteration_speedup(1e9, million, 5e7, 0.1, 1e9) == pytest.approx(1)
+
+
+def test_compute_is_measured_in_one_thread_that_is_given_back() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        found = measure_iterations(Settings(1, Size.SMALL), 2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert found is not None
+    assert found["parameters"] == 1_012_426
+    assert len(found["compute_s"]) == 2
+    assert min(found["compute_s"]) > 1e-4  # a million parameters, 32 images: 0.3 G operations at the least

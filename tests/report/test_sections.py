@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hopsum.cli.report import accuracy, dataplane, error
+from hopsum.cli.report.accuracy_plan import MODELS
 from hopsum.cli.report.claims import Verdict, judge
 from hopsum.cli.report.plots import draw_svg
 from hopsum.cli.report.sections import SECTIONS
@@ -51,11 +52,18 @@ def check_dataplane(result: dict[str, Any]) -> None:
 def check_accuracy(result: dict[str, Any]) -> None:
     """The rate is that of the links: a worker's gradient cannot pass faster."""
     runs = result["runs"]
-    assert [(run["scheme"], run["repeat"]) for run in runs] == [("fp32", 0), ("thc", 0), ("fp32", 1), ("thc", 1)]
+    schemes = {"cnn": ("fp32", "topk", "thc", "thc-ps"), "transformer": ("fp32", "thc")}
+    ran = [(model, scheme, repeat) for model in MODELS for repeat in range(2) for scheme in schemes[model]]
+    assert [(run["model"], run["scheme"], run["repeat"]) for run in runs] == ran
     assert {run["bits_per_s"] for run in runs} == {200e6}
-    least_s = 32 * result["parameters"] / 200e6
-    assert all(run["reduce_s"] > 0.8 * least_s for run in runs if run["scheme"] == "fp32")  # a full bucket goes at once
-    assert all(step_s > 0 and 0 <= accuracy <= 1 for run in runs for _, step_s, accuracy in run["points"])
+    for run in runs:
+        elements = result["models"][run["model"]]["parameters"]
+        sent = {"fp32": 32, "topk": 0.1 * 64, "thc": 4, "thc-ps": (4 + 8) / 2}[run["scheme"]]  # bits an element
+        assert run["reduce_s"] > 0.8 * sent * elements / 200e6
+        assert [step for step, *_ in run["points"]] == ([2, 4] if run["model"] == "cnn" else [2])
+        assert all(seconds > 0 and MODELS[run["model"]].percent == (value <= 1) for _, seconds, value in run["points"])
+    learned = {(run["scheme"], run["repeat"]): [point[2] for point in run["points"]] for run in runs[:8]}
+    assert all(learned["thc", repeat] == learned["thc-ps", repeat] for repeat in range(2))  # the same sums
 
 
 def test_ratios_of_switches_pair_the_runs() -> None:

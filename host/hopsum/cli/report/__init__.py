@@ -10,10 +10,11 @@ page, plots the page and its figures, from the JSON alone; markdown: the same as
 Sections, each `run(settings, tell) -> JSON` and `show(JSON) -> Shown`:
 
 error       error of the mean against bits and workers
-accuracy    seconds to an accuracy on shaped links; accuracy_run: links, switch, crew; accuracy_worker: its processes;
-            accuracy_plan: what passes between them
+accuracy    seconds to a target on shaped links; accuracy_run: links, switch, crew; accuracy_worker: its processes;
+            accuracy_plan: models' targets, and what passes between processes; accuracy_models: networks and data;
+            accuracy_figures: curves, tables; topk, software: what thc by the switch is compared with
 dataplane   codes per second: native code, bmv2, a program that works lane by lane
 estimation  mean estimation against its bounds; applications: k-means and PCA over workers
-lossless    throughput against density; peeling: which sketches peel
+lossless    throughput against density; iteration: a step around it; peeling: which sketches peel
 loss        lost packets and stragglers; lossy: what becomes of a sum; learner: what is trained
 """

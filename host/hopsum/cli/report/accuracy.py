@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section `accuracy`: seconds to a test accuracy on shaped links, beside gloo in fp32 and fp16; needs root."""
+"""Section `accuracy`: seconds to a test accuracy, or perplexity, on shaped links, beside gloo; needs root."""
 
 from __future__ import annotations
 
@@ -8,30 +8,33 @@ import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from importlib.util import find_spec
-from math import nan
+from math import inf, nan
 from statistics import mean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from hopsum.cli.report.accuracy_figures import curves, figures_of, seconds_to_target
+from hopsum.cli.report.accuracy_plan import MODELS, Course
 from hopsum.cli.report.claims import Basis, Claim, Relation
-from hopsum.cli.report.interval import interval
 from hopsum.cli.report.settings import NotRun, Result, Settings, Tell
-from hopsum.cli.report.shown import Plot, Series, Shown, Table, figure
+from hopsum.cli.report.shown import Shown
 
-TARGET: Final = 0.9
 RATE: Final = "200mbit"
 BATCH: Final = 32
+TEXT_BATCH: Final = 8
+_THC: Final = "Li et al., THC, NSDI 2024 (arXiv 2302.08545), abstract"
+_CNN, _TEXT = "cnn", "transformer"
 CLAIMS: Final = (
     Claim(
         "tta-best",
-        f"seconds of the fastest other scheme measured to {TARGET:.0%} accuracy over those of thc, {RATE} links",
-        "Li et al., THC, NSDI 2024 (arXiv 2302.08545), abstract: 1.40 to 1.47 with in-network aggregation",
+        f"seconds of the fastest other scheme measured to {MODELS[_CNN].goal} over those of thc, {RATE} links",
+        f"{_THC}: 1.40 to 1.47 with in-network aggregation",
         Basis.PUBLISHED,
         1.40,
         Relation.AT_LEAST,
     ),
     Claim(
         "tta-fp32",
-        f"seconds of fp32 to {TARGET:.0%} accuracy over those of thc, {RATE} links, batches of {BATCH} a worker",
+        f"seconds of fp32 to {MODELS[_CNN].goal} over those of thc, {RATE} links, batches of {BATCH} a worker",
         "a goal of this project",
         Basis.OWN,
         2.0,
@@ -45,7 +48,46 @@ CLAIMS: Final = (
         0.85,
         Relation.AT_LEAST,
     ),
+    Claim(
+        "tta-best-text",
+        f"seconds of the fastest other scheme measured to {MODELS[_TEXT].goal}, transformer, over those of thc, "
+        f"{RATE} links, batches of {TEXT_BATCH} a worker",
+        f"{_THC}: 1.40 to 1.47 with in-network aggregation",
+        Basis.PUBLISHED,
+        1.40,
+        Relation.AT_LEAST,
+    ),
+    Claim(
+        "tta-software",
+        f"seconds of the fastest scheme without thc to {MODELS[_CNN].goal} over those of thc by software parameter "
+        f"servers, one at each worker, {RATE} links",
+        f"{_THC} (version 2): 1.28 to 1.33 with a software parameter server; version 1: up to 1.32",
+        Basis.PUBLISHED,
+        1.28,
+        Relation.AT_LEAST,
+    ),
 )
+
+
+class _Ratio(NamedTuple):
+    """A claim on times to a target."""
+
+    model: str
+    ours: str = "thc"
+    others: tuple[str, ...] = ("fp32", "fp16", "powersgd", "topk")
+
+
+_RATIOS: Final = {
+    "tta-best": _Ratio(_CNN),
+    "tta-fp32": _Ratio(_CNN, others=("fp32",)),
+    "tta-best-text": _Ratio(_TEXT),
+    "tta-software": _Ratio(_CNN, ours="thc-ps"),
+}
+_SCHEMES: Final = {
+    "powersgd": "PowerSGD of rank 2 by torch's hook",
+    "topk": "topk (a tenth of the elements, error feedback, indices and values gathered by all)",
+    "thc-ps": "thc-ps (the codes of thc, summed by software servers, one at each worker)",
+}
 
 
 def run(settings: Settings, tell: Tell) -> Result:
@@ -55,17 +97,18 @@ def run(settings: Settings, tell: Tell) -> Result:
     from hopsum.cli.report.accuracy_run import Trainings, run_apart
 
     seeds = tuple(settings.stream("data", "accuracy", repeat) for repeat in range(settings.pick(2, 3, 5)))
-    trainings = Trainings(
-        workers=settings.pick(2, 4, 4),
-        steps=settings.pick(4, 64, 200),
-        batch=BATCH,
-        every=settings.pick(2, 4, 4),
-        rates=settings.pick((RATE,), (RATE,), ("100mbit", RATE, "1gbit")),
-        schemes=settings.pick(("fp32", "thc"), ("fp32", "fp16", "thc"), ("fp32", "fp16", "powersgd", "thc")),
-        seeds=seeds,
-    )
-    found = run_apart(trainings, tell)
-    return {"workers": trainings.workers, "steps": trainings.steps, "batch": BATCH, **found}
+    trainings = Trainings(settings.pick(2, 4, 4), _courses(settings), seeds)
+    return {"workers": trainings.workers, **run_apart(trainings, tell)}
+
+
+def _courses(settings: Settings) -> tuple[Course, ...]:
+    all_of_them = ("fp32", "fp16", "powersgd", "topk", "thc", "thc-ps")
+    rates = settings.pick((RATE,), (RATE,), ("100mbit", RATE, "1gbit"))
+    cnn = Course(_CNN, settings.pick(4, 64, 200), BATCH, settings.pick(2, 4, 4), rates,
+                 settings.pick(("fp32", "topk", "thc", "thc-ps"), ("fp32", "fp16", "thc"), all_of_them))  # fmt: skip
+    text = Course(_TEXT, settings.pick(2, 0, 400), TEXT_BATCH, settings.pick(2, 0, 10), (RATE,),
+                  settings.pick(("fp32", "thc"), (), all_of_them))  # fmt: skip
+    return (cnn, text) if text.steps and find_spec("pydoc_data") is not None else (cnn,)
 
 
 def unavailable() -> str | None:
@@ -80,31 +123,59 @@ def unavailable() -> str | None:
 
 def show(result: Result) -> Shown:
     """See `hopsum.cli.report.sections.Experiment`."""
-    runs = result["runs"]
-    pairs = _by_repeat([run for run in runs if run["rate"] == RATE])
-    others = [min(_to_target(run) for name, run in pair.items() if name != "thc") for pair in pairs]
-    late = f"a training did not reach {TARGET:.0%} in {result['steps']} steps"
-    return Shown(
-        words=[
-            f"A convolutional network of {result['parameters']:,} parameters on scikit-learn's digits, DDP of "
-            f"{result['workers']} workers, batches of {result['batch']} each, {result['steps']} steps; each worker in "
-            "a network namespace of its own, both directions of its link shaped, the embedded switch in the middle; "
-            "fp32 and fp16 over gloo on the same links. All schemes train from the same parameters on the same "
-            "batches, and all processes share this machine's cores. Looks at the test images are not in the seconds.",
-            "The bound is (compute + all-reduce in fp32) / (compute + all-reduce by thc): a step without its "
-            "all-reduce, all workers at the same time, and the all-reduce of one gradient alone. Overlap of both can "
-            "exceed it. The communication share is all-reduce / (compute + all-reduce).",
-            "Digits are easy: what is compared is time, not what a codec does to hard models.",
-        ],
-        plots=[_curves(runs, rate) for rate in dict.fromkeys(run["rate"] for run in runs)],
-        tables=[_table(runs)],
-        samples={
-            "tta-best": [_ratio(best_s, pair) for best_s, pair in zip(others, pairs, strict=True)],
-            "tta-fp32": [_ratio(_to_target(pair["fp32"]), pair) for pair in pairs],
-            "amdahl": [_of_bound(pair) for pair in pairs],
-        },
-        reasons={"tta-best": late, "tta-fp32": late},
+    models, runs = _models(result), [{"model": _CNN, **run} for run in result["runs"]]
+    plots, tables = [], []
+    for name in models:
+        of_model = [run for run in runs if run["model"] == name]
+        plots += [curves(MODELS[name], name, of_model, rate) for rate in dict.fromkeys(run["rate"] for run in of_model)]
+        tables.append(figures_of(MODELS[name], name, of_model))
+    pairs = {name: _by_repeat([run for run in runs if (run["model"], run["rate"]) == (name, RATE)]) for name in MODELS}
+    samples = {
+        claim: [_seconds_ratio(ratio, pair) for pair in pairs[ratio.model] if ratio.ours in pair]
+        for claim, ratio in _RATIOS.items()
+    }
+    samples["amdahl"] = [_of_bound(pair) for pair in pairs[_CNN]]
+    reasons = {claim: _reason(ratio, models, bool(samples[claim])) for claim, ratio in _RATIOS.items()}
+    return Shown(_words(result, models), tables, plots, samples, reasons)
+
+
+def _models(result: Result) -> dict[str, dict[str, Any]]:
+    """Return what is known of the models; reports from before there were several have that of the one."""
+    if "models" in result:
+        found: dict[str, dict[str, Any]] = result["models"]
+        return found
+    return {_CNN: {**{key: result[key] for key in ("steps", "batch", "parameters")}, "data": "scikit-learn's digits"}}
+
+
+def _words(result: Result, models: dict[str, dict[str, Any]]) -> list[str]:
+    trained = "; ".join(
+        f"a {MODELS[name].words} of {each['parameters']:,} parameters on {each['data']}, batches of {each['batch']} a "
+        f"worker, {each['steps']} steps, to {MODELS[name].goal}"
+        for name, each in models.items()
     )
+    schemes = dict.fromkeys(_SCHEMES.get(run["scheme"], run["scheme"]) for run in result["runs"])
+    schemes.pop("thc", None)
+    words = [
+        f"{trained[0].upper()}{trained[1:]}. DDP of {result['workers']} workers; each worker in "
+        "a network namespace of its own, both directions of its link shaped; thc by the embedded switch in the middle, "
+        f"{', '.join(schemes)} over gloo on the same links. All schemes train from the same parameters on the same "
+        "batches, and all processes share this machine's cores. Looks at the test data are not in the seconds.",
+        "The bound is (compute + all-reduce in fp32) / (compute + all-reduce by thc): a step without its "
+        "all-reduce, all workers at the same time, and the all-reduce of one gradient alone. Overlap of both can "
+        "exceed it. The communication share is all-reduce / (compute + all-reduce).",
+        "Digits are easy: what is compared is time, not what a codec does to hard models.",
+    ]
+    if _TEXT in models:
+        words.append("The text is what Python's `help()` shows of the language, as its own library carries it: nothing "
+                     "is downloaded, and other versions of Python have other text.")  # fmt: skip
+    return words
+
+
+def _reason(ratio: _Ratio, models: dict[str, dict[str, Any]], ran: bool) -> str:
+    if ran:
+        return f"a training did not reach {MODELS[ratio.model].goal} in {models[ratio.model]['steps']} steps"
+    needs = ", where Python has pydoc_data" if ratio.model == _TEXT else ""
+    return f"no {MODELS[ratio.model].words} was trained with {ratio.ours}; --full does{needs}"
 
 
 def _by_repeat(runs: Sequence[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
@@ -114,15 +185,12 @@ def _by_repeat(runs: Sequence[dict[str, Any]]) -> list[dict[str, dict[str, Any]]
     return list(found.values())
 
 
-def _to_target(run: dict[str, Any]) -> float:
-    """Return the seconds to the target accuracy; infinity if it was not reached."""
-    return next((float(seconds) for _, seconds, accuracy in run["points"] if accuracy >= TARGET), float("inf"))
-
-
-def _ratio(other_s: float, pair: dict[str, dict[str, Any]]) -> float:
-    """Return the ratio of seconds to the target; not a number where one of them did not reach it."""
-    ours_s = _to_target(pair["thc"])
-    return other_s / ours_s if max(other_s, ours_s) < float("inf") else nan
+def _seconds_ratio(ratio: _Ratio, pair: dict[str, dict[str, Any]]) -> float:
+    """Return the seconds to the target, fastest of the others over ours; not a number where one side was not there."""
+    model = MODELS[ratio.model]
+    ours_s = seconds_to_target(model, pair[ratio.ours])
+    other_s = min(seconds_to_target(model, pair[scheme]) for scheme in ratio.others if scheme in pair)
+    return other_s / ours_s if max(other_s, ours_s) < inf else nan
 
 
 def _of_bound(pair: dict[str, dict[str, Any]]) -> float:
@@ -130,32 +198,3 @@ def _of_bound(pair: dict[str, dict[str, Any]]) -> float:
     compute_s = mean([fp32["compute_s"], thc["compute_s"]])
     bound = (compute_s + fp32["reduce_s"]) / (compute_s + thc["reduce_s"])
     return float(fp32["step_s"] / thc["step_s"] / bound)
-
-
-def _curves(runs: Sequence[dict[str, Any]], rate: str) -> Plot:
-    series = []
-    for scheme in dict.fromkeys(run["scheme"] for run in runs):
-        same = [run["points"] for run in runs if (run["rate"], run["scheme"]) == (rate, scheme)]
-        points = [(mean(p[1] for p in each), 100 * mean(p[2] for p in each)) for each in zip(*same, strict=True)]
-        series.append(Series.of(scheme, points))
-    series.append(Series("target", [0, max(max(each.x) for each in series)], [100 * TARGET] * 2, reference=True))
-    return Plot(f"accuracy-{rate}", f"Time to accuracy, {rate} links, mean of the seeds", "seconds of training",
-                "test accuracy, %", series)  # fmt: skip
-
-
-def _table(runs: Sequence[dict[str, Any]]) -> Table:
-    rows = []
-    for rate, scheme in dict.fromkeys((run["rate"], run["scheme"]) for run in runs):
-        same = [run for run in runs if (run["rate"], run["scheme"]) == (rate, scheme)]
-        compute_s = mean(run["compute_s"] for run in same)
-        step = interval([1000 * run["step_s"] for run in same])
-        reduce = [run["reduce_s"] for run in same if run["reduce_s"] is not None]
-        share = f"{mean(reduce) / (mean(reduce) + compute_s):.0%}" if reduce else "-"
-        reached = [_to_target(run) for run in same]
-        to_target = figure(mean(reached)) if max(reached) < float("inf") else "not reached"
-        rows.append([
-            rate, scheme, f"{figure(step.mean)} ± {figure(step.high - step.mean, 2)}", figure(1000 * compute_s),
-            figure(1000 * mean(reduce)) if reduce else "-", share, to_target,
-        ])  # fmt: skip
-    heads = ("links", "scheme", "step, ms", "compute, ms", "all-reduce, ms", "communication", f"s to {TARGET:.0%}")
-    return Table("Steps", heads, rows)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers of section `accuracy` are told and answer, without torch: the parent has no need of it."""
+"""The models of section `accuracy` and what its workers are told and answer, without torch: the parent needs none."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -16,29 +17,86 @@ _MODULE: Final = "hopsum.cli.report.accuracy_worker"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What all workers of one crew do."""
+class Model:
+    """What is trained, and until when; `accuracy_models` has it with its data."""
 
-    workers: int
+    words: str
+    """What it is, for the page."""
+    measure: str
+    """What is measured on what is kept for the test."""
+    target: float
+    """Of the measure."""
+    rises: bool
+    """Whether training raises the measure, to the target and beyond, or lowers it."""
+    percent: bool = False
+    """Whether the measure is a share."""
+
+    def reached(self, value: float) -> bool:
+        """Return whether the measure is at the target or beyond; never if it is not a number."""
+        return value >= self.target if self.rises else value <= self.target
+
+    def shown(self, value: float) -> float:
+        """Return the value of the measure in the unit of plots."""
+        return 100 * value if self.percent else value
+
+    @property
+    def goal(self) -> str:
+        """The target in words."""
+        return f"{self.target:.0%} {self.measure}" if self.percent else f"{self.measure} {self.target:g}"
+
+
+MODELS: Final = {
+    "cnn": Model("convolutional network", "test accuracy", 0.9, rises=True, percent=True),
+    "transformer": Model("character-level transformer", "test perplexity", 7.0, rises=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a model is trained."""
+
+    model: str
     steps: int
     batch: int
     every: int
-    """Steps between looks at the test images."""
+    """Steps between looks at the test images, or at the text kept for the test."""
+    rates: Sequence[str]
+    schemes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all workers of one crew have."""
+
+    workers: int
+    models: tuple[str, ...]
     folder: Path
 
 
 class Order(NamedTuple):
     """One training."""
 
+    model: str
     scheme: str
     seed: int
+    steps: int
+    batch: int
+    every: int
+
+
+class Ready(NamedTuple):
+    """A model on one rank, before any training."""
+
+    parameters: int
+    data: str
+    """What it learns, in words."""
 
 
 class Trained(NamedTuple):
     """One training on one rank."""
 
     points: list[tuple[int, float, float]]
-    """Steps, seconds of training so far, test accuracy; of rank 0."""
+    """Steps, seconds of training so far, the model's measure; of rank 0."""
     step_s: float
     """Mean of the steps after the first."""
     compute_s: float

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsum.cli.bench.allreduce_run import join_job, switch_amid
-from hopsum.cli.report.accuracy_plan import Order, Plan, Trained, work
+from hopsum.cli.report.accuracy_plan import Course, Order, Plan, Ready, Trained, work
 from hopsum.cli.report.settings import NotRun, Tell
 from hopsum.cli.stage.crew import Crew, WorkerDied
 from hopsum.cli.stage.targets import SWITCH
@@ -36,18 +36,14 @@ class Trainings:
     """All of them."""
 
     workers: int
-    steps: int
-    batch: int
-    every: int
-    rates: Sequence[str]
-    schemes: Sequence[str]
+    courses: Sequence[Course]
     seeds: Sequence[int]
     """One per repeat."""
 
     @property
     def count(self) -> int:
         """How many trainings there are."""
-        return len(self.rates) * len(self.schemes) * len(self.seeds)
+        return len(self.seeds) * sum(len(course.rates) * len(course.schemes) for course in self.courses)
 
 
 def run_apart(trainings: Trainings, tell: Tell) -> dict[str, Any]:
@@ -96,27 +92,46 @@ def run(trainings: Trainings, tell: Tell) -> dict[str, Any]:
         stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
         tell(0.0, f"starting the switch and {trainings.workers} workers")
         _, device, seats = stack.enter_context(switch_amid(star))
-        plan = Plan(trainings.workers, trainings.steps, trainings.batch, trainings.every, folder)
+        plan = Plan(trainings.workers, tuple(course.model for course in trainings.courses), folder)
         crew = stack.enter_context(Crew(seats, work, plan))
         join_job(stack, Controller(device, SWITCH), crew, seats, "report", WINDOW, job_tables(codec), folder)
-        parameters = crew.gather("ready")[0][0]
+        ready = [Ready(*each) for each in crew.gather("ready")[0][0]]
         runs = _train_all(trainings, star, crew, tell)
         crew.send(None)
         crew.gather("finished")
-    return {"parameters": parameters, "runs": runs}
+    models = {
+        course.model: {"steps": course.steps, "batch": course.batch, **each._asdict()}
+        for course, each in zip(trainings.courses, ready, strict=True)
+    }
+    return {"models": models, "runs": runs}
 
 
 def _train_all(trainings: Trainings, star: Star, crew: Crew, tell: Tell) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
-    for rate in trainings.rates:
-        star.shape(rate)
-        for repeat, seed in enumerate(trainings.seeds):
-            for scheme in trainings.schemes:
-                tell(len(runs) / trainings.count, f"{rate}, {scheme}, seed {repeat + 1}")
-                crew.send(tuple(Order(scheme, seed)))
-                trained = [Trained(*message) for message in crew.gather("done")]
-                runs.append({
-                    "rate": rate, "bits_per_s": star.rate_bits_per_s(), "scheme": scheme, "repeat": repeat,
-                    **trained[0]._asdict(),
-                })  # fmt: skip
+    for course in trainings.courses:
+        for rate in course.rates:
+            star.shape(rate)
+            for repeat, seed in enumerate(trainings.seeds):
+                for scheme in course.schemes:
+                    tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
+                    crew.send(tuple(Order(course.model, scheme, seed, course.steps, course.batch, course.every)))
+                    runs.append({
+                        "model": course.model, "rate": rate, "bits_per_s": star.rate_bits_per_s(), "scheme": scheme,
+                        "repeat": repeat, **gather_trained(crew)[0]._asdict(),
+                    })  # fmt: skip
     return runs
+
+
+def gather_trained(crew: Crew) -> list[Trained]:
+    """Wait until all workers are done with a training, however long it takes while they go on; return what they found.
+
+    Raises WorkerDied.
+    """
+    found: dict[int, Trained] = {}
+    while len(found) < len(crew.pipes):
+        rank, message = crew.receive()
+        if message[0] == "done":
+            found[rank] = Trained(*message[1:])
+        elif message[0] != "step":
+            raise WorkerDied(f"worker {rank} sent {message[0]!r} in a training")
+    return [found[rank] for rank in range(len(crew.pipes))]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker of section `accuracy`: trains with DDP behind a shaped link, gradients reduced in one way after the other.
 
-Messages to the parent: ("bound", (ip, port)) · ("ready", parameters) · ("done", Trained) after each training. From the
-parent: the membership file's path · Order for each training · None at the end.
+Messages to the parent: ("bound", (ip, port)) · ("ready", [Ready of each model]) · ("step", number) at each look, so
+that long trainings are not taken for hanging · ("done", Trained) after each training. From the parent: the membership
+file's path · Order for each training · None at the end.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Agent
-from hopsum.cli.demo.model import Images, accuracy, load_images
-from hopsum.cli.report.accuracy_plan import Order, Plan, Trained
+from hopsum.aggregation import Aggregation
+from hopsum.cli.report.accuracy_models import Batch, Learning, load_learning, loss
+from hopsum.cli.report.accuracy_plan import Order, Plan, Ready, Trained
+from hopsum.cli.report.software import SoftwareServers
+from hopsum.cli.report.topk import TopK, exchange, largest, topk_hook
 from hopsum.cli.stage.seat import Seat
+from hopsum.codec import make_codec
 from hopsum.torch import State, hook
 from hopsum.transport.link import UdpLink
 
@@ -31,9 +35,10 @@ POWERSGD_RANK = 2
 POWERSGD_START = 10
 PROBES = 4
 """Times that the parts of a step are timed alone."""
-WIDTH = 960
 _INTERFACE = "eth0"
-_RATE, _MOMENTUM = 0.1, 0.9
+
+Sums = dict[str, Aggregation]
+"""By scheme, what sums codes: the switch, or servers in its place."""
 
 
 def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
@@ -46,59 +51,53 @@ def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers
     )
-    images = load_images("digits")
-    with Agent(membership, seat.rank, codec="thc", link=link) as agent:
-        pipe.send(("ready", sum(each.numel() for each in make_network(0).parameters())))
-        while (order := pipe.recv()) is not None:
-            pipe.send(("done", *_train(Order(*order), images, plan, seat.rank, agent)))
+    learning = {name: load_learning(name) for name in plan.models}
+    with (
+        Agent(membership, seat.rank, codec="thc", link=link) as agent,
+        SoftwareServers(make_codec("thc", workers=plan.workers)) as servers,
+    ):
+        sums: Sums = {"thc": agent, "thc-ps": servers}
+        pipe.send(("ready", [tuple(_ready(each)) for each in learning.values()]))
+        while (message := pipe.recv()) is not None:
+            order = Order(*message)
+            pipe.send(("done", *_train(order, learning[order.model], plan, seat.rank, sums, pipe)))
     dist.destroy_process_group()
 
 
-def make_network(seed: int) -> nn.Module:
-    """Return a convolutional network of about a million parameters for the digits, the same for the same seed."""
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * 4 * 4, WIDTH),
-        nn.ReLU(),
-        nn.Linear(WIDTH, 10),
-    )
+def _ready(learning: Learning) -> Ready:
+    return Ready(sum(each.numel() for each in learning.make_network(0).parameters()), learning.data)
 
 
-def _train(order: Order, images: Images, plan: Plan, rank: int, agent: Agent) -> Trained:
-    network = make_network(order.seed % (1 << 31))
+def _train(order: Order, learning: Learning, plan: Plan, rank: int, sums: Sums, pipe: Connection) -> Trained:
+    network = learning.make_network(order.seed % (1 << 31))
     ddp = DistributedDataParallel(network)
-    _register(ddp, order.scheme, agent)
-    optimiser = torch.optim.SGD(ddp.parameters(), lr=_RATE, momentum=_MOMENTUM)
+    _register(ddp, order.scheme, sums)
+    optimiser = learning.make_optimiser(ddp)
     shuffle = np.random.default_rng([order.seed, rank])
     took: list[float] = []
     points: list[tuple[int, float, float]] = []
-    for step in range(1, plan.steps + 1):
-        batch = torch.from_numpy(shuffle.integers(0, len(images.train_y), plan.batch))
-        took.append(_step(ddp, optimiser, images, batch))
-        if step % plan.every == 0:
+    for step in range(1, order.steps + 1):
+        batch = learning.draw(shuffle, order.batch)
+        took.append(_step(ddp, optimiser, batch))
+        if step % order.every == 0:
             if rank == 0:
-                points.append((step, sum(took), accuracy(network, images)))
+                points.append((step, sum(took), learning.measure(network)))
+                pipe.send(("step", step))
             dist.barrier()
-    compute_s = _compute(ddp, images, batch)
-    return Trained(points, float(np.mean(took[1:])), compute_s, _reduce(order.scheme, network, plan, agent))
+    compute_s = _compute(ddp, learning, batch)
+    return Trained(points, float(np.mean(took[1:])), compute_s, _reduce(order.scheme, network, plan, sums))
 
 
-def _step(ddp: nn.Module, optimiser: torch.optim.Optimizer, images: Images, batch: torch.Tensor) -> float:
+def _step(ddp: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
     """Take one step; return its seconds."""
     start = time.perf_counter()
     optimiser.zero_grad()
-    cross_entropy(ddp(images.train_x[batch]), images.train_y[batch]).backward()  # type: ignore[no-untyped-call]
+    loss(ddp, batch).backward()  # type: ignore[no-untyped-call]
     optimiser.step()
     return time.perf_counter() - start
 
 
-def _register(ddp: DistributedDataParallel, scheme: str, agent: Agent) -> None:
+def _register(ddp: DistributedDataParallel, scheme: str, sums: Sums) -> None:
     if scheme == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif scheme == "powersgd":
@@ -108,22 +107,26 @@ def _register(ddp: DistributedDataParallel, scheme: str, agent: Agent) -> None:
             start_powerSGD_iter=POWERSGD_START,
         )
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    elif scheme == "thc":
-        ddp.register_comm_hook(State(agent, ddp), hook)
+    elif scheme == "topk":
+        ddp.register_comm_hook(TopK(), topk_hook)
+    elif scheme in sums:
+        ddp.register_comm_hook(State(sums[scheme], ddp), hook)
 
 
-def _compute(ddp: DistributedDataParallel, images: Images, batch: torch.Tensor) -> float:
+def _compute(ddp: DistributedDataParallel, learning: Learning, batch: Batch) -> float:
     """Return the seconds of a step that keeps its gradient to itself and changes nothing else."""
-    still = torch.optim.SGD(ddp.parameters(), lr=0.0, momentum=_MOMENTUM)
+    still = learning.make_optimiser(ddp)
+    for group in still.param_groups:
+        group["lr"] = 0.0
     found = []
     with ddp.no_sync():
         for _ in range(PROBES):
             dist.barrier()
-            found.append(_step(ddp, still, images, batch))
+            found.append(_step(ddp, still, batch))
     return float(np.median(found))
 
 
-def _reduce(scheme: str, network: nn.Module, plan: Plan, agent: Agent) -> float | None:
+def _reduce(scheme: str, network: nn.Module, plan: Plan, sums: Sums) -> float | None:
     """Return the seconds of an all-reduce of the gradient, with the conversions that belong to it."""
     if scheme == "powersgd":
         return None
@@ -133,13 +136,15 @@ def _reduce(scheme: str, network: nn.Module, plan: Plan, agent: Agent) -> float 
         mean: Any = gradient.clone()
         dist.barrier()
         start = time.perf_counter()
-        if scheme == "thc":
-            agent.allreduce(mean.numpy())
+        if scheme in sums:
+            sums[scheme].allreduce(mean.numpy())
         elif scheme == "fp16":
             half = mean.half()
             dist.all_reduce(half)
             mean.copy_(half)
             mean /= plan.workers
+        elif scheme == "topk":
+            exchange(mean, largest(mean)).wait()
         else:
             dist.all_reduce(mean)
             mean /= plan.workers

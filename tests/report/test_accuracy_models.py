@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transformer and its text: what it may see, what it is asked, and that it learns."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hopsum.cli.report import accuracy_models
+from hopsum.cli.report.accuracy_models import CONTEXT, SYMBOLS, Learning, load_learning, loss, make_transformer
+from hopsum.cli.report.accuracy_plan import MODELS
+
+
+@pytest.fixture(scope="module")
+def learning() -> Learning:
+    return load_learning("transformer")
+
+
+def test_the_text_is_that_of_the_library() -> None:
+    text = accuracy_models.read_text()
+    assert len(text) > 200_000
+    assert 0 < text.min() <= text.max() < SYMBOLS
+    words = bytes(text.numpy().astype(np.uint8)).decode("ascii")
+    assert "for_stmt" in words  # of the grammar
+    assert words.count("?") < 0.02 * len(words)  # hardly anything is not ASCII
+
+
+def test_each_character_is_followed_by_the_next_one(learning: Learning) -> None:
+    x, y = learning.draw(np.random.default_rng(1), 5)
+    assert x.shape == (5, CONTEXT)
+    assert y.shape == (5 * CONTEXT,)
+    assert torch.equal(x[:, 1:], y.reshape(5, CONTEXT)[:, :-1])
+    again = learning.draw(np.random.default_rng(1), 5)
+    assert torch.equal(again[0], x)
+    assert not torch.equal(learning.draw(np.random.default_rng(2), 5)[0], x)
+
+
+def test_training_does_not_see_what_is_kept_for_the_test(learning: Learning, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = torch.arange(10 * 20 * CONTEXT) * SYMBOLS // (10 * 20 * CONTEXT)  # rises slowly to the last symbol
+    monkeypatch.setattr(accuracy_models, "read_text", lambda: text)
+    asked: list[torch.Tensor] = []
+
+    class Spy(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            asked.append(x)
+            return torch.zeros(x.numel(), SYMBOLS)
+
+    rising = load_learning("transformer")
+    assert rising.measure(Spy()) == pytest.approx(SYMBOLS)  # of who knows nothing
+    drawn = torch.cat([rising.draw(np.random.default_rng(seed), 500)[0] for seed in range(4)])
+    assert drawn.max() <= asked[0].min()
+    assert asked[0].max() == SYMBOLS - 1
+
+
+def test_nothing_is_seen_of_what_comes_later() -> None:
+    network = make_transformer(1)
+    x = torch.randint(0, SYMBOLS, (2, CONTEXT), generator=torch.Generator().manual_seed(1))
+    changed = x.clone()
+    changed[:, 40] = (changed[:, 40] + 1) % SYMBOLS
+    with torch.no_grad():
+        before, after = (network(each).reshape(2, CONTEXT, SYMBOLS) for each in (x, changed))
+    assert torch.equal(before[:, :40], after[:, :40])
+    assert (before[:, 40:] != after[:, 40:]).any(-1).all()
+
+
+def test_networks_follow_from_their_seed() -> None:
+    for model in MODELS:
+        made = [load_learning(model).make_network(seed).state_dict() for seed in (1, 1, 2)]
+        assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+        assert any(not torch.equal(made[0][name], made[2][name]) for name in made[0])
+    layers = make_transformer(1).layers.layers
+    assert not torch.equal(layers[0].linear1.weight, layers[1].linear1.weight)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_steps_go_towards_the_target(model: str) -> None:
+    learning, plan = load_learning(model), MODELS[model]
+    network = learning.make_network(1)
+    optimiser, rng = learning.make_optimiser(network), np.random.default_rng(1)
+    before = learning.measure(network)
+    assert not plan.reached(before)
+    for _ in range(8):
+        optimiser.zero_grad()
+        loss(network, learning.draw(rng, 8)).backward()
+        optimiser.step()
+    after = learning.measure(network)
+    assert after > before if plan.rises else after < min(before, SYMBOLS) / 2
+    assert math.isfinite(after)
