@@ -59,7 +59,7 @@ class Chip:
 
 # Standard messages for counters and registers: what P4Runtime agents of Tofino read.
 FLAGS = ("-g", "--Wdisable=unused", "--p4runtime-force-std-externs")
-CHIPS = (Chip("tofino", "tna", 1, 32), Chip("tofino2", "t2na", 2, 64))
+CHIPS = (Chip("tofino", "tna", 1, 64), Chip("tofino2", "t2na", 2, 64))
 RESOURCES = "resources.json"
 ARTEFACTS = (*(chip.p4info for chip in CHIPS), RESOURCES)
 

@@ -23,45 +23,60 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
 }
 
 // Four lanes: two lookups of two codes each. A miss gives lanes of 0: that is how a pass only reads (TABLE_NOTHING).
-control LookupWord(in bit<8> table_id, in bit<4> c0, in bit<4> c1, in bit<4> c2, in bit<4> c3, inout bit<32> word) {
-    action set_left(bit<16> lanes) { word[31:16] = lanes; }
-    action set_right(bit<16> lanes) { word[15:0] = lanes; }
-    action clear_left() { word[31:16] = 0; }
-    action clear_right() { word[15:0] = 0; }
-
-    table lookup_left {
-        key = {
-            table_id : exact @name("table_id");
-            c0       : exact @name("c0");
-            c1       : exact @name("c1");
-        }
-        actions = { set_left; @defaultonly clear_left; }
-        const default_action = clear_left;
-        size = TABLES * 256;
-    }
-    table lookup_right {
-        key = {
-            table_id : exact @name("table_id");
-            c2       : exact @name("c0");
-            c3       : exact @name("c1");
-        }
-        actions = { set_right; @defaultonly clear_right; }
-        const default_action = clear_right;
-        size = TABLES * 256;
-    }
-
-    apply {
-        lookup_left.apply();
-        lookup_right.apply();
-    }
+// Lanes are not looked up: IF_ALL and IF_EACH (placement.p4) say whether that is one condition or one for each table.
+#define LOOKUP_WORD(NAME, MATCH, PLACED) \
+control NAME(in bit<8> table_id, in bit<4> c0, in bit<4> c1, in bit<4> c2, in bit<4> c3, inout bit<32> word) { \
+    action set_left(bit<16> lanes) { word[31:16] = lanes; } \
+    action set_right(bit<16> lanes) { word[15:0] = lanes; } \
+    action clear_left() { word[31:16] = 0; } \
+    action clear_right() { word[15:0] = 0; } \
+ \
+    PLACED table lookup_left { \
+        key = { \
+            table_id : MATCH @name("table_id"); \
+            c0       : MATCH @name("c0"); \
+            c1       : MATCH @name("c1"); \
+        } \
+        actions = { set_left; @defaultonly clear_left; } \
+        const default_action = clear_left; \
+        size = TABLES * 256; \
+    } \
+    PLACED table lookup_right { \
+        key = { \
+            table_id : MATCH @name("table_id"); \
+            c2       : MATCH @name("c0"); \
+            c3       : MATCH @name("c1"); \
+        } \
+        actions = { set_right; @defaultonly clear_right; } \
+        const default_action = clear_right; \
+        size = TABLES * 256; \
+    } \
+ \
+    apply { \
+        IF_EACH(table_id != TABLE_LANES, lookup_left.apply();) \
+        IF_EACH(table_id != TABLE_LANES, lookup_right.apply();) \
+    } \
 }
 
-#define LOOKUP_INSTANCE(nibble, n, b0, b1, b2, b3) LookupWord() word##n;
+#define INGRESS_LOOKUP_WORD(n, match, placed, sum_placed) LOOKUP_WORD(IngressLookupWord##n, match, placed)
+#define EGRESS_LOOKUP_WORD(n, match, placed, sum_placed) LOOKUP_WORD(EgressLookupWord##n, match, placed)
+INGRESS_WORDS(INGRESS_LOOKUP_WORD)
+EGRESS_WORDS(EGRESS_LOOKUP_WORD)
+
+#define INGRESS_LOOKUP(nibble, n, b0, b1, b2, b3) IngressLookupWord##n() word##n;
+#define EGRESS_LOOKUP(nibble, n, b0, b1, b2, b3) EgressLookupWord##n() word##n;
 #define LOOKUP_APPLY(nibble, n, b0, b1, b2, b3) \
     word##n.apply(pass.table_id, codes.nibble##b0, codes.nibble##b1, codes.nibble##b2, codes.nibble##b3, lanes.w##n);
 
-control LookupWords(in pass_h pass, in codes_h codes, inout lanes_h lanes) {
-    LANES(LOOKUP_INSTANCE)
+control IngressLookupWords(in pass_h pass, in codes_h codes, inout lanes_h lanes) {
+    LANES(INGRESS_LOOKUP)
+    apply {
+        LANES(LOOKUP_APPLY)
+    }
+}
+
+control EgressLookupWords(in pass_h pass, in codes_h codes, inout lanes_h lanes) {
+    LANES(EGRESS_LOOKUP)
     apply {
         LANES(LOOKUP_APPLY)
     }

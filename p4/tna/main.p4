@@ -5,6 +5,7 @@
 
 #include "payload.p4"
 #include "parser.p4"
+#include "placement.p4"
 #include "address.p4"
 #include "admit.p4"
 #include "lookup.p4"
@@ -24,8 +25,8 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
     Lookup() lookup;
     Admit() admit;
     Slot() slot;
-    LookupWords() lookup_words;
-    Aggregate() aggregate;
+    IngressLookupWords() lookup_words;
+    IngressAggregate() aggregate;
     IngressPass() ingress_pass;
     Forward() forward;
 
@@ -33,9 +34,7 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
 
     apply {
         if (ig.ingress_port == RECIRCULATE && hdr.pass.step != STEP_LAST) {
-            if (hdr.pass.table_id != TABLE_LANES) {
-                lookup_words.apply(hdr.pass, hdr.codes, hdr.lanes);
-            }
+            IF_ALL(hdr.pass.table_id != TABLE_LANES, lookup_words.apply(hdr.pass, hdr.codes, hdr.lanes);)
             aggregate.apply(hdr.pass, hdr.lanes);
             ingress_pass.apply(hdr, to_deparser, to_tm);
         } else {
@@ -67,8 +66,8 @@ control HopsumEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
                      in egress_intrinsic_metadata_from_parser_t from_parser,
                      inout egress_intrinsic_metadata_for_deparser_t to_deparser,
                      inout egress_intrinsic_metadata_for_output_port_t to_port) {
-    LookupWords() lookup_words;
-    Aggregate() aggregate;
+    EgressLookupWords() lookup_words;
+    EgressAggregate() aggregate;
     EgressPass() egress_pass;
     ReplyHeader() reply;
     Rewrite() rewrite;
@@ -76,9 +75,7 @@ control HopsumEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
 
     apply {
         if (hdr.lanes.isValid()) {
-            if (hdr.pass.table_id != TABLE_LANES) {
-                lookup_words.apply(hdr.pass, hdr.codes, hdr.lanes);
-            }
+            IF_ALL(hdr.pass.table_id != TABLE_LANES, lookup_words.apply(hdr.pass, hdr.codes, hdr.lanes);)
             aggregate.apply(hdr.pass, hdr.lanes);
             egress_pass.apply(hdr);
         } else {

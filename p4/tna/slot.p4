@@ -91,7 +91,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
     };
     action do_update_tag() { hdr.hopsum.held = update_tag.execute(COPY); }
     action do_read_tag() { hdr.hopsum.held = read_tag.execute(COPY); }
-    table access_tag {
+    SLOT_STAGE(4) table access_tag {
         key = { meta.access : ternary @name("access"); }
         actions = { do_update_tag; do_read_tag; @defaultonly NoAction; }
         const default_action = NoAction;
@@ -113,7 +113,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
     action do_write_op() { mismatch = write_op.execute(COPY); }
     action do_compare_op() { mismatch = compare_op.execute(COPY); }
     action do_read_op() { hdr.hopsum.op = read_op.execute(COPY); }
-    table access_op {
+    SLOT_STAGE(5) table access_op {
         key = {
             meta.access     : ternary @name("access");
             hdr.hopsum.held : ternary @name("held");
@@ -155,7 +155,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
     action is_mismatch() { class_ = CLASS_MISMATCH; }
     action is_empty() { class_ = CLASS_EMPTY; }
     action is_probed() { class_ = CLASS_PROBED; }
-    table see_low {
+    SLOT_STAGE(6) table see_low {
         key = {
             meta.access     : ternary @name("access");
             hdr.hopsum.held : ternary @name("held");
@@ -173,7 +173,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
             (ACCESS_UPDATE, _, _, _) : do_mark_low();
         }
     }
-    table see_high {
+    SLOT_STAGE(6) table see_high {
         key = {
             meta.access     : ternary @name("access");
             hdr.hopsum.held : ternary @name("held");
@@ -210,7 +210,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
     // A PROBE has no flags, so close_at is out of reach.
     action probe_() { old = ctr_close.execute(COPY); threshold = close_at; }
     action old_() { class_ = CLASS_OLD; }
-    table count {
+    SLOT_STAGE(7) table count {
         key = {
             class_        : ternary @name("class");
             before_low    : ternary @name("before_low");
@@ -266,7 +266,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
         hdr.hopsum.count = state;
         to_tm.ucast_egress_port = ig.ingress_port;
     }
-    table decide {
+    SLOT_STAGE(9) table decide {
         key = {
             class_          : ternary @name("class");
             first_closes    : ternary @name("first_closes");
@@ -343,7 +343,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_me
     action do_add_##half() { hdr.hopsum.contributors[range] = add_##half.execute(COPY); } \
     action do_read_##half() { hdr.hopsum.contributors[range] = read_##half.execute(COPY); } \
     action do_clear_##half() { hdr.hopsum.contributors[range] = 0; } \
-    table contribute_##half { \
+    SLOT_STAGE(10) table contribute_##half { \
         key = { \
             meta.access : ternary @name("access"); \
             share       : ternary @name("operation"); \
