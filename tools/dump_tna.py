@@ -56,7 +56,7 @@ def dump(program: str, folder: Path) -> Path:
     include = [f"-I{path}" for path in (include_folder(), "/usr/local/share/p4c/p4include", "/usr/share/p4c/p4include")]
     source, whole = folder / f"{program}.p4", folder / f"{program}.json"
     sources = folder / f"{program}-sources"
-    shutil.copytree(P4, sources, ignore=shutil.ignore_patterns("build", "v1model", "spike"))
+    shutil.copytree(P4, sources, ignore=shutil.ignore_patterns("build", "v1model"))
     target_p4 = sources / "tna" / "target.p4"
     if PASSES not in target_p4.read_text():
         raise CompileError(f"{target_p4.name} has no line {PASSES!r}: change tools/dump_tna.py with it")
