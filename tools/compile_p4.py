@@ -7,17 +7,25 @@ stale artefacts and a test with the same p4c can compile again and compare.
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from p4_build import (
+    ROOT,
+    CompileError,
+    argument_parser,
+    check_build,
+    exit_status,
+    hash_of,
+    hashes_of_sources,
+    version_of,
+    write_build,
+)
+
 COMPILER = "p4c-bm2-ss"
 # Shared constants are for every architecture, so some are unused in each. Local copy propagation would inline every
 # intermediate of the lookup into each of its uses and blow the program up.
@@ -49,8 +57,7 @@ class Program:
 
     def source_hashes(self) -> dict[str, str]:
         """Return SHA-256 of all P4 sources by path relative to `folder`, sorted."""
-        paths = sorted(path for folder in self.source_folders for path in folder.glob("*.p4"))
-        return {str(path.relative_to(self.folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+        return hashes_of_sources(self.source_folders, self.folder)
 
 
 P4 = ROOT / "p4"
@@ -63,16 +70,9 @@ PROGRAMS = (
 NAMES = tuple(program.stem for program in PROGRAMS)
 
 
-class CompileError(Exception):
-    """p4c is missing or refused the program; the message says what to do."""
-
-
 def compiler_version() -> str | None:
     """Return the version of the p4c on PATH, or None where there is none."""
-    if shutil.which(COMPILER) is None:
-        return None
-    done = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=True)
-    return (done.stdout + done.stderr).split("Version")[-1].split()[0]
+    return version_of(COMPILER)
 
 
 def compile_into(program: Program, folder: Path) -> None:
@@ -96,7 +96,7 @@ def normalise(path: Path) -> None:
 
 def manifest(program: Program) -> dict[str, object]:
     """Return what a build folder's manifest.json should say for the sources and artefacts as they stand."""
-    built = {name: hashlib.sha256((program.build / name).read_bytes()).hexdigest() for name in program.artefacts}
+    built = {name: hash_of(program.build / name) for name in program.artefacts}
     return {
         "compiler": COMPILER,
         "version": compiler_version(),
@@ -108,43 +108,26 @@ def manifest(program: Program) -> dict[str, object]:
 
 def main() -> int:
     """Compile and write; with --check, compile elsewhere and compare."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argument_parser(str(__doc__))
     parser.add_argument(
         "programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(NAMES)}; all by default (naive takes minutes)"
     )
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if a build folder is stale")
     args = parser.parse_args()
     if unknown := set(args.programs) - set(NAMES):
         parser.error(f"no program {', '.join(sorted(unknown))}: there are {', '.join(NAMES)}")
     wanted = [program for program in PROGRAMS if program.stem in (args.programs or NAMES)]
-    try:
-        return max(make(program, check=args.check) for program in wanted)
-    except CompileError as error:
-        print(error, file=sys.stderr)
-        return 1
+    return exit_status(lambda: max(make(program, check=args.check) for program in wanted))
 
 
 def make(program: Program, *, check: bool) -> int:
     """Compile a program; write its build folder, or compare with it and return 1 where it is stale."""
-    build = program.build
-    where = build.relative_to(ROOT)
     with tempfile.TemporaryDirectory() as name:
-        compile_into(program, Path(name))
-        stale = [a for a in program.artefacts if not same(Path(name) / a, build / a)]
+        made = Path(name)
+        compile_into(program, made)
         if check:
-            print(f"{where} is fresh" if not stale else f"{where} is stale: {', '.join(stale)}; run make p4")
-            return 1 if stale else 0
-        build.mkdir(exist_ok=True)
-        for artefact in program.artefacts:
-            shutil.copyfile(Path(name) / artefact, build / artefact)
-    (build / "manifest.json").write_text(json.dumps(manifest(program), indent=2) + "\n")
-    print(f"wrote {', '.join(program.artefacts)} and manifest.json with p4c {compiler_version()}")
+            return check_build(made, program.build, program.artefacts, "make p4")
+        write_build(made, program.build, program.artefacts, lambda: manifest(program))
     return 0
-
-
-def same(a: Path, b: Path) -> bool:
-    """Tell whether both files exist and are byte-equal."""
-    return b.exists() and a.read_bytes() == b.read_bytes()
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ is a summary of what the compiler and, where it is installed, the assembler said
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import json
 import os
 import re
@@ -21,9 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from p4_build import (
+    ROOT,
+    CompileError,
+    argument_parser,
+    check_build,
+    exit_status,
+    hash_of,
+    hashes_of_sources,
+    version_of,
+    write_build,
+)
 from tna_resources import summary
 
-ROOT = Path(__file__).resolve().parent.parent
 COMPILER = "p4c-barefoot"
 ASSEMBLER = "bfas"
 P4 = ROOT / "p4"
@@ -64,14 +72,9 @@ RESOURCES = "resources.json"
 ARTEFACTS = (*(chip.p4info for chip in CHIPS), RESOURCES)
 
 
-class CompileError(Exception):
-    """A tool is missing or refused the program; the message says what to do."""
-
-
 def source_hashes() -> dict[str, str]:
     """Return SHA-256 of all P4 sources by path relative to p4/, sorted."""
-    paths = sorted(path for folder in SOURCE_FOLDERS for path in folder.glob("*.p4"))
-    return {str(path.relative_to(P4)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return hashes_of_sources(SOURCE_FOLDERS, P4)
 
 
 def flags() -> dict[str, list[str]]:
@@ -81,10 +84,7 @@ def flags() -> dict[str, list[str]]:
 
 def compiler_version() -> str | None:
     """Return the version of the p4c-barefoot on PATH, or None where there is none."""
-    if shutil.which(COMPILER) is None:
-        return None
-    done = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=True)
-    return (done.stdout + done.stderr).split("Version")[-1].split()[0]
+    return version_of(COMPILER)
 
 
 def include_folder() -> Path:
@@ -108,13 +108,22 @@ def run(command: list[str], cwd: Path) -> str:
     return done.stdout
 
 
-def compile_chip(chip: Chip, folder: Path) -> dict[str, Any]:
-    """Compile for `chip` into `folder` (its P4Info is left there) and return its summary; raises CompileError."""
+def require_compiler() -> None:
+    """Raise CompileError where there is no p4c-barefoot."""
     if compiler_version() is None:
         raise CompileError(f"{COMPILER} is not on PATH: it is p4c's Tofino back end, built with -DENABLE_TOFINO=ON")
-    include = include_folder()
-    core = ["-I", str(include), "-I", "/usr/local/share/p4c/p4include", "-I", "/usr/share/p4c/p4include"]
-    (folder / "hopsum.p4").write_text(run(["cpp", *chip.cpp_flags, *core, "main.p4"], P4 / "tna"))
+
+
+def preprocessed(chip: Chip, folder: Path) -> str:
+    """Return the program of a folder with p4/tna's sources as one text for `chip`. Raises CompileError."""
+    includes = (include_folder(), "/usr/local/share/p4c/p4include", "/usr/share/p4c/p4include")
+    return run(["cpp", *chip.cpp_flags, *(f"-I{path}" for path in includes), "main.p4"], folder)
+
+
+def compile_chip(chip: Chip, folder: Path) -> dict[str, Any]:
+    """Compile for `chip` into `folder` (its P4Info is left there) and return its summary; raises CompileError."""
+    require_compiler()
+    (folder / "hopsum.p4").write_text(preprocessed(chip, P4 / "tna"))
     run([COMPILER, *chip.flags, "--p4runtime-files", "p4info.txt", "-o", "out", "hopsum.p4"], folder)
     shutil.copyfile(folder / "p4info.txt", folder / chip.p4info)
     pipe = folder / "out" / "pipe"
@@ -182,48 +191,30 @@ def compile_into(folder: Path) -> None:
 
 def manifest(version: str | None) -> dict[str, object]:
     """Return what manifest.json should say for the sources and artefacts as they stand."""
-    built = {name: hashlib.sha256((BUILD / name).read_bytes()).hexdigest() for name in ARTEFACTS}
     return {
         "compiler": COMPILER,
         "version": version,
         "flags": flags(),
         "sources": source_hashes(),
-        "artefacts": built,
+        "artefacts": {name: hash_of(BUILD / name) for name in ARTEFACTS},
     }
 
 
 def make(*, check: bool) -> int:
     """Compile; write the build folder, or compare with it and return 1 where it is stale."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        compile_into(folder)
-        stale = [a for a in ARTEFACTS if not same(folder / a, BUILD / a)]
+        made = Path(name)
+        compile_into(made)
         if check:
-            print("p4/build/tna is " + (f"stale: {', '.join(stale)}; run make p4-tna" if stale else "fresh"))
-            return 1 if stale else 0
-        BUILD.mkdir(exist_ok=True)
-        for artefact in ARTEFACTS:
-            shutil.copyfile(folder / artefact, BUILD / artefact)
-    (BUILD / "manifest.json").write_text(json.dumps(manifest(compiler_version()), indent=2) + "\n")
-    print(f"wrote {', '.join(ARTEFACTS)} and manifest.json with {COMPILER} {compiler_version()}")
+            return check_build(made, BUILD, ARTEFACTS, "make p4-tna")
+        write_build(made, BUILD, ARTEFACTS, lambda: manifest(compiler_version()))
     return 0
-
-
-def same(a: Path, b: Path) -> bool:
-    """Tell whether both files exist and are byte-equal."""
-    return b.exists() and a.read_bytes() == b.read_bytes()
 
 
 def main() -> int:
     """Compile and write (minutes); with --check, compile elsewhere and compare."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if the build folder is stale")
-    args = parser.parse_args()
-    try:
-        return make(check=args.check)
-    except CompileError as error:
-        print(error, file=sys.stderr)
-        return 1
+    args = argument_parser(str(__doc__)).parse_args()
+    return exit_status(lambda: make(check=args.check))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,6 @@ The front end takes seconds; what comes after it (tools/compile_tna.py) takes mi
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import json
 import shutil
 import subprocess
 import sys
@@ -25,14 +22,14 @@ from compile_tna import (
     COMPILER,
     P4,
     Chip,
-    CompileError,
     compiler_version,
-    include_folder,
-    run,
+    preprocessed,
+    require_compiler,
     source_hashes,
 )
 from hopsum_tna.dump import load_dump, save
 from hopsum_tna.errors import TnaError
+from p4_build import CompileError, argument_parser, check_build, exit_status, hash_of, write_build
 
 PASSES = "#define PASSES (512 / CODES_HALF)"
 """The line of target.p4 that the small program has otherwise."""
@@ -51,9 +48,7 @@ def dump_name(program: str) -> str:
 def dump(program: str, folder: Path) -> Path:
     """Run the front end; return the shortened dump, a file in `folder`. Raises CompileError."""
     chip, passes = PROGRAMS[program]
-    if compiler_version() is None:
-        raise CompileError(f"{COMPILER} is not on PATH: it is p4c's Tofino back end, built with -DENABLE_TOFINO=ON")
-    include = [f"-I{path}" for path in (include_folder(), "/usr/local/share/p4c/p4include", "/usr/share/p4c/p4include")]
+    require_compiler()
     source, whole = folder / f"{program}.p4", folder / f"{program}.json"
     sources = folder / f"{program}-sources"
     shutil.copytree(P4, sources, ignore=shutil.ignore_patterns("build", "v1model"))
@@ -61,7 +56,7 @@ def dump(program: str, folder: Path) -> Path:
     if PASSES not in target_p4.read_text():
         raise CompileError(f"{target_p4.name} has no line {PASSES!r}: change tools/dump_tna.py with it")
     target_p4.write_text(target_p4.read_text().replace(PASSES, passes))
-    source.write_text(run(["cpp", *chip.cpp_flags, *include, "main.p4"], sources / "tna"))
+    source.write_text(preprocessed(chip, sources / "tna"))
     # Nothing asks p4c to stop behind its front end, but it does when it cannot write the P4Info: no file may end so.
     stop = ["--p4runtime-files", f"{program}.no-p4info"]
     target = ["--nocpp", "--target", chip.name, "--arch", chip.architecture, "-o", str(folder)]
@@ -81,7 +76,7 @@ def dump(program: str, folder: Path) -> Path:
 
 def manifest(version: str | None) -> dict[str, object]:
     """Return what dumps.json should say for the sources and dumps as they stand."""
-    dumps = {dump_name(name): hashlib.sha256((BUILD / dump_name(name)).read_bytes()).hexdigest() for name in PROGRAMS}
+    dumps = {name: hash_of(BUILD / name) for name in map(dump_name, PROGRAMS)}
     flags = {name: [*chip.cpp_flags, passes] for name, (chip, passes) in PROGRAMS.items()}
     return {"compiler": COMPILER, "version": version, "flags": flags, "sources": source_hashes(), "dumps": dumps}
 
@@ -89,31 +84,17 @@ def manifest(version: str | None) -> dict[str, object]:
 def make(*, check: bool) -> int:
     """Dump; write the build folder, or compare with it and return 1 where it is stale."""
     with tempfile.TemporaryDirectory() as name:
-        made = [dump(program, Path(name)) for program in PROGRAMS]
+        names = [dump(program, Path(name)).name for program in PROGRAMS]
         if check:
-            stale = [
-                p.name for p in made if not (BUILD / p.name).exists() or p.read_bytes() != (BUILD / p.name).read_bytes()
-            ]
-            print(f"stale: {', '.join(stale)}; run make p4-tna-dump" if stale else "the dumps are fresh")
-            return 1 if stale else 0
-        BUILD.mkdir(exist_ok=True)
-        for path in made:
-            (BUILD / path.name).write_bytes(path.read_bytes())
-    MANIFEST.write_text(json.dumps(manifest(compiler_version()), indent=2) + "\n")
-    print(f"wrote {', '.join(map(dump_name, PROGRAMS))} and {MANIFEST.name} with {COMPILER} {compiler_version()}")
+            return check_build(Path(name), BUILD, names, "make p4-tna-dump")
+        write_build(Path(name), BUILD, names, lambda: manifest(compiler_version()), MANIFEST.name)
     return 0
 
 
 def main() -> int:
     """Dump and write; with --check, dump elsewhere and compare."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if the build folder is stale")
-    args = parser.parse_args()
-    try:
-        return make(check=args.check)
-    except CompileError as error:
-        print(error, file=sys.stderr)
-        return 1
+    args = argument_parser(str(__doc__)).parse_args()
+    return exit_status(lambda: make(check=args.check))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import json
 import os
 import sys
@@ -18,13 +18,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("compile_p4", ROOT / "tools" / "compile_p4.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["compile_p4"] = module  # its data classes look themselves up
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        return importlib.import_module("compile_p4")
+    finally:
+        sys.path.pop(0)
 
 
 TOOL = load_tool()

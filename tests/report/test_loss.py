@@ -10,10 +10,11 @@ import pytest
 
 from hopsum.cli.report import loss
 from hopsum.cli.report.learner import PARAMETERS, Learner
-from hopsum.cli.report.lossy import Fate, allreduce, chunks_of, draw_fate
+from hopsum.cli.report.lossy import Fate, allreduce, draw_fate
 from hopsum.cli.report.settings import Settings, Size
 from hopsum.cli.report.training import Case, make_case_codec, train
 from hopsum.codec import ErrorFeedback
+from hopsum.codec.base import blocks_of
 
 WORKERS = 4
 ELEMENTS = 3000
@@ -33,7 +34,7 @@ def vectors(workers: int = WORKERS) -> list[np.ndarray[tuple[int], np.dtype[np.f
 
 def fate(missing: tuple[int, int] | None = None, lost: tuple[int, int] | None = None) -> Fate:
     """Return what loses one contribution and one result, (worker, chunk) each."""
-    present = np.ones((WORKERS, chunks_of(CODEC, ELEMENTS)), np.bool_)
+    present = np.ones((WORKERS, blocks_of(ELEMENTS, BLOCK)), np.bool_)
     gone = np.zeros_like(present)
     if missing:
         present[missing] = False

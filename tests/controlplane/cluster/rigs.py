@@ -4,15 +4,20 @@ network namespaces. Both can be restarted."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
 import pytest
 
+from hopsum.agent import Agent
 from hopsum.cli.stage.seat import Seat, open_link
 from hopsum.cli.stage.targets import SWITCH, seats_around
+from hopsum.membership import parse_membership
+from hopsum.protocol.worker import Timing
 from hopsum.transport.link import UdpLink
 from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_controlplane import artifacts
@@ -26,6 +31,7 @@ from hopsum_topologies import Bmv2Switch, Namespace, NativeSwitch, bmv2_unavaila
 from .world import Worker, switch_config
 
 LOCALHOST, PORT = "127.0.0.1", 1
+DEADLINE_S = 60.0
 
 
 class Ground(Protocol):
@@ -114,3 +120,23 @@ class Rig:
             worker.lives, worker.epoch = worker.lives + 1, 0
         worker.join(ip=seat.ip, udp_port=link.local[1], mac=seat.mac, side_port=None)
         return link
+
+
+def agents_of(stack: ExitStack, crew: list[Worker], links: list[UdpLink], timing: Timing) -> list[Agent]:
+    """Return an agent for each of a crew that has joined, once their epoch has begun."""
+    agents = []
+    for worker, link in zip(crew, links, strict=True):
+        document = worker.membership()
+        assert isinstance(document, dict), document
+        agent = Agent(parse_membership(json.dumps(document)), worker.rank, codec="fixed", timing=timing, link=link)
+        agents.append(stack.enter_context(agent))
+    return agents
+
+
+def check_sum(agents: list[Agent]) -> None:
+    """Let all of them sum a vector: each ends with the mean, and all with the same bits."""
+    vectors = [np.linspace(-1, 1, 3000, dtype=np.float32) * (agent.rank + 1) for agent in agents]
+    futures = [agent.submit(vector) for agent, vector in zip(agents, vectors, strict=True)]
+    means = [future.result(DEADLINE_S).mean for future in futures]
+    assert len({mean.tobytes() for mean in means}) == 1
+    assert np.allclose(means[0], np.mean(vectors, axis=0), atol=1e-4)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,14 +12,12 @@ import numpy as np
 import pytest
 
 from hopsum.agent import Agent
-from hopsum.membership import parse_membership
 from hopsum.protocol.worker import Timing
 from hopsum_controlplane.cluster import NoRoom, State, SwitchTrouble
 
-from .rigs import Rig
+from .rigs import DEADLINE_S, Rig, agents_of, check_sum
 from .world import LEASE_S, Cluster, Worker
 
-DEADLINE_S = 60.0
 TIMING = Timing(retransmit_s=0.05, retransmit_max_s=0.2, deadline_s=DEADLINE_S)
 
 
@@ -40,21 +37,7 @@ def cluster(rig: Rig, tmp_path: Path) -> Iterator[Cluster]:
 
 def enter(stack: ExitStack, rig: Rig, crew: list[Worker]) -> list[Agent]:
     """Let a crew, as ones that know nothing any more, into the next epoch; return an agent for each."""
-    links = [rig.join(worker) for worker in crew]
-    agents = []
-    for worker, link in zip(crew, links, strict=True):
-        document = worker.membership()
-        assert isinstance(document, dict), document
-        agent = Agent(parse_membership(json.dumps(document)), worker.rank, codec="fixed", timing=TIMING, link=link)
-        agents.append(stack.enter_context(agent))
-    return agents
-
-
-def check_sum(agents: list[Agent]) -> None:
-    vectors = [np.linspace(-1, 1, 3000, dtype=np.float32) * (agent.rank + 1) for agent in agents]
-    futures = [agent.submit(vector) for agent, vector in zip(agents, vectors, strict=True)]
-    for future in futures:
-        assert np.allclose(future.result(DEADLINE_S).mean, np.mean(vectors, axis=0), atol=1e-4)
+    return agents_of(stack, crew, [rig.join(worker) for worker in crew], TIMING)
 
 
 def beat(*workers: Worker) -> None:

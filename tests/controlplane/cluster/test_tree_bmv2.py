@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hopsum.agent import Agent
 from hopsum.cli.stage.seat import Seat, open_link
-from hopsum.membership import parse_membership
 from hopsum.protocol.worker import Timing
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.cluster import State, SwitchConfig
@@ -24,9 +21,9 @@ from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_topologies import Bmv2Switch, Namespace, bmv2_unavailable
 from hopsum_topologies.netns import add_neighbour
 
+from .rigs import DEADLINE_S, agents_of, check_sum
 from .world import LEASE_S, TREE_LINKS, Cluster, Worker, switch_config
 
-DEADLINE_S = 60.0
 TIMING = Timing(retransmit_s=0.1, retransmit_max_s=0.4, deadline_s=DEADLINE_S)
 LEAF_OF = (1, 1, 2)
 """By rank."""
@@ -95,21 +92,7 @@ def enter(stack: ExitStack, racks: Racks, crew: list[Worker]) -> list[Agent]:
         worker.lives, worker.epoch = worker.lives + 1, 0
         worker.join(ip=seat.ip, udp_port=link.local[1], mac=seat.mac, side_port=None)
         links.append(link)
-    agents = []
-    for worker, link in zip(crew, links, strict=True):
-        document = worker.membership()
-        assert isinstance(document, dict), document
-        agent = Agent(parse_membership(json.dumps(document)), worker.rank, codec="fixed", timing=TIMING, link=link)
-        agents.append(stack.enter_context(agent))
-    return agents
-
-
-def check_sum(agents: list[Agent]) -> None:
-    vectors = [np.linspace(-1, 1, 3000, dtype=np.float32) * (agent.rank + 1) for agent in agents]
-    futures = [agent.submit(vector) for agent, vector in zip(agents, vectors, strict=True)]
-    means = [future.result(DEADLINE_S).mean for future in futures]
-    assert len({mean.tobytes() for mean in means}) == 1
-    assert np.allclose(means[0], np.mean(vectors, axis=0), atol=1e-4)
+    return agents_of(stack, crew, links, TIMING)
 
 
 def test_a_leaf_restarts(racks: Racks, tmp_path: Path) -> None:

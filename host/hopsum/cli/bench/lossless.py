@@ -84,8 +84,8 @@ def run(settings: Sequence[Setting], x: NDArray[np.float32], runs: int, seed: in
     """Measure all settings in turn, and return what --json prints."""
     actions: dict[str, Callable[[], object]] = {}
     for setting in settings:
-        actions[f"{setting.label} encode"] = partial(_reduce, setting.codec, x, seed, 2)
-        actions[f"{setting.label} all"] = partial(_reduce, setting.codec, x, seed, 3)
+        actions[f"{setting.label} encode"] = partial(reduce_alone, setting.codec, x, seed, 2)
+        actions[f"{setting.label} all"] = partial(reduce_alone, setting.codec, x, seed, 3)
     rates = measure(actions, x.size, runs)
     return {
         "settings": [_row(setting, rates, x, seed) for setting in settings],
@@ -128,8 +128,8 @@ def _setting(options: argparse.Namespace, gamma: float, threads: int) -> Setting
     return Setting(made, gamma, threads)
 
 
-def _reduce(codec: Lossless, x: NDArray[np.float32], seed: int, exchanges: int) -> LosslessReduction:
-    """Bring a reduction through so many of its exchanges, alone."""
+def reduce_alone(codec: Lossless, x: NDArray[np.float32], seed: int, exchanges: int) -> LosslessReduction:
+    """Return the reduction of one rank after so many of its exchanges: two are its encoding, three all of it."""
     reduction = codec.start(x, Context(seed, 0, 0))
     for _ in range(exchanges):
         assert reduction.exchange is not None
@@ -143,8 +143,8 @@ def _row(setting: Setting, rates: dict[str, Rate], x: NDArray[np.float32], seed:
     row["backend"] = setting.codec.backend
     for action in ("encode", "all"):
         row |= rates[f"{setting.label} {action}"].as_json(f"{action}_elements_per_s")
-    sent = [_exchange_bytes(_reduce(setting.codec, x, seed, exchange)) for exchange in range(3)]
-    plan = _reduce(setting.codec, x, seed, 2).plan
+    sent = [_exchange_bytes(reduce_alone(setting.codec, x, seed, exchange)) for exchange in range(3)]
+    plan = reduce_alone(setting.codec, x, seed, 2).plan
     assert plan is not None
     row["lanes_per_nonzero"] = round(plan.lanes / int(np.count_nonzero(x)), 4)
     for name, count in zip(("ranges", "index", "sums"), sent, strict=True):

@@ -76,20 +76,23 @@ def _images(train_x: NDArray[Any], train_y: NDArray[Any], test_x: NDArray[Any], 
     return Images(pixels(train_x), labels(train_y), pixels(test_x), labels(test_y))
 
 
-def make_network(images: Images, seed: int) -> nn.Module:
-    """Return the network for these images, the same for the same seed."""
+def make_network(images: Images, seed: int, channels: int = 16, hidden: int = 64) -> nn.Module:
+    """Return a convolutional network for these images, the same for the same seed.
+
+    Its first layer has so many channels, the second twice as many, the hidden one so many units.
+    """
     torch.manual_seed(seed)
     height, width = images.train_x.shape[2:]
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
+        nn.Conv2d(1, channels, 3, padding=1),
         nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1),
+        nn.Conv2d(channels, 2 * channels, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(32 * (height // 2) * (width // 2), 64),
+        nn.Linear(2 * channels * (height // 2) * (width // 2), hidden),
         nn.ReLU(),
-        nn.Linear(64, 10),
+        nn.Linear(hidden, 10),
     )
 
 

@@ -26,10 +26,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from hopsum.cli.bench.codec_subjects import Subject
+from hopsum.cli.bench.lossless import reduce_alone
 from hopsum.cli.bench.placement import one_core
 from hopsum.cli.bench.timing import machine
 from hopsum.cli.plan.forecast import codec_of
-from hopsum.codec import Codec, Context, make_codec
+from hopsum.codec import make_codec
+from hopsum.codec.lossless import Lossless
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.plan import Cost, Costs, PlanError, shipped_costs
 from hopsum.plan.costs import CODECS
@@ -102,7 +104,7 @@ def codec_costs(elements: int, runs: int, seed: int) -> dict[str, Cost]:
         if isinstance(codec, RangeCodec):
             subject = Subject(codec, x, seed).actions()
             actions |= {f"{way}_{name}": subject[way] for way in ("encode", "decode")}
-        else:
+        elif isinstance(codec, Lossless):
             actions |= _sparse_actions(codec, x, seed)
     with one_core():
         seconds = {name: least / elements for name, least in _least_cpu_s(actions, runs).items()}
@@ -123,24 +125,15 @@ def _least_cpu_s(actions: Mapping[str, Callable[[], object]], runs: int) -> dict
     return found
 
 
-def _sparse_actions(codec: Codec, x: NDArray[np.float32], seed: int) -> dict[str, Callable[[], object]]:
+def _sparse_actions(codec: Lossless, x: NDArray[np.float32], seed: int) -> dict[str, Callable[[], object]]:
     """Return lossless' encoding, and all of it, at two densities."""
     order = np.random.default_rng([seed, 1]).random(x.size, dtype=np.float32)
     found: dict[str, Callable[[], object]] = {}
     for place, density in enumerate(_DENSITIES):
         sparse = np.where(order < density, x, np.float32(0))
-        found[f"lossless encode {place}"] = partial(_reduce, codec, sparse, seed, 2)
-        found[f"lossless all {place}"] = partial(_reduce, codec, sparse, seed, 3)
+        found[f"lossless encode {place}"] = partial(reduce_alone, codec, sparse, seed, 2)
+        found[f"lossless all {place}"] = partial(reduce_alone, codec, sparse, seed, 3)
     return found
-
-
-def _reduce(codec: Codec, x: NDArray[np.float32], seed: int, exchanges: int) -> None:
-    """Bring a reduction of one rank through so many of its exchanges."""
-    reduction = codec.start(x, Context(seed, 0, 0))
-    for _ in range(exchanges):
-        assert reduction.exchange is not None
-        payloads = reduction.exchange.payloads
-        reduction.take(payloads, np.ones(len(payloads), np.uint64))
 
 
 def _as_lines(seconds: dict[str, float]) -> dict[str, float]:

@@ -12,6 +12,7 @@ import hashlib
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,9 +20,10 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from hopsum.cli.demo.model import Images, accuracy, load_images
+from hopsum.cli.demo.model import Images, accuracy, load_images, make_network
 
-CNN_WIDTH = 960
+CNN_CHANNELS, CNN_WIDTH = 32, 960
+"""About a million parameters for the digits."""
 CONTEXT = 64
 """Characters that the transformer sees at once."""
 SYMBOLS = 128
@@ -66,28 +68,13 @@ def _cnn() -> Learning:
         chosen = torch.from_numpy(rng.integers(0, len(images.train_y), count))
         return images.train_x[chosen], images.train_y[chosen]
 
-    return Learning(_words(images), make_cnn, lambda network: torch.optim.SGD(network.parameters(), 0.1, 0.9), draw,
+    make = partial(make_network, images, channels=CNN_CHANNELS, hidden=CNN_WIDTH)
+    return Learning(_words(images), make, lambda network: torch.optim.SGD(network.parameters(), 0.1, 0.9), draw,
                     lambda network: accuracy(network, images))  # fmt: skip
 
 
 def _words(images: Images) -> str:
     return f"scikit-learn's digits, {len(images.train_y):,} images and {len(images.test_y):,} for the test"
-
-
-def make_cnn(seed: int) -> nn.Module:
-    """Return a convolutional network of about a million parameters for the digits, the same for the same seed."""
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * 4 * 4, CNN_WIDTH),
-        nn.ReLU(),
-        nn.Linear(CNN_WIDTH, 10),
-    )
 
 
 class Transformer(nn.Module):

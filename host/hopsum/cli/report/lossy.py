@@ -93,10 +93,5 @@ def zero_filled(
     return np.ascontiguousarray(lanes.astype(_lane_type(codec))).view(np.uint8), everybody
 
 
-def chunks_of(codec: Coded, elements: int) -> int:
-    """Return how many packets carry the codes of so many elements."""
-    return -(-elements // codec.block_elements)
-
-
 def _lane_type(codec: Coded) -> np.dtype[Any]:
     return np.dtype(SHAPES[codec.op].lane_dtype)

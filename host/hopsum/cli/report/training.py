@@ -10,9 +10,10 @@ import numpy as np
 
 from hopsum.cli.codec.candidates import PUBLISHED
 from hopsum.cli.report.learner import PARAMETERS, Floats, Learner
-from hopsum.cli.report.lossy import allreduce, chunks_of, draw_fate
+from hopsum.cli.report.lossy import allreduce, draw_fate
 from hopsum.cli.report.settings import Settings
 from hopsum.codec import ErrorFeedback, best_table, make_codec
+from hopsum.codec.base import blocks_of
 from hopsum.codec.coded import Coded
 
 BATCH: Final = 16
@@ -99,7 +100,7 @@ def _means(
         return [np.mean(gradients, axis=0)] * case.workers
     fate = None
     if case.loss or case.stragglers:
-        fate = draw_fate(fates, case.workers, chunks_of(codec, PARAMETERS), case.loss, case.stragglers)
+        fate = draw_fate(fates, case.workers, blocks_of(PARAMETERS, codec.block_elements), case.loss, case.stragglers)
     return allreduce(codec, gradients, context, feedback, fate, published=case.scheme == "published")
 
 

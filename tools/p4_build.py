@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tools that compile P4 share: versions and hashes for manifests, build folders written or checked."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class CompileError(Exception):
+    """A compiler is missing or refused the program; the message says what to do."""
+
+
+def version_of(compiler: str) -> str | None:
+    """Return the version of one of p4c's compilers on PATH, or None where there is none."""
+    if shutil.which(compiler) is None:
+        return None
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
+    return (done.stdout + done.stderr).split("Version")[-1].split()[0]
+
+
+def hash_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def hashes_of_sources(folders: Iterable[Path], below: Path) -> dict[str, str]:
+    """Return SHA-256 of all P4 sources in folders, by path relative to `below`, sorted."""
+    paths = sorted(path for folder in folders for path in folder.glob("*.p4"))
+    return {str(path.relative_to(below)): hash_of(path) for path in paths}
+
+
+def check_build(made: Path, build: Path, names: Iterable[str], command: str) -> int:
+    """Say whether a build folder has what was made of the sources now; return 1 where it is stale."""
+    stale = [name for name in names if not _same(made / name, build / name)]
+    where = build.relative_to(ROOT)
+    print(f"{where} is stale: {', '.join(stale)}; run {command}" if stale else f"{where} is fresh")
+    return 1 if stale else 0
+
+
+def write_build(
+    made: Path,
+    build: Path,
+    names: Iterable[str],
+    manifest: Callable[[], dict[str, object]],
+    file: str = "manifest.json",
+) -> None:
+    """Put what was made into a build folder, then the manifest of what stands there."""
+    build.mkdir(exist_ok=True)
+    written = list(names)
+    for name in written:
+        shutil.copyfile(made / name, build / name)
+    said = manifest()
+    (build / file).write_text(json.dumps(said, indent=2) + "\n")
+    print(f"wrote {', '.join(written)} and {file} with {said['compiler']} {said['version']}")
+
+
+def argument_parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser that knows --check."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a build folder is stale")
+    return parser
+
+
+def exit_status(make: Callable[[], int]) -> int:
+    """Return what `make` returns; 1 where it raises CompileError, whose words are shown."""
+    try:
+        return make()
+    except CompileError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _same(a: Path, b: Path) -> bool:
+    """Tell whether both files exist and are byte-equal."""
+    return b.exists() and a.read_bytes() == b.read_bytes()
