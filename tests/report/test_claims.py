@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from hopsum.cli.report.claims import Basis, Claim, Relation, Verdict, judge
+from hopsum.cli.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, judge
 from hopsum.cli.report.interval import interval, t_quantile
 from hopsum.cli.report.sections import SECTIONS
 from hopsum.cli.report.shown import figure
@@ -65,7 +65,27 @@ def test_a_verdict_needs_the_whole_interval(
 ) -> None:
     judged = judge(claim(relation, margin=margin), samples)
     assert judged.verdict is verdict
-    assert (judged.ours is None) == bool(judged.reason)
+    assert judged.ours is not None or judged.reason
+
+
+@pytest.mark.parametrize(
+    ("relation", "margin", "samples", "undecided"),
+    [
+        (Relation.AT_MOST, 0, [8.0, 9.0, 10.5], True),
+        (Relation.AT_MOST, 0, [9.0, 12.0, 12.5], True),  # its lower end would do
+        (Relation.AT_MOST, 0, [11.0, 11.1, 11.2], False),
+        (Relation.AT_LEAST, 0, [9.5, 11.0, 12.0], True),
+        (Relation.AT_LEAST, 0, [9.0, 9.1, 9.2], False),
+        (Relation.WITHIN, 1, [8.0, 10.0, 12.0], True),
+        (Relation.WITHIN, 0.01, [8.0, 9.0, 12.0], True),  # all of what would do lies between its mean and an end
+        (Relation.WITHIN, 1, [11.4, 11.5, 11.6], False),
+        (Relation.AT_MOST, 0, [9.0, 9.1, 9.2], False),  # reproduced
+    ],
+)
+def test_too_few_samples_are_told_from_a_claim_that_fails(
+    relation: Relation, margin: float, samples: list[float], undecided: bool
+) -> None:
+    assert (judge(claim(relation, margin=margin), samples).reason == UNDECIDED) == undecided
 
 
 def test_what_was_not_run_says_why() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,30 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 def no_drawing(plot: Plot) -> str:
     return f"<svg xmlns='http://www.w3.org/2000/svg'><title>{plot.name}</title></svg>"
+
+
+class Calls:
+    """In the place of a section's `run`: counts, and does something else."""
+
+    def __init__(self, does: Callable[[], dict[str, Any]]) -> None:
+        self.does, self.count = does, 0
+
+    def __call__(self, settings: Settings, tell: object) -> dict[str, Any]:
+        self.count += 1
+        return self.does()
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, section: str, does: Callable[[], dict[str, Any]]) -> Calls:
+    calls = Calls(does)
+    monkeypatch.setattr(importlib.import_module(SECTIONS[section].module), "run", calls)
+    return calls
+
+
+def raise_(error: BaseException | type[BaseException]) -> Callable[[], dict[str, Any]]:
+    def does() -> dict[str, Any]:
+        raise error
+
+    return does
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +114,40 @@ def test_a_section_that_cannot_run_leaves_the_others_alone(monkeypatch: pytest.M
     assert made["sections"]["lossless"]["speed"] == []
     made["sections"].pop("lossless")
     assert "no such switch &lt;here&gt;" in make_page(made, no_drawing)
+
+
+def test_a_run_that_was_stopped_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sections that are done are in the file and are not run again; those that could not run are."""
+    calls = count_calls(monkeypatch, "error", lambda: {"nmse": []})
+    cannot = count_calls(monkeypatch, "estimation", raise_(NotRun("no package")))
+    stopped = count_calls(monkeypatch, "dataplane", raise_(KeyboardInterrupt))
+    arguments = ["--scale", "small", "--sections", "error,estimation,dataplane", "--out", str(tmp_path)]
+    assert command.main(arguments) == 130
+    assert "--resume" in capsys.readouterr().err
+    before = collect.read_report(tmp_path / "report.json")
+    assert set(before["sections"]) == {"error", "estimation"}
+    monkeypatch.setattr(command, "write_all", lambda *_, **__: None)
+    monkeypatch.setattr(command, "_say", lambda *_: None)
+    cannot.does = stopped.does = lambda: {"runs": []}
+    assert command.main([*arguments, "--resume"]) == 0
+    after = collect.read_report(tmp_path / "report.json")
+    assert (calls.count, cannot.count, stopped.count) == (1, 2, 2)
+    assert after["sections"]["error"] == before["sections"]["error"]
+    assert after["begun"] == before["begun"]
+    assert after["sections"]["dataplane"]["load_1min"] >= 0
+    assert after["seconds"] == pytest.approx(sum(each["seconds"] for each in after["sections"].values()), abs=0.1)
+
+
+def test_only_the_same_run_goes_on(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "report.json").write_text((written / "report.json").read_text())
+    before = (tmp_path / "report.json").read_bytes()
+    assert command.main(["--scale", "small", "--seed", "4", "--resume", "--out", str(tmp_path)]) == 1
+    assert "seed 3, now 4" in capsys.readouterr().err
+    assert command.main(["--scale", "full", "--seed", "3", "--resume", "--out", str(tmp_path)]) == 1
+    assert "size small, now full" in capsys.readouterr().err
+    assert (tmp_path / "report.json").read_bytes() == before
 
 
 def test_infinity_becomes_null(tmp_path: Path) -> None:

@@ -133,8 +133,8 @@ def shipped_costs() -> Costs:
             "chunk": Cost(3.85e-6, net),
             "place": Cost(0.016 / 25e6, net),
             "update": Cost(2.25e-6, net),
-            "ring_fp32": Cost(0.44 * 2 / 4 / 157e6, ring),
-            "ring_fp16": Cost(0.28 * 2 / 4 / 78.5e6, ring),
+            "ring_fp32": Cost(0.23 * 2 / 4 / 157e6, ring),
+            "ring_fp16": Cost(0.34 * 2 / 4 / 78.5e6, ring),
         }
     )
 

@@ -109,8 +109,8 @@ def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
             retransmits = (agent.statistics.traffic - before).retransmits
             peak = memory_of_this()["peak"]
             mean = vector[: plan.checked].copy()
+            vector_of(plan, seat.rank, out=vector)  # before "done": after it the next subject has the processors
             pipe.send(("done", *Measured(seconds, cpu, mean, peak, list(spans), retransmits)))
-            vector_of(plan, seat.rank, out=vector)
 
 
 def reduce_in_place(agent: Agent, buckets: Sequence[NDArray[np.float32]]) -> None:

@@ -33,6 +33,9 @@ from hopsum.transport.link import UdpLink
 
 POWERSGD_RANK = 2
 POWERSGD_START = 10
+ONE_BUCKET_MB = 1024
+"""torch's PowerSGD begins an all-reduce when the one before has ended, in a callback. With several buckets ranks may
+begin them in different orders, and gloo, which matches them by order, aborts the process."""
 PROBES = 4
 """Times that the parts of a step are timed alone."""
 _INTERFACE = "eth0"
@@ -70,7 +73,7 @@ def _ready(learning: Learning) -> Ready:
 
 def _train(order: Order, learning: Learning, plan: Plan, rank: int, sums: Sums, pipe: Connection) -> Trained:
     network = learning.make_network(order.seed % (1 << 31))
-    ddp = DistributedDataParallel(network)
+    ddp = DistributedDataParallel(network, bucket_cap_mb=ONE_BUCKET_MB if order.scheme == "powersgd" else None)
     _register(ddp, order.scheme, sums)
     optimiser = learning.make_optimiser(ddp)
     shuffle = np.random.default_rng([order.seed, rank])

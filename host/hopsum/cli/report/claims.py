@@ -5,7 +5,7 @@
     fewer than two           -                                            not run
     some not finite          -                                            not reproduced
     two or more              yes                                          reproduced
-    two or more              no                                           not reproduced
+    two or more              no                                           not reproduced; UNDECIDED if part of it does
 
 A sample is the figure of one seed. The interval is that of `interval`; all of it must satisfy the relation, so that a
 run too small to tell is a claim not reproduced.
@@ -16,9 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import isfinite
+from math import inf, isfinite
+from typing import Final
 
 from hopsum.cli.report.interval import Interval, interval
+
+UNDECIDED: Final = "too few samples to tell"
 
 
 class Relation(StrEnum):
@@ -67,10 +70,17 @@ class Claim:
         reach = f" ± {self.margin:.4g}" if self.relation is Relation.WITHIN else ""
         return f"{self.relation} {self.published:.4g}{reach}"
 
+    @property
+    def allowed(self) -> tuple[float, float]:
+        """Least and greatest value that satisfies the condition."""
+        if self.relation is Relation.WITHIN:
+            return self.published - self.margin, self.published + self.margin
+        return (-inf, self.published) if self.relation is Relation.AT_MOST else (self.published, inf)
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A claim with ours beside it; `ours` is None where no interval exists, and `reason` says why."""
+    """A claim with ours beside it; `ours` is None where no interval exists. `reason`: why, or why it tells little."""
 
     claim: Claim
     samples: tuple[float, ...]
@@ -93,13 +103,8 @@ def judge(claim: Claim, samples: Sequence[float], reason: str = "") -> Judged:
     if not all(isfinite(each) for each in found):
         return Judged(claim, found, None, Verdict.NOT_REPRODUCED, reason or "a sample is not finite")
     ours = interval(found)
-    verdict = Verdict.REPRODUCED if _holds(claim, ours) else Verdict.NOT_REPRODUCED
-    return Judged(claim, found, ours, verdict)
-
-
-def _holds(claim: Claim, ours: Interval) -> bool:
-    if claim.relation is Relation.AT_MOST:
-        return ours.high <= claim.published
-    if claim.relation is Relation.AT_LEAST:
-        return ours.low >= claim.published
-    return claim.published - claim.margin <= ours.low and ours.high <= claim.published + claim.margin
+    least, most = claim.allowed
+    if least <= ours.low and ours.high <= most:
+        return Judged(claim, found, ours, Verdict.REPRODUCED)
+    undecided = ours.low <= most and ours.high >= least
+    return Judged(claim, found, ours, Verdict.NOT_REPRODUCED, UNDECIDED if undecided else "")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
@@ -31,39 +31,78 @@ class BadReport(Exception):
     """A file is not a report that this version can show; the message says where and why."""
 
 
-def collect(settings: Settings, wanted: Sequence[str], console: Console) -> dict[str, Any]:
+def collect(
+    settings: Settings,
+    wanted: Sequence[str],
+    console: Console,
+    save: Callable[[dict[str, Any]], None] = lambda report: None,
+    earlier: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """Run the wanted sections in their usual order, with a progress bar each; return the report.
 
     A section that cannot run has the reason in place of figures; the others go on.
+
+    Args:
+        settings: seed and size.
+        wanted: names of sections.
+        console: where progress is shown.
+        save: told the report so far after each section, so that a run that is stopped has lost one section at most.
+        earlier: a report of `same_run`, to go on with: what was run in it is kept and not run again.
     """
-    begun, start = datetime.now(UTC), time.perf_counter()
-    before = machine()
+    report = earlier or begin(settings)
+    found = report["sections"]
+    missing = [name for name in SECTIONS if name in wanted and NOT_RUN in found.get(name, {NOT_RUN: ""})]
     columns = (TextColumn("{task.description:12}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn())
-    found: dict[str, Any] = {}
     with Progress(*columns, console=console) as progress:
-        tasks = {name: progress.add_task(name, total=1.0, now="", start=False) for name in SECTIONS if name in wanted}
+        tasks = {name: progress.add_task(name, total=1.0, now="", start=False) for name in missing}
         for name, task in tasks.items():
             progress.start_task(task)
 
             def tell(done: float, now: str, task: Any = task) -> None:
                 progress.update(task, completed=done, now=now)
 
-            since = time.perf_counter()
-            found[name] = _run(name, settings, tell)
-            found[name]["seconds"] = round(time.perf_counter() - since, 2)
+            load, since = machine()["load_1min"], time.perf_counter()
+            result = _run(name, settings, tell)
+            found[name] = {**result, "seconds": round(time.perf_counter() - since, 2), "load_1min": load}
+            report["seconds"] = round(sum(each["seconds"] for each in found.values()), 1)
             tell(1.0, "not run" if NOT_RUN in found[name] else "")
+            save(report)
+    return report
+
+
+def begin(settings: Settings) -> dict[str, Any]:
+    """Return a report in which nothing was run yet."""
     return {
         "format": FORMAT,
-        "begun": begun.isoformat(timespec="seconds"),
-        "seconds": round(time.perf_counter() - start, 1),
+        "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": 0.0,
         "seed": settings.seed,
         "size": str(settings.size),
-        "sections": found,
-        "machine": before,
+        "sections": {},
+        "machine": machine(),
         "versions": versions(*_PACKAGES),
         "p4_manifest_sha256": manifest_hash(),
         "commit": commit(),
     }
+
+
+def same_run(settings: Settings, path: Path) -> dict[str, Any] | None:
+    """Return the report of a file, to go on with, or None where there is no file.
+
+    Raises:
+        BadReport: it is no report, or one of another seed, size, source tree, machine or software.
+    """
+    if not path.exists():
+        return None
+    earlier, now = read_report(path), begin(settings)
+    of = {"seed", "size", "p4_manifest_sha256", "commit", "versions"}
+    differ = sorted(name for name in of if earlier.get(name) != now[name])
+    if any(earlier["machine"].get(name) != now["machine"][name] for name in ("processor", "cores", "system")):
+        differ.append("machine")
+    if differ:
+        was = ", ".join(f"{name} {earlier.get(name)}, now {now[name]}" for name in differ)
+        raise BadReport(f"{path}: not of this run ({was}): leave --resume away, or choose another --out")
+    return earlier
 
 
 def _run(name: str, settings: Settings, tell: Any) -> Result:
@@ -100,8 +139,10 @@ def read_report(path: Path) -> dict[str, Any]:
 
 
 def write_report(report: dict[str, Any], path: Path) -> None:
-    """Write it as JSON; numbers that are not finite become null."""
-    path.write_text(json.dumps(_finite(report), indent=1) + "\n")
+    """Write it as JSON, whole or not at all; numbers that are not finite become null."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(_finite(report), indent=1) + "\n")
+    part.replace(path)
 
 
 def _finite(value: Any) -> Any:

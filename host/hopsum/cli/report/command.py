@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from hopsum.cli.report.collect import BadReport, collect, read_report, shown, write_report
+from hopsum.cli.report.collect import BadReport, collect, read_report, same_run, shown, write_report
 from hopsum.cli.report.markdown import make_markdown, verdict_line
 from hopsum.cli.report.page import make_page
 from hopsum.cli.report.sections import SECTIONS
@@ -37,6 +37,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sections", type=_sections, default=tuple(SECTIONS), metavar="NAME,...", help=f"of {', '.join(SECTIONS)}"
     )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the report.json that is there, with what is missing in it"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of everything random (default %(default)s)")
     parser.add_argument(
         "--from", type=Path, dest="source", metavar="JSON", help="run nothing: show what this report.json has"
@@ -52,14 +55,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.seed < 0 or (options.markdown is not None and options.source is None):
         parser.error("a seed of at least 0; --markdown goes with --from")
+    if options.resume and options.source is not None:
+        parser.error("--from runs nothing, --resume goes on running")
     if options.markdown is None and not find_spec("matplotlib"):
         parser.exit(1, "hopsum report: plots need matplotlib: pip install 'hopsum[plot]'\n")
     try:
-        if options.source is not None:
-            report = read_report(options.source)
-        else:
-            options.out.mkdir(parents=True, exist_ok=True)  # before anything is measured
-            report = collect(Settings(options.seed, options.size), options.sections, Console(stderr=True))
+        report = read_report(options.source) if options.source is not None else _run(options)
         if options.markdown is not None:
             options.markdown.write_text(make_markdown(report, options.source.name))
             return 0
@@ -67,8 +68,19 @@ def main(arguments: Sequence[str]) -> int:
     except (BadReport, OSError) as error:
         print(f"hopsum report: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        done = options.out / JSON_NAME
+        print(f"hopsum report: stopped; {done} has the sections that were done: --resume goes on", file=sys.stderr)
+        return 130
     _say(report, options.out, Console())
     return 0
+
+
+def _run(options: argparse.Namespace) -> dict[str, Any]:
+    settings, path = Settings(options.seed, options.size), options.out / JSON_NAME
+    earlier = same_run(settings, path) if options.resume else None
+    options.out.mkdir(parents=True, exist_ok=True)  # before anything is measured
+    return collect(settings, options.sections, Console(stderr=True), lambda report: write_report(report, path), earlier)
 
 
 def write_all(report: dict[str, Any], folder: Path, *, keep_json: bool) -> None:

@@ -27,7 +27,7 @@ def make_markdown(report: dict[str, Any], source: str) -> str:
     ]
     for words in (*origin(report), MEANING):
         lines += [words, ""]
-    lines += _table(summary({name: judged for name, (_, judged) in parts.items()}))
+    lines += _table(summary(report, {name: judged for name, (_, judged) in parts.items()}))
     for name, (part, judged) in parts.items():
         lines += [f"## {SECTIONS[name].title}", ""]
         for words in part.words:

@@ -37,7 +37,7 @@ def make_page(report: dict[str, Any], draw: Callable[[Plot], str]) -> str:
     parts = {name: shown(report, name) for name in SECTIONS}
     title = f"hopsum report, {report['begun'][:10]}"
     body = [f"<h1>{escape(title)}</h1>", *(_paragraph(line) for line in origin(report)), _paragraph(MEANING)]
-    body += [_table(summary({name: judged for name, (_, judged) in parts.items()}))]
+    body += [_table(summary(report, {name: judged for name, (_, judged) in parts.items()}))]
     for name, (part, judged) in parts.items():
         body += _section(name, part, judged, draw)
     return (
@@ -60,13 +60,16 @@ def origin(report: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def summary(judged: dict[str, list[Judged]]) -> Table:
-    """Return how many claims of each section have which verdict."""
-    rows = [
-        [SECTIONS[name].title, *(str(sum(each.verdict is verdict for each in found)) for verdict in Verdict)]
-        for name, found in judged.items()
-    ]
-    return Table("Claims", ("", *Verdict), rows)
+def summary(report: dict[str, Any], judged: dict[str, list[Judged]]) -> Table:
+    """Return how many claims of each section have which verdict, how long it took, and beside what load."""
+    rows = []
+    for name, found in judged.items():
+        result = report["sections"].get(name, {})
+        counts = (str(sum(each.verdict is verdict for each in found)) for verdict in Verdict)
+        rows.append([
+            SECTIONS[name].title, *counts, figure(result.get("seconds")), figure(result.get("load_1min"), 2),
+        ])  # fmt: skip
+    return Table("Claims", ("", *Verdict, "seconds", "load before"), rows)
 
 
 def claim_row(judged: Judged) -> tuple[str, ...]:
@@ -74,7 +77,8 @@ def claim_row(judged: Judged) -> tuple[str, ...]:
     claim = judged.claim
     ours = judged.reason
     if judged.ours is not None:
-        ours = f"{figure(judged.ours.mean, 4)} ({figure(judged.ours.low, 4)} to {figure(judged.ours.high, 4)})"
+        interval = f"{figure(judged.ours.mean, 4)} ({figure(judged.ours.low, 4)} to {figure(judged.ours.high, 4)})"
+        ours = f"{interval}: {judged.reason}" if judged.reason else interval
     count = str(len(judged.samples))
     return str(judged.verdict), claim.text, claim.condition, ours, count, claim.source, str(claim.basis)
 
