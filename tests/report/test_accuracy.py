@@ -163,7 +163,7 @@ def test_without_root_it_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_fails_in_the_other_process_is_told_here() -> None:
     with pytest.raises(NotRun, match="0 workers"):
-        run_apart(Trainings(0, (Course("cnn", 1, 1, 1, ("200mbit",), ("thc",)),), (1,)), lambda *_: None)
+        run_apart(Trainings(0, (Course("cnn", 1, 1, 1, {"200mbit": 1}, ("thc",)),), (1,)), lambda *_: None)
 
 
 class Told:

@@ -96,17 +96,19 @@ def run(settings: Settings, tell: Tell) -> Result:
         raise NotRun(reason)
     from hopsum.cli.report.accuracy_run import Trainings, run_apart
 
-    seeds = tuple(settings.stream("data", "accuracy", repeat) for repeat in range(settings.pick(2, 3, 5)))
-    trainings = Trainings(settings.pick(2, 4, 4), _courses(settings), seeds)
+    courses = _courses(settings)
+    repeats = max(repeats for course in courses for repeats in course.rates.values())
+    seeds = tuple(settings.stream("data", "accuracy", repeat) for repeat in range(repeats))
+    trainings = Trainings(settings.pick(2, 4, 4), courses, seeds)
     return {"workers": trainings.workers, **run_apart(trainings, tell)}
 
 
 def _courses(settings: Settings) -> tuple[Course, ...]:
     all_of_them = ("fp32", "fp16", "powersgd", "topk", "thc", "thc-ps")
-    rates = settings.pick((RATE,), (RATE,), ("100mbit", RATE, "1gbit"))
-    cnn = Course(_CNN, settings.pick(4, 64, 200), BATCH, settings.pick(2, 4, 4), rates,
+    rates = settings.pick({RATE: 2}, {RATE: 3}, {RATE: 5, "100mbit": 3, "1gbit": 3})
+    cnn = Course(_CNN, settings.pick(4, 64, 64), BATCH, settings.pick(2, 4, 4), rates,
                  settings.pick(("fp32", "topk", "thc", "thc-ps"), ("fp32", "fp16", "thc"), all_of_them))  # fmt: skip
-    text = Course(_TEXT, settings.pick(2, 0, 400), TEXT_BATCH, settings.pick(2, 0, 10), (RATE,),
+    text = Course(_TEXT, settings.pick(2, 0, 240), TEXT_BATCH, settings.pick(2, 0, 10), {RATE: settings.pick(2, 0, 3)},
                   settings.pick(("fp32", "thc"), (), all_of_them))  # fmt: skip
     return (cnn, text) if text.steps and find_spec("pydoc_data") is not None else (cnn,)
 
@@ -160,9 +162,9 @@ def _words(result: Result, models: dict[str, dict[str, Any]]) -> list[str]:
         "a network namespace of its own, both directions of its link shaped; thc by the embedded switch in the middle, "
         f"{', '.join(schemes)} over gloo on the same links. All schemes train from the same parameters on the same "
         "batches, and all processes share this machine's cores. Looks at the test data are not in the seconds.",
-        "The bound is (compute + all-reduce in fp32) / (compute + all-reduce by thc): a step without its "
-        "all-reduce, all workers at the same time, and the all-reduce of one gradient alone. Overlap of both can "
-        "exceed it. The communication share is all-reduce / (compute + all-reduce).",
+        "The bound is (compute + all-reduce in fp32) / (compute + all-reduce by thc): a step without its all-reduce, "
+        "all workers at the same time, and the all-reduce of one gradient alone, with error feedback as in training. "
+        "Overlap of both can exceed it. The communication share is all-reduce / (compute + all-reduce).",
         "Digits are easy: what is compared is time, not what a codec does to hard models.",
     ]
     if _TEXT in models:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -60,7 +60,8 @@ class Course:
     batch: int
     every: int
     """Steps between looks at the test images, or at the text kept for the test."""
-    rates: Sequence[str]
+    rates: Mapping[str, int]
+    """In `tc`'s words, each with how many seeds there are at it."""
     schemes: Sequence[str]
 
 

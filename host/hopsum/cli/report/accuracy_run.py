@@ -38,12 +38,12 @@ class Trainings:
     workers: int
     courses: Sequence[Course]
     seeds: Sequence[int]
-    """One per repeat."""
+    """One per repeat; as many as any rate of a course needs."""
 
     @property
     def count(self) -> int:
         """How many trainings there are."""
-        return len(self.seeds) * sum(len(course.rates) * len(course.schemes) for course in self.courses)
+        return sum(sum(course.rates.values()) * len(course.schemes) for course in self.courses)
 
 
 def run_apart(trainings: Trainings, tell: Tell) -> dict[str, Any]:
@@ -109,9 +109,9 @@ def run(trainings: Trainings, tell: Tell) -> dict[str, Any]:
 def _train_all(trainings: Trainings, star: Star, crew: Crew, tell: Tell) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
     for course in trainings.courses:
-        for rate in course.rates:
+        for rate, repeats in course.rates.items():
             star.shape(rate)
-            for repeat, seed in enumerate(trainings.seeds):
+            for repeat, seed in enumerate(trainings.seeds[:repeats]):
                 for scheme in course.schemes:
                     tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
                     crew.send(tuple(Order(course.model, scheme, seed, course.steps, course.batch, course.every)))

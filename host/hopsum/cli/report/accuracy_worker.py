@@ -27,7 +27,7 @@ from hopsum.cli.report.accuracy_plan import Order, Plan, Ready, Trained
 from hopsum.cli.report.software import SoftwareServers
 from hopsum.cli.report.topk import TopK, exchange, largest, topk_hook
 from hopsum.cli.stage.seat import Seat
-from hopsum.codec import make_codec
+from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.torch import State, hook
 from hopsum.transport.link import UdpLink
 
@@ -130,17 +130,18 @@ def _compute(ddp: DistributedDataParallel, learning: Learning, batch: Batch) -> 
 
 
 def _reduce(scheme: str, network: nn.Module, plan: Plan, sums: Sums) -> float | None:
-    """Return the seconds of an all-reduce of the gradient, with the conversions that belong to it."""
+    """Return the seconds of an all-reduce of the gradient, with conversions and error feedback as in training."""
     if scheme == "powersgd":
         return None
     gradient = torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])
+    feedback = ErrorFeedback(gradient.numel())
     found = []
     for _ in range(PROBES):
         mean: Any = gradient.clone()
         dist.barrier()
         start = time.perf_counter()
         if scheme in sums:
-            sums[scheme].allreduce(mean.numpy())
+            sums[scheme].allreduce(mean.numpy(), feedback=feedback, out=mean.numpy())
         elif scheme == "fp16":
             half = mean.half()
             dist.all_reduce(half)
