@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import io
 from itertools import cycle, pairwise
+from textwrap import wrap
 from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from hopsum.cli.report.shown import Plot, Series
 
@@ -21,6 +22,10 @@ _GREYS: Final = ("#555555", "#999999")
 _MOST_TICKS: Final = 8
 _APART: Final = 1.4
 """Ratio of neighbours from which on their labels do not touch."""
+_DECADES: Final = 100
+"""A logarithmic axis of less than so much has ticks at powers of two."""
+_PLAIN: Final = FuncFormatter(lambda x, _: f"{x:g}")
+_TITLE_WIDTH: Final = 62
 _INCHES: Final = (6.4, 3.8)
 _SETTINGS: Final[dict[Any, Any]] = {
     "svg.hashsalt": "hopsum",
@@ -52,10 +57,14 @@ def draw(plot: Plot) -> Figure:
         if 1 < len(ticks) <= _MOST_TICKS and all(right >= _APART * left for left, right in pairwise(ticks)):
             axes.set_xticks(ticks)
             axes.xaxis.set_minor_formatter(NullFormatter())
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+            axes.xaxis.set_major_formatter(_PLAIN)
+        elif len(ticks) > 1 and ticks[-1] < _DECADES * ticks[0]:
+            axes.xaxis.set_major_locator(LogLocator(base=2))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.xaxis.set_major_formatter(_PLAIN)
     if plot.log_y:
         axes.set_yscale("log")
-    axes.set_title(plot.title, fontsize=10)
+    axes.set_title("\n".join(wrap(plot.title, _TITLE_WIDTH)), fontsize=10)
     axes.set_xlabel(plot.x_label)
     axes.set_ylabel(plot.y_label)
     axes.grid(visible=True, color="#dddddd", linewidth=0.5)
