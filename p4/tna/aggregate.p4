@@ -45,14 +45,14 @@ control NAME(in bit<8> operation, in bit<16> row, inout bit<32> word) { \
     apply { access.apply(); } \
 }
 
-#define INGRESS_AGGREGATE_WORD(n, match, placed, sum_placed) AGGREGATE_WORD(IngressAggregateWord##n, sum_placed)
-#define EGRESS_AGGREGATE_WORD(n, match, placed, sum_placed) AGGREGATE_WORD(EgressAggregateWord##n, sum_placed)
+#define INGRESS_AGGREGATE_WORD(nibble, n, match, left_placed, right_placed, sum_placed) AGGREGATE_WORD(IngressAggregateWord##n, sum_placed)
+#define EGRESS_AGGREGATE_WORD(nibble, n, match, left_placed, right_placed, sum_placed) AGGREGATE_WORD(EgressAggregateWord##n, sum_placed)
 INGRESS_WORDS(INGRESS_AGGREGATE_WORD)
 EGRESS_WORDS(EGRESS_AGGREGATE_WORD)
 
-#define INGRESS_AGGREGATE(nibble, n, b0, b1, b2, b3) IngressAggregateWord##n() word##n;
-#define EGRESS_AGGREGATE(nibble, n, b0, b1, b2, b3) EgressAggregateWord##n() word##n;
-#define AGGREGATE_APPLY(nibble, n, b0, b1, b2, b3) word##n.apply(pass.operation, pass.row, lanes.w##n);
+#define INGRESS_AGGREGATE(nibble, n, ...) IngressAggregateWord##n() word##n;
+#define EGRESS_AGGREGATE(nibble, n, ...) EgressAggregateWord##n() word##n;
+#define AGGREGATE_APPLY(nibble, n, ...) word##n.apply(pass.operation, pass.row, lanes.w##n);
 
 control IngressAggregate(in pass_h pass, inout lanes_h lanes) {
     LANES(INGRESS_AGGREGATE)

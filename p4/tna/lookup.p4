@@ -23,29 +23,39 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
 }
 
 // Four lanes: two lookups of two codes each. A miss gives lanes of 0: that is how a pass only reads (TABLE_NOTHING).
-// Lanes are not looked up: IF_ALL and IF_EACH (placement.p4) say whether that is one condition or one for each table.
-#define LOOKUP_WORD(NAME, MATCH, PLACED) \
-control NAME(in bit<8> table_id, in bit<4> c0, in bit<4> c1, in bit<4> c2, in bit<4> c3, inout bit<32> word) { \
+// The word holds four bytes of codes (parser.p4), of which nibbles h or l are its own; each table reads the half that it
+// sets. Lanes are not looked up: IF_ALL and IF_EACH (placement.p4) say whether that is one condition or one for each table.
+#define CODE_h0 31:28
+#define CODE_l0 27:24
+#define CODE_h1 23:20
+#define CODE_l1 19:16
+#define CODE_h2 15:12
+#define CODE_l2 11:8
+#define CODE_h3 7:4
+#define CODE_l3 3:0
+
+#define LOOKUP_WORD(NAME, NIBBLE, MATCH, LEFT_PLACED, RIGHT_PLACED) \
+control NAME(in bit<8> table_id, inout bit<32> word) { \
     action set_left(bit<16> lanes) { word[31:16] = lanes; } \
     action set_right(bit<16> lanes) { word[15:0] = lanes; } \
     action clear_left() { word[31:16] = 0; } \
     action clear_right() { word[15:0] = 0; } \
  \
-    PLACED table lookup_left { \
+    LEFT_PLACED table lookup_left { \
         key = { \
-            table_id : MATCH @name("table_id"); \
-            c0       : MATCH @name("c0"); \
-            c1       : MATCH @name("c1"); \
+            table_id              : MATCH @name("table_id"); \
+            word[CODE_##NIBBLE##0] : MATCH @name("c0"); \
+            word[CODE_##NIBBLE##1] : MATCH @name("c1"); \
         } \
         actions = { set_left; @defaultonly clear_left; } \
         const default_action = clear_left; \
         size = TABLES * 256; \
     } \
-    PLACED table lookup_right { \
+    RIGHT_PLACED table lookup_right { \
         key = { \
-            table_id : MATCH @name("table_id"); \
-            c2       : MATCH @name("c0"); \
-            c3       : MATCH @name("c1"); \
+            table_id              : MATCH @name("table_id"); \
+            word[CODE_##NIBBLE##2] : MATCH @name("c0"); \
+            word[CODE_##NIBBLE##3] : MATCH @name("c1"); \
         } \
         actions = { set_right; @defaultonly clear_right; } \
         const default_action = clear_right; \
@@ -58,24 +68,25 @@ control NAME(in bit<8> table_id, in bit<4> c0, in bit<4> c1, in bit<4> c2, in bi
     } \
 }
 
-#define INGRESS_LOOKUP_WORD(n, match, placed, sum_placed) LOOKUP_WORD(IngressLookupWord##n, match, placed)
-#define EGRESS_LOOKUP_WORD(n, match, placed, sum_placed) LOOKUP_WORD(EgressLookupWord##n, match, placed)
+#define INGRESS_LOOKUP_WORD(nibble, n, match, left_placed, right_placed, sum_placed) \
+    LOOKUP_WORD(IngressLookupWord##n, nibble, match, left_placed, right_placed)
+#define EGRESS_LOOKUP_WORD(nibble, n, match, left_placed, right_placed, sum_placed) \
+    LOOKUP_WORD(EgressLookupWord##n, nibble, match, left_placed, right_placed)
 INGRESS_WORDS(INGRESS_LOOKUP_WORD)
 EGRESS_WORDS(EGRESS_LOOKUP_WORD)
 
-#define INGRESS_LOOKUP(nibble, n, b0, b1, b2, b3) IngressLookupWord##n() word##n;
-#define EGRESS_LOOKUP(nibble, n, b0, b1, b2, b3) EgressLookupWord##n() word##n;
-#define LOOKUP_APPLY(nibble, n, b0, b1, b2, b3) \
-    word##n.apply(pass.table_id, codes.nibble##b0, codes.nibble##b1, codes.nibble##b2, codes.nibble##b3, lanes.w##n);
+#define INGRESS_LOOKUP(nibble, n, ...) IngressLookupWord##n() word##n;
+#define EGRESS_LOOKUP(nibble, n, ...) EgressLookupWord##n() word##n;
+#define LOOKUP_APPLY(nibble, n, ...) word##n.apply(pass.table_id, lanes.w##n);
 
-control IngressLookupWords(in pass_h pass, in codes_h codes, inout lanes_h lanes) {
+control IngressLookupWords(in pass_h pass, inout lanes_h lanes) {
     LANES(INGRESS_LOOKUP)
     apply {
         LANES(LOOKUP_APPLY)
     }
 }
 
-control EgressLookupWords(in pass_h pass, in codes_h codes, inout lanes_h lanes) {
+control EgressLookupWords(in pass_h pass, inout lanes_h lanes) {
     LANES(EGRESS_LOOKUP)
     apply {
         LANES(LOOKUP_APPLY)

@@ -4,8 +4,8 @@
 // chip.
 
 #include "payload.p4"
-#include "parser.p4"
 #include "placement.p4"
+#include "parser.p4"
 #include "address.p4"
 #include "admit.p4"
 #include "lookup.p4"
@@ -34,7 +34,7 @@ control HopsumIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
 
     apply {
         if (ig.ingress_port == RECIRCULATE && hdr.pass.step != STEP_LAST) {
-            IF_ALL(hdr.pass.table_id != TABLE_LANES, lookup_words.apply(hdr.pass, hdr.codes, hdr.lanes);)
+            IF_ALL(hdr.pass.table_id != TABLE_LANES, lookup_words.apply(hdr.pass, hdr.lanes);)
             aggregate.apply(hdr.pass, hdr.lanes);
             ingress_pass.apply(hdr, to_deparser, to_tm);
         } else {
@@ -75,7 +75,7 @@ control HopsumEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
 
     apply {
         if (hdr.lanes.isValid()) {
-            IF_ALL(hdr.pass.table_id != TABLE_LANES, lookup_words.apply(hdr.pass, hdr.codes, hdr.lanes);)
+            IF_ALL(hdr.pass.table_id != TABLE_LANES, lookup_words.apply(hdr.pass, hdr.lanes);)
             aggregate.apply(hdr.pass, hdr.lanes);
             egress_pass.apply(hdr);
         } else {

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // A frame from a port: Ethernet / IPv4 / UDP / hopsum, and anything else stops early and is a plain frame. A packet
 // from the recirculation port: what the first pass wrote, the hopsum header, and as much of the payload as half a pass
-// takes.
+// takes. Each four bytes of codes are read twice, into the two words whose lanes they give.
 
 // The allocator takes fields for mutually exclusive that no path of the parser extracts together, and puts them into
-// the same containers. It does not see what is valid without being extracted: lanes beside the codes they are looked up
-// from, `pass` in front of a frame from a port.
+// the same containers. It does not see what is valid without being extracted: `pass` in front of a frame from a port.
+#define READ_CODES(high, low) \
+    hdr.lanes.w##high = packet.lookahead<bit<32>>(); \
+    hdr.lanes.w##low = packet.lookahead<bit<32>>(); \
+    packet.advance(32);
 #define STRING(x) #x
-#define CODES_NAME(j) , STRING(hdr.codes.h##j), STRING(hdr.codes.l##j)
-#define LANES_NAME(nibble, n, b0, b1, b2, b3) , STRING(hdr.lanes.w##n)
+#define INGRESS_32(n) @pa_container_size("ingress", STRING(hdr.lanes.w##n), 32)
+#define INGRESS_16(n) @pa_container_size("ingress", STRING(hdr.lanes.w##n), 16)
+#define EGRESS_32(n) @pa_container_size("egress", STRING(hdr.lanes.w##n), 32)
+#define EGRESS_16(n) @pa_container_size("egress", STRING(hdr.lanes.w##n), 16)
 #define PASS_NAMES \
     "hdr.pass.step", "hdr.pass.operation", "hdr.pass.table_id", "hdr.pass.reply", "hdr.pass.passes_left", \
     "hdr.pass.row", "hdr.pass.cell", "hdr.pass.group", "hdr.pass.padding", "hdr.pass.port"
@@ -17,11 +22,10 @@
     "hdr.ipv4.tos", "hdr.ipv4.total_length", "hdr.ipv4.identification", "hdr.ipv4.flags", "hdr.ipv4.fragment_offset", "hdr.ipv4.ttl", \
     "hdr.ipv4.protocol", "hdr.ipv4.checksum", "hdr.ipv4.src", "hdr.ipv4.dst", "hdr.udp.src_port", "hdr.udp.dst_port", \
     "hdr.udp.length", "hdr.udp.checksum"
-@pa_no_overlay("ingress" CODES(CODES_NAME) LANES(LANES_NAME))
-@pa_no_overlay("egress" CODES(CODES_NAME) LANES(LANES_NAME))
 @pa_no_overlay("ingress", PASS_NAMES, LOWER_NAMES)
 // A byte of its own: the assembler of Tofino 2 cannot bring a register's 8-bit result into half of a wider container.
 @pa_container_size("ingress", "slot_mismatch", 8)
+INGRESS_WHOLE(INGRESS_32) INGRESS_SPLIT(INGRESS_16) EGRESS_WHOLE(EGRESS_32) EGRESS_SPLIT(EGRESS_16)
 parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
                            out ingress_intrinsic_metadata_t ig) {
     Checksum() ipv4_checksum;
@@ -99,8 +103,8 @@ parser HopsumIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
     }
 
     state parse_codes {
-        packet.extract(hdr.codes);
         hdr.lanes.setValid();
+        CODES(READ_CODES)
         transition accept;
     }
 
@@ -131,8 +135,8 @@ parser HopsumEgressParser(packet_in packet, out headers_t hdr, out egress_metada
 
     state parse_before_codes {
         packet.extract(hdr.hopsum);
-        packet.extract(hdr.codes);
         hdr.lanes.setValid();
+        CODES(READ_CODES)
         transition accept;
     }
 

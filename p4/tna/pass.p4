@@ -17,7 +17,6 @@ control IngressPass(inout headers_t hdr, inout ingress_intrinsic_metadata_for_de
                     inout ingress_intrinsic_metadata_for_tm_t to_tm) {
     action consume() {
         hdr.lanes.setInvalid();
-        hdr.codes.setInvalid();
         hdr.pass.row = hdr.pass.row + COPIES;
         hdr.pass.passes_left = hdr.pass.passes_left - 1;
         to_tm.ucast_egress_port = RECIRCULATE;
@@ -25,12 +24,10 @@ control IngressPass(inout headers_t hdr, inout ingress_intrinsic_metadata_for_de
     action finish() { to_deparser.drop_ctl = 1; }
     action stale() {
         hdr.lanes.setInvalid();
-        hdr.codes.setInvalid();
         hdr.pass.step = STEP_REPLY;
         to_tm.ucast_egress_port = hdr.pass.port;
     }
     action turn() {
-        hdr.codes.setInvalid();
         hdr.pass.step = STEP_HARVEST;
         hdr.pass.operation = OPERATION_READ;
         hdr.pass.table_id = TABLE_NOTHING;
@@ -62,7 +59,6 @@ control IngressPass(inout headers_t hdr, inout ingress_intrinsic_metadata_for_de
 control EgressPass(inout headers_t hdr) {
     action consume() {
         hdr.lanes.setInvalid();
-        hdr.codes.setInvalid();
     }
     action harvest() {
         hdr.pass.row = hdr.pass.row - COPIES;

@@ -9,10 +9,9 @@
 #include "target.p4"
 #include "unroll.p4"
 
-#define CODES_FIELD(j) bit<4> h##j; bit<4> l##j;
-#define LANES_FIELD(nibble, n, b0, b1, b2, b3) bit<32> w##n;
+#define LANES_FIELD(nibble, n, ...) bit<32> w##n;
 
-header codes_h { CODES(CODES_FIELD) }
+// Where the payload is codes, a word holds the four bytes that its lanes are looked up from, until they are.
 header lanes_h { LANES(LANES_FIELD) }
 
 // In front of a frame wherever it is inside the switch, never on the wire: what the first pass decided, obeyed by all
@@ -67,7 +66,6 @@ struct headers_t {
     udp_h      udp;
     hopsum_h   hopsum;
     lanes_h    lanes;
-    codes_h    codes;
 }
 
 struct metadata_t {

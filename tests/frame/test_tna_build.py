@@ -84,10 +84,13 @@ def lanes_of_codes(codes: int) -> list[int]:
     """Return which code each lane is looked up from, as unroll.p4 says for halves of `codes` codes."""
     text = (ROOT / "p4" / "tna" / "unroll.p4").read_text()
     uses = next(part for part in re.split(r"#(?:el)?if CODES_HALF == ", text) if part.startswith(f"{codes}\n"))
+    read, _, looked_up = uses.partition("#define LANES")
+    nibbles = {int(word): nibble for nibble, word in re.findall(r"X\(([hl]), (\d+),", looked_up)}
     lanes: dict[int, int] = {}
-    for nibble, word, *sources in re.findall(r"X\(([hl]), (\d+), (\d+), (\d+), (\d+), (\d+)\)", uses):
-        for position, byte in enumerate(sources):
-            lanes[4 * int(word) + position] = int(byte) + (nibble == "l") * codes // 2
+    for quarter, words in enumerate(re.findall(r"X\((\d+), (\d+)\)", read)):
+        for word in map(int, words):
+            for position in range(4):
+                lanes[4 * word + position] = 4 * quarter + position + (nibbles[word] == "l") * codes // 2
     return [lanes[lane] for lane in range(codes)]
 
 
@@ -111,23 +114,22 @@ def test_a_compiler_that_loses_the_parsers_matches_is_refused(match: str, is_ref
 
 PHV = """
 phv ingress:
-  hdr.codes.h0: W1(28..31)
-  hdr.lanes.w0: {lanes}
+  hdr.lanes.w0: W1(0..15)
   hdr.pass.row: H4
-  hdr.udp.length: {{ stage 0..3: H5 }}
+  hdr.udp.length: {{ stage 0..3: {length} }}
   hdr.pass.$valid: B1(0)
   hdr.udp.$valid: B1(1)
   context_json:
 phv egress:
-  hdr.codes.h0: W17(28..31)
+  hdr.udp.length: H4
   context_json:
 """
 
 
-def test_an_overlay_of_codes_and_lanes_is_refused() -> None:
-    TOOL.refuse_overlays(PHV.format(lanes="W2"))
-    with pytest.raises(TOOL.CompileError, match="ingress: codes and lanes share W1"):
-        TOOL.refuse_overlays(PHV.format(lanes="{ stage 2: W1(0..15) }"))
+def test_an_overlay_of_headers_that_are_valid_together_is_refused() -> None:
+    TOOL.refuse_overlays(PHV.format(length="H5"))
+    with pytest.raises(TOOL.CompileError, match="ingress: pass and udp share H4"):
+        TOOL.refuse_overlays(PHV.format(length="H4(0..15)"))
 
 
 def test_recompiling_gives_the_same_artefacts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ def shown(program: Program) -> list[Entity]:
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_entries_on_the_wire(chip: str) -> None:
-    """Some lookups of Tofino 1 are ternary, and have a mask and a priority."""
+    """Some lookups are ternary, and have a mask and a priority."""
     p4info = p4info_of(chip)
     request = p4runtime_pb2.WriteRequest()
     request.updates.extend(encode_update(p4info, Insert(entity)) for entity in shown(read_program(p4info)))
@@ -68,8 +68,8 @@ def test_a_lookup_table_costs(chip: str) -> None:
     wants = plan(JOB, program)
     assert len(wants.tables) == 256 * len(program.half_words)
     assert len(program.half_words) == program.code_group
-    sizes = [len(encode_update(p4info, Insert(entity)).SerializeToString()) for entity in wants.tables[:256]]
-    assert 50 <= sum(sizes) / 256 <= 60
+    sizes = [len(encode_update(p4info, Insert(entity)).SerializeToString()) for entity in wants.tables[::37]]
+    assert 50 <= sum(sizes) / len(sizes) <= 60
     assert all(decides_sums(entity) for entity in wants.tables)
 
 
