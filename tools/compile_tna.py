@@ -66,7 +66,7 @@ class Chip:
         return f"{self.name}.p4info.txtpb"
 
 
-# Tofino 2: with all of its lookups the compiler's estimate is 61 W of 52; 84 % is the share of cycles that it recommends.
+# Tofino 2: the compiler estimates 61 W of 52 with all cycles in use; 84 % of them is what it recommends.
 # Standard messages for counters and registers: what P4Runtime agents of Tofino read.
 FLAGS = ("-g", "--Wdisable=unused", "--p4runtime-force-std-externs")
 CHIPS = (Chip("tofino", "tna", 1, 64), Chip("tofino2", "t2na", 2, 128, ("--traffic-limit", "84")))
@@ -119,8 +119,8 @@ def require_compiler() -> None:
 def preprocessed(chip: Chip, folder: Path) -> str:
     """Return the program of a folder with p4/tna's sources as one text for `chip`. Raises CompileError.
 
-    A macro's text comes out as one line, and the compiler's JSON repeats the whole line for every node of it: 700 MB and
-    minutes. So statements get lines of their own.
+    A macro's text comes out as one line, and the compiler's JSON repeats the whole line for every node of it: 700 MB
+    and minutes. So statements get lines of their own.
     """
     includes = (include_folder(), "/usr/local/share/p4c/p4include", "/usr/share/p4c/p4include")
     text = run(["cpp", *chip.cpp_flags, *(f"-I{path}" for path in includes), "main.p4"], folder)
