@@ -97,7 +97,7 @@ def same_run(settings: Settings, path: Path) -> dict[str, Any] | None:
     earlier, now = read_report(path), begin(settings)
     of = {"seed", "size", "p4_manifest_sha256", "commit", "versions"}
     differ = sorted(name for name in of if earlier.get(name) != now[name])
-    if any(earlier["machine"].get(name) != now["machine"][name] for name in ("processor", "cores", "system")):
+    if any(earlier.get("machine", {}).get(name) != now["machine"][name] for name in ("processor", "cores", "system")):
         differ.append("machine")
     if differ:
         was = ", ".join(f"{name} {earlier.get(name)}, now {now[name]}" for name in differ)
