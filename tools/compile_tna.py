@@ -153,21 +153,21 @@ def refuse_lost_matches(assembly: str) -> None:
         )
 
 
-# Headers that are valid together without being extracted together: the allocator may take them for mutually exclusive.
-TOGETHER = tuple(("ingress", "pass", lower) for lower in ("ethernet", "ipv4", "udp"))
+# In ingress `pass` is valid with these without being extracted with them: the allocator may take that for exclusive.
+BEHIND_PASS = ("ethernet", "ipv4", "udp")
 
 
 def refuse_overlays(assembly: str) -> None:
     """Raise CompileError where two headers that are valid together share a container (docs/adr/0021)."""
-    for gress, one, other in TOGETHER:
-        section = assembly[assembly.index(f"phv {gress}:") :].split("context_json")[0]
-        used: dict[str, set[str]] = {one: set(), other: set()}
-        for header, place in re.findall(r"^  hdr\.(\w+)\.[^$:]*: (.*)$", section, re.MULTILINE):
-            if header in used:
-                used[header] |= set(re.findall(r"\bT?[BHW]\d+", place))
-        if shared := used[one] & used[other]:
+    section = assembly[assembly.index("phv ingress:") :].split("context_json")[0]
+    used: dict[str, set[str]] = {header: set() for header in ("pass", *BEHIND_PASS)}
+    for header, place in re.findall(r"^  hdr\.(\w+)\.[^$:]*: (.*)$", section, re.MULTILINE):
+        if header in used:
+            used[header] |= set(re.findall(r"\bT?[BHW]\d+", place))
+    for header in BEHIND_PASS:
+        if shared := used["pass"] & used[header]:
             places = ", ".join(sorted(shared))
-            raise CompileError(f"{gress}: {one} and {other} share {places}: see @pa_no_overlay in parser.p4")
+            raise CompileError(f"ingress: pass and {header} share {places}: see @pa_no_overlay in parser.p4")
 
 
 def assembles(chip: Chip, pipe: Path) -> bool | None:
