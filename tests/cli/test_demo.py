@@ -53,8 +53,11 @@ def test_demo_trains_through_the_switch(target: str) -> None:
     assert report["nmse_mean"] == pytest.approx(report["nmse_theory"], rel=0.2)
     # one bucket: 38 chunks of codes and one of ranges, each with all its headers
     up, down = 38 * (HEADERS + 512) + HEADERS + 1024, 39 * (HEADERS + 1024)
-    assert report["bytes_up"] == 2 * 40 * up
-    assert report["bytes_down"] == 2 * 40 * down
+    # and no more than was sent again and answered again, should the machine have stood still for a while
+    events = report["switch_events"]
+    again, answered = report["retransmits"] + events["probed"], events["answered"] + events["probed"] + events["stale"]
+    assert 0 <= report["bytes_up"] - 2 * 40 * up <= again * (HEADERS + 1024)
+    assert 0 <= report["bytes_down"] - 2 * 40 * down <= answered * (HEADERS + 1024)
     assert report["bytes_fp32_allreduce"] == 40 * 2 * 4 * PARAMETERS
 
 

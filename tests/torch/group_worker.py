@@ -60,6 +60,12 @@ def rest(agent: Agent, rank: int) -> dict[str, Any]:
     dist.reduce_scatter(halves, [torch.full((2,), rank + 1.0), torch.full((2,), rank + 3.0)])
     got = torch.zeros(1)
     dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(got, 0)
+    swapped, both = torch.zeros(2), [torch.full((2,), rank + 1.0), torch.full((3,), rank + 3.0)]
+    dist.all_to_all_single(swapped, torch.tensor([rank + 1.0, rank + 3.0]))
+    dist.all_reduce_coalesced(both)
+    work = dist.broadcast(torch.zeros(1), 0, async_op=True)
+    assert work is not None
+    work.wait()
     group = dist.new_group([0, 1])
     large, before = torch.full((LARGE,), rank + 1.0), agent.statistics.allreduces
     dist.all_reduce(large, group=group)
@@ -69,6 +75,8 @@ def rest(agent: Agent, rank: int) -> dict[str, Any]:
         "broadcast": mine.tolist()[0],
         "halves": halves.tolist(),
         "received": got.item(),
+        "swapped": swapped.tolist(),
+        "coalesced": [each.tolist()[0] for each in both],
         "subgroup": [dist.get_backend(group), float(large.mean()), agent.statistics.allreduces - before],
     }
 

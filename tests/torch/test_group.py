@@ -51,6 +51,8 @@ def test_everything_else_is_gloo(ranks: list[Rank]) -> None:
             "broadcast": 1,
             "halves": [7, 7] if number else [3, 3],
             "received": number,
+            "swapped": [3, 4] if number else [1, 2],
+            "coalesced": [3, 7],
             "subgroup": ["hopsum", 3, 0],
         }
 

@@ -9,6 +9,7 @@ a tensor of a process group has no name, so there is no error feedback, and what
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -77,6 +78,15 @@ class HopsumGroup(dist.ProcessGroup):
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self._options = options
 
+    @property
+    def gloo(self) -> Any:
+        """Return torch's backend, whose calls give the GIL up.
+
+        Not so those of `super()`: torch's class for process groups in Python holds the GIL while it calls the backend,
+        which waits for the lock of its queue, whose holder may wait for the GIL to free a finished work.
+        """
+        return self._get_backend(torch.device("cpu"))
+
     def getBackendName(self) -> str:
         """Return the name that torch shows."""
         return BACKEND
@@ -92,9 +102,7 @@ class HopsumGroup(dist.ProcessGroup):
             for each in tensors:
                 each.div_(self.size())
             opts.reduceOp = dist.ReduceOp.SUM
-        # not through super(), which holds the GIL while it waits for a lock whose holder may wait for the GIL
-        gloo: Any = self._get_backend(tensors[0].device)
-        return gloo.allreduce(tensors, opts)
+        return self.gloo.allreduce(tensors, opts)
 
     def _fits(self, tensor: torch.Tensor, op: Any) -> bool:
         assert self._options is not None
@@ -117,6 +125,22 @@ class HopsumGroup(dist.ProcessGroup):
         written = arrived.then(write)
         submitted.add_done_callback(lambda _: arrived.set_result(None))
         return _AgentWork(written)
+
+
+def _of_gloo(name: str) -> Callable[..., Any]:
+    """Return the method of a group that is method `name` of its backend."""
+
+    def operation(self: HopsumGroup, *arguments: Any, **options: Any) -> Any:
+        return getattr(self.gloo, name)(*arguments, **options)
+
+    operation.__doc__ = f"Call `{name}` of Gloo; called by torch."
+    return operation
+
+
+_SAME: Final = ("allgather", "allreduce_coalesced", "barrier", "broadcast", "reduce_scatter", "send", "recv")
+_RENAMED: Final = {"all_to_all_single": "alltoall_base", "alltoall_base": "alltoall_base"}  # the first since torch 2.13
+for _name, _gloos in (dict(zip(_SAME, _SAME, strict=True)) | _RENAMED).items():  # all others do not pass torch's class
+    setattr(HopsumGroup, _name, _of_gloo(_gloos))
 
 
 def _create(base: Any, options: GroupOptions | None) -> HopsumGroup:
