@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hopsum.wire import HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS
+from hopsum.wire import HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, Op
 from hopsum_controlplane import lanes
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.errors import ControlPlaneError
@@ -17,6 +17,7 @@ MAX_PORT = 510  # bit<9>, and 511 means drop
 MAX_UDP_PORT = 65535
 MAX_RANK = 65535
 MAX_MEMBERS = MAX_WORKERS + 1  # one observer always fits: tables are sized for this many of every job
+ALL_OPS = tuple(Op)
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,8 @@ class Job:
 
     `events_at_start` is what the switch's event counters of this job index showed before the job's first packet, by
     event number: they are the program's and go on counting from job to job. Empty stands for zeros. `code_group` is how
-    many codes the switch's program takes as a group, see `hopsum.wire.payload`: its workers pack them so.
+    many codes the switch's program takes as a group, see `hopsum.wire.payload`: its workers pack them so. `ops` are
+    the operations that the program has, in the order of their numbers.
     """
 
     spec: JobSpec
@@ -221,6 +223,7 @@ class Job:
     window: int
     events_at_start: tuple[int, ...] = field(default=(), compare=False)
     code_group: int = LANE_GROUP_CODES
+    ops: tuple[Op, ...] = ALL_OPS
 
     @classmethod
     def at(
@@ -232,11 +235,12 @@ class Job:
         region: SlotRange,
         max_window: int | None = None,
         code_group: int = LANE_GROUP_CODES,
+        ops: tuple[Op, ...] = ALL_OPS,
     ) -> Job:
-        """Return the job that this specification becomes at this place; the last two as a target declares them."""
+        """Return the job that this specification becomes at this place; the last three as a target declares them."""
         window = min(spec.slots, max_window or spec.slots)
         group = job_index + 1
-        return cls(spec, switch, epoch, job_index, region, group=group, window=window, code_group=code_group)
+        return cls(spec, switch, epoch, job_index, region, group, window, code_group=code_group, ops=ops)
 
     @property
     def slot_base(self) -> int:

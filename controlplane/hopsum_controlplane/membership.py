@@ -7,6 +7,7 @@
                 "leaf": int where it is below a leaf of a tree,
                 "side_port": int and "side_ip": str, each where there is one}, ...],
    "code_group": int, left out where it is 512,
+   "ops": [names], left out where the switch sums by all operations,
    "resume": null, or left out, or {"base": int, "start": int or null, "start_epoch": int, "allreduces": int or null,
               "replaced": [ranks], "decided": [{"first": int, "end": int, "ranks": [int, ...]}, ...]}}
 
@@ -16,6 +17,9 @@ most `slots`. `leaf` is the leaf's number: a leaf knows what came from the worke
 
 `code_group` is how many 4-bit codes the switch's program takes as a group (see `hopsum.wire.payload`): 512 on software
 switches, what half a pass consumes on Tofino. It concerns who packs codes, not lanes.
+
+`ops` are the operations of the switch's program, in the order of their numbers. A worker whose codec needs another one
+says so before it sends; the switch would drop its packets.
 
 `resume` is there where the job has had an epoch before, and says how its stream goes on: see
 `hopsum_controlplane.cluster.decision`.
@@ -40,7 +44,7 @@ from hopsum.wire import LANE_GROUP_CODES, WIRE_VERSION
 from hopsum_controlplane.addresses import ipv4_to_int
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.files import write_atomically
-from hopsum_controlplane.jobs import MAX_UDP_PORT, Job
+from hopsum_controlplane.jobs import ALL_OPS, MAX_UDP_PORT, Job
 
 Address = tuple[str, int]
 SideChannels = Mapping[int, Address] | bool | Literal["auto"]
@@ -92,6 +96,7 @@ def membership(
             for worker in workers
         ],
         **({} if job.code_group == LANE_GROUP_CODES else {"code_group": job.code_group}),
+        **({} if job.ops == ALL_OPS else {"ops": [op.name for op in job.ops]}),
         **({} if resume is None else {"resume": dict(resume)}),
     }
 

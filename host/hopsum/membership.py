@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from hopsum.errors import HopsumError
 from hopsum.protocol.resume import Decided, Resume
-from hopsum.wire import CODE_GROUPS, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, WIRE_VERSION
+from hopsum.wire import CODE_GROUPS, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, WIRE_VERSION, Op
 from hopsum.wire._layout import TABLE_ENTRIES
 
 _POLL_S: Final = 0.05
@@ -89,6 +89,8 @@ class JobMembership:
     """How the job goes on from the epochs before; None: it begins."""
     code_group: int = LANE_GROUP_CODES
     """Codes that the job's switch takes as a group, see `hopsum.wire.payload`."""
+    ops: frozenset[Op] = frozenset(Op)
+    """What the job's switch sums."""
 
     @property
     def side_channels(self) -> dict[int, tuple[str, int]] | None:
@@ -173,6 +175,7 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
         workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
         resume=_resume(root, slots, len(workers)),
         code_group=_code_group(root),
+        ops=_ops(root),
     )
     sides = list((made.side_channels or {}).values())
     if len(set(sides)) < len(sides):
@@ -188,6 +191,14 @@ def _code_group(root: _Object) -> int:
     if group not in CODE_GROUPS:
         raise root.wrong("code_group", f"is {group}, none of {', '.join(map(str, CODE_GROUPS))}")
     return group
+
+
+def _ops(root: _Object) -> frozenset[Op]:
+    """Return the operations of the switch; all where they are left out."""
+    names = root.value.get("ops", list(Op.__members__))
+    if not isinstance(names, list) or not names or not all(name in Op.__members__ for name in names):
+        raise root.wrong("ops", f"is {names}, no list of some of {', '.join(Op.__members__)}")
+    return frozenset(Op[name] for name in names)
 
 
 def _worker(entry: _Object) -> WorkerEndpoint:

@@ -80,6 +80,7 @@ class Cluster:
     seed: int = 0
     links: list[RecordingLink] = field(default_factory=list)
     code_group: int = LANE_GROUP_CODES
+    ops: frozenset[Op] = frozenset(Op)
 
     def __post_init__(self) -> None:
         self.table = best_table(self.workers).values
@@ -109,6 +110,7 @@ class Cluster:
                 for rank, local in enumerate(locals_)
             ),
             code_group=self.code_group,
+            ops=self.ops,
         )
 
     def agent(self, rank: int, codec: str | Codec, timing: Timing = EAGER) -> Agent:

@@ -102,6 +102,14 @@ def test_codes_go_in_groups_as_the_switch_takes_them(stack: ExitStack) -> None:
     assert Cluster(stack, 1, code_group=64).agents("fixed")[0].codec.lookup is None, "no codes, no groups"
 
 
+def test_a_switch_without_the_operation_is_told_before_anything_is_sent(stack: ExitStack) -> None:
+    cluster = Cluster(stack, 1, ops=frozenset(Op) - {Op.ADD16, Op.LOOKUP_ADD16})
+    with pytest.raises(CodecError, match="uhc sums by ADD16, and the switch of job 'test' only by LOOKUP_ADD8, ADD8"):
+        cluster.agent(0, make_codec("uhc", workers=1, bits=8, lane_bits=16))
+    assert cluster.agent(0, make_codec("uhc", workers=1, bits=8)).codec.op == Op.ADD8
+    assert not cluster.links[0].headers
+
+
 def test_ranks_round_apart_and_steps_too(stack: ExitStack) -> None:
     agents = Cluster(stack, 2).agents("thc")
     x = normal(1, 4096, seed=6)[0]

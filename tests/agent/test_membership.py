@@ -14,6 +14,7 @@ import pytest
 
 from hopsum.membership import Endpoint, MembershipError, parse_membership, read_membership
 from hopsum.protocol.resume import Decided, Resume
+from hopsum.wire import Op
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, membership, write_membership
 from hopsum_controlplane.membership import write_document
 from hopsum_controlplane.slots import SlotRange
@@ -75,6 +76,17 @@ def test_a_code_group_travels_too(path: Path) -> None:
     for wrong in (0, 3, 1024, "64"):
         document = {**json.loads(path.read_text()), "code_group": wrong}
         with pytest.raises(MembershipError, match="code_group"):
+            parse_membership(json.dumps(document))
+
+
+def test_operations_travel_too(path: Path) -> None:
+    write_membership(make_job(), path)
+    assert read_membership(path).ops == frozenset(Op), "left out"
+    write_membership(replace(make_job(), ops=(Op.ADD32, Op.OR)), path)
+    assert read_membership(path).ops == {Op.ADD32, Op.OR}
+    for wrong in ([], ["ADD64"], "ADD32", [3], None):
+        document = {**json.loads(path.read_text()), "ops": wrong}
+        with pytest.raises(MembershipError, match="no list of some of LOOKUP_ADD8"):
             parse_membership(json.dumps(document))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hopsum.wire import Op
 from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, membership, write_membership
 from hopsum_controlplane.slots import SlotRange
 
@@ -57,6 +58,12 @@ def test_it_says_what_a_worker_needs(job: Job, tmp_path: Path) -> None:
 def test_a_code_group_of_its_own_is_told(job: Job) -> None:
     assert "code_group" not in membership(job)
     assert membership(replace(job, code_group=64)) == {**membership(job), "code_group": 64}
+
+
+def test_operations_are_told_where_some_are_missing(job: Job) -> None:
+    assert "ops" not in membership(job)
+    few = replace(job, ops=(Op.ADD8, Op.MAX32))
+    assert membership(few) == {**membership(job), "ops": ["ADD8", "MAX32"]}
 
 
 def sides(document: dict[str, Any]) -> list[tuple[str | None, int | None]]:

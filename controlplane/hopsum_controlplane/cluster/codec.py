@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from hopsum.wire import Op
 from hopsum_controlplane.cluster.decision import Decided, Report, Resume
 from hopsum_controlplane.cluster.errors import InvalidRequest
 from hopsum_controlplane.cluster.records import Branch
 from hopsum_controlplane.cluster.requests import JobRequest
-from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane.jobs import ALL_OPS, Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 
 
@@ -44,6 +45,7 @@ def _job(values: dict[str, Any]) -> Job:
             "spec": _spec(values["spec"]),
             "switch": SwitchEndpoint(**values["switch"]),
             "region": SlotRange(*values["region"]),
+            "ops": tuple(map(Op, values.get("ops", ALL_OPS))),  # which books of before do not have
         }
     )
 

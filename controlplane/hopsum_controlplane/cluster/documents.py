@@ -9,22 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hopsum.wire import LANE_GROUP_CODES
+from hopsum.wire import LANE_GROUP_CODES, Op
 from hopsum_controlplane.cluster.codec import resume_values
 from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.errors import ClusterConfigError, UnknownJob
 from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.cluster.records import JobRecord, Phase
-from hopsum_controlplane.jobs import Job
+from hopsum_controlplane.jobs import ALL_OPS, Job
 from hopsum_controlplane.membership import SideChannels, membership
 from hopsum_controlplane.trees import Rack, TreeJob, TreeSpec
 
 
 class Limits(NamedTuple):
-    """What a switch declares: how many packets of a worker may be in flight, and how many codes its program groups."""
+    """What a switch declares: how many packets of a worker may be in flight, how many codes it groups, what it sums."""
 
     max_window: int | None = None
     code_group: int = LANE_GROUP_CODES
+    ops: tuple[Op, ...] = ALL_OPS
 
 
 class Parts(NamedTuple):
@@ -57,7 +58,8 @@ def parts_of(record: JobRecord, epoch: int, config: ClusterConfig, limits: Mappi
     """Return what an epoch is made of: those who wait. `limits` are by switch."""
 
     def at(name: str, spec: Any) -> Job:
-        return Job.at(spec, config.switch(name).endpoint, epoch, *record.place(name), *limits[name])
+        index, region = record.place(name)
+        return Job.at(spec, config.switch(name).endpoint, epoch, index, region, **limits[name]._asdict())
 
     if not record.branches:
         return Parts(at(record.switch, record.spec()), {})

@@ -113,7 +113,8 @@ class Line:
         """Return what the switch declares; the defaults before it was first reached."""
         if self._device is None:
             return Limits()
-        return Limits(self._device.capabilities.max_window, self._device.program.code_group)
+        can = self._device.capabilities
+        return Limits(can.max_window, self._device.program.code_group, tuple(sorted(can.ops)))
 
     def can_try(self, job: str) -> bool:
         """Return whether the switch answers, and has not refused this job too short ago."""

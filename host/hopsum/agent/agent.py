@@ -338,6 +338,11 @@ def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
         made = codec
     if made.workers != workers:
         raise CodecError(f"codec {made.name} for {made.workers} workers in a job of {workers}")
+    if made.op not in membership.ops:
+        raise CodecError(
+            f"codec {made.name} sums by {made.op.name}, and the switch of job {membership.job!r} only by "
+            f"{', '.join(op.name for op in sorted(membership.ops))}: take another codec, or other lanes"
+        )
     for name, table in job_tables(made).items():
         found = getattr(membership, name)
         if found != table:

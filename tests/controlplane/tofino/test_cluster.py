@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hopsum.membership import parse_membership
+from hopsum.wire import Op
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import Pending, openers, pipelines
 from hopsum_controlplane.devices.base import Pipeline
@@ -44,7 +45,9 @@ def test_workers_are_told_the_group_of_codes(tmp_path: Path, conf: Path, chip: S
             worker.join(mac=f"02:00:00:00:01:{worker.rank:02x}")
         document = crew[0].membership()
         assert not isinstance(document, Pending)
-        assert parse_membership(json.dumps(document)).code_group == 4, "a word in ingress, one in egress"
+        told = parse_membership(json.dumps(document))
+        assert told.code_group == 4, "a word in ingress, one in egress"
+        assert told.ops == frozenset(Op) - {Op.ADD16, Op.LOOKUP_ADD16}
         cluster.start(pipeline=programs)
         assert cluster.manager.job("job").epoch == document["epoch"], "the next controller goes on with it"
     finally:

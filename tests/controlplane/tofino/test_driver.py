@@ -111,6 +111,7 @@ def test_a_job_comes_and_goes(
     assert len(half_words(job, device.program)) == 4 * 256
     assert device.read_groups() == [MulticastGroup(1, (Replica(1, 0), Replica(2, 1), Replica(3, 2)))]
     assert (job.code_group, membership(job)["code_group"]) == (4, 4)
+    assert membership(job)["ops"] == ["LOOKUP_ADD8", "ADD8", "ADD32", "OR", "MAX32"]
     assert controller.audit().clean
     chip.writes.clear()
     controller.delete_job(job)
