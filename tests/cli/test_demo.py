@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from hopsum.cli.demo import command
 from hopsum.cli.demo.report import Report
 from hopsum.cli.stage.crew import WorkerDied
+from hopsum.cli.stage.targets import InterfaceCounters
 from hopsum_controlplane import Controller
 from hopsum_controlplane.entries import Delete
 from hopsum_controlplane.tables import lookup
@@ -78,6 +80,17 @@ def test_demo_trains_over_two_racks(target: str) -> None:
     assert report["switch_events"]["added"] == 4 * 20 * 39
     for link in ("leaf1-spine", "leaf2-spine"):  # one frame for each chunk of both workers, but for what was sent twice
         assert 20 * 39 <= report["uplinks"][link] < 1.5 * 20 * 39
+
+
+def test_an_answer_to_what_was_sent_again_may_come_too_late() -> None:
+    """That is one RESULT that an interface saw and no agent; without a retransmission it is a difference."""
+    events = dict.fromkeys(("added", "duplicate", "answered", "stale", "probed", "completed", "fault"), 0)
+    report = Report("native", "thc", 2, 1, "digits", 1, retransmits=1, updates=4)
+    report.events = {**events, "added": 4, "completed": 2, "answered": 1}
+    report.interfaces, report.agents = InterfaceCounters(5, 500, 5, 500), InterfaceCounters(5, 500, 4, 400)
+    assert report.counters_agree
+    for change in ({"retransmits": 0}, {"agents": InterfaceCounters(4, 400, 4, 400)}, {"updates": 3}):
+        assert not replace(report, **change).counters_agree, change
 
 
 @pytest.mark.parametrize(
