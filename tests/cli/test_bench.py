@@ -15,6 +15,7 @@ import pytest
 
 from hopsum.cli.bench import allreduce, dataplane
 from hopsum_topologies.bmv2 import bmv2_unavailable
+from hopsum_topologies.shaping import BURST_BYTES
 
 
 def bench(*arguments: str) -> dict[str, Any]:
@@ -122,7 +123,8 @@ def test_allreduce() -> None:
             shaped = entry["rate"] != "unshaped"
             assert (found["link_utilisation_down"] is not None) == shaped
             if shaped:
-                assert 0 < found["link_utilisation_down"] < 1.2
+                bits = entry["rate_bits_per_s"] * found["seconds"]  # that pass in this time, besides those of one burst
+                assert 0 < found["link_utilisation_down"] < 1.05 * (1 + 8 * BURST_BYTES / bits)
             least = chunks * (512 + 32 + 42) if name.startswith("thc") else elements * (4 if "32" in name else 2)
             assert least <= found["wire_bytes_up"]
             assert found["interface_bytes_up"] > least * 0.9
