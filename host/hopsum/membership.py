@@ -196,7 +196,7 @@ def _code_group(root: _Object) -> int:
 def _ops(root: _Object) -> frozenset[Op]:
     """Return the operations of the switch; all where they are left out."""
     names = root.value.get("ops", list(Op.__members__))
-    if not isinstance(names, list) or not names or not all(name in Op.__members__ for name in names):
+    if not isinstance(names, list) or not names or not all(name in list(Op.__members__) for name in names):
         raise root.wrong("ops", f"is {names}, no list of some of {', '.join(Op.__members__)}")
     return frozenset(Op[name] for name in names)
 

@@ -84,7 +84,7 @@ def test_operations_travel_too(path: Path) -> None:
     assert read_membership(path).ops == frozenset(Op), "left out"
     write_membership(replace(make_job(), ops=(Op.ADD32, Op.OR)), path)
     assert read_membership(path).ops == {Op.ADD32, Op.OR}
-    for wrong in ([], ["ADD64"], "ADD32", [3], None):
+    for wrong in ([], ["ADD64"], "ADD32", [3], [[]], None):
         document = {**json.loads(path.read_text()), "ops": wrong}
         with pytest.raises(MembershipError, match="no list of some of LOOKUP_ADD8"):
             parse_membership(json.dumps(document))

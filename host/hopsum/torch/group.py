@@ -139,7 +139,8 @@ def _of_gloo(name: str) -> Callable[..., Any]:
 
 _SAME: Final = ("allgather", "allreduce_coalesced", "barrier", "broadcast", "reduce_scatter", "send", "recv")
 _RENAMED: Final = {"all_to_all_single": "alltoall_base", "alltoall_base": "alltoall_base"}  # the first since torch 2.13
-for _name, _gloos in (dict(zip(_SAME, _SAME, strict=True)) | _RENAMED).items():  # all others do not pass torch's class
+# What else passes torch's class, two coalesced forms of single tensors, the backend does not show to Python.
+for _name, _gloos in (dict(zip(_SAME, _SAME, strict=True)) | _RENAMED).items():
     setattr(HopsumGroup, _name, _of_gloo(_gloos))
 
 
