@@ -315,7 +315,7 @@ class Controller:
             self._allotments.free(Allotment(index, slots), keep_reserved=reserved)
             raise
         device, can = self._device, self._device.capabilities
-        place = (self._switch, epoch, index, slots, can.max_window, device.program.code_group, tuple(sorted(can.ops)))
+        place = (self._switch, epoch, index, slots, can.max_window, device.program.code_group, can.ops)
         job = replace(Job.at(spec, *place), events_at_start=events)
         held = _Held(job, plan(job, device.program), Installation(self._device), reserved=reserved)
         self._held[epoch] = held

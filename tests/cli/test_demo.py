@@ -89,7 +89,8 @@ def test_an_answer_to_what_was_sent_again_may_come_too_late() -> None:
     report.events = {**events, "added": 4, "completed": 2, "answered": 1}
     report.interfaces, report.agents = InterfaceCounters(5, 500, 5, 500), InterfaceCounters(5, 500, 4, 400)
     assert report.counters_agree
-    for change in ({"retransmits": 0}, {"agents": InterfaceCounters(4, 400, 4, 400)}, {"updates": 3}):
+    up, down, bytes_ = (InterfaceCounters(*counts) for counts in ((4, 400, 4, 400), (5, 500, 3, 300), (5, 500, 5, 400)))
+    for change in ({"retransmits": 0}, {"updates": 3}, {"agents": up}, {"agents": down}, {"agents": bytes_}):
         assert not replace(report, **change).counters_agree, change
 
 

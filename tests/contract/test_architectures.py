@@ -165,4 +165,4 @@ def test_payload_sizes_of_admission_are_the_wires() -> None:
     sizes = {name: tuple(map(int, numbers)) for name, *numbers in entries}
     wanted = {op.name: (up_bytes(op), up_bytes(op) + 60, up_bytes(op) + 40) for op in OPS}
     assert sizes == wanted
-    assert {f"OP_{op.name}" for op in set(Op) - OPS} == {name for name in CONSTANTS if name.startswith("OP_")}
+    assert {f"OP_{op.name}" for op in set(Op) - set(OPS)} == {name for name in CONSTANTS if name.startswith("OP_")}

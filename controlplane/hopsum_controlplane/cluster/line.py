@@ -114,7 +114,7 @@ class Line:
         if self._device is None:
             return Limits()
         can = self._device.capabilities
-        return Limits(can.max_window, self._device.program.code_group, tuple(sorted(can.ops)))
+        return Limits(can.max_window, self._device.program.code_group, can.ops)
 
     def can_try(self, job: str) -> bool:
         """Return whether the switch answers, and has not refused this job too short ago."""

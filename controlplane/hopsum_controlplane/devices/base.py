@@ -23,14 +23,15 @@ class Capabilities:
 
     `max_window` is how many packets each worker of a job should have in flight at most, None when the
     target sets no limit below the number of slots. `max_growth_bytes` is how much longer than it came in a frame can
-    leave, None for no limit. `registers` tells whether register cells can be read. `ops` are what its program sums.
+    leave, None for no limit. `registers` tells whether register cells can be read. `ops` are what its program sums,
+    in the order of their numbers.
     """
 
     target: str
     max_window: int | None = None
     max_growth_bytes: int | None = None
     registers: bool = False
-    ops: frozenset[Op] = frozenset(Op)
+    ops: tuple[Op, ...] = tuple(Op)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from hopsum_controlplane.devices.base import Capabilities, Pipeline
 from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
 from hopsum_controlplane.errors import ControlPlaneError
 
-OPS: Final = frozenset({Op.LOOKUP_ADD8, Op.ADD8, Op.ADD32, Op.OR, Op.MAX32})
+OPS: Final = (Op.LOOKUP_ADD8, Op.ADD8, Op.ADD32, Op.OR, Op.MAX32)
 _BYTES: Final = 2  # the wire type of protobuf
 _P4INFO_PATTERN: Final = "*.p4info.txtpb"
 
