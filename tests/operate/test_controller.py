@@ -216,6 +216,9 @@ class Stumbling:
     def expire(self) -> None:
         self._count("leases")
 
+    def excuse(self, away_s: float) -> None:
+        assert away_s > 0
+
     def attend(self, switch: str) -> None:
         self._count(switch)
 
@@ -234,3 +237,25 @@ def test_the_pulse_goes_on_whatever_fails(caplog: pytest.LogCaptureFixture) -> N
     calls = dict(manager.calls)
     assert "hopsum-pulse-leaf1 failed, and goes on" in caplog.text
     assert calls == manager.calls, "it beats on after the end"
+
+
+class Leases:
+    """A manager that notes what it is told about leases."""
+
+    def __init__(self) -> None:
+        self.told: list[float | str] = []
+
+    def excuse(self, away_s: float) -> None:
+        self.told.append(away_s)
+
+    def expire(self) -> None:
+        self.told.append("expire")
+
+
+def test_the_pulse_excuses_everybody_for_its_absence() -> None:
+    manager, now_s = Leases(), 100.0
+    pulse = Pulse(manager, [], period_s=0.25, clock=lambda: now_s)  # type: ignore[arg-type]
+    for passed_s in (0.25, 0.9, 60.0, 0.25):  # stopped for a minute, then not any more
+        now_s += passed_s
+        pulse.mind_leases()
+    assert manager.told == ["expire", "expire", 60.0, "expire", "expire"], "before anybody is judged"

@@ -50,6 +50,7 @@ class Desk:
         self.epoch, self.over, self.document = 0, "", dict[str, Any]()
         self.beats: list[tuple[int, int, dict[str, float]]] = []
         self.left: list[int] = []
+        self.unfinished: list[str | None] = []
         self.joins: list[JoinRequest] = []
         self.before: Callable[[str], None] = lambda name: None
 
@@ -100,13 +101,14 @@ class Desk:
             state, serves = (State.RUNNING, self.epoch) if self.document else (State.FORMING, 0)
             return Beat(state, serves, self.over if epoch else "")
 
-    def leave(self, job: str, rank: int, secret: bytes) -> None:
+    def leave(self, job: str, rank: int, secret: bytes, *, unfinished: str | None = None) -> None:
         self.before("leave")
         with self.changed:
             self._know(job, rank, secret)
             del self.members[rank]
             self.waiting.discard(rank)
             self.left.append(rank)
+            self.unfinished.append(unfinished)
             self.changed.notify_all()
 
     def create_job(self, request: JobRequest) -> CreatedJob:

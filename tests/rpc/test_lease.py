@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hopsum.rpc import control_pb2 as pb
-from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.errors import ControllerError, ControllerUnreachable
 from hopsum.rpc.lease import HURRY_S, Lease
 from hopsum.rpc.member import Seat
 
@@ -28,6 +28,7 @@ class Told:
         self.beat_at: list[float] = []
         self.heard: list[tuple[str, str]] = []
         self.left = 0
+        self.unfinished: list[str] = []
         self.answer: Callable[[int], Any] = lambda epoch: pb.HeartbeatReply(state=pb.JOB_STATE_RUNNING, epoch=epoch)
 
     def beat(self, epoch: int, statistics: Mapping[str, float], timeout_s: float) -> Any:
@@ -37,8 +38,9 @@ class Told:
             self.changed.notify_all()
             return self.answer(epoch)
 
-    def leave(self, wait_s: float) -> None:
+    def leave(self, wait_s: float, *, unfinished: str = "") -> None:
         self.left += 1
+        self.unfinished.append(unfinished)
 
     def note(self, what: str) -> Callable[[str], None]:
         def hear(reason: str) -> None:
@@ -123,3 +125,34 @@ def test_a_heartbeat_in_a_hurry() -> None:
     finally:
         lease.stop()
     assert told.left == 1
+
+
+def test_who_abandons_leaves_at_once_and_says_why(quick: tuple[Told, Lease]) -> None:
+    told, lease = quick
+    told.enter(lease, 70)
+    tries: list[str] = []
+
+    def leave(wait_s: float, *, unfinished: str = "") -> None:
+        with told.changed:
+            tries.append(unfinished)
+            told.changed.notify_all()
+            if len(tries) < 3:
+                raise ControllerUnreachable("no answer", "UNAVAILABLE")
+
+    told.leave = leave  # type: ignore[method-assign]
+    lease.abandon("RuntimeError: CUDA out of memory")
+    lease.abandon("EpochOver: a consequence")
+    told.wait(lambda: len(tries) == 3)
+    lease.stop()
+    assert tries == ["RuntimeError: CUDA out of memory"] * 3, "until there is an answer, then never again"
+    assert told.heard == []
+
+
+def test_a_fork_leaves_nothing_and_stops_nothing(quick: tuple[Told, Lease], monkeypatch: pytest.MonkeyPatch) -> None:
+    told, lease = quick
+    with monkeypatch.context() as patch:
+        patch.setattr("os.getpid", lambda: -1)
+        lease.stop()
+    beats = len(told.epochs)
+    told.wait(lambda: len(told.epochs) > beats)
+    assert told.left == 0

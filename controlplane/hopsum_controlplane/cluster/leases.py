@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long members may be silent, and what they said last. Only in memory: a controller that starts hears everybody
-anew, so nobody is given up because the controller was away."""
+"""How long members may be silent, and what they said last.
+
+Nobody is given up because the controller was away. Leases are only in memory: a controller that starts hears everybody
+anew. A controller that was stopped for a while extends them by that (`excuse`).
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,19 @@ class Leases:
         lease.until_s = until_s
         if statistics is not None:
             lease.statistics = dict(statistics)
+
+    def shorten(self, job: str, rank: int, until_s: float) -> None:
+        """Let a lease end then, if it would end later."""
+        lease = self._leases.get((job, rank))
+        if lease is not None:
+            lease.until_s = min(lease.until_s, until_s)
+
+    def excuse(self, record: JobRecord, away_s: float, most_s: float) -> None:
+        """Extend the leases of a job's members by seconds in which nobody could be heard, until `most_s` at most."""
+        for member in record.members:
+            lease = self._leases.get((record.name, member.rank))
+            if lease is not None:
+                lease.until_s = max(lease.until_s, min(lease.until_s + away_s, most_s))
 
     def until_s(self, job: str, rank: int) -> float | None:
         """Return until when a lease runs, None when there is none."""

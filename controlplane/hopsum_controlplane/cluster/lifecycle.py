@@ -18,6 +18,7 @@ Transitions::
   RUNNING     worker lost, and less than a quorum is left       CHANGING    lose
   RUNNING     worker lost, enough are left                      RUNNING     lose        its entries stay
   RUNNING     worker replaced, also a lost one; or sealed it    CHANGING    join
+  RUNNING     worker that left started again, others stay       CHANGING    change      after a lease, see manager
   RUNNING     entries lost, all left or lost, rounds run out    CHANGING    change
   CHANGING    nothing of the epoch stands, confirmed            FORMING     removed
   FORMING     deleted                                           gone        end
@@ -28,12 +29,12 @@ Phases of a member::
 
   WAITING  has joined, for the next epoch        IN       belongs to the epoch
   OVER     its epoch is over: is to join again   LEFT     belonged to the epoch, has no part any more
-  LOST     was silent for a lease, or is too far behind: given up
+  LOST     was silent for a lease, left unfinished, or is too far behind: given up
 
   begin:  WAITING -> IN.   told: notes that an IN member knows of its epoch.
   change: IN -> OVER, or WAITING with the report that it had if it was not told of this epoch; LEFT is forgotten.
   join:   absent -> WAITING, OVER -> WAITING with a report; another incarnation takes any rank over, as WAITING.
-  leave:  IN -> LEFT, in RUNNING only; LOST stays while its epoch runs; others are forgotten.
+  leave:  IN -> LEFT, in RUNNING only, or LOST if unfinished; LOST stays while its epoch runs; others are forgotten.
   lose:   WAITING, IN, OVER -> LOST.   expel: WAITING -> LOST, who lacks what nobody has any more.
 
 A job over a tree of switches has one record, and these states. What `installed` and `removed` note of each switch
@@ -166,13 +167,18 @@ def told(record: JobRecord, rank: int) -> JobRecord:
     return _with_member(record, replace(member, told=record.epoch, report=None))
 
 
-def leave(record: JobRecord, rank: int) -> JobRecord:
-    """Let a member go. Its entries stay until all workers of the epoch have gone."""
+def leave(record: JobRecord, rank: int, unfinished: str | None = None) -> JobRecord:
+    """Let a member go. Its entries stay until all workers of the epoch have gone.
+
+    `unfinished` says why it ended before its work was done: then it is lost, as one that was silent for its lease.
+    """
     member = record.member(rank)
     if member is None or member.phase is Phase.LEFT:
         return record
     if member.phase is Phase.LOST and _belongs(record, member):
         return record  # who takes its rank over still ends the epoch
+    if unfinished is not None and _belongs(record, member):
+        return lose(record, rank, f"rank {rank} left unfinished: {unfinished}", f"it left unfinished: {unfinished}")
     if member.phase is not Phase.IN:
         return _retire(_without(record, rank), member)
     if record.state is State.INSTALLING and member.is_worker:
@@ -180,12 +186,21 @@ def leave(record: JobRecord, rank: int) -> JobRecord:
     return _end_if_all_gone(_with_member(record, replace(member, phase=Phase.LEFT)))
 
 
-def lose(record: JobRecord, rank: int, why: str) -> JobRecord:
-    """Give a member up that was silent for its lease. The epoch goes on if it runs, with a quorum of workers left."""
+def successors(record: JobRecord) -> tuple[int, ...]:
+    """Return the workers that wait while an epoch runs which others are in: their predecessors have left it."""
+    waiting = (member.rank for member in record.members if member.is_worker and member.phase is Phase.WAITING)
+    return tuple(waiting) if record.state is State.RUNNING else ()
+
+
+def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
+    """Give a member up. The epoch goes on if it runs, with a quorum of workers left.
+
+    `told` is what the member itself is told of it, where that is not its silence.
+    """
     member = record.member(rank)
     if member is None or member.phase not in LEASED:
         return record
-    after = _with_member(record, replace(member, phase=Phase.LOST, report=None))
+    after = _with_member(record, replace(member, phase=Phase.LOST, report=None, why=told))
     if member.phase is not Phase.IN or not _belongs(record, member):
         return after
     if record.state is State.RUNNING and after.live >= record.quorum:

@@ -14,6 +14,7 @@ possible, else when `tick` comes by, so nobody waits for a switch that does not 
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -36,9 +37,9 @@ from hopsum_controlplane.cluster.ledger import Ledger
 from hopsum_controlplane.cluster.line import DeviceSource, Line
 from hopsum_controlplane.cluster.lines import Lines
 from hopsum_controlplane.cluster.placement import Candidate
-from hopsum_controlplane.cluster.records import JobRecord, Member, Phase, State
+from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.refusals import Refusals
-from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics
+from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
 from hopsum_controlplane.cluster.store import Store
 from hopsum_controlplane.cluster.tokens import RandomSource, digest, matches, member_secret, new_token
 from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined, Located, Pending, SwitchView
@@ -49,6 +50,8 @@ from hopsum_controlplane.jobs import WorkerEndpoint
 _log = logging.getLogger(__name__)
 
 _BEATS_PER_LEASE = 3
+GRACE_S = 2.0
+"""That a member has to be heard again whose connection ended."""
 ROUNDS = 1 << 32
 ROUNDS_MOST = ROUNDS // 4 * 3
 """Rounds of a slot that an epoch uses: the rest is for what happens until it has ended."""
@@ -85,6 +88,9 @@ class Manager:
         self._ledger = Ledger(store)
         self._leases = Leases()  # under the ledger's lock, and so are these:
         self._refusals = Refusals()
+        self._excused_s = -math.inf
+        self._successors: dict[str, tuple[int, float]] = {}
+        """By job the epoch that a worker waits for the end of whose predecessor has left it, and since when."""
         self._check_fit(devices)
         timing = {"clock": clock, "monotonic": monotonic}
         self._lines = Lines(config, devices, self._ledger, pipeline=pipeline, remove_existing=remove_existing, **timing)
@@ -232,15 +238,42 @@ class Manager:
         after = self._ledger.apply(record.name, lambda now: lifecycle.change(now, why))
         return record if after is None else after
 
-    def leave(self, job: str, rank: int, secret: bytes) -> None:
+    def leave(self, job: str, rank: int, secret: bytes, *, unfinished: str | None = None) -> None:
         """Let a member go: its switch serves the epoch until all its workers have. Harmless when it has left.
 
-        Raises UnknownJob, NotAdmitted or StoreError.
+        `unfinished` is why its program ended before the work was done, None if it was: then the epoch is over for the
+        others at once, unless a quorum of them is left. Raises UnknownJob, NotAdmitted or StoreError.
+        """
+        why = None if unfinished is None else printable(unfinished) or "it did not say why"
+        with self._ledger.changed:
+            before, _ = self._with_secret(job, rank, secret)
+            after = self._ledger.apply(job, lambda now: lifecycle.leave(now, rank, why))
+        if why is not None:
+            self._note_loss(before, after, f"rank {rank} left unfinished: {why}")
+        self._lines.follow(job)
+
+    def disconnected(self, job: str, rank: int, secret: bytes) -> None:
+        """Give a member up soon whose connection ended without LEAVE, unless it is heard of again.
+
+        Soon after an absence of the controller it does nothing: that may have ended all connections.
+        Raises UnknownJob, and NotAdmitted when it has been replaced.
         """
         with self._ledger.changed:
-            self._with_secret(job, rank, secret)
-            self._ledger.apply(job, lambda now: lifecycle.leave(now, rank))
-        self._lines.follow(job)
+            record, member = self._with_secret(job, rank, secret)
+            now_s = self._monotonic()
+            if member.phase in LEASED and now_s >= self._excused_s + self._lease_s(record):
+                self._leases.shorten(job, rank, now_s + GRACE_S)
+
+    def excuse(self, away_s: float) -> None:
+        """Extend all leases by seconds in which this process did not run, so that nobody was heard.
+
+        No lease becomes longer than a new one.
+        """
+        _log.warning("the controller stood still for %.1f s: leases are extended by that", away_s)
+        with self._ledger.changed:
+            self._excused_s = now_s = self._monotonic()
+            for record in self._ledger.records():
+                self._leases.excuse(record, away_s, now_s + self._lease_s(record))
 
     def tick(self) -> None:
         """Give silent members up, try again what failed, compare switches with the books where it is time.
@@ -264,6 +297,7 @@ class Manager:
             for record in records:
                 for rank in self._leases.expired(record, now_s):
                     self._lose(record, rank)
+                self._mind_successors(record, now_s)
 
     def attend(self, switch: str) -> None:
         """Do the part of `tick` that concerns one switch, so that a slow one need not hold the others up."""
@@ -285,9 +319,34 @@ class Manager:
             _log.error("%s, and %s", why, error, extra={"job": record.name})
         else:
             self._leases.forget(record.name, rank)
-            after = self._ledger.find(record.name)
-            if after is not None and after.state is record.state is State.RUNNING:
-                _log.warning("%s; epoch %d of job %s goes on", why, after.epoch, after.name, extra={"job": after.name})
+            self._note_loss(record, self._ledger.find(record.name), why)
+
+    def _mind_successors(self, record: JobRecord, now_s: float) -> None:
+        """End an epoch that a rank has left and waits to begin anew, when the others had a lease to leave it too."""
+        ranks = lifecycle.successors(record)
+        if not ranks:
+            self._successors.pop(record.name, None)
+            return
+        epoch, since_s = self._successors.setdefault(record.name, (record.epoch, now_s))
+        if epoch != record.epoch:
+            self._successors[record.name] = (record.epoch, now_s)
+        elif now_s - since_s >= self._lease_s(record):
+            lease_s = self._lease_s(record)
+            why = f"rank {ranks[0]} had left and was started again, and the others did not leave within {lease_s:g} s"
+            self._step(record.name, lambda now: lifecycle.change(now, why))
+
+    def _step(self, job: str, step: Callable[[JobRecord], JobRecord | None]) -> None:
+        """Take a step that the next `tick` tries again if the books cannot be written."""
+        try:
+            self._ledger.apply(job, step, missing_ok=True)
+        except StoreError as error:
+            _log.error("job %s: %s", job, error, extra={"job": job})
+
+    @staticmethod
+    def _note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:
+        """Log a loss that ended no epoch; one that did is logged with the step of the books."""
+        if after is not None and after.state is before.state is State.RUNNING:
+            _log.warning("%s; epoch %d of job %s goes on", why, after.epoch, after.name, extra={"job": after.name})
 
     def _check_fit(self, devices: Mapping[str, DeviceSource]) -> None:
         for switch in self._config.switches:

@@ -167,6 +167,11 @@ def check_statistics(statistics: Mapping[str, float], most: int = 64) -> None:
             raise InvalidRequest(f"statistic {name!r:.80} = {value!r:.40}", hint="send short names and finite numbers")
 
 
+def printable(text: str, most: int = 300) -> str:
+    """Return a worker's words as one line that a terminal shows and does not obey, `most` characters at most."""
+    return "".join(each if each.isprintable() else " " for each in text[:most]).strip()
+
+
 def _anybody(*ranks: int) -> Iterator[tuple[int, WorkerEndpoint]]:
     for rank in ranks:
         yield rank, WorkerEndpoint(rank, 0, "02:00:00:00:00:01", str(IPv4Address((10 << 24) + 1 + rank)), 1)

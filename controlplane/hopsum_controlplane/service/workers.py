@@ -107,7 +107,8 @@ class Workers:
         return beat_message(beat)
 
     def _leave(self, request: Any, token: str, context: grpc.ServicerContext) -> Any:
-        self._manager.leave(request.job, request.rank, _secret(token))
+        unfinished = request.reason if request.unfinished else None
+        self._manager.leave(request.job, request.rank, _secret(token), unfinished=unfinished)
         return pb.LeaveReply()
 
 

@@ -23,10 +23,13 @@ the stream, and this one has left it. What the failed all-reduces did not delive
 from __future__ import annotations
 
 import atexit
+import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +39,8 @@ from hopsum.agent.engine import CLOSE, END_SERIES, Engine
 from hopsum.agent.epochs import Epochs
 from hopsum.agent.network import Failed
 from hopsum.agent.order import Task
-from hopsum.agent.values import AgentStatistics, Span, Traffic
+from hopsum.agent.unfinished import unhandled, why_unfinished
+from hopsum.agent.values import AgentStatistics, AllReduceResult, Span, Traffic
 from hopsum.codec import WITH_CODES, Codec, CodecError, Context, job_tables, make_codec
 from hopsum.codec.base import OnLost, require_on_lost
 from hopsum.codec.range_codec import RangeCodec
@@ -115,6 +119,11 @@ class Agent(Aggregation):
         self._failed = False
         self._ended = False
         """By somebody who knows that nobody needs this worker any more."""
+        self._unfinished = ""
+        """Why the program ends before its work is done, if it does."""
+        self._futures: list[weakref.ref[Future[AllReduceResult]]] = []
+        """Of what was submitted and may be under way."""
+        self._process, self._unhandled = os.getpid(), unhandled()
         self._epochs = Epochs(membership, rank)
         self._submitted = self._epochs.allreduces
         self._engine = Engine(
@@ -130,7 +139,7 @@ class Agent(Aggregation):
             begun=self._submitted,
         )
         self._thread.start()
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     @property
     def statistics(self) -> AgentStatistics:
@@ -218,18 +227,47 @@ class Agent(Aggregation):
         self.membership, self._engine.epoch = membership, membership.epoch
 
     def close(self) -> None:
-        """End the agent and wait for its thread; what it has not finished fails. Harmless when it is closed."""
+        """End the agent and wait for its thread; what it has not finished fails. Harmless when it is closed.
+
+        In a process that was forked from its own it does nothing: socket, threads and place are not that one's.
+        """
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            if not self._closed and not self._unfinished:
+                self._unfinished = self._why_unfinished()
         super().close()
         if threading.current_thread() is not self._thread:
-            atexit.unregister(self.close)
+            atexit.unregister(self._close_at_exit)
+
+    def _close_at_exit(self) -> None:
+        error = unhandled()
+        if error is not self._unhandled and os.getpid() == self._process:
+            self._abandon(why_unfinished(error))
+        self.close()
+
+    def _abandon(self, why: str) -> None:
+        with self._lock:
+            self._unfinished = self._unfinished or why
+
+    def _why_unfinished(self) -> str:
+        """Return why this worker, which is to be closed, has not finished, an empty string if it has; with the lock."""
+        if self._failed:
+            return why_unfinished(self._engine.failure)
+        under_way = len(self._under_way())
+        return f"it was closed with {under_way} all-reduces under way" if under_way else ""
+
+    def _under_way(self) -> list[weakref.ref[Future[AllReduceResult]]]:
+        return [each for each in self._futures if (future := each()) is not None and not future.done()]
 
     def _serve(self) -> None:
         try:
             self._engine.run()
         finally:
-            self._transport.close(farewell=not self._ended)
+            self._transport.close(farewell=not self._ended and not self._unfinished)
 
     def _queue_task(self, task: Task) -> None:
+        self._futures = [*self._under_way(), weakref.ref(task.future)]
         self._engine.inbox.put(task)
 
     def _queue_end_of_series(self) -> None:

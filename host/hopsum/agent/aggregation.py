@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.agent.order import Task
+from hopsum.agent.unfinished import why_unfinished
 from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult
 from hopsum.codec import Codec, CodecError, ErrorFeedback
 from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, require_out, require_vector
@@ -210,7 +211,13 @@ class Aggregation(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        why = why_unfinished(error)
+        if why:
+            self._abandon(why)
         self.close()
+
+    def _abandon(self, why: str) -> None:  # noqa: B027  (most have nobody to tell)
+        """Hear, before `close`, that the program ends before its work is done, and why."""
 
     def _require_open(self) -> None:
         if self._closed:

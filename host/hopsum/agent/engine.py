@@ -103,6 +103,11 @@ class Engine:
         """Return the counts so far, without traffic."""
         return self._tally.statistics
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Return what ended the agent before `close`, None if nothing did."""
+        return self._failure
+
     def run(self) -> None:
         """Serve, then end what is left, and the network's thread."""
         self.network.thread.start()

@@ -121,6 +121,8 @@ class Channel:
             return send(request, timeout=timeout_s, metadata=metadata)
         except grpc.RpcError as error:
             raise self._error(error, name, timeout_s) from None  # grpc's own shows the metadata in tracebacks
+        except ValueError:  # as grpc says it
+            raise ControllerUnreachable(f"{name}: the channel to {self.place.target} is closed", "CANCELLED") from None
 
     def close(self) -> None:
         """Close it; calls in progress end with ControllerUnreachable. Harmless when it is closed."""

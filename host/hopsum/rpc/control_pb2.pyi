@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 19ce09cc5f768d0f13322b4207a9a22b
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 083e7a86c67bc21c648e784eda7aec3e
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -139,16 +139,20 @@ class AwaitMembershipRequest(_message.Message):
 class AwaitMembershipReply(_message.Message):
     __slots__ = ("membership", "pending")
     class Pending(_message.Message):
-        __slots__ = ("missing_ranks", "again_s", "state", "trouble")
+        __slots__ = ("missing_ranks", "again_s", "state", "trouble", "gone_ranks", "reason")
         MISSING_RANKS_FIELD_NUMBER: _ClassVar[int]
         AGAIN_S_FIELD_NUMBER: _ClassVar[int]
         STATE_FIELD_NUMBER: _ClassVar[int]
         TROUBLE_FIELD_NUMBER: _ClassVar[int]
+        GONE_RANKS_FIELD_NUMBER: _ClassVar[int]
+        REASON_FIELD_NUMBER: _ClassVar[int]
         missing_ranks: _containers.RepeatedScalarFieldContainer[int]
         again_s: float
         state: JobState
         trouble: str
-        def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ..., again_s: _Optional[float] = ..., state: _Optional[_Union[JobState, str]] = ..., trouble: _Optional[str] = ...) -> None: ...
+        gone_ranks: _containers.RepeatedScalarFieldContainer[int]
+        reason: str
+        def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ..., again_s: _Optional[float] = ..., state: _Optional[_Union[JobState, str]] = ..., trouble: _Optional[str] = ..., gone_ranks: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     membership: str
@@ -187,12 +191,16 @@ class HeartbeatReply(_message.Message):
     def __init__(self, state: _Optional[_Union[JobState, str]] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., lost_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
-    __slots__ = ("job", "rank")
+    __slots__ = ("job", "rank", "unfinished", "reason")
     JOB_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     job: str
     rank: int
-    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
+    unfinished: bool
+    reason: str
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., unfinished: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class LeaveReply(_message.Message):
     __slots__ = ()

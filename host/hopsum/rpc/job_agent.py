@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from hopsum.agent import Agent
 from hopsum.agent.tally import heartbeat_counts
+from hopsum.agent.unfinished import why_unfinished
 from hopsum.membership import JobMembership
 from hopsum.rpc.change import EpochChange
 from hopsum.rpc.lease import Lease
@@ -48,13 +50,25 @@ class JobAgent(Agent):
     def close(self) -> None:
         """End the agent, then leave the job. Harmless when it is closed.
 
-        While it serves its peers it goes with them into another epoch: they may need what it holds.
+        While it serves its peers it goes with them into another epoch: they may need what it holds. Where its program
+        has not finished the epoch is over for them too, and nobody waits for anybody.
         """
         super().close()
+        if os.getpid() != self._process:
+            return
         self._change.stop()
         self._lease.stop()
         self._held.close()  # with the channel, on which a change may be waiting
         self._change.join()
+
+    def _stop(self) -> None:
+        if self._unfinished:
+            self._lease.abandon(self._unfinished)
+        super()._stop()
+
+    def _fail(self, error: BaseException) -> None:
+        super()._fail(error)
+        self._lease.abandon(why_unfinished(error))
 
     def do_without(self, epoch: int, ranks: Sequence[int]) -> None:
         """Keep nothing for workers that were given up while this epoch goes on. Any thread."""

@@ -10,7 +10,8 @@
     HELD      another state or epoch                           FORMING   `on_over` is called, once, in this thread
     HELD      refused                                          OVER      `on_lost` is called, once, in this thread
     any       `hurry`                                          same      a heartbeat now, at most one in HURRY_S
-    any       `stop`                                           STOPPED   LEAVE, unless it was refused
+    any       `abandon`                                        LEFT      LEAVE at once, as unfinished, with the reason
+    any       `stop`                                           STOPPED   LEAVE, unless it was refused or has left
 
 Without an answer the agent goes on: where the controller is down the switch keeps serving, and where it has given this
 worker up the switch's silence ends the all-reduce.
@@ -19,6 +20,7 @@ worker up the switch's silence ends the all-reduce.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 import time
@@ -38,6 +40,8 @@ HURRY_S: Final = 1.0
 _FIRST_AGAIN_S: Final = 0.2
 _LEAVE_S: Final = 3.0
 """LEAVE is tried for so long at least: longer than a channel to a controller that was away waits to connect again."""
+_HASTE_S: Final = 0.4
+"""That a program which ends by an error waits for its LEAVE."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -58,6 +62,9 @@ class Lease:
         self._on_without: Without | None = None
         self._refused = ""
         """Why this worker has no place any more, if so."""
+        self._unfinished = ""
+        """Why the program ends before its work is done, if it does."""
+        self._process = os.getpid()
         self._silent_since: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"hopsum-lease-{self._seat.rank}", daemon=True)
         self._thread.start()
@@ -85,11 +92,30 @@ class Lease:
         if time.monotonic() - self._beat_at >= HURRY_S:
             self._roused.set()
 
+    def abandon(self, why: str) -> None:
+        """Leave the job soon, in this object's thread: the program ends before its work is done. Any thread."""
+        with self._lock:
+            self._unfinished = self._unfinished or why
+        self._roused.set()
+
     def stop(self) -> None:
-        """End the thread and leave the job. Harmless when it was done; returns whatever the controller does."""
+        """End the thread and leave the job. Harmless when it was done; returns whatever the controller does.
+
+        After `abandon` it returns soon, whether the controller answers or not: whoever opened the channel closes it.
+        In a forked process it does nothing.
+        """
+        if os.getpid() != self._process:
+            return
+        other = threading.current_thread() is not self._thread
+        if self._unfinished and other:
+            self._thread.join(_HASTE_S)
         self._stopping.set()
         self._roused.set()
-        if threading.current_thread() is not self._thread:
+        if self._unfinished:
+            if not self._refused:
+                _log.warning("rank %d left without saying so, its lease runs out", self._seat.rank)
+            return
+        if other:
             self._thread.join()
         if not self._refused:
             try:
@@ -105,7 +131,17 @@ class Lease:
                 return
             self._roused.clear()
             self._beat_at = time.monotonic()
-            wait_s = self._beat()
+            wait_s = self._leave_unfinished() if self._unfinished else self._beat()
+
+    def _leave_unfinished(self) -> float:
+        """Leave as unfinished, once; return how long to wait before the next try."""
+        try:
+            self._member.leave(_LEAVE_S, unfinished=self._unfinished)
+        except ControllerError as error:
+            return self._note_silence(error)
+        with self._lock:
+            self._refused, self._told = f"it left: {self._unfinished}", None
+        return 0.0
 
     def _beat(self) -> float:
         """Send one heartbeat; return how long to wait for the next one."""

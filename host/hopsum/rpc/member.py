@@ -187,20 +187,23 @@ class Member:
         request = pb.HeartbeatRequest(job=self.job, rank=seat.rank, epoch=epoch, statistics=statistics)
         return self._call("Heartbeat", request, secret=seat.secret, timeout_s=timeout_s)
 
-    def leave(self, wait_s: float = CALL_S) -> None:
+    def leave(self, wait_s: float = CALL_S, *, unfinished: str = "") -> None:
         """Give the rank back, trying for `wait_s` seconds. Harmless without one, or when the controller took it.
+
+        `unfinished` is why the program ends before its work is done: the other workers hear it at once.
 
         Raises ControllerError: the lease runs out by itself then.
         """
-        if self._seat is None:
+        seat = self._seat
+        if seat is None:
             return
-        seat, self._seat = self._seat, None
-        request = pb.LeaveRequest(job=self.job, rank=seat.rank)
+        request = pb.LeaveRequest(job=self.job, rank=seat.rank, unfinished=bool(unfinished), reason=unfinished)
         try:
             _until(wait_s, lambda left_s: self._call("Leave", request, secret=seat.secret, timeout_s=left_s))
         except ControllerError as error:
             if error.code not in _NO_PLACE:
                 raise
+        self._seat = None
 
     def _poll(self, known_epoch: int, wait_s: float) -> Any:
         seat = self.seat

@@ -170,6 +170,27 @@ def test_who_leaves_early() -> None:
     assert (now.state, phases(now)) == (State.CHANGING, {1: Phase.WAITING})
 
 
+def test_who_leaves_unfinished_is_lost() -> None:
+    now = lifecycle.leave(running(), 1, "RuntimeError: CUDA out of memory")
+    assert (now.state, now.reason) == (State.CHANGING, "rank 1 left unfinished: RuntimeError: CUDA out of memory")
+    assert phases(now) == {0: Phase.OVER, 1: Phase.LOST}
+    with pytest.raises(NotAdmitted, match=r"rank 1 .* was given up: it left unfinished: RuntimeError: CUDA"):
+        back(now, 1, report())
+    assert lifecycle.leave(now, 1, "again") == lifecycle.leave(now, 1), "it is forgotten"
+    assert phases(lifecycle.join(now, member(1, life=1))) == {0: Phase.OVER, 1: Phase.WAITING}
+    assert lifecycle.leave(installing(), 0, "why").state is State.CHANGING
+    assert phases(lifecycle.leave(forming(), 0, "why")) == {1: Phase.WAITING}, "of no epoch: forgotten"
+    enough = lifecycle.leave(running(lifecycle.begin(forming(3, quorum=2), job_of(forming(3, quorum=2), 7))), 2, "why")
+    assert (enough.state, phases(enough)[2]) == (State.RUNNING, Phase.LOST)
+
+
+def test_successors() -> None:
+    now = lifecycle.leave(running(), 0)
+    assert lifecycle.successors(now) == ()
+    assert lifecycle.successors(lifecycle.join(now, member(0, life=1))) == (0,)
+    assert lifecycle.successors(forming()) == ()
+
+
 def test_deletion() -> None:
     assert lifecycle.end(forming()) is None
     for state in (installing(), running(), lifecycle.lose(running(), 0, "silence")):
@@ -212,11 +233,10 @@ def test_observers_come_and_go() -> None:
     assert (gone.state, phases(gone)) == (State.CHANGING, {65: Phase.OVER})
 
 
+EVENTS = ("join", "report", "again", "told", "leave", "fail", "lose", "begin", "installed", "change", "end", "removed")
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["join", "report", "again", "told", "leave", "lose", "begin", "installed", "change", "end", "removed"]
-        ),
+        st.sampled_from(EVENTS),
         st.sampled_from([0, 1, 2, 64]),
     ),
     max_size=60,
@@ -244,6 +264,7 @@ def step(now: JobRecord, what: str, rank: int, lives: dict[int, int], epoch: int
     if what == "removed" and now.state in (State.CHANGING, State.ENDING):
         return lifecycle.removed(now)
     others = {"leave": lambda: lifecycle.leave(now, rank), "lose": lambda: lifecycle.lose(now, rank, "silence")}
+    others |= {"fail": lambda: lifecycle.leave(now, rank, "RuntimeError")}
     others |= {"change": lambda: lifecycle.change(now, "because"), "end": lambda: lifecycle.end(now)}
     return others[what]() if what in others else now
 

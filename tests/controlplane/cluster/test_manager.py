@@ -22,6 +22,7 @@ from hopsum_controlplane.cluster import (
     State,
     UnknownJob,
 )
+from hopsum_controlplane.cluster.manager import GRACE_S
 from hopsum_controlplane.testing import FakeDevice
 
 from .conftest import MakeCluster
@@ -100,6 +101,73 @@ def test_silence_ends_the_epoch(cluster: Cluster) -> None:
     assert first.epoch > old
     assert first.beat() == Beat(State.RUNNING, first.epoch, "")
     cluster.check()
+
+
+def test_who_leaves_unfinished_ends_the_epoch_at_once(cluster: Cluster) -> None:
+    first, second = cluster.run()
+    second.leave("RuntimeError: CUDA\x1b[2J\nout of memory " + 400 * "y")
+    told = first.beat()
+    assert told.epoch == 0
+    assert told.reason.startswith("rank 1 left unfinished: RuntimeError: CUDA [2J out of memory yyy")
+    assert len(told.reason) < 350
+    second.start_again()
+    first.join()
+    assert isinstance(first.membership(), dict)
+    assert isinstance(second.membership(), dict)
+    cluster.check()
+
+
+def test_a_rank_that_left_and_was_started_again(cluster: Cluster) -> None:
+    first, second = cluster.run()
+    epoch = first.epoch
+    first.leave()
+    first.start_again()
+    for _ in range(4):
+        second.beat()
+        first.beat()
+        cluster.manager.tick()
+        assert cluster.manager.job("job").epoch == epoch, "the others may be about to leave as well"
+        cluster.clock.sleep(LEASE_S / 4)
+    second.beat()
+    first.beat()
+    cluster.manager.tick()
+    assert "rank 0 had left and was started again, and the others did not leave within 10 s" in second.beat().reason
+    second.join()
+    assert isinstance(second.membership(), dict)
+    assert isinstance(first.membership(), dict)
+    assert second.epoch > epoch
+
+
+def test_a_connection_that_ends_shortens_the_lease_until_the_member_is_heard_again(cluster: Cluster) -> None:
+    first, second = cluster.run()
+    second.disconnect()
+    cluster.clock.sleep(GRACE_S - 0.1)
+    cluster.manager.tick()
+    assert first.beat().epoch, "it may come back"
+    second.beat()
+    cluster.clock.sleep(GRACE_S)
+    cluster.manager.tick()
+    assert first.beat().epoch, "it came back"
+    second.disconnect()
+    cluster.clock.sleep(GRACE_S)
+    cluster.manager.tick()
+    assert first.beat().epoch == 0
+
+
+def test_an_absence_of_the_controller_is_nobodys_silence(cluster: Cluster) -> None:
+    crew = cluster.run()
+    cluster.clock.sleep(LEASE_S - 1)
+    crew[0].beat()
+    cluster.clock.sleep(60)
+    cluster.manager.excuse(60)
+    crew[0].disconnect()  # as all connections may be
+    cluster.manager.expire()
+    lefts = [member.lease_left_s for member in cluster.manager.job("job").members]
+    assert lefts == [LEASE_S, 1], "as before the absence"
+    cluster.clock.sleep(1)
+    cluster.manager.expire()
+    assert crew[0].beat().epoch == 0, "silence counts again"
+    assert "the lease of rank 1 ran out" in cluster.manager.job("job").reason
 
 
 def test_a_worker_that_was_started_again(cluster: Cluster) -> None:

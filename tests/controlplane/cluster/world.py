@@ -134,8 +134,11 @@ class Worker:
     def beat(self, **statistics: float) -> Beat:
         return self.cluster.manager.heartbeat(self.job, self.rank, self.secret, epoch=self.epoch, statistics=statistics)
 
-    def leave(self) -> None:
-        self.cluster.manager.leave(self.job, self.rank, self.secret)
+    def leave(self, unfinished: str | None = None) -> None:
+        self.cluster.manager.leave(self.job, self.rank, self.secret, unfinished=unfinished)
+
+    def disconnect(self) -> None:
+        self.cluster.manager.disconnected(self.job, self.rank, self.secret)
 
     @property
     def secret(self) -> bytes:

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that end before their work is done: the other ranks hear it at once, and a rank that comes again is let in.
+
+The lease is a minute, and so is the deadline of a sum: what is over sooner was told, and not waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsum.aggregation import Aggregation
+from hopsum.errors import EpochOver, WorkersReplaced
+from hopsum.rpc.job_agent import JobAgent
+from hopsum_controlplane.cluster import JobRequest, Manager
+
+from .test_cluster import SLOTS, Controller, _close, _sum, _until
+from .test_cluster import controller as controller
+
+ROOT = Path(__file__).parents[2]
+SERVES_PEERS_S = 10.0
+"""How long `close` serves peers that are not done."""
+
+
+@pytest.fixture
+def desk(controller: Controller) -> Iterator[tuple[Manager, str]]:
+    with controller.running() as manager:
+        yield manager, manager.create_job(JobRequest("train", 2, SLOTS)).token
+
+
+def _reason(manager: Manager, text: str) -> None:
+    _until(lambda: manager.job("train").reason == text)
+
+
+def test_who_raises_is_replaced(controller: Controller, desk: tuple[Manager, str]) -> None:
+    manager, token = desk
+    jobs = controller.connect_all("train", token)
+    assert _sum(jobs) == [[0.5, 2]] * 2
+    waiting = jobs[0].submit(np.ones(2, np.float32))
+    raised_at = time.monotonic()
+    with pytest.raises(RuntimeError, match="CUDA"), jobs[1]:
+        raise RuntimeError("CUDA out of memory")
+    assert time.monotonic() - raised_at < SERVES_PEERS_S / 2
+    _reason(manager, "rank 1 left unfinished: RuntimeError: CUDA out of memory")
+    with ThreadPoolExecutor(1) as pool:
+        newcomer = pool.submit(controller.connect, "train", token, 1)
+        with pytest.raises(WorkersReplaced):
+            waiting.result(60)
+        jobs[0].resume(lambda: b"state")
+        jobs[1] = newcomer.result(60)
+    assert jobs[1].fetch_state() == b"state"
+    assert _sum(jobs) == [[0.5, 2]] * 2
+    _close(jobs)
+    _reason(manager, "all its workers have left")
+
+
+def test_who_closes_while_it_sums(controller: Controller, desk: tuple[Manager, str]) -> None:
+    manager, token = desk
+    jobs = controller.connect_all("train", token)
+    pending = jobs[1].submit(np.ones(2, np.float32))
+    jobs[1].close()
+    _reason(manager, "rank 1 left unfinished: it was closed with 1 all-reduces under way")
+    assert pending.exception() is not None
+    jobs[0].close()
+
+
+def test_an_agent_that_fails_says_so_though_nobody_closes_it(controller: Controller, desk: tuple[Manager, str]) -> None:
+    manager, token = desk
+    jobs = controller.connect_all("train", token)
+    failed: Any = jobs[1]
+    failed.end(EpochOver("its switch does not answer"))
+    _reason(manager, "rank 1 left unfinished: EpochOver: its switch does not answer")
+    _close(jobs)
+
+
+@pytest.mark.parametrize("end", [SystemExit(), SystemExit(0)])
+def test_an_exit_without_an_error_is_no_failure(
+    controller: Controller, desk: tuple[Manager, str], end: SystemExit
+) -> None:
+    manager, token = desk
+    jobs = controller.connect_all("train", token)
+
+    def leave(job: Aggregation) -> None:
+        with pytest.raises(SystemExit), job:
+            raise end
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(leave, jobs))
+    _reason(manager, "all its workers have left")
+
+
+def test_an_exception_that_nobody_handles(controller: Controller, desk: tuple[Manager, str]) -> None:
+    manager, token = desk
+    command = [sys.executable, "-m", "tests.rpc.raising_worker", f"hopsum://{controller.address}/train", token, "1"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as child:
+        job = controller.connect("train", token, 0)
+        assert job.allreduce(np.float32([0, 2])).mean.tolist() == [0.5, 2]
+        _, said = child.communicate(timeout=60)
+    assert "RuntimeError: a bad batch" in said
+    _reason(manager, "rank 1 left unfinished: RuntimeError: a bad batch")
+    job.close()
+
+
+def test_a_fork_that_exits_closes_nothing(controller: Controller, desk: tuple[Manager, str]) -> None:
+    manager, token = desk
+    jobs = controller.connect_all("train", token)
+    job = jobs[0]
+    assert isinstance(job, JobAgent)
+    child = os.fork()
+    if child == 0:
+        job._close_at_exit()  # as its atexit would
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert _sum(jobs) == [[0.5, 2]] * 2
+    assert [member.phase.name for member in manager.job("train").members] == ["IN", "IN"]
+    _close(jobs)
