@@ -108,6 +108,13 @@ class Config:
         default=0.05, metadata=_about(_seconds(0.0001, 3600), "the same at least, once round trips are known (UDP)")
     )
     deadline_s: float = field(default=300.0, metadata=_about(_seconds(0.01, 86400), "before an exchange is given up"))
+    unreachable_s: float = field(
+        default=10.0,
+        metadata=_about(
+            _seconds(0.01, 86400),
+            "that a switch may be gone (port unreachable); with hopsum://, membership_wait_s at least",
+        ),
+    )
     membership_wait_s: float = field(
         default=60.0, metadata=_about(_seconds(0, 86400), "for the job's membership file, or its other ranks")
     )

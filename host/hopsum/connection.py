@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """`connect`: from a URL to what sums.
 
-    file:///PATH/membership.json                          a switch, by the file that the controller wrote
-    udp://HOST:PORT/JOB?membership=PATH                   the same, and the file must be that switch's and that job's
-    hopsum://HOST:PORT/JOB?token_file=PATH&ca=PATH        a job of the controller there, which says where the switch is
-    raw://INTERFACE/JOB?membership=PATH                   the same as udp://, by whole frames over one interface
-    memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
-    collective://gloo, collective://nccl                  torch.distributed; needs no switch
+file:///PATH/membership.json                          a switch, by the file that the controller wrote
+udp://HOST:PORT/JOB?membership=PATH                   the same, and the file must be that switch's and that job's
+hopsum://HOST:PORT/JOB?token_file=PATH&ca=PATH        a job of the controller there, which says where the switch is
+raw://INTERFACE/JOB?membership=PATH                   the same as udp://, by whole frames over one interface
+memory://NAME?workers=N&quorum=Q&loss=P&seed=S        threads of this process; all but workers may be left out
+collective://gloo, collective://nccl                  torch.distributed; needs no switch
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from ipaddress import IPv4Address
@@ -229,7 +230,9 @@ def _open_controller(config: Config, parts: SplitResult, group: Any) -> Aggregat
         certificate_file=config.certificate_file,
         key_file=config.key_file,
     )
-    ways = rpc.Ways(codec=partial(codec_of, config), agent=partial(_open_agent, config))
+    # the controller is given time to bring a switch back
+    patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
+    ways = rpc.Ways(codec=partial(codec_of, config), agent=partial(_open_agent, patient))
     opened: Aggregation = rpc.open_job(config, place, job, token, ways)
     return opened
 
@@ -248,7 +251,10 @@ def _open_agent(
     seat = membership.worker(rank)  # before a table is solved
     codec = codec or codec_of(config, len(membership.workers))
     timing = Timing(
-        retransmit_s=config.retransmit_s, retransmit_min_s=config.retransmit_min_s, deadline_s=config.deadline_s
+        retransmit_s=config.retransmit_s,
+        retransmit_min_s=config.retransmit_min_s,
+        deadline_s=config.deadline_s,
+        unreachable_s=config.unreachable_s,
     )
     if make_link is not None:
         given["link"] = make_link(seat)

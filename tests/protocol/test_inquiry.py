@@ -114,7 +114,8 @@ def test_what_the_switch_holds_is_said(state: dict[str, int], text: str, missing
     error, _ = run(subject, **state)
     assert f"{text}" in str(error)
     assert error.missing_ranks == missing
-    assert "check that all 3 workers run this all-reduce" in str(error)
+    who = "Check that rank 2 still runs, and runs" if missing else "check that all 3 workers run"
+    assert f"{who} this all-reduce with the codec, the options and the vector lengths of the others" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -323,8 +323,8 @@ def test_silence_at_the_deadline() -> None:
         "no result from switch 192.0.2.1:24677 within 100 s: epoch 7, rank 1, slot 1, round 1, UPDATE sent 22 times; "
         "nothing came back. 1 of 3 chunks lack their result. 3 PROBEs about it had no answer: the switch cannot be "
         "reached, or does not know this worker. The switch is silent until its quorum is in: check that "
-        "all 3 workers run this all-reduce, that the switch admits this epoch, and its drop counters. Then continue "
-        "in a new epoch"
+        "all 3 workers run this all-reduce with the codec, the options and the vector lengths of the others, that the "
+        "switch admits this epoch, and its drop counters. Then continue in a new epoch"
     )
 
 
@@ -360,7 +360,7 @@ def test_strangers_do_not_fill_the_memory() -> None:
 def test_unreachable_is_said() -> None:
     worker = make()
     worker.submit(Op.ADD32, payloads(1), now=0.0)
-    worker.note_unreachable()
+    worker.note_unreachable(0.0)
     assert "came back: 1 x 'port unreachable'." in no_answer(worker)
 
 

@@ -62,6 +62,12 @@ class UdpSwitch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Serve what has arrived, and close the socket. Harmless when that is done."""
+        if not self._thread.is_alive() and self._socket.fileno() < 0:
+            return
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
             waker.sendto(b"", self.address)
         self._thread.join(timeout=10)

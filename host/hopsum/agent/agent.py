@@ -55,7 +55,7 @@ from hopsum.transport.repairing import RepairingTransport, StateMoved
 from hopsum.transport.side_channel import SideChannel
 from hopsum.transport.udp import UdpTransport
 
-TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0)
+TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
 """Of an agent that is not told otherwise: workers of a training job may be minutes apart."""
 UNPROVED_MAX: Final = 2
 """All-reduces that are kept for peers; the protocol counts their exchanges."""
@@ -146,7 +146,13 @@ class Agent(Aggregation):
         """Return the counts so far; traffic is live."""
         found = self._transport.statistics
         asked = found.worker.fetches, found.worker.repaired
-        return replace(self._engine.statistics, traffic=Traffic.of(found), fetches=asked[0], repaired=asked[1])
+        return replace(
+            self._engine.statistics,
+            traffic=Traffic.of(found),
+            fetches=asked[0],
+            repaired=asked[1],
+            failed_sends=dict(found.link.failures),
+        )
 
     @property
     def is_newcomer(self) -> bool:

@@ -22,6 +22,7 @@ an error feedback that nobody else holds: the failed one with its error, the oth
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -39,7 +40,9 @@ from hopsum.codec.base import Reduction
 from hopsum.errors import EpochOver, HopsumError, WorkersReplaced
 from hopsum.membership import MembershipError
 from hopsum.transport.udp import UdpTransport
+from hopsum.waiting import Waiting
 
+_log: Final = logging.getLogger(__name__)
 CLOSE: Final = None
 """What `close` puts into the inbox."""
 END_SERIES: Final = "end of series"
@@ -93,6 +96,7 @@ class Engine:
         self._failure: BaseException | None = None
         self._closed = False
         self._network_over = False
+        self._alone = Waiting(_log, f"rank {context.rank}")
         self._alone_since: float | None = None
         """Since when an all-reduce waits for the one that was promised to follow."""
         self._traffic = Traffic()
@@ -142,12 +146,17 @@ class Engine:
         timeout_s = None
         if self._alone_since is not None:
             timeout_s = max(0.0, self._alone_since + self._follow_s - time.monotonic())
+            if (say_in_s := self._alone.say_in_s) is not None:
+                timeout_s = min(timeout_s, say_in_s)
         try:
             self._note(self.inbox.get(block, timeout_s))
             while not self._closed:
                 self._note(self.inbox.get_nowait())
         except Empty:
             alone = self._alone_since is not None and time.monotonic() >= self._alone_since + self._follow_s
+            if self._alone_since is not None:
+                left_s = self._alone_since + self._follow_s - time.monotonic()
+                self._alone.look(lambda: "the all-reduce that more=True promised, from the program", left_s)
             if block and alone and self._failure is None:
                 self._fail(self._tasks[-1], self._nobody_followed())
 
@@ -194,8 +203,11 @@ class Engine:
             self._let_go_on(self._go_on)
             return True
         if not alone:
+            if self._alone_since is not None:
+                self._alone.over()
             self._alone_since = None
         elif self._alone_since is None:
+            self._alone.over()
             self._alone_since = time.monotonic()
         if task is None:
             return False

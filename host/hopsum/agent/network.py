@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 from hopsum.agent.order import Arrived, Task
+from hopsum.agent.progress import Progress
 from hopsum.agent.values import Traffic
 from hopsum.codec.base import Exchange
 from hopsum.protocol.resume import Resume, Sealed
@@ -103,6 +104,7 @@ class Network:
         self._tasks: dict[int, Task] = {}
         self._begun = begun
         self._silence = Silence(transport)
+        self._progress = Progress(transport)
         self._sealed = False
         self._changed = threading.Condition()
         """Held by who uses the transport, but for `wake`."""
@@ -141,6 +143,7 @@ class Network:
         with self._changed:
             _changing(self._transport).resume(epoch, peers, resume, rack)
             self._silence.begin()
+            self._progress.begin()
             self._sealed = False
             self._changed.notify_all()
 
@@ -180,6 +183,7 @@ class Network:
     def _submit(self, task: Task, exchange: Exchange) -> None:
         if not self._tasks:
             self._silence.begin()
+            self._progress.begin()
         try:
             handle = self._transport.submit(exchange.op, exchange.payloads, exchange.counts())
         except Exception as error:
@@ -205,7 +209,10 @@ class Network:
                 self._deliver(Arrived(task, event, Traffic.of(self._transport.statistics)))
             else:
                 self._deliver(Failed(task, event.error))
-        if self._tasks and self._silence.lasts():
+        if not self._tasks:
+            return
+        self._progress.look()
+        if self._silence.lasts():
             self._on_silence()
 
 

@@ -35,13 +35,35 @@ def no_answer(
 ) -> NoAnswer:
     """Return the error of an all-reduce past its deadline, whose oldest open chunk was sent `sent` times."""
     unhelpful, inquiry = asked
+    missing = inquiry.missing_ranks(oldest)
     return NoAnswer(
         f"no result from {own.switch} within {waited_s:.3g} s: epoch {own.epoch}, rank {own.rank}, slot "
         f"{oldest.slot}, round {oldest.round}, UPDATE sent {sent} times; {unhelpful}. {reduce.missing} of "
-        f"{len(reduce.held)} chunks lack their result. {inquiry.finding(oldest)}. The switch is silent until its "
-        f"quorum is in: check that all {own.workers} workers run this all-reduce, that the switch admits this epoch, "
-        "and its drop counters. Then continue in a new epoch",
-        inquiry.missing_ranks(oldest),
+        f"{len(reduce.held)} chunks lack their result. {inquiry.finding(oldest)}. {_advice(own, missing)}. Then "
+        "continue in a new epoch",
+        missing,
+    )
+
+
+def _advice(own: Membership, missing: tuple[int, ...]) -> str:
+    """Return what to look at, by whom the switch waits for."""
+    same = "with the codec, the options and the vector lengths of the others"
+    if missing:
+        verb = "runs" if len(missing) == 1 else "run"
+        return f"Check that {name_ranks(missing)} still {verb}, and {verb} this all-reduce {same}"
+    return (
+        f"The switch is silent until its quorum is in: check that all {own.workers} workers run this all-reduce "
+        f"{same}, that the switch admits this epoch, and its drop counters"
+    )
+
+
+def switch_gone(own: Membership, answers: int, lasted_s: float) -> NoAnswer:
+    """Return the error of a worker whose switch is not there."""
+    return NoAnswer(
+        f"{own.switch} is not there: all that rank {own.rank} sent to it for {lasted_s:.3g} s came back as 'port "
+        f"unreachable' ({answers} times), and nothing came from the switch. Check that the switch runs and listens at "
+        f"this address. A switch that was restarted has lost the job (epoch {own.epoch}): make the job again, and "
+        "connect again. Or wait longer (unreachable_s)"
     )
 
 

@@ -4,6 +4,7 @@
 Rules
     P1  A PROBE is sent for the oldest position without a result: `lead_s` before the deadline of the oldest
         all-reduce, and again half and a quarter of it before, as long as no STATE about that position is here.
+        The caller may have one sent at any time (`ask`), to say in its log whom a sum waits for.
     P2  A STATE settles nothing. It only words the error, and only if it is about the position that the error names.
     P3  A leaf of a tree collects from its own rack only: of who is below other leaves its STATE says nothing. A leaf
         that is CLOSED lacks nobody of its rack: its parent waits for another rack, or does not answer.
@@ -33,6 +34,8 @@ class Inquiry:
         self._handle = 0
         self._asked = 0
         self._place: Place | None = None
+        self._about = 0
+        """PROBEs about it."""
         self._answer: Header | None = None
         self.outgoing: list[bytes] = []
         """PROBEs to be sent."""
@@ -52,12 +55,25 @@ class Inquiry:
         oldest = self._outbox.oldest
         if oldest is None:
             return
-        reduce, place, own = active[0], self._stream.place(oldest), self._membership
+        reduce, place = active[0], self._stream.place(oldest)
         due = self._due(reduce, place)
         if due is None or due > now:
             return
         self._asked = self._asked + 1 if reduce.handle == self._handle else 1
-        self._handle, self._place = reduce.handle, place
+        self._handle = reduce.handle
+        self._send(place, forget=self._asked == 1)
+
+    def ask(self, active: Sequence[AllReduce]) -> None:
+        """Ask about the oldest open position now; the answer before is good until there is another one."""
+        if active and (oldest := self._outbox.oldest) is not None:
+            self._send(self._stream.place(oldest), forget=False)
+
+    def _send(self, place: Place, *, forget: bool) -> None:
+        own = self._membership
+        if forget:  # what the switch said long ago
+            self._answer = None
+        self._about = self._about + 1 if self._place == place else 1
+        self._place = place
         probe = Header(kind=Kind.PROBE, worker=own.rank, slot=place.slot, round=place.round, epoch=own.epoch)
         self.outgoing.append(probe.pack())
 
@@ -82,7 +98,7 @@ class Inquiry:
         """Return what is known of a place, as a sentence: who is missing, or where the result or the UPDATE is."""
         own, answer, where = self._membership, self._answer_about(oldest), f"slot {oldest.slot}, round {oldest.round}"
         if answer is None:
-            about = self._asked if self._place == oldest else 0
+            about = self._about if self._place == oldest else 0
             return f"{about} PROBEs about it had no answer: the switch cannot be reached, or does not know this worker"
         arrived = [rank for rank in range(own.workers) if answer.contributors >> rank & 1]
         if missing := self.missing_ranks(oldest):
@@ -103,7 +119,7 @@ class Inquiry:
 
     def _due(self, reduce: AllReduce, oldest: Place) -> float | None:
         asked = self._asked if reduce.handle == self._handle else 0
-        if asked == PROBES_MAX or self._answer_about(oldest) is not None:
+        if asked == PROBES_MAX or (asked and self._answer_about(oldest) is not None):
             return None
         return reduce.deadline_at - self._lead_s * 0.5**asked
 

@@ -57,14 +57,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import AllReduceFailed, EpochOver
+from hopsum.protocol.absence import Absence
 from hopsum.protocol.accepting import Accepting, Events
 from hopsum.protocol.batch import ROWS_LEAST, plain_part, sort_out
 from hopsum.protocol.catching_up import CatchingUp
 from hopsum.protocol.decided import DecidedRuns
 from hopsum.protocol.epoch_change import Turn, carry_over, lacking, require_fitting, sealed_report
-from hopsum.protocol.failures import held_back, no_answer, not_caught_up, round_lost
+from hopsum.protocol.failures import held_back, no_answer, not_caught_up, round_lost, switch_gone
 from hopsum.protocol.hearing import Hearing
-from hopsum.protocol.inquiry import Inquiry
+from hopsum.protocol.inquiry import Inquiry, name_ranks
 from hopsum.protocol.ledger import Ledger
 from hopsum.protocol.outbox import Outbox
 from hopsum.protocol.peer_messages import PeerMessage
@@ -128,6 +129,8 @@ class Worker:
         self._events = Events()
         self.turn = Turn(self.stream, self._events, self.repair, resume)
         self._unhelpful = Unhelpful()
+        self.absence = Absence(self.timing)
+        """Of the switch, as the network tells it."""
         self._failure: AllReduceFailed | None = None
         self._sealed: Sealed | None = None
         self._handles = 0
@@ -137,6 +140,7 @@ class Worker:
         """Begin an epoch: nothing is sent or asked yet, no round trip is measured."""
         own, repair = self.membership, self.repair
         self._unhelpful.seen.clear()
+        self.absence.end()
         self._ledger.enter(decided)
         self._outbox = Outbox(own.slots, self.timing, self.statistics)
         self._inquiry = Inquiry(own, self.timing, self.stream, self._outbox)
@@ -242,6 +246,7 @@ class Worker:
         """Take one datagram from the switch's address. Anything that is no use is counted and ignored."""
         if self.phase is not Phase.RUN:
             return
+        self.absence.end()
         try:
             header, values = split_datagram(data)
             position = self._own_position(header, values)
@@ -262,6 +267,7 @@ class Worker:
             for row in rows:
                 self.receive_datagram(memoryview(row), now)
             return
+        self.absence.end()
         part = plain_part(rows, self.membership, self._ledger)
         if part is not None:
             self._accepting.parts([part], part.positions, now, in_order=True)
@@ -286,9 +292,16 @@ class Worker:
         elif self.phase is Phase.RUN:
             self._accepting.opening.release()
 
-    def note_unreachable(self) -> None:
-        """Take the network's word that nobody listens at the switch's address; treated as a loss."""
+    def note_unreachable(self, now: float) -> None:
+        """Take the network's word that nobody listens at the switch's address: a loss, unless it lasts (A2)."""
         self._unhelpful.note("'port unreachable'")
+        self.absence.note(now)
+        if self.phase is Phase.RUN and self._ledger.active and self.absence.is_over_limit:
+            self._fail(switch_gone(self.membership, self.absence.answers, self.absence.lasted_s))
+
+    def note_failed_send(self, errno_name: str) -> None:
+        """Take the word of this host that it did not send, by the errno's name: a loss."""
+        self._unhelpful.note(f"{errno_name} of this host, which sent nothing")
 
     def handle_timer(self, now: float) -> None:
         """Queue what is due again, ask before a deadline, and give up what is past it."""
@@ -306,6 +319,27 @@ class Worker:
         if self._catching_up is not None:
             self._catching_up.handle_timer(now)
         self._inquiry.handle_timer(self._ledger.active, now)
+
+    def inquire(self) -> None:
+        """Ask the switch whom the oldest open sum waits for; `lack` words the answer."""
+        if self.phase is Phase.RUN:
+            self._inquiry.ask(self._ledger.active)
+
+    def lack(self) -> str:
+        """Return what is awaited, and from whom, as far as it is known; empty where nothing is in progress."""
+        if not self._ledger.active:
+            return ""
+        if (oldest := self._outbox.oldest) is not None:
+            missing = sum(reduce.missing for reduce in self._ledger.active)
+            return f"{missing} sums of {self.membership.switch}: {self._inquiry.finding(self.stream.place(oldest))}"
+        if self._catching_up is not None and (wanted := self._catching_up.lacking):
+            return f"{len(wanted)} results that were decided before this epoch, from the peers that hold them"
+        behind = [] if self.repair is None else self.repair.store.unproved()
+        return f"{name_ranks(behind)} to hold an earlier all-reduce" if behind else "results"
+
+    def left_s(self, now: float) -> float:
+        """Return the seconds to the deadline of the oldest all-reduce in progress; 0 without one."""
+        return max(0.0, min((reduce.deadline_at for reduce in self._ledger.active), default=now) - now)
 
     # ---- outputs ------------------------------------------------------------------------------------
 

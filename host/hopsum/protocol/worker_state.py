@@ -84,9 +84,14 @@ class Timing:
     """Least wait once round trips are measured; None: not below `retransmit_s`."""
     flush_after_s: float | None = None
     """A chunk that waits so long goes with FLUSH: its sum closes at min_quorum. None: never."""
+    unreachable_s: float | None = None
+    """How long everything may come back as 'port unreachable' before the epoch is over. None: up to the deadline."""
 
     def __post_init__(self) -> None:
-        given = (self.retransmit_s, self.retransmit_max_s, self.deadline_s, self.retransmit_min_s, self.flush_after_s)
+        given = (
+            self.retransmit_s, self.retransmit_max_s, self.deadline_s, self.retransmit_min_s, self.flush_after_s,
+            self.unreachable_s,
+        )  # fmt: skip
         times = [time for time in given if time is not None]
         if min(times) <= 0 or self.backoff < 1:
             raise ValueError(f"times must be positive and the backoff at least 1: {self}")

@@ -9,8 +9,9 @@ whole frames from a veth (bmv2) ask for `PLAIN`: a train of datagrams would reac
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from hopsum.transport.offload import (
     train_segments,
     udp_socket,
 )
+from hopsum.transport.outage import Outage
 
 __all__ = [
     "PLAIN",
@@ -77,6 +79,9 @@ class LinkStatistics:
     receives: int = 0
     refused_trains: int = 0
     """Sends with UDP_SEGMENT that the kernel refused: plain ones from then on."""
+    failures: Counter[str] = field(default_factory=Counter)
+    """System calls that failed for a while, by the errno's name; what they would have sent is lost. ECONNREFUSED is
+    counted as `unreachable` instead."""
 
 
 class BatchLink:
@@ -113,6 +118,8 @@ class BatchLink:
         except OSError:
             self._socket.close()
             raise
+        own = self.local
+        self._outage = Outage(f"{own[0]}:{own[1]} to {switch[0]}:{switch[1]}", self.statistics.failures)
         self.offload = Offload(wanted.segment, gro)
 
     @property
@@ -151,6 +158,9 @@ class BatchLink:
             except ConnectionRefusedError:  # the ICMP answer to an earlier datagram
                 self.statistics.unreachable += 1
                 continue
+            except OSError as error:  # another ICMP answer, or an interface that went
+                self._outage.note(error, 0)
+                break
             self.statistics.receives += 1
             datagrams += -(-size // each) if size else 1
             if runs and runs[-1].datagram_bytes == each and not (at - runs[-1].start) % each:
@@ -188,9 +198,11 @@ class BatchLink:
             return
         except OSError as error:
             if count == 1 or self._strict or error.errno not in REFUSES_SEGMENTS:
-                raise
-            self._send_singly(train)
+                self._outage.note(error, count)
+            else:
+                self._send_singly(train)
             return
+        self._outage.note_sent()
         self.statistics.sends += 1
         self.statistics.datagrams_sent += count
         self.statistics.bytes_sent += count * size

@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Final
 
 from hopsum.transport.link import BATCH_DATAGRAMS, RECEIVE_BUFFER_BYTES, RECEIVE_BYTES, LinkStatistics
+from hopsum.transport.outage import Outage
 from hopsum.transport.packet_filter import NOTHING, attach, frames_for
 from hopsum.transport.raw_frames import RawFrames
 
@@ -72,6 +73,8 @@ class RawLink:
             self._poll = select.poll()
             self._poll.register(self._socket, select.POLLIN)
             self._find(hop, interface)
+            where = f"{self.local[0]}:{self.local[1]} on {interface} to {switch[0]}:{switch[1]}"
+            self._outage = Outage(where, self.statistics.failures)
         except BaseException:
             self.close()
             raise
@@ -82,9 +85,9 @@ class RawLink:
         try:
             self._socket.sendmsg([self._frames.lower(len(datagram)), datagram])
         except OSError as error:
-            if error.errno != errno.ENOBUFS:  # the interface's queue is full: lost
-                raise
+            self._outage.note(error)
             return
+        self._outage.note_sent()
         self.statistics.datagrams_sent += 1
         self.statistics.bytes_sent += len(datagram)
 
@@ -128,6 +131,9 @@ class RawLink:
                     [self._buffer[at:]], socket.CMSG_SPACE(_AUXDATA_BYTES), socket.MSG_DONTWAIT
                 )
             except BlockingIOError:
+                break
+            except OSError as error:  # once, when the interface goes down
+                self._outage.note(error, 0)
                 break
             frame, status = self._buffer[at : at + size], _status(ancillary)
             if sender[2] == socket.PACKET_OUTGOING or status & _STATUS_VLAN or flags & socket.MSG_TRUNC:

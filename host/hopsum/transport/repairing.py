@@ -104,7 +104,7 @@ class RepairingTransport(UdpTransport):
         Raises:
             HopsumError: the side channel has ended; its cause is attached.
         """
-        worker, unreachable = self.worker, self._link.statistics.unreachable
+        worker = self.worker
         with self._changed:
             trains = worker.trains_to_send(time.monotonic())
             self._say()
@@ -115,12 +115,17 @@ class RepairingTransport(UdpTransport):
         arrived = self._receive(min(wait_s, due_s, PEER_POLL_S) if polls else min(wait_s, due_s))
         self._require_channel()
         with self._changed:
-            self._hand_over(arrived, unreachable, time.monotonic())
+            self._hand_over(arrived, time.monotonic())
             self._say()
         events = []
         while (event := worker.next_event()) is not None:
             events.append(event)
         return events
+
+    def inquire(self) -> None:
+        """Have the switch asked, as `UdpTransport.inquire`."""
+        with self._changed:
+            super().inquire()
 
     def do_without(self, epoch: int, ranks: Sequence[int]) -> None:
         """Keep nothing for workers that were given up while this epoch goes on, if it is still ours. Any thread."""

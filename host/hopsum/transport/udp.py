@@ -8,6 +8,7 @@ the link can.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -63,6 +64,8 @@ class UdpTransport:
         self.worker = Worker(Membership(epoch, rank, workers, slots, label, rack), timing, on_lost=on_lost)
         self._link = link or UdpLink(local, switch)
         self._rows = self._link if isinstance(self._link, RowLink) else None
+        self._unreachable, self._failures = 0, Counter[str]()
+        """Of what the link counted: what the worker was told."""
 
     @property
     def statistics(self) -> TransportStatistics:
@@ -104,16 +107,20 @@ class UdpTransport:
 
     def step(self, wait_s: float) -> list[AllReduceDone | AllReduceGone]:
         """Send what is to be sent, wait for datagrams, a timer or `wake`, for `wait_s` at most; return events."""
-        worker, unreachable = self.worker, self._link.statistics.unreachable
+        worker = self.worker
         self._send(worker.trains_to_send(time.monotonic()))
         timer = worker.get_timer()
         due_s = 0.0 if timer is None else timer - time.monotonic()
         arrived = self._receive(min(wait_s, due_s))
-        self._hand_over(arrived, unreachable, time.monotonic())
+        self._hand_over(arrived, time.monotonic())
         events = []
         while (event := worker.next_event()) is not None:
             events.append(event)
         return events
+
+    def inquire(self) -> None:
+        """Have the switch asked, at the next step, whom the oldest open sum waits for."""
+        self.worker.inquire()
 
     @property
     def can_wake(self) -> bool:
@@ -142,17 +149,19 @@ class UdpTransport:
         """Wait for what arrives: rows, or one datagram each."""
         return self._link.receive(timeout_s) if self._rows is None else self._rows.receive_rows(timeout_s)
 
-    def _hand_over(
-        self, arrived: Sequence[NDArray[np.uint8] | bytes | memoryview], unreachable: int, now: float
-    ) -> None:
-        """Give the worker what arrived, what the network said since there were so many `unreachable`, and the time."""
+    def _hand_over(self, arrived: Sequence[NDArray[np.uint8] | bytes | memoryview], now: float) -> None:
+        """Give the worker what arrived, what the network said since the last time, and the time."""
         for received in arrived:
             if isinstance(received, np.ndarray):
                 self.worker.receive_rows(received, now)
             else:
                 self.worker.receive_datagram(received, now)
-        for _ in range(self._link.statistics.unreachable - unreachable):
-            self.worker.note_unreachable()
+        said = self._link.statistics
+        for _ in range(said.unreachable - self._unreachable):
+            self.worker.note_unreachable(now)
+        for name in (said.failures - self._failures).elements():
+            self.worker.note_failed_send(name)
+        self._unreachable, self._failures = said.unreachable, Counter(said.failures)
         self.worker.handle_timer(now)
 
     def __enter__(self) -> UdpTransport:

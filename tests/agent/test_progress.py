@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker's log says of a wait: one line with whom it waits for, one when it is over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hopsum.agent import progress
+from hopsum.agent.progress import Progress
+from hopsum.errors import NoAnswer
+from hopsum.protocol.worker import Timing
+from hopsum.transport.udp import UdpTransport
+from hopsum.waiting import SAY_AFTER_S, Waiting
+from hopsum.wire import Op
+
+from .cluster import EAGER, Cluster
+
+WAIT_S = 60.0
+X = np.arange(1, 1001, dtype=np.float32)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+class Clock:
+    now_s = 50.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def lines(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == logger]
+
+
+def test_a_wait_has_one_line_and_another_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    clock, log = Clock(), logging.getLogger("hopsum.tests.waiting")
+    waiting = Waiting(log, "rank 3", clock=clock)
+    assert waiting.say_in_s == SAY_AFTER_S
+    clock.now_s += SAY_AFTER_S - 1
+    waiting.look(pytest.fail, 7.0)
+    waiting.over()
+    assert not lines(caplog, log.name), "a short wait is no matter"
+    clock.now_s += SAY_AFTER_S + 1
+    assert waiting.say_in_s == 0
+    for left_s in (7.0, 6.0):
+        waiting.look(lambda: "rank 2", left_s)
+    assert waiting.say_in_s is None
+    clock.now_s += 1
+    waiting.over()
+    waiting.over()
+    assert lines(caplog, log.name) == [
+        "rank 3 has waited 6 s for rank 2; it waits 7 s more at most", "rank 3 goes on after 7.0 s",
+    ]  # fmt: skip
+    clock.now_s += SAY_AFTER_S
+    waiting.look(lambda: "rank 2")
+    assert lines(caplog, log.name)[2] == "rank 3 has waited 5 s for rank 2; it waits without a limit"
+
+
+def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
+    """The switch is asked before the line is due; a result ends the wait."""
+    cluster, clock = Cluster(stack, 2), Clock()
+    seats = [cluster.membership.worker(rank) for rank in range(2)]
+    first, second = (
+        stack.enter_context(
+            UdpTransport(
+                seat.endpoint.address, seat.send_to.address, epoch=cluster.membership.epoch, rank=seat.rank, workers=2,
+                slots=8, timing=EAGER, link=link,
+            )
+        )
+        for seat, link in zip(seats, cluster.links, strict=True)
+    )  # fmt: skip
+    looks = Progress(first, clock=clock)
+    payloads = np.zeros((1, 1024), np.uint8)
+    first.submit(Op.ADD32, payloads)
+    looks.begin()
+    first.step(0.01)
+    clock.now_s += SAY_AFTER_S - 0.5
+    looks.look()
+    _step(first, lambda: "rank 1 is missing" in first.worker.lack())
+    clock.now_s += 1
+    looks.look()
+    (line,) = lines(caplog, progress.__name__)
+    assert line.startswith("rank 0 has waited 6 s for 1 sums of switch 127.0.0.1:"), line
+    assert "rank 1 is missing in slot 0, round 1 (arrived: rank 0); it waits" in line
+    second.submit(Op.ADD32, payloads)
+    _step(first, lambda: bool(first.worker.statistics.results) or not second.step(0.01))
+    _step(first, lambda: bool(first.worker.statistics.results))
+    looks.look()
+    assert lines(caplog, progress.__name__)[1:] == ["rank 0 goes on after 5.5 s"]
+
+
+def _step(transport: UdpTransport, holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < until
+        transport.step(0.01)
+
+
+def test_a_switch_that_is_gone_is_said_and_then_the_error(
+    stack: ExitStack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On every rank, long before the deadline."""
+    monkeypatch.setattr(progress, "ABSENT_S", 0.2)
+    cluster = Cluster(stack, 2)
+    timing = Timing(retransmit_s=0.02, retransmit_max_s=0.05, deadline_s=WAIT_S, unreachable_s=1.0)
+    agents = cluster.agents("fixed", timing)
+    for future in [agent.submit(X) for agent in agents]:
+        future.result(WAIT_S)
+    cluster.switch.stop()
+    started = time.monotonic()
+    futures = [agent.submit(X) for agent in agents]
+    for rank, future in enumerate(futures):
+        with pytest.raises(NoAnswer, match=f"is not there: all that rank {rank} sent to it for"):
+            future.result(WAIT_S)
+    assert time.monotonic() - started < WAIT_S / 2
+    for rank in range(2):
+        said = [line for line in lines(caplog, progress.__name__) if line.startswith(f"rank {rank}: switch")]
+        assert len(said) == 1
+        assert "is not there: all that was sent to it" in said[0]
+
+
+def test_a_promise_that_is_not_kept_is_said(
+    stack: ExitStack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An all-reduce with more=True waits for the one that was promised."""
+    monkeypatch.setattr("hopsum.waiting.SAY_AFTER_S", 0.1)
+    agent = Cluster(stack, 1).agent(0, "fixed", replace(EAGER, deadline_s=WAIT_S))
+    said = threading.Event()
+    handler = logging.Handler()
+    handler.emit = lambda record: said.set() if "more=True" in record.getMessage() else None  # type: ignore[method-assign]
+    logger = logging.getLogger("hopsum.agent.engine")
+    logger.addHandler(handler)
+    stack.callback(logger.removeHandler, handler)
+    future = agent.submit(X, more=True)
+    assert said.wait(WAIT_S)
+    agent.end_series()
+    future.result(WAIT_S)
