@@ -52,9 +52,18 @@ class Desk:
         self.left: list[int] = []
         self.unfinished: list[str | None] = []
         self.joins: list[JoinRequest] = []
+        self.gone: list[int] = []
+        self.watchers: list[Callable[[str], None]] = []
         self.before: Callable[[str], None] = lambda name: None
 
     # ---- as a manager ---------------------------------------------------------------------------------
+
+    def knows(self, token: str) -> bool:
+        return token == TOKEN or any(token == secret.hex() for _, secret in list(self.members.values()))
+
+    def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
+        self.watchers.append(watcher)
+        return lambda: self.watchers.remove(watcher) if watcher in self.watchers else None
 
     def locate(self, job: str, token: str) -> Located:
         self.before("locate")
@@ -78,7 +87,7 @@ class Desk:
             self.waiting.add(rank)
             if len(self.waiting) == self.workers:
                 self._begin()
-            self.changed.notify_all()
+            self._stepped()
         return Joined(rank, secret, 60.0, self.heartbeat_s)
 
     def await_membership(
@@ -98,8 +107,19 @@ class Desk:
             self._know(job, rank, secret)
             self.beats.append((rank, epoch, dict(statistics)))
             self.changed.notify_all()
+        return self.standing(job, rank, secret, epoch=epoch)
+
+    def standing(self, job: str, rank: int, secret: bytes, *, epoch: int) -> Beat:
+        with self.changed:
+            self._know(job, rank, secret)
             state, serves = (State.RUNNING, self.epoch) if self.document else (State.FORMING, 0)
             return Beat(state, serves, self.over if epoch else "")
+
+    def disconnected(self, job: str, rank: int, secret: bytes) -> None:
+        with self.changed:
+            self._know(job, rank, secret)
+            self.gone.append(rank)
+            self.changed.notify_all()
 
     def leave(self, job: str, rank: int, secret: bytes, *, unfinished: str | None = None) -> None:
         self.before("leave")
@@ -109,7 +129,7 @@ class Desk:
             self.waiting.discard(rank)
             self.left.append(rank)
             self.unfinished.append(unfinished)
-            self.changed.notify_all()
+            self._stepped()
 
     def create_job(self, request: JobRequest) -> CreatedJob:
         self.before("create_job")
@@ -140,10 +160,16 @@ class Desk:
             self.waiting.clear()
             if lost is not None:
                 del self.members[lost]
+            self._stepped()
 
     def wait(self, condition: Callable[[], bool]) -> None:
         with self.changed:
             assert self.changed.wait_for(condition, 20), (self.beats[-3:], self.left)
+
+    def _stepped(self) -> None:
+        self.changed.notify_all()
+        for watcher in self.watchers:
+            watcher(NAME)
 
     def _begin(self) -> None:
         self.epoch, self.over = max(self.epoch + 1, FIRST_EPOCH), ""

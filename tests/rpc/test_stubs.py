@@ -71,9 +71,10 @@ def test_client_works_on_the_newest_protobuf(tmp_path: Path) -> None:
 
 
 def test_services_have_the_methods_of_the_source(generator: dict[str, Any]) -> None:
-    declared = re.findall(r"^  rpc (\w+)\((\w+)\) returns \((\w+)\)", generator["SOURCE"].read_text(), re.MULTILINE)
+    source = generator["SOURCE"].read_text()
+    declared = re.findall(r"^  rpc (\w+)\((\w+)\) returns \((stream )?(\w+)\)", source, re.MULTILINE)
     found = [
-        (name, method.request.DESCRIPTOR.name, method.reply.DESCRIPTOR.name)
+        (name, method.request.DESCRIPTOR.name, "stream " if method.streams else "", method.reply.DESCRIPTOR.name)
         for service in (WORKERS, JOBS)
         for name, method in methods(service).items()
     ]

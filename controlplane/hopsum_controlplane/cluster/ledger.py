@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 from hopsum_controlplane.cluster.errors import JobExists, UnknownJob
 from hopsum_controlplane.cluster.records import JobRecord, State
@@ -29,6 +30,8 @@ class Ledger:
         self.changed = threading.Condition(threading.RLock())
         self._store = store
         self._records = {record.name: record for record in books.records}
+        self._digests = frozenset[bytes]().union(*map(_digests, books.records))
+        self._watchers: list[Callable[[str], None]] = []
         self._begun: Counter[str] = Counter()
         self._epochs = EpochAllocator()
         self.observe_epoch(books.last_epoch)
@@ -59,6 +62,24 @@ class Ledger:
                 f"a job {name!r} exists, {record.state.value}", hint="delete it first, or choose another name"
             )
 
+    def knows(self, digest: bytes) -> bool:
+        """Say whether this is the digest of some job's token, or of some member's secret. Waits for no lock."""
+        return digest in self._digests
+
+    def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
+        """Call `watcher` with a job's name after each step of it, in any thread; it must not block.
+
+        Returns what ends that.
+        """
+        with self.changed:
+            self._watchers.append(watcher)
+
+        def unwatch() -> None:
+            with self.changed, suppress(ValueError):  # it was done
+                self._watchers.remove(watcher)
+
+        return unwatch
+
     def add(self, record: JobRecord) -> None:
         """Write a new record. Raises JobExists when there is one of its name."""
         with self.changed:
@@ -82,9 +103,12 @@ class Ledger:
                 self._store.remove(name)
                 del self._records[name]
                 del self._begun[name]
+                self._digests -= _digests(before)
             else:
                 self._keep(after)
             self.changed.notify_all()
+            for watcher in self._watchers:
+                watcher(name)
         _report(before, after)
         return after
 
@@ -108,7 +132,12 @@ class Ledger:
         before = self._records.get(record.name)
         if record.epoch and (before is None or before.epoch != record.epoch):
             self._begun[record.name] += 1
+        self._digests = (self._digests - (_digests(before) if before else set())) | _digests(record)
         self._records[record.name] = record
+
+
+def _digests(record: JobRecord) -> frozenset[bytes]:
+    return frozenset((record.token_digest, *(member.secret_digest for member in record.members)))
 
 
 def _report(before: JobRecord | None, after: JobRecord | None) -> None:

@@ -147,6 +147,19 @@ class Manager:
         """Return all switches in the order of the configuration; `drops` are read from them if asked for."""
         return [self._switch_view(line, drops) for line in self._lines.values()]
 
+    def knows(self, token: str) -> bool:
+        """Say whether this is some job's token, or some member's secret in hexadecimal. Waits for no lock."""
+        if self._ledger.knows(digest(token)):
+            return True
+        try:
+            return self._ledger.knows(digest(bytes.fromhex(token)))
+        except ValueError:
+            return False
+
+    def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
+        """Call `watcher` after each step of a job, see `Ledger.watch`; returns what ends that."""
+        return self._ledger.watch(watcher)
+
     def locate(self, job: str, token: str) -> Located:
         """Return where the members of a job send to. Raises UnknownJob, or NotAdmitted for another's token."""
         return views.of_place(self._with_token(job, token), self._config)
@@ -216,27 +229,32 @@ class Manager:
         check_statistics(statistics or {})
         with self._ledger.changed:
             record, member = self._with_secret(job, rank, secret)
-            if member.phase is Phase.LOST:
-                return Beat(record.state, 0, self._given_up(record, member))
-            self._renew(record, rank, statistics)
-            if epoch == record.epoch:
-                record = self._mind_rounds(record, member, (statistics or {}).get(POSITION, 0.0))
+            if member.phase is not Phase.LOST:
+                self._renew(record, rank, statistics)
+                if epoch == record.epoch:
+                    self._mind_rounds(record, member, (statistics or {}).get(POSITION, 0.0))
+            return self.standing(job, rank, secret, epoch=epoch)
+
+    def standing(self, job: str, rank: int, secret: bytes, *, epoch: int = 0) -> Beat:
+        """Return what a heartbeat would be told, without one. Raises UnknownJob and NotAdmitted as `heartbeat` does."""
+        record, member = self._with_secret(job, rank, secret)
+        if member.phase is Phase.LOST:
+            return Beat(record.state, 0, self._given_up(record, member))
         served = record.state is State.RUNNING and member.phase in (Phase.IN, Phase.LEFT)
         now = record.epoch if served else 0
         lost = tuple(each.rank for each in record.members if served and each.is_worker and each.phase is Phase.LOST)
         return Beat(record.state, now, record.reason if epoch not in (0, now) else "", lost)
 
-    def _mind_rounds(self, record: JobRecord, member: Member, position: float) -> JobRecord:
-        """End an epoch in time before its rounds, which do not wrap (N4), run out; return the record as it is then."""
+    def _mind_rounds(self, record: JobRecord, member: Member, position: float) -> None:
+        """End an epoch in time before its rounds, which do not wrap (N4), run out."""
         rounds = position / (record.window or record.region.size)
         if record.state is not State.RUNNING or member.phase is not Phase.IN or rounds <= ROUNDS_MOST:
-            return record
+            return
         why = (
             f"rank {member.rank} has used {rounds:.0f} of the {ROUNDS} rounds that a slot has in an epoch: they begin "
             "anew in another"
         )
-        after = self._ledger.apply(record.name, lambda now: lifecycle.change(now, why))
-        return record if after is None else after
+        self._ledger.apply(record.name, lambda now: lifecycle.change(now, why))
 
     def leave(self, job: str, rank: int, secret: bytes, *, unfinished: str | None = None) -> None:
         """Let a member go: its switch serves the epoch until all its workers have. Harmless when it has left.

@@ -1,67 +1,162 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the bytes of a call to the bytes of its answer, whatever the bytes are.
+"""From a call to its answer, whatever the call is.
 
-An answer is a function of (message, token, context). What it raises becomes a status with one message; what it should
-not raise becomes INTERNAL, whose reason stands in the log and not in the answer.
+The token comes first: a call without one that may pass is refused before its message is read. The message has to come
+within MESSAGE_S, the answer within ANSWER_S, and each reply has to be taken within SEND_S. What an answer raises
+becomes a status with one message; what it should not raise becomes INTERNAL, whose reason stands in the log and not in
+the answer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, aclosing, suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 import grpc
 
 from hopsum.rpc.services import Method, full_name, methods
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import bearer
+from hopsum_controlplane.service.gate import TurnedAway
 from hopsum_controlplane.service.refusals import status_of
 
-Answer = Callable[[Any, str, grpc.ServicerContext], Any]
+MESSAGE_S: Final = 5.0
+ANSWER_S: Final = 60.0
+"""For the one reply of a call, or each next one of a stream that is not waiting for news."""
+SEND_S: Final = 5.0
+_SHORT_BYTES: Final = 4 << 10
+"""That many are parsed in a millisecond or so."""
+Result = TypeVar("Result")
 _log: Final = logging.getLogger(__name__)
 
 
-def handler_of(service: str, answers: Mapping[str, Answer]) -> grpc.GenericRpcHandler:
-    """Return the handler of a service, given an answer for each of its methods."""
+@dataclass(frozen=True)
+class Call:
+    """Whose call it is, from where, as gRPC writes addresses, and the seconds until its client gives it up."""
+
+    token: str
+    peer: str
+    left_s: float | None
+
+
+Answer = Callable[[Any, Call], AsyncGenerator[bytes, None]]
+"""Yields one reply, or those of a stream, serialized, given a message."""
+Admit = Callable[[str, Call], AbstractContextManager[None]]
+"""Lets a call of a method pass for the block. Raises TurnedAway or ControlPlaneError."""
+
+
+class Lane:
+    """Threads for what may block, so that the event loop never does."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Return what a function returns in one of the threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+
+    def submit(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function in one of the threads, later; what it raises is logged. Any thread."""
+
+        def logged() -> None:
+            try:
+                function(*arguments)
+            except Exception:
+                _log.exception("%s failed", function.__name__)
+
+        with suppress(RuntimeError):  # the threads have ended
+            self._executor.submit(logged)
+
+    def answer(self, function: Callable[[Any, Call], Any]) -> Answer:
+        """Return the answer that is the one message that a function returns in one of the threads."""
+
+        def serialized(message: Any, call: Call) -> bytes:
+            return bytes(function(message, call).SerializeToString())
+
+        async def reply(message: Any, call: Call) -> AsyncGenerator[bytes, None]:
+            async with asyncio.timeout(ANSWER_S):
+                found = await self.run(serialized, message, call)
+            yield found
+
+        return reply
+
+
+def handler_of(service: str, answers: Mapping[str, Answer], admit: Admit, lane: Lane) -> grpc.GenericRpcHandler:
+    """Return the handler, for grpc.aio, of a service, given an answer for each of its methods.
+
+    Long messages are parsed in `lane`.
+    """
     found = methods(service)
     if set(found) != set(answers):
         raise ValueError(f"service {service} has methods {sorted(found)}, answers are {sorted(answers)}")
+    # Taken as a stream, a call reaches its handler before its message is here.
     made = {
-        name: grpc.unary_unary_rpc_method_handler(_guarded(name, found[name], answer))
+        name: grpc.stream_stream_rpc_method_handler(_guarded(name, found[name], answer, admit, lane))
         for name, answer in answers.items()
     }
     return grpc.method_handlers_generic_handler(full_name(service), made)
 
 
-def _guarded(name: str, method: Method, answer: Answer) -> Callable[[bytes, grpc.ServicerContext], bytes]:
-    def serve(request: bytes, context: grpc.ServicerContext) -> bytes:
-        code, told = grpc.StatusCode.INTERNAL, "an error of the controller's own, see its log"
+def _guarded(
+    name: str, method: Method, answer: Answer, admit: Admit, lane: Lane
+) -> Callable[[Any, Any], Awaitable[None]]:
+    async def serve(_: object, context: Any) -> None:
+        call = Call(bearer(context.invocation_metadata()), unquote(context.peer()), context.time_remaining())
         try:
-            message = _parsed(method, request)
-        except Exception:  # whatever this protobuf raises for what is no message
-            code, told = grpc.StatusCode.INVALID_ARGUMENT, f"{len(request)} bytes that are no {_name(method)}"
-        else:
-            try:
-                reply = answer(message, bearer(context.invocation_metadata()), context)
-                return bytes(reply.SerializeToString())
-            except ControlPlaneError as error:
-                code, told = status_of(error), str(error)
-                if code is grpc.StatusCode.INTERNAL:
-                    _log.error("%s: %s", name, error)
-            except Exception:
-                _log.exception("%s failed", name)
-        context.abort(code, told)  # raises
-        raise AssertionError("not reached")
+            with admit(name, call):
+                data = await _message(context)
+                short = len(data) <= _SHORT_BYTES
+                message = _parsed(method, data) if short else await lane.run(_parsed, method, data)
+                async with aclosing(answer(message, call)) as replies:
+                    async for reply in replies:
+                        async with asyncio.timeout(SEND_S):
+                            await context.write(reply)
+            return
+        except Exception as error:
+            code, told = _status(name, error)
+        await context.abort(code, told)
 
     return serve
 
 
-def _parsed(method: Method, request: bytes) -> Any:
+async def _message(context: Any) -> bytes:
+    """Return the message of a call. Raises TurnedAway when none comes, or not in time."""
+    try:
+        async with asyncio.timeout(MESSAGE_S):
+            message = await context.read()
+    except TimeoutError:
+        raise TurnedAway(grpc.StatusCode.DEADLINE_EXCEEDED, f"no message came within {MESSAGE_S:g} s") from None
+    if message is grpc.aio.EOF:
+        raise TurnedAway(grpc.StatusCode.INVALID_ARGUMENT, "a call without a message")
+    return bytes(message)
+
+
+def _parsed(method: Method, data: bytes) -> Any:
     message = method.request()
-    message.ParseFromString(request)
+    try:
+        message.ParseFromString(data)
+    except Exception:  # whatever this protobuf raises for what is no message
+        told = f"{len(data)} bytes that are no {method.request.DESCRIPTOR.name}"
+        raise TurnedAway(grpc.StatusCode.INVALID_ARGUMENT, told) from None
     return message
 
 
-def _name(method: Method) -> str:
-    return str(method.request.DESCRIPTOR.name)
+def _status(name: str, error: Exception) -> tuple[grpc.StatusCode, str]:
+    """Return what a client is told of an error."""
+    if isinstance(error, TurnedAway):
+        return error.code, error.told
+    if isinstance(error, TimeoutError):
+        return grpc.StatusCode.DEADLINE_EXCEEDED, f"{name} took too long"
+    if isinstance(error, ControlPlaneError):
+        code = status_of(error)
+        if code is grpc.StatusCode.INTERNAL:
+            _log.error("%s: %s", name, error)
+        return code, str(error)
+    _log.error("%s failed", name, exc_info=error)
+    return grpc.StatusCode.INTERNAL, "an error of the controller's own, see its log"

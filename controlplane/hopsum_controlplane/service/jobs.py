@@ -3,56 +3,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
-
-import grpc
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from hopsum.rpc import control_pb2 as pb
 from hopsum_controlplane.service.access import Administrator
-from hopsum_controlplane.service.handlers import Answer
+from hopsum_controlplane.service.gate import Gate
+from hopsum_controlplane.service.handlers import Answer, Call, Lane
 from hopsum_controlplane.service.messages import created_message, job_message, job_request, switch_message
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.manager import Manager
 
 
-class Jobs:
-    """Answers the calls of who is the administrator. Thread-safe, as the manager is."""
+_CALLS_MAX: Final = 64
+_log: Final = logging.getLogger(__name__)
 
-    def __init__(self, manager: Manager, administrator: Administrator) -> None:
+
+class Jobs:
+    """Answers the calls of who is the administrator, in threads of `lane`."""
+
+    def __init__(self, manager: Manager, administrator: Administrator, gate: Gate, lane: Lane) -> None:
         self._manager = manager
         self._administrator = administrator
+        self._gate = gate
+        self._lane = lane
 
     def answers(self) -> Mapping[str, Answer]:
         """Return an answer for each method."""
-        return {
-            "Create": self._asked(self._create),
-            "List": self._asked(self._list),
-            "Show": self._asked(self._show),
-            "Delete": self._asked(self._delete),
-            "Switches": self._asked(self._switches),
+        answers: Mapping[str, Callable[[Any, Call], Any]] = {
+            "Create": self._create,
+            "List": self._list,
+            "Show": self._show,
+            "Delete": self._delete,
+            "Switches": self._switches,
         }
+        return {name: self._lane.answer(answer) for name, answer in answers.items()}
 
-    def _asked(self, answer: Callable[[Any], Any]) -> Answer:
-        def ask(request: Any, token: str, context: grpc.ServicerContext) -> Any:
-            self._administrator.require(token)
-            return answer(request)
+    @contextmanager
+    def admit(self, name: str, call: Call) -> Iterator[None]:
+        """Let a call of the administrator pass for the block. Raises NotAdmitted, and TurnedAway, see Gate."""
+        self._administrator.require(call.token)
+        with self._gate.known(call.token if self._administrator.asks else "", _CALLS_MAX):
+            yield
 
-        return ask
+    def _create(self, request: Any, call: Call) -> Any:
+        made = self._manager.create_job(job_request(request))
+        _log.info("job %s: made at the order of %s", made.name, call.peer, extra={"job": made.name, "peer": call.peer})
+        return created_message(made)
 
-    def _create(self, request: Any) -> Any:
-        return created_message(self._manager.create_job(job_request(request)))
-
-    def _list(self, request: Any) -> Any:
+    def _list(self, request: Any, call: Call) -> Any:
         return pb.ListReply(jobs=map(job_message, self._manager.jobs()))
 
-    def _show(self, request: Any) -> Any:
+    def _show(self, request: Any, call: Call) -> Any:
         return job_message(self._manager.job(request.name))
 
-    def _delete(self, request: Any) -> Any:
-        self._manager.delete_job(request.name)
+    def _delete(self, request: Any, call: Call) -> Any:
+        name = request.name
+        self._manager.delete_job(name)
+        _log.info("job %s: deleted at the order of %s", name, call.peer, extra={"job": name, "peer": call.peer})
         return pb.DeleteReply()
 
-    def _switches(self, request: Any) -> Any:
+    def _switches(self, request: Any, call: Call) -> Any:
         return pb.SwitchesReply(switches=map(switch_message, self._manager.switches()))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gRPC server: where it listens, with which certificate, on how many threads."""
+"""The gRPC server: where it listens, with which certificate, and the event loop on which it runs."""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,23 +19,40 @@ from hopsum.rpc.services import JOBS, MESSAGE_BYTES_MAX, WORKERS
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import Administrator, read_admin_token
-from hopsum_controlplane.service.handlers import handler_of
+from hopsum_controlplane.service.bell import Bell
+from hopsum_controlplane.service.gate import Gate
+from hopsum_controlplane.service.handlers import Lane, handler_of
 from hopsum_controlplane.service.jobs import Jobs
+from hopsum_controlplane.service.loop import EventLoop
 from hopsum_controlplane.service.workers import Workers
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.manager import Manager
 
-THREADS: Final = 32
-WAITS: Final = 16
-"""Threads that may wait for memberships; the others are for what is answered at once."""
-CALLS_MAX: Final = 1024
-"""In progress or queued; more are refused with RESOURCE_EXHAUSTED."""
+BEAT_THREADS: Final = 4
+"""For heartbeats alone."""
+THREADS: Final = 16
+"""For all other calls; those that wait for news hold none."""
+PING_S: Final = 10.0
+"""A silent connection is asked whether it lives, and closed when it does not say so in half that time."""
+IDLE_S: Final = 60.0
+"""A connection without a call is closed after that."""
+HANDSHAKE_S: Final = 5.0
+"""For whoever connects to say that it speaks HTTP/2, and TLS where it has to."""
+REQUEST_BYTES_MAX: Final = 128 << 10
+"""The largest is the report of a worker with decision.MAX_RUNS runs of results, 98 KB."""
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # a second controller at the same port is an error, not a half of the calls
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_metadata_size", 8 << 10),
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
+    ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
+    ("grpc.keepalive_time_ms", int(PING_S * 1000)),
+    ("grpc.keepalive_timeout_ms", int(PING_S * 500)),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),  # no bound: a stream may have no news for hours
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # of what clients may send; they do each 5 s
 )
 _log: Final = logging.getLogger(__name__)
 
@@ -49,7 +67,7 @@ class Tls:
 
 
 class Service:
-    """Serves a manager from construction until `close`.
+    """Serves a manager from construction until `close`; `address` is where, with the port that it got.
 
     Args:
         listen: HOST:PORT, port 0 for any, or unix:PATH, which only this user can then reach.
@@ -68,20 +86,26 @@ class Service:
         tls: Tls | None = None,
         admin_token: str | None = None,
         threads: int = THREADS,
-        waits: int = WAITS,
     ) -> None:
         _require_token(listen, admin_token)
         credentials = None if tls is None else _credentials(tls)
-        self._workers = Workers(manager, waits=waits)
-        jobs = Jobs(manager, Administrator(admin_token))
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="hopsum-service")
-        self._server = grpc.server(self._pool, options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
-        self._server.add_generic_rpc_handlers(
-            (handler_of(WORKERS, self._workers.answers()), handler_of(JOBS, jobs.answers()))
+        self._beats = ThreadPoolExecutor(BEAT_THREADS, thread_name_prefix="hopsum-service-beats")
+        self._rest = ThreadPoolExecutor(threads, thread_name_prefix="hopsum-service")
+        self._events = EventLoop("hopsum-service-loop")
+        self._server: Any = None
+        beats, rest, bell, gate = Lane(self._beats), Lane(self._rest), Bell(self._events.loop), Gate()
+        self._workers = Workers(manager, gate, bell, beats=beats, rest=rest)
+        self._unwatch = manager.watch(bell.ring)
+        jobs = Jobs(manager, Administrator(admin_token), gate, rest)
+        handlers = (
+            handler_of(WORKERS, self._workers.answers(), self._workers.admit, rest),
+            handler_of(JOBS, jobs.answers(), jobs.admit, rest),
         )
-        self.address = self._bind(listen, credentials)
-        """Where it listens, with the port that it got."""
-        self._server.start()
+        try:
+            self.address = self._events.run(self._listen(listen, credentials, handlers))
+        except BaseException:
+            self.close()
+            raise
         _report(self.address, tls, admin_token)
 
     @classmethod
@@ -92,9 +116,14 @@ class Service:
 
     def close(self, grace_s: float = 1.0) -> None:
         """Take no calls any more, and cut those off that are not answered in `grace_s`. Harmless when it is closed."""
+        self._unwatch()
         self._workers.close()
-        self._server.stop(grace_s).wait()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        server, self._server = self._server, None
+        if server is not None:
+            self._events.run(server.stop(grace_s))
+        self._events.close()
+        for pool in (self._beats, self._rest):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -106,24 +135,28 @@ class Service:
         """Close it."""
         self.close()
 
-    def _bind(self, listen: str, credentials: Any) -> str:
+    async def _listen(self, listen: str, credentials: Any, handlers: Sequence[grpc.GenericRpcHandler]) -> str:
+        """Start the server; return where it listens."""
+        server = grpc.aio.server(options=_OPTIONS)
+        server.add_generic_rpc_handlers(handlers)
         before = os.umask(0o177)  # of a unix socket's file
         port, why = 0, "no such address here"
         try:
             if credentials is None:
-                port = self._server.add_insecure_port(listen)
+                port = server.add_insecure_port(listen)
             else:
-                port = self._server.add_secure_port(listen, credentials)
+                port = server.add_secure_port(listen, credentials)
         except RuntimeError as error:
             why = str(error)
         finally:
             os.umask(before)
         if not port:
-            self._pool.shutdown(wait=False)
             raise ControlPlaneError(
                 f"the service cannot listen at {listen}{'' if credentials is None else ' with TLS'} ({why})",
                 hint="see whether another controller runs there, and that tls_key belongs to tls_certificate",
             )
+        await server.start()
+        self._server = server
         return listen if listen.startswith(UNIX) else f"{listen.rpartition(':')[0]}:{port}"
 
 

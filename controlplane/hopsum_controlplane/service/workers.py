@@ -1,115 +1,200 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service of workers. A wait for a membership holds a thread; so that joins and heartbeats always find one, only
-some calls may wait, and the others are answered at once: ask again."""
+"""The service of workers. Who waits for news of its job is a coroutine and holds no thread; heartbeats have threads of
+their own, so that neither joins nor whatever they wait for keeps one from being heard."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import random
-import threading
-import time
-from collections.abc import Mapping
+import logging
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from hopsum.rpc import control_pb2 as pb
 from hopsum_controlplane.cluster.errors import NoRoom, NotAdmitted
-from hopsum_controlplane.cluster.views import Pending
+from hopsum_controlplane.cluster.views import Beat, Pending
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.handlers import Answer
+from hopsum_controlplane.service.bell import Bell
+from hopsum_controlplane.service.gate import Gate, TurnedAway
+from hopsum_controlplane.service.handlers import Answer, Call, Lane
 from hopsum_controlplane.service.messages import beat_message, join_request, located_message, pending_message
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.manager import Manager
 
 WAIT_S: Final = 10.0
-"""That a call may wait, at most."""
-AGAIN_S: Final = 1.0
-"""Pause that a worker is told to make where nobody can wait for it here."""
-_PIECE_S: Final = 0.5
+"""That a call may wait for a membership, at most."""
 _MARGIN_S: Final = 0.5
 """Before a call's deadline, for the answer to get there."""
+_OF_JOB: Final = ("Locate", "Join")
+"""Calls with a job's token; the others have a member's secret."""
+_CALLS_OF_JOB: Final = 128
+_CALLS_OF_MEMBER: Final = 16
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass
+class _Presence:
+    """A member's streams."""
+
+    streams: int = 0
+    left: bool = False
 
 
 class Workers:
-    """Answers the calls of workers, `waits` of them waiting at a time. Thread-safe, as the manager is."""
+    """Answers the calls of workers, on one event loop.
 
-    def __init__(self, manager: Manager, *, waits: int) -> None:
+    Args:
+        beats: threads for what keeps places. rest: for what may take longer.
+    """
+
+    def __init__(self, manager: Manager, gate: Gate, bell: Bell, *, beats: Lane, rest: Lane) -> None:
         self._manager = manager
-        self._waits = threading.BoundedSemaphore(waits)
-        self._closing = threading.Event()
+        self._gate = gate
+        self._bell = bell
+        self._beats, self._rest = beats, rest
+        self._present: dict[tuple[str, int, bytes], _Presence] = {}
+        self._closing = False
 
     def answers(self) -> Mapping[str, Answer]:
         """Return an answer for each method."""
         return {
-            "Locate": self._locate,
-            "Join": self._join,
+            "Locate": self._rest.answer(self._locate),
+            "Join": self._rest.answer(self._join),
             "AwaitMembership": self._await_membership,
-            "Heartbeat": self._heartbeat,
+            "Heartbeat": self._beats.answer(self._heartbeat),
+            "Attend": self._attend,
             "Leave": self._leave,
         }
 
+    @contextmanager
+    def admit(self, name: str, call: Call) -> Iterator[None]:
+        """Let a call pass for the block, see Gate. Raises TurnedAway, and NotAdmitted without a token."""
+        if not call.token:
+            raise NotAdmitted("this call has no token", hint="give the job's token, or the secret that Join gave")
+        if self._manager.knows(call.token):
+            passing = self._gate.known(call.token, _CALLS_OF_JOB if name in _OF_JOB else _CALLS_OF_MEMBER)
+        else:
+            passing = self._gate.stranger(call.peer)
+        with passing:
+            yield
+
     def close(self) -> None:
-        """Let no call begin to wait any more."""
-        self._closing.set()
+        """Let nobody wait any more. Any thread."""
+        self._closing = True
+        self._bell.ring_all()
 
-    def _locate(self, request: Any, token: str, context: grpc.ServicerContext) -> Any:
-        return located_message(self._manager.locate(request.job, token))
+    def _locate(self, request: Any, call: Call) -> Any:
+        return located_message(self._manager.locate(request.job, call.token))
 
-    def _join(self, request: Any, token: str, context: grpc.ServicerContext) -> Any:
+    def _join(self, request: Any, call: Call) -> Any:
         try:
-            joined = self._manager.join(join_request(request, token))
+            joined = self._manager.join(join_request(request, call.token))
         except NoRoom as error:  # its own status says "later", and later is not sooner than somebody leaves
             raise ControlPlaneError(error.what, where=error.where, hint=error.hint) from error
         return pb.JoinReply(
             rank=joined.rank, secret=joined.secret, lease_s=joined.lease_s, heartbeat_s=joined.heartbeat_s
         )
 
-    def _await_membership(self, request: Any, token: str, context: grpc.ServicerContext) -> Any:
-        secret = _secret(token)
-        may_wait = not self._closing.is_set() and self._waits.acquire(blocking=False)
-        try:
-            wait_s = _wait_s(request.timeout_s, context.time_remaining()) if may_wait else 0.0
-            found = self._wait(request, secret, wait_s, context)
-        finally:
-            if may_wait:
-                self._waits.release()
-        if isinstance(found, Pending):
-            again_s = 0.0 if may_wait else AGAIN_S * random.uniform(0.5, 1.5)
-            return pending_message(found, again_s)
-        return pb.AwaitMembershipReply(membership=json.dumps(found))
+    async def _await_membership(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + _wait_s(request.timeout_s, call.left_s)
+        secret = _secret(call.token)
 
-    def _wait(
-        self, request: Any, secret: bytes, wait_s: float, context: grpc.ServicerContext
-    ) -> dict[str, Any] | Pending:
-        """Wait in pieces, as nothing else ends it when the worker has gone or the service closes."""
-        until = time.monotonic() + wait_s
-        while True:
-            left_s = until - time.monotonic()
+        def look() -> bytes | None:
             found = self._manager.await_membership(
-                request.job,
-                request.rank,
-                secret,
-                known_epoch=request.known_epoch,
-                timeout_s=max(0.0, min(left_s, _PIECE_S)),
+                request.job, request.rank, secret, known_epoch=request.known_epoch, timeout_s=0.0
             )
-            if not isinstance(found, Pending) or left_s <= _PIECE_S:
-                return found
-            if self._closing.is_set() or not context.is_active():
-                return found
+            if not isinstance(found, Pending):
+                return bytes(pb.AwaitMembershipReply(membership=json.dumps(found)).SerializeToString())
+            if loop.time() < until_s and not self._closing:
+                return None
+            return bytes(pending_message(found, 0.0).SerializeToString())
 
-    def _heartbeat(self, request: Any, token: str, context: grpc.ServicerContext) -> Any:
+        with self._bell.listening(request.job) as event:
+            while (reply := await self._rest.run(look)) is None:
+                await _set_within(event, until_s - loop.time())
+        yield reply
+
+    def _heartbeat(self, request: Any, call: Call) -> Any:
         statistics = dict(request.statistics)
-        beat = self._manager.heartbeat(
-            request.job, request.rank, _secret(token), epoch=request.epoch, statistics=statistics
+        secret = _secret(call.token)
+        return beat_message(
+            self._manager.heartbeat(request.job, request.rank, secret, epoch=request.epoch, statistics=statistics)
         )
-        return beat_message(beat)
 
-    def _leave(self, request: Any, token: str, context: grpc.ServicerContext) -> Any:
-        unfinished = request.reason if request.unfinished else None
-        self._manager.leave(request.job, request.rank, _secret(token), unfinished=unfinished)
-        return pb.LeaveReply()
+    async def _attend(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
+        job, rank, secret, epoch = request.job, request.rank, _secret(call.token), request.epoch
+        told: Beat | None = None
+
+        def look() -> Beat:
+            return self._manager.standing(job, rank, secret, epoch=epoch)
+
+        with self._present_in(job, rank, secret) as presence, self._bell.listening(job) as event:
+            while not presence.left:
+                event.clear()
+                if self._closing:
+                    raise TurnedAway(grpc.StatusCode.UNAVAILABLE, "the controller is ending")
+                try:
+                    beat = await self._beats.run(look)
+                except ControlPlaneError:
+                    if presence.left:
+                        return
+                    raise
+                if beat != told:
+                    yield bytes(beat_message(beat).SerializeToString())
+                    epoch = beat.epoch or epoch
+                    told = replace(beat, reason="") if beat.epoch else beat
+                await event.wait()
+
+    async def _leave(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
+        job, rank, secret = request.job, request.rank, _secret(call.token)
+        leave = partial(self._manager.leave, unfinished=request.reason if request.unfinished else None)
+        presence = self._present.get((job, rank, secret), _Presence())
+        presence.left = True
+        try:
+            await self._rest.run(leave, job, rank, secret)
+        except BaseException:
+            presence.left = False
+            raise
+        self._bell.ring(job)
+        yield bytes(pb.LeaveReply().SerializeToString())
+
+    @contextmanager
+    def _present_in(self, job: str, rank: int, secret: bytes) -> Iterator[_Presence]:
+        """Count a stream of a member for the block; when its last one breaks off, the manager is told."""
+        key = (job, rank, secret)
+        presence = self._present.setdefault(key, _Presence())
+        presence.streams += 1
+        refused = False
+        try:
+            yield presence
+        except (ControlPlaneError, TurnedAway):
+            refused = True
+            raise
+        finally:
+            presence.streams -= 1
+            if not presence.streams:
+                del self._present[key]
+                if not (refused or presence.left or self._closing):
+                    self._rest.submit(self._disconnected, *key)
+
+    def _disconnected(self, job: str, rank: int, secret: bytes) -> None:
+        with suppress(ControlPlaneError):  # it has no place any more
+            self._manager.disconnected(job, rank, secret)
+
+
+async def _set_within(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait for an event to be set, and clear it; or until the time is over."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    event.clear()
 
 
 def _secret(token: str) -> bytes:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +14,7 @@ import grpc
 
 from hopsum.errors import HopsumError
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
-from hopsum.rpc.services import BEARER, MESSAGE_BYTES_MAX, methods
+from hopsum.rpc.services import BEARER, MESSAGE_BYTES_MAX, Method, methods
 
 CALL_S: Final = 5.0
 """Deadline of a call that the server answers at once."""
@@ -111,18 +112,22 @@ class Channel:
             ControllerError: the controller refused; the message is its own.
         """
         method = methods(service)[name]
-        send = self._channel.unary_unary(
-            method.path,
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=method.reply.FromString,
-        )
-        metadata = (("authorization", BEARER + secret),) if secret else ()
+        send = self._channel.unary_unary(method.path, *_forms(method))
         try:
-            return send(request, timeout=timeout_s, metadata=metadata)
+            return send(request, timeout=timeout_s, metadata=_metadata(secret))
         except grpc.RpcError as error:
             raise self._error(error, name, timeout_s) from None  # grpc's own shows the metadata in tracebacks
         except ValueError:  # as grpc says it
             raise ControllerUnreachable(f"{name}: the channel to {self.place.target} is closed", "CANCELLED") from None
+
+    def stream(self, service: str, name: str, request: Any, *, secret: str = "") -> Replies:
+        """Return the replies to a request as they come, without a deadline.
+
+        Takes what `call` takes, and raises nothing: the replies do.
+        """
+        method = methods(service)[name]
+        send = self._channel.unary_stream(method.path, *_forms(method))
+        return Replies(send(request, metadata=_metadata(secret)), lambda error: self._error(error, name, 0.0))
 
     def close(self) -> None:
         """Close it; calls in progress end with ControllerUnreachable. Harmless when it is closed."""
@@ -148,6 +153,35 @@ class Channel:
                 code.name,
             )
         return ControllerError(f"{where}: {told}", code.name)
+
+
+class Replies(Iterator[Any]):
+    """The replies of one call. The iteration ends when the controller ends it, and where it breaks off it raises as
+    `Channel.call` does. `cancel` is for any thread."""
+
+    def __init__(self, replies: Any, error: Callable[[Any], ControllerError]) -> None:
+        self._replies = replies
+        self._error = error
+
+    def __next__(self) -> Any:
+        """Return the next reply; waits for it."""
+        try:
+            return next(self._replies)
+        except grpc.RpcError as error:
+            raise self._error(error) from None
+
+    def cancel(self) -> None:
+        """End the call: who waits for a reply gets ControllerUnreachable. Harmless when it has ended."""
+        self._replies.cancel()
+
+
+def _forms(method: Method) -> tuple[Any, Any]:
+    """Return what makes bytes of a method's request, and a message of its reply's bytes."""
+    return method.request.SerializeToString, method.reply.FromString
+
+
+def _metadata(secret: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", BEARER + secret),) if secret else ()
 
 
 def _credentials(place: Place) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 083e7a86c67bc21c648e784eda7aec3e
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 d69c173f9522ef87ae9e6b92f86ce72e
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -189,6 +189,16 @@ class HeartbeatReply(_message.Message):
     reason: str
     lost_ranks: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, state: _Optional[_Union[JobState, str]] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., lost_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AttendRequest(_message.Message):
+    __slots__ = ("job", "rank", "epoch")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    rank: int
+    epoch: int
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("job", "rank", "unfinished", "reason")

@@ -16,12 +16,14 @@ BEARER: Final = "Bearer "
 
 
 class Method(NamedTuple):
-    """One unary method."""
+    """One method, which takes one message."""
 
     path: str
     request: Any
     """Class of the message."""
     reply: Any
+    streams: bool = False
+    """Whether it has many replies."""
 
 
 def full_name(service: str) -> str:
@@ -36,6 +38,7 @@ def methods(service: str) -> dict[str, Method]:
             f"/{full_name(service)}/{method.name}",
             getattr(control_pb2, method.input_type.name),
             getattr(control_pb2, method.output_type.name),
+            method.server_streaming,
         )
         for method in control_pb2.DESCRIPTOR.services_by_name[service].methods
     }

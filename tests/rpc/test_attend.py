@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stream on which a worker hears of its epoch at once; its end tells the controller that the worker may be gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hopsum.protocol.resume import Sealed
+from hopsum.rpc import control_pb2 as pb
+from hopsum.rpc.channel import Channel, Place, Replies
+from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.member import Member
+from hopsum.rpc.services import WORKERS
+from hopsum_controlplane.cluster import JobRequest
+from hopsum_controlplane.service.server import Service
+from hopsum_controlplane.testing import FakeDevice
+
+from ..controlplane.cluster.world import LEASE_S, Cluster, switch_config
+from .desk import NAME, TOKEN, desk_service
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    switch = switch_config(networks={1: "127.0.0.0/8"})
+    found = Cluster(tmp_path, (switch,), {switch.name: FakeDevice()})
+    found.start()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def channel(cluster: Cluster) -> Iterator[Channel]:
+    with Service(cluster.manager, "127.0.0.1:0") as service, Channel(Place.of(service.address)) as found:
+        yield found
+
+
+class Crew:
+    """Two members of a job, and what the stream of the first one says."""
+
+    def __init__(self, cluster: Cluster, channel: Channel) -> None:
+        self.token = cluster.manager.create_job(JobRequest("train", 2, 16)).token
+        self.members = [Member(channel, "train", self.token) for _ in range(2)]
+        for rank, member in enumerate(self.members):
+            member.join(("127.0.0.1", 5000 + rank), WAIT_S, rank=rank)
+        self.epoch = max(member.membership(WAIT_S).epoch for member in self.members)
+        self.channel = channel
+
+    def again(self) -> None:
+        """Let a new rank 1 in, and rank 0 join again: another epoch."""
+        self.members[1] = Member(self.channel, "train", self.token)
+        self.members[1].join(("127.0.0.1", 5001), WAIT_S, rank=1)
+        self.members[0].join_again(Sealed(self.epoch, 0, 0, ()), 0, WAIT_S)
+        self.epoch = max(member.membership(WAIT_S, known_epoch=self.epoch).epoch for member in self.members)
+
+    def attend(self, rank: int = 0, epoch: int | None = None) -> Replies:
+        request = pb.AttendRequest(job="train", rank=rank, epoch=self.epoch if epoch is None else epoch)
+        return self.channel.stream(WORKERS, "Attend", request, secret=self.members[rank].seat.secret)
+
+
+@pytest.fixture
+def crew(cluster: Cluster, channel: Channel) -> Crew:
+    return Crew(cluster, channel)
+
+
+def test_the_present_answer_then_each_difference(cluster: Cluster, channel: Channel, crew: Crew) -> None:
+    replies = crew.attend()
+    assert next(replies) == pb.HeartbeatReply(state=pb.JOB_STATE_RUNNING, epoch=crew.epoch)
+    Member(channel, "train", crew.token).join(("127.0.0.1", 5002), WAIT_S, rank=1)
+    over = next(replies)
+    assert (over.epoch, "rank 1 was started again" in over.reason) == (0, True)
+    crew.members[0].leave()
+    assert not any(reply.epoch for reply in replies)  # the stream ends
+
+
+def test_one_stream_goes_on_from_epoch_to_epoch(channel: Channel, crew: Crew) -> None:
+    replies = crew.attend(epoch=0)
+    assert next(replies).epoch == crew.epoch
+    crew.again()
+    told = []
+    for reply in replies:
+        told.append(reply.epoch)
+        if reply.epoch:
+            break
+    assert told[-1] == crew.epoch
+    assert not any(told[:-1])
+
+
+def test_who_is_replaced_or_whose_job_is_deleted_hears_why(cluster: Cluster, channel: Channel, crew: Crew) -> None:
+    first, second = crew.attend(0), crew.attend(1)
+    for replies in (first, second):
+        next(replies)
+    Member(channel, "train", crew.token).join(("127.0.0.1", 5003), WAIT_S, rank=1)
+    with pytest.raises(ControllerError, match="another worker's") as raised:
+        list(second)
+    assert raised.value.code == "UNAUTHENTICATED"
+    cluster.manager.delete_job("train")
+    with pytest.raises(ControllerError, match="no job 'train'") as raised:
+        list(first)
+    assert raised.value.code == "NOT_FOUND"
+
+
+def test_a_stream_renews_no_lease(cluster: Cluster, crew: Crew) -> None:
+    replies = crew.attend(1)
+    next(replies)
+    cluster.clock.sleep(LEASE_S - 1)
+    crew.members[0].beat(crew.epoch, {})
+    cluster.clock.sleep(2)
+    cluster.manager.expire()
+    assert "rank 1" in next(replies).reason
+
+
+def test_strangers_attend_nothing(channel: Channel, crew: Crew) -> None:
+    for secret in ("", "zz", "00" * 32, crew.token, crew.members[1].seat.secret):
+        request = pb.AttendRequest(job="train", rank=0, epoch=crew.epoch)
+        with pytest.raises(ControllerError) as raised:
+            next(channel.stream(WORKERS, "Attend", request, secret=secret))
+        assert raised.value.code == "UNAUTHENTICATED"
+
+
+def test_a_connection_that_breaks_off_shortens_the_lease(cluster: Cluster, crew: Crew, channel: Channel) -> None:
+    with Channel(channel.place) as own:
+        request = pb.AttendRequest(job="train", rank=1, epoch=crew.epoch)
+        next(own.stream(WORKERS, "Attend", request, secret=crew.members[1].seat.secret))
+    short = threading.Event()
+    for _ in range(int(WAIT_S / 0.05)):
+        left_s = cluster.manager.job("train", counters=False).members[1].lease_left_s
+        if left_s is not None and left_s <= 2:
+            break
+        short.wait(0.05)
+    else:
+        pytest.fail("the lease of rank 1 stayed as it was")
+    crew.members[1].beat(crew.epoch, {})
+    assert cluster.manager.job("train", counters=False).members[1].lease_left_s == LEASE_S
+
+
+def test_only_the_last_stream_of_a_member_counts_and_no_farewell_does() -> None:
+    with desk_service() as (desk, service), ExitStack() as stack:
+        channels = [stack.enter_context(Channel(Place.of(service.address))) for _ in range(3)]
+        members = [Member(channels[0], NAME, TOKEN) for _ in range(2)]
+        for rank, member in enumerate(members):
+            member.join(("127.0.0.1", 5000 + rank), WAIT_S, rank=rank)
+
+        def attend(channel: Channel, rank: int) -> Replies:
+            secret = members[rank].seat.secret
+            replies = channel.stream(WORKERS, "Attend", pb.AttendRequest(job=NAME, rank=rank), secret=secret)
+            next(replies)
+            return replies
+
+        attend(channels[1], 0)
+        second = attend(channels[2], 0)
+        channels[1].close()  # its stream ends, and the other one is there
+        leaver = attend(channels[0], 1)
+        members[1].leave()
+        assert list(leaver) == []
+        second.cancel()
+        desk.wait(lambda: 0 in desk.gone)
+        assert desk.gone == [0]
+
+
+def test_a_controller_that_ends_says_so_and_thinks_nobody_gone() -> None:
+    with desk_service() as (desk, service), Channel(Place.of(service.address)) as channel:
+        member = Member(channel, NAME, TOKEN)
+        member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
+        request = pb.AttendRequest(job=NAME, rank=0)
+        replies = channel.stream(WORKERS, "Attend", request, secret=member.seat.secret)
+        next(replies)
+        service.close()
+        with pytest.raises(ControllerUnreachable):
+            next(replies)
+        assert desk.gone == []
