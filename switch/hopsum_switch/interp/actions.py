@@ -11,6 +11,8 @@ round the loop once more:
         if b == 1: ...; b = 2 if condition else 4
         ...
         if b == LAST: break
+
+A block that ends with a backward jump takes a step when it jumps, so that no frame goes round for ever.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ def compile_operations(
     writer = OperationWriter(environment) if observer is None else ObservedWriter(environment, observer, action)
     writer.lines.append("v = p.values")
     if any(isinstance(op, Jump | JumpIfZero) for op in body):
+        writer.namespace["take_step"] = environment.steps.take
         _write_blocks(body, writer)
     else:
         for operation in body:
@@ -62,14 +65,20 @@ def _write_block(
     operations: tuple[Operation, ...], number: int, block_of: dict[int, int], writer: OperationWriter
 ) -> None:
     following: str | int = number + 1
+    goes_back = False
     for operation in operations:
-        if isinstance(operation, Jump):
-            following = block_of[operation.to]
-        elif isinstance(operation, JumpIfZero):
-            following = f"{following} if {writer.data(operation.value)} else {block_of[operation.to]}"
+        if isinstance(operation, Jump | JumpIfZero):
+            target = block_of[operation.to]
+            goes_back = target <= number
+            if isinstance(operation, JumpIfZero):
+                following = f"{following} if {writer.data(operation.value)} else {target}"
+            else:
+                following = target
         else:
             writer.write(operation)
     writer.lines.append(f"b = {following}")
+    if goes_back:
+        writer.lines.append(f"if b <= {number}: take_step()")
 
 
 def _block_starts(body: tuple[Operation, ...]) -> set[int]:

@@ -15,6 +15,8 @@ moment that its name says. The order of one packet::
         ... and from the first state on for each packet that starts again
     packet_ends
 
+A frame that has no steps left (`program.steps`) is told of as dropped at once, and packet_ends follows.
+
 Events are `condition_met`, `action_called`, `table_applied` and, from inside of actions (and of parser states),
 `register_read`, `register_written`, `counter_written`, `marked_to_drop` and `logged`. If the interpreter
 raises, `packet_ends` is missing.
@@ -94,8 +96,9 @@ class Observer:
     def dropped(self, reason: str) -> None:
         """The packet, or the copy that has begun, goes no further.
 
-        `reason` is ingress or egress (that control left it to the drop port), priority (not 0), or turns (what starts
-        again or is cloned in egress is too much; the packet that asked for it may go on).
+        `reason` is ingress or egress (that control left it to the drop port), priority (not 0), turns (what starts
+        again or is cloned in egress is too much; the packet that asked for it may go on), or steps (the frame went
+        round too often; nothing of it goes on).
         """
 
     def sent(self, port: int, frame: bytes) -> None:

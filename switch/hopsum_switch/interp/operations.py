@@ -39,6 +39,7 @@ from ..program.ir_actions import (
 )
 from ..program.ir_expressions import Const, DataExpr, FieldIR, FieldRef, HeaderIR, IntType
 from ..program.ir_objects import FieldListIR
+from ..program.steps import MAX_STEPS
 from ..state.clones import MAX_SESSION_ID
 from ..state.counters import CounterStore
 from ..state.meters import MeterStore
@@ -52,6 +53,27 @@ from .packet import Layout, Slots
 DROP_PORT = 511
 _log = logging.getLogger("hopsum_switch.program")
 UINT64 = (1 << 64) - 1
+
+
+class OutOfStepsError(Exception):
+    """The received frame has gone round more often than allowed."""
+
+
+class Steps:
+    """The budget of one received frame; see `program.steps`."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Give the next frame a whole budget."""
+        self._left = MAX_STEPS
+
+    def take(self) -> None:
+        """Take one step. Raises OutOfStepsError: none is left."""
+        if not self._left:
+            raise OutOfStepsError
+        self._left -= 1
 
 
 class Environment:
@@ -74,6 +96,7 @@ class Environment:
         self.calculations = calculations
         self.rng = rng
         self.observer = observer
+        self.steps = Steps()
 
 
 class OperationWriter:

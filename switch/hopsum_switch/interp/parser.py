@@ -29,10 +29,11 @@ from ..program.ir_parser import (
     Verify,
 )
 from ..program.lower_parser import padded_bytes
+from ..program.steps import parser_cycles
 from .actions import compile_operations
 from .expressions import compile_condition, compile_data
 from .observed import ObservedState, RunsState
-from .operations import Environment
+from .operations import Environment, Steps
 from .packet import PacketState, decode_signed, store
 
 Step = Callable[[PacketState], None]
@@ -55,13 +56,18 @@ class Parser:
         self.no_error = error_number(program, "NoError")
         builder = _StateBuilder(program, environment)
         self._states: dict[str, RunsState] = {n: builder.build(s) for n, s in program.parser.states.items()}
+        for name, cycle in parser_cycles(program.parser).items():
+            self._states[name] = _StateOfCycle(self._states[name], cycle, environment.steps)
         observer = environment.observer
         if observer is not None:
             states = program.parser.states
             self._states = {n: ObservedState(s, states[n], observer) for n, s in self._states.items()}
 
     def run(self, packet: PacketState) -> int:
-        """Parse, leave the rest of the frame in `packet.data`, return the error number."""
+        """Parse, leave the rest of the frame in `packet.data`, return the error number.
+
+        Raises OutOfStepsError: the frame goes round a cycle of states for too long.
+        """
         error = self.no_error
         name = self._init
         try:
@@ -98,6 +104,21 @@ class _State:
                 if key & mask == value:
                     return following
         return self._default
+
+
+class _StateOfCycle:
+    """A state that can come again."""
+
+    def __init__(self, state: RunsState, cycle: frozenset[str], steps: Steps) -> None:
+        self._state = state
+        self._cycle = cycle
+        self._steps = steps
+
+    def run(self, packet: PacketState) -> str | None:
+        following = self._state.run(packet)
+        if following in self._cycle:
+            self._steps.take()
+        return following
 
 
 class _StateBuilder:

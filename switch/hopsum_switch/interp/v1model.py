@@ -29,6 +29,10 @@ recirculated, 5 for a replicated and 6 for a resubmitted packet.
 One received frame may cause MAX_TURNS resubmits, recirculations and egress clones in all; what asks for more is
 dropped and counted as "turns". Copies of one packet are worked off in the order in which they were made.
 
+One received frame may take MAX_STEPS steps in loops of actions and cycles of the parser, all its copies and turns
+together (`program.steps`). What asks for one more is dropped with all that the frame has not sent yet, and counted once
+as "steps"; what it wrote to registers and counters stays.
+
 Queues are empty: time does not pass between ingress and egress. A packet that chooses a priority other than 0 is
 dropped, since there is one queue.
 """
@@ -42,6 +46,7 @@ from enum import IntEnum
 
 from ..program.ir import Program
 from ..program.ir_expressions import FieldIR
+from ..program.steps import OUT_OF_STEPS
 from ..state.clones import CloneStore
 from ..state.counters import CounterStore
 from ..state.meters import MeterStore
@@ -54,7 +59,7 @@ from .checksums import Checksum
 from .deparser import Deparser
 from .observed import observed_counters, observed_registers
 from .observer import Observer
-from .operations import DROP_PORT, Environment
+from .operations import DROP_PORT, Environment, OutOfStepsError
 from .packet import NO_LIMIT, Layout, PacketState, Slots
 from .parser import Parser
 from .tables import Control
@@ -121,6 +126,7 @@ class Interpreter:
         self._multicast = multicast
         self._clones = clones
         self._count_drop = count_drop
+        self._steps = environment.steps
         self._parser = Parser(program, environment)
         self._verified = [checksum for ir, checksum in bound if ir.verify]
         self._verified_names = [ir.name for ir, _ in bound if ir.verify]
@@ -142,14 +148,21 @@ class Interpreter:
         packet = PacketState(self._layout.fresh(), frame, port, now_us)
         self._metadata.set_received(packet.values, port, len(frame), now_us)
         work = _Work()
+        self._steps.renew()
+        try:
+            self._work_off(packet, work)
+        except OutOfStepsError:
+            self._count_drop(OUT_OF_STEPS)
+            self._tell_drop(OUT_OF_STEPS)
+        return work.outputs
+
+    def _work_off(self, packet: PacketState, work: _Work) -> None:
         self._enter(packet, work)
-        while True:
+        while work.leaving or work.arriving:
             if work.leaving:
                 self._leave(*work.leaving.popleft(), work)
-            elif work.arriving:
-                self._enter(work.arriving.popleft(), work)
             else:
-                return work.outputs
+                self._enter(work.arriving.popleft(), work)
 
     def _enter(self, packet: PacketState, work: _Work) -> None:
         """Run parser and ingress, and hand on what they make of a packet."""

@@ -9,6 +9,7 @@ from llvmlite import ir
 
 from ..program.ir import ActionNodeIR, ConditionalIR, KeyIR, MatchKind, NodeIR, PipelineIR, TableIR
 from ..program.ir_actions import ActionIR, Exit
+from ..program.steps import action_loops
 from .layout import RECORD_HEADER, WORD_BITS, TableWord, Word, key_words, params, record_words
 from .operations import Operations
 from .scope import I1, I64, PTR, Scope, Unit, Value, word
@@ -92,7 +93,7 @@ class _Control:
         self._scope.builder.call(self._actions[action.id], [self._scope.state, self._scope.control, args])
 
     def _after(self, action: ActionIR, following: str | None) -> None:
-        if any(isinstance(op, Exit) for op in action.body):
+        if action_loops(action) or any(isinstance(op, Exit) for op in action.body):
             self._go_unless_exited(self._target(following))
         else:
             self._scope.builder.branch(self._target(following))

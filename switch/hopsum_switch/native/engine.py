@@ -13,6 +13,7 @@ from ..batch import Batch, Outputs
 from ..engine import Engine, Output
 from ..errors import ProgramError
 from ..program.ir import Program
+from ..program.steps import OUT_OF_STEPS
 from ..state.clones import CloneStore
 from ..state.counters import CounterCells, CounterStore
 from ..state.meters import MeterStore
@@ -86,15 +87,16 @@ class NativeEngine(Engine):
     def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
         """Run frames from number `first` on in one native call; return the number of the next one to run.
 
-        That is less than the batch's size if the outputs of another frame might not fit: take the outputs and call
-        again. A frame needs room for one copy per replica of the largest group.
+        That is less than the batch's size if the outputs of another frame might not fit, or if frames went round loops
+        for as many steps as one frame has: take the outputs and call again. A frame needs room for one copy per replica
+        of the largest group.
 
         Raises: ValueError: not even one frame's outputs fit; give larger buffers.
         """
         self._prepare(batch)
         outputs.count = 0
         count = len(batch.ports)
-        self._control[Control.FRAMES : Control.OUT_USED + 1] = [
+        self._control[Control.FRAMES : Control.OUT_OF_STEPS + 1] = [
             address(batch.data),
             address(batch.offsets),
             address(batch.lengths),
@@ -110,11 +112,15 @@ class NativeEngine(Engine):
             first,  # DONE
             0,  # OUTPUTS
             0,  # OUT_USED
+            0,  # STEPS_TAKEN
+            0,  # OUT_OF_STEPS
         ]
         self._code.run(*self._arguments)
         for table in self._counted:
             table.collect_hits()
         outputs.count, done = int(self._control[Control.OUTPUTS]), int(self._control[Control.DONE])
+        if out_of_steps := int(self._control[Control.OUT_OF_STEPS]):
+            self.dropped[OUT_OF_STEPS] += out_of_steps
         if done == first < count:
             raise ValueError(
                 f"frame {first} of {int(batch.lengths[first])} bytes may cause {int(self._control[Control.MAX_COPIES])}"

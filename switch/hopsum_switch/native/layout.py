@@ -69,17 +69,20 @@ class Control(IntEnum):
     DONE = 12  # frames that were processed
     OUTPUTS = 13
     OUT_USED = 14
-    STATE = 15
-    REPLICA = 16
-    SCRATCH = 17
-    FILTER = 18  # address of one bit per port that exists, or 0: every port exists
-    GROUPS = 19  # address of (first replica << 32 | replicas) per group number
-    REPLICAS = 20  # address of (port, instance) pairs
-    MAX_COPIES = 21
-    REGISTERS = 22
-    COUNTERS = 23
-    RANDOM = 24  # the state of random()
-    TABLES = 25  # the first table's `TableWord`s
+    STEPS_TAKEN = 15  # by the frames of this call
+    OUT_OF_STEPS = 16  # frames of this call that were dropped for it
+    STEPS = 17  # that the frame has left; all ones: it is dropped
+    STATE = 18
+    REPLICA = 19
+    SCRATCH = 20
+    FILTER = 21  # address of one bit per port that exists, or 0: every port exists
+    GROUPS = 22  # address of (first replica << 32 | replicas) per group number
+    REPLICAS = 23  # address of (port, instance) pairs
+    MAX_COPIES = 24
+    REGISTERS = 25
+    COUNTERS = 26
+    RANDOM = 27  # the state of random()
+    TABLES = 28  # the first table's `TableWord`s
 
 
 class TableWord(IntEnum):

@@ -37,6 +37,7 @@ from ..program.ir_actions import (
     Truncate,
 )
 from ..program.ir_expressions import DataExpr, FieldIR, IntType
+from ..program.steps import jumps_back
 from .calculations import compute
 from .integers import Expr, width_of
 from .layout import WORD_BITS, Control, Place, Word
@@ -45,6 +46,7 @@ from .pieces import Pieces, is_piecewise
 from .randomness import draw
 from .scope import I64, CellRef, Scope, Value, word
 from .stacks import shift_stack
+from .steps import step
 from .unsupported import refuse
 
 DROP_PORT = 511
@@ -73,7 +75,7 @@ class Operations:
         for start, end in pairwise(starts):
             scope.start(blocks[start])
             self._straight([op for op in body[start:end] if not isinstance(op, Jump | JumpIfZero)])
-            self._leave(body[end - 1], blocks, blocks[end])
+            self._leave(end - 1, blocks, blocks[end])
         scope.start(blocks[len(body)])
 
     def store(self, pointer: Value, place: Place, expr: Expr) -> None:
@@ -96,15 +98,21 @@ class Operations:
         """Set a field from an unsigned word, wrapped to the field's width."""
         self.store_field(field, CellRef(self._scope.variable(value), Place(0, WORD_BITS)))
 
-    def _leave(self, last: Operation, blocks: dict[int, Value], following: Value) -> None:
+    def _leave(self, index: int, blocks: dict[int, Value], following: Value) -> None:
+        last = self._body[index]
         if isinstance(last, Jump):
-            self._scope.builder.branch(blocks[last.to])
+            self._scope.builder.branch(self._jump_target(index, last, blocks))
         elif isinstance(last, JumpIfZero):
             value = self.integers.exact(last.value)
             zero = self._scope.builder.icmp_unsigned("==", value, ir.Constant(value.type, 0))
-            self._scope.builder.cbranch(zero, blocks[last.to], following)
+            self._scope.builder.cbranch(zero, self._jump_target(index, last, blocks), following)
         else:
             self._scope.builder.branch(following)
+
+    def _jump_target(self, index: int, jump: Jump | JumpIfZero, blocks: dict[int, Value]) -> Value:
+        if not jumps_back(index, jump):
+            return blocks[jump.to]
+        return step(self._scope, blocks[jump.to], blocks[len(self._body)])
 
     def _straight(self, body: Sequence[Operation]) -> None:
         run: list[Assign] = []

@@ -23,10 +23,12 @@ from ..program.ir_parser import (
     Verify,
 )
 from ..program.lower_parser import padded_bytes
+from ..program.steps import parser_cycles
 from .frames import Frames
 from .layout import WORD_BITS, Place, Word, round_up, words_for
 from .operations import Operations
 from .scope import PTR, CellRef, Scope, Unit, Value, word
+from .steps import step
 from .unsupported import refuse
 
 
@@ -46,6 +48,7 @@ class _Parser:
         self._frames = Frames(scope)
         self._end = scope.block("done")
         self._states = {name: scope.block("state") for name in unit.program.parser.states}
+        self._cycles = parser_cycles(unit.program.parser)
 
     def write(self) -> None:
         scope = self._scope
@@ -61,6 +64,12 @@ class _Parser:
     def _target(self, name: str | None) -> Value:
         return self._end if name is None else self._states[name]
 
+    def _successor(self, state: StateIR, name: str | None) -> Value:
+        """Return where a transition leads, by way of a step if it can lead back."""
+        if name not in self._cycles.get(state.name, ()):
+            return self._target(name)
+        return step(self._scope, self._target(name), self._end)
+
     def _state(self, state: StateIR) -> None:
         for op in state.ops:
             self._write(op)
@@ -71,9 +80,9 @@ class _Parser:
                 masked = builder.and_(key, ir.Constant(key.type, case.mask & (1 << key.type.width) - 1))
                 matches = builder.icmp_unsigned("==", masked, ir.Constant(key.type, case.value))
                 following = self._scope.block("case")
-                builder.cbranch(matches, self._target(case.next), following)
+                builder.cbranch(matches, self._successor(state, case.next), following)
                 self._scope.start(following)
-        builder.branch(self._target(state.default))
+        builder.branch(self._successor(state, state.default))
 
     def _write(self, op: ParserOp) -> None:
         scope = self._scope

@@ -11,6 +11,7 @@ from llvmlite import ir
 
 from ..program.ir import ChecksumIR
 from ..program.ir_expressions import FieldIR
+from ..program.steps import control_loops, parser_cycles
 from .calculations import compute
 from .control import write_control
 from .frames import Frames
@@ -18,6 +19,7 @@ from .layout import Control, Word, words_for
 from .operations import DROP_PORT, Operations
 from .parser import write_parser
 from .scope import I1, I32, I64, PTR, CellRef, Scope, Unit, Value, word
+from .steps import is_spent, may_go_on, renew
 from .unsupported import refuse
 
 INSTANCE_NORMAL = 0
@@ -134,6 +136,7 @@ def _write_emit(unit: Unit) -> None:
     scope = Scope(unit, unit.declare("emit", ir.VoidType(), [PTR, PTR, I64]))
     builder, meta, port = scope.builder, _Metadata(scope), scope.function.args[2]
     leave = scope.block("leave")
+    _leave_if_spent(scope, leave, loops=control_loops(unit.program.egress))  # by an earlier copy
     now = scope.shared(Control.NOW)
     _leave_if(scope, builder.icmp_unsigned("!=", meta.get("priority", "intrinsic_metadata"), word(0)), leave)
     meta.set_queueing(now)
@@ -142,6 +145,7 @@ def _write_emit(unit: Unit) -> None:
     meta.set("egress_spec", DROP_PORT + 1)
     meta.set("packet_length", scope.get(Word.LENGTH))
     builder.call(unit.functions["egress"], [scope.state, scope.control])
+    _leave_if_spent(scope, leave, loops=control_loops(unit.program.egress))
     _leave_if(scope, builder.icmp_unsigned("==", meta.get("egress_spec"), word(DROP_PORT)), leave)
     used, number = scope.shared(Control.OUT_USED), scope.shared(Control.OUTPUTS)
     target = scope.byte(scope.address(Control.OUT), used)
@@ -163,6 +167,12 @@ def _leave_if(scope: Scope, condition: Value, leave: Value) -> None:
     scope.start(following)
 
 
+def _leave_if_spent(scope: Scope, leave: Value, *, loops: bool) -> None:
+    """Drop a frame that has no steps left; nothing where what ran last has no loops."""
+    if loops:
+        _leave_if(scope, is_spent(scope), leave)
+
+
 def _exists(scope: Scope, port: Value) -> Value:
     """Return whether a port is in the filter."""
     builder = scope.builder
@@ -181,7 +191,7 @@ def _write_process(unit: Unit) -> None:
     """Write `process`: one frame, prepared in the packet's state, for the ingress port in the third argument."""
     scope = Scope(unit, unit.declare("process", ir.VoidType(), [PTR, PTR, I64]))
     builder, meta, layout = scope.builder, _Metadata(scope), scope.layout
-    both = [scope.state, scope.control]
+    both, leave = [scope.state, scope.control], scope.block("leave")
     scope.clear_state(len(Word), layout.cleared_words)
     for header in unit.program.headers.values():
         if header.metadata:
@@ -190,13 +200,15 @@ def _write_process(unit: Unit) -> None:
     meta.set("packet_length", scope.get(Word.RECEIVED))
     meta.set("ingress_global_timestamp", scope.shared(Control.NOW), "intrinsic_metadata")
     builder.call(unit.functions["parse"], both)
+    _leave_if_spent(scope, leave, loops=bool(parser_cycles(unit.program.parser)))
     scope.set(Word.DATA, scope.get(Word.POSITION))
     wrong = builder.call(unit.functions["verify"], both)
     meta.set("parser_error", scope.get(Word.ERROR))
     meta.set("checksum_error", wrong)
     builder.call(unit.functions["ingress"], both)
+    _leave_if_spent(scope, leave, loops=control_loops(unit.program.ingress))
     scope.set(Word.EXITED, 0)
-    group, leave = meta.get("mcast_grp", "intrinsic_metadata"), scope.block("leave")
+    group = meta.get("mcast_grp", "intrinsic_metadata")
     several, single = scope.block("several"), scope.block("single")
     builder.cbranch(builder.icmp_unsigned("!=", group, word(0)), several, single)
     scope.start(single)
@@ -267,6 +279,12 @@ def _prefetch(scope: Scope, number: Value) -> None:
             builder.call(prefetch, [line, ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
 
 
+def _loops(unit: Unit) -> bool:
+    """Return whether anything in a program takes steps."""
+    program = unit.program
+    return bool(parser_cycles(program.parser)) or control_loops(program.ingress) or control_loops(program.egress)
+
+
 def _write_run(unit: Unit) -> None:
     """Write `run`: all frames."""
     scope = Scope(unit, unit.declare("run", ir.VoidType(), [PTR, PTR], public=True))
@@ -300,10 +318,16 @@ def _write_run(unit: Unit) -> None:
     }
     for which, value in start.items():
         scope.set(which, value)
+    loops = _loops(unit)
+    if loops:
+        renew(scope)
     _prefetch(scope, builder.add(number, word(1)))
     port = scope.load(scope.address(Control.PORTS), number)
     builder.call(unit.functions["process"], [scope.state, scope.control, port])
     scope.store(builder.add(scope.shared(Control.DONE), word(1)), scope.control, Control.DONE)
-    builder.branch(head)
+    if loops:
+        builder.cbranch(may_go_on(scope), head, end)
+    else:
+        builder.branch(head)
     scope.start(end)
     builder.ret_void()

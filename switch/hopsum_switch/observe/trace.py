@@ -26,6 +26,7 @@ Events, told apart by their first key::
   {"clone": session, "replicas": [[port, instance], ...]}
   {"again": kind}    resubmitted or recirculated: a parser step follows
   {"too_many_turns": true}    what was to start again, or a clone in egress, was dropped
+  {"out_of_steps": true}      the frame went round loops too often, and was dropped
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any, TextIO
 
 from ..interp.observer import Observer
+from ..interp.v1model import TOO_MANY_TURNS
 from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, TableIR
 from ..program.ir_objects import CounterIR, RegisterIR
 from ..program.ir_parser import StateIR
 from ..program.source import SourceInfo
+from ..program.steps import OUT_OF_STEPS
 from ..state.lookup import Entry
 from ..state.multicast import Replica
 from .trace_text import render
@@ -49,6 +52,7 @@ from .trace_text import render
 _log = logging.getLogger("hopsum_switch.trace")
 
 Record = dict[str, Any]
+_BOUNDS = {TOO_MANY_TURNS: "too_many_turns", OUT_OF_STEPS: "out_of_steps"}
 
 
 class Trace(Observer):
@@ -162,8 +166,8 @@ class Trace(Observer):
 
     def dropped(self, reason: str) -> None:
         """Note a drop, and which mark_to_drop was the last before it."""
-        if reason == "turns":
-            self._note({"too_many_turns": True})
+        if reason in _BOUNDS:
+            self._note({_BOUNDS[reason]: True})
             return
         step = self._last("ingress" if reason == "ingress" else "copy")
         marks = [event for event in step["events"] if "mark_to_drop" in event]

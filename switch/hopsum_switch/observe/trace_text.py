@@ -113,6 +113,11 @@ def _too_many_turns(event: Record) -> str:
     return "dropped: this packet has come round or was cloned too often"
 
 
+def _out_of_steps(event: Record) -> str:
+    del event
+    return "dropped: this frame has gone round loops of the program too often"
+
+
 def _multicast(group: Record) -> str:
     return f"multicast group {group['group']}: {_replicas(group)}"
 
@@ -153,4 +158,5 @@ _EVENTS = {
     "clone": _clone,
     "again": _again,
     "too_many_turns": _too_many_turns,
+    "out_of_steps": _out_of_steps,
 }

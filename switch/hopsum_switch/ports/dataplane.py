@@ -219,7 +219,7 @@ class Dataplane:
             return
         batch, done = self._received.batch(), 0
         self._received.clear()  # its memory is written again when this has returned
-        while done < len(batch.ports):
+        while done < len(batch.ports) and not self._stopping:
             with self.gate.packets():
                 done = self._process(batch, done)
 

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from hopsum_switch.batch import Batch, Outputs
 from hopsum_switch.ports.base import RECEIVE_BATCH
+
+LONGEST_S = 0.1  # frames that go round loops can take as long as this each
 
 
 class PacketEngine(Protocol):
@@ -44,10 +47,11 @@ class FrameByFrame:
         return 0, 0
 
     def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
-        """Run at most RECEIVE_BATCH frames: the control plane waits for no more of them."""
+        """Run at most RECEIVE_BATCH frames, and none after LONGEST_S: the control plane waits for no more of them."""
         ports, frames, sources = list[int](), list[bytes](), list[int]()
-        end = min(len(batch.ports), first + RECEIVE_BATCH)
-        for number in range(first, end):
+        end, last, started = first, min(len(batch.ports), first + RECEIVE_BATCH), time.monotonic()
+        while end < last and (end == first or time.monotonic() - started < LONGEST_S):
+            number, end = end, end + 1
             port, frame = int(batch.ports[number]), batch.frame(number)
             try:
                 copies = self._engine.process(port, frame, now_us)

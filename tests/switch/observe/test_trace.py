@@ -156,6 +156,21 @@ def test_packets_that_come_round_are_one_record() -> None:
     assert lines[-1] == "dropped: this packet has come round or was cloned too often"
 
 
+@pytest.mark.parametrize("control", ["parser", "ingress", "egress"])
+def test_a_frame_that_goes_round_for_ever_is_dropped_where_it_did(control: str) -> None:
+    builder = build()
+    if control == "parser":
+        builder.states[0] = builder.state("start", "h", "start")
+        builder.states[0]["parser_ops"] = []
+    jump = primitive("_jump_if_zero", hexstr(0), hexstr(0))
+    builder.primitives += [jump] * (control == "ingress")
+    builder.egress_primitives += [jump] * (control == "egress")
+    record = run(builder)
+    assert record["steps"][-1]["step"] == {"egress": "copy"}.get(control, control)
+    assert record["steps"][-1]["events"][-1] == {"out_of_steps": True}
+    assert render(record).endswith("dropped: this frame has gone round loops of the program too often")
+
+
 def test_clones_show_their_session_and_their_copies() -> None:
     first, second = "copy to port 7, instance 1", "copy to port 8, instance 2"
     sample, audit = bytes([1, 0, 0, 0, 0, 0]), bytes([0, 1, 0, 0, 0, 0])

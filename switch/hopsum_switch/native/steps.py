@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The budget of steps of a frame (`program.steps`); a program without loops has no code for it."""
+
+from __future__ import annotations
+
+from ..program.steps import MAX_STEPS
+from .layout import Control, Word
+from .scope import Scope, Value, word
+
+_SPENT = -1
+
+
+def renew(scope: Scope) -> None:
+    """Write code that gives a frame its whole budget."""
+    scope.store(word(MAX_STEPS), scope.control, Control.STEPS)
+
+
+def step(scope: Scope, onward: Value, out_of_steps: Value) -> Value:
+    """Return a new block that takes a step and goes `onward`; a frame without one exits, and goes `out_of_steps`."""
+    builder, current = scope.builder, scope.builder.block
+    block, taken, spent = (scope.block(name) for name in ("step", "taken", "spent"))
+    scope.start(block)
+    left = scope.shared(Control.STEPS)
+    builder.cbranch(builder.icmp_unsigned("==", left, word(0)), spent, taken)
+    scope.start(taken)
+    scope.store(builder.sub(left, word(1)), scope.control, Control.STEPS)
+    builder.branch(onward)
+    scope.start(spent)
+    scope.store(word(_SPENT), scope.control, Control.STEPS)
+    scope.store(builder.add(scope.shared(Control.OUT_OF_STEPS), word(1)), scope.control, Control.OUT_OF_STEPS)
+    scope.set(Word.EXITED, 1)
+    builder.branch(out_of_steps)
+    scope.start(current)
+    return block
+
+
+def is_spent(scope: Scope) -> Value:
+    """Return whether the frame is dropped for its steps."""
+    return scope.builder.icmp_unsigned("==", scope.shared(Control.STEPS), word(_SPENT))
+
+
+def may_go_on(scope: Scope) -> Value:
+    """Add up what a frame has taken; return whether this call may begin another frame.
+
+    Frames of one call take less than two budgets together, so that whoever waits for the call waits for a bounded time.
+    """
+    builder = scope.builder
+    taken = builder.sub(word(MAX_STEPS), scope.shared(Control.STEPS))
+    total = builder.add(scope.shared(Control.STEPS_TAKEN), taken)
+    scope.store(total, scope.control, Control.STEPS_TAKEN)
+    return builder.icmp_unsigned("<", total, word(MAX_STEPS))
