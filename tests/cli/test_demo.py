@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ pytest.importorskip("torch", reason="torch is not installed")
 from hopsum.cli.demo import command
 from hopsum.cli.demo.report import Report
 from hopsum.cli.stage.crew import WorkerDied
-from hopsum.cli.stage.targets import InterfaceCounters
 from hopsum_controlplane import Controller
 from hopsum_controlplane.entries import Delete
 from hopsum_controlplane.tables import lookup
@@ -36,7 +34,7 @@ def run_demo(*arguments: str) -> dict[str, Any]:
         [sys.executable, "-m", "hopsum.cli.main", "demo", "--json", *arguments],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -78,20 +76,11 @@ def test_demo_trains_over_two_racks(target: str) -> None:
     assert report["counters_agree"]
     assert report["nmse_mean"] == pytest.approx(report["nmse_theory"], rel=0.2)
     assert report["switch_events"]["added"] == 4 * 20 * 39
-    for link in ("leaf1-spine", "leaf2-spine"):  # one frame for each chunk of both workers, but for what was sent twice
-        assert 20 * 39 <= report["uplinks"][link] < 1.5 * 20 * 39
-
-
-def test_an_answer_to_what_was_sent_again_may_come_too_late() -> None:
-    """That is one RESULT that an interface saw and no agent; without a retransmission it is a difference."""
-    events = dict.fromkeys(("added", "duplicate", "answered", "stale", "probed", "completed", "fault"), 0)
-    report = Report("native", "thc", 2, 1, "digits", 1, retransmits=1, updates=4)
-    report.events = {**events, "added": 4, "completed": 2, "answered": 1}
-    report.interfaces, report.agents = InterfaceCounters(5, 500, 5, 500), InterfaceCounters(5, 500, 4, 400)
-    assert report.counters_agree
-    up, down, bytes_ = (InterfaceCounters(*counts) for counts in ((4, 400, 4, 400), (5, 500, 3, 300), (5, 500, 5, 400)))
-    for change in ({"retransmits": 0}, {"updates": 3}, {"agents": up}, {"agents": down}, {"agents": bytes_}):
-        assert not replace(report, **change).counters_agree, change
+    events, uplinks = report["switch_events"], report["uplinks"]
+    assert set(uplinks) == {"leaf1-spine", "leaf2-spine"}
+    assert min(uplinks.values()) >= 20 * 39  # one frame for each chunk of both workers, and what was sent again
+    assert events["closed"] == 2 * 20 * 39
+    assert sum(uplinks.values()) <= events["closed"] + events["resent"]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +124,7 @@ def in_process(tmp_path: Path, deadline_s: float = 60.0, workers: int = 2, **mor
 def test_workers_repair_from_each_other_what_the_switch_no_longer_has(tmp_path: Path) -> None:
     report = in_process(tmp_path, workers=3, quorum=2, loss=0.15)
     assert 0 < report.repaired <= report.fetches
-    assert report.drops["simulated"] > 0
+    assert report.counts.drops["simulated"] > 0
     assert report.replicas_equal
     assert report.counters_agree
     assert report.all_through_switch

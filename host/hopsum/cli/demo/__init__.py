@@ -4,5 +4,6 @@
 command   arguments, the run from start to end
 worker    what a worker process does
 model     the images and the network
+account   what was counted where, and so what was lost between
 report    the table and the JSON
 """

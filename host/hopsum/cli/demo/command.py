@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hopsum.cli.demo.account import read_quiet
 from hopsum.cli.demo.ground import ground_of, network_of
 from hopsum.cli.demo.model import DataMissing, load_images
 from hopsum.cli.demo.report import Report
@@ -122,17 +123,13 @@ def run(plan: Plan, report: Report, console: Console, network: str | None = None
         report.where = ground.where
         with Crew(ground.seats, work, plan) as crew:
             paths = ground.make_job(plan, crew.gather("bound"), job_tables(codec))
-            before, drops, uplinks = ground.read_interfaces(), ground.drops(), ground.read_uplinks()
+            before = ground.read_counts()
             for pipe, path in zip(crew.pipes, paths, strict=True):
                 pipe.send(path)
             with _progress(console) as progress:
                 trained = follow(crew, progress, plan, plan.codec, "trained")
                 take_in(report, [message[0] for message in trained])
-                report.interfaces = ground.read_interfaces() - before
-                report.uplinks = {link: count - uplinks[link] for link, count in ground.read_uplinks().items()}
-                report.events = ground.events()
-                after = ground.drops()
-                report.drops = {name: after[name] - drops[name] for name in after if after[name] != drops[name]}
+                report.counts = read_quiet(ground).since(before)
                 crew.send(True)
                 if nmse := crew.gather("nmse")[0][0]:
                     report.nmse_mean, report.nmse_theory = nmse.measured, nmse.theory

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from hopsum.cli.demo.account import Counts
 from hopsum.cli.demo.worker import Plan
 from hopsum.cli.stage.seat import Seat
 from hopsum.cli.stage.targets import SWITCH, InterfaceCounters, Stage, stage
@@ -15,9 +16,9 @@ from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_controlplane import Controller, Job, JobSpec, write_membership
 from hopsum_topologies.catalogue import topology as network_named
 from hopsum_topologies.control import Control, Placed, TreePart, write_job
-from hopsum_topologies.description import DescriptionError, JobPlan, Topology
+from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
-from hopsum_topologies.network import Network, traffic
+from hopsum_topologies.network import Network, Traffic, traffic
 from hopsum_topologies.scratch import scratch_folder
 
 SLOTS = 32
@@ -37,20 +38,11 @@ class Ground(Protocol):
         """Make the job for data sockets and side channels that are `bound`; return each rank's membership file."""
         ...
 
-    def read_interfaces(self) -> InterfaceCounters:
-        """Read the interfaces of the workers' links, not the program's counters."""
-        ...
+    def read_counts(self) -> Counts:
+        """Read the interfaces of the workers' links and of those between switches, then the programs' counters.
 
-    def read_uplinks(self) -> dict[str, int]:
-        """Read the frames that links between switches have carried towards the spine, by link."""
-        ...
-
-    def events(self) -> dict[str, int]:
-        """Return what became of the workers' packets; `completed` are rounds."""
-        ...
-
-    def drops(self) -> dict[str, int]:
-        """Return what all switches have dropped, by reason."""
+        Of the events, `completed` are rounds.
+        """
         ...
 
     def remove_job(self) -> None:
@@ -89,7 +81,7 @@ class OneSwitch:
     def __init__(self, scene: Stage) -> None:
         self.seats, self.where = scene.seats, scene.where
         self._controller = Controller(scene.device, SWITCH)
-        self.read_interfaces, self.drops = scene.read_interfaces, self._controller.drop_counters
+        self._read_interfaces = scene.read_interfaces
         self._job: Job | None = None
 
     def make_job(self, plan: Plan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
@@ -104,14 +96,13 @@ class OneSwitch:
             self._controller.set_loss(port, plan.loss, plan.loss)
         return [str(path)] * len(self.seats)
 
-    def read_uplinks(self) -> dict[str, int]:
-        """Return none."""
-        return {}
-
-    def events(self) -> dict[str, int]:
-        """Return the job's counters."""
+    def read_counts(self) -> Counts:
+        """Read the switch's ports, then the program's counters."""
         assert self._job is not None
-        return self._controller.job_counters(self._job)
+        interfaces, events = self._read_interfaces(), self._controller.job_counters(self._job)
+        lost = sum(each.egress for each in self._controller.loss_counters().values())
+        replies = _replies(events, len(self.seats)) - lost
+        return Counts(interfaces, {}, events, replies, self._controller.drop_counters())
 
     def remove_job(self) -> None:
         """End the job."""
@@ -143,47 +134,55 @@ class OverNetwork:
         files = {switch: write_job(part, plan.folder, sides) for switch, part in placed.parts.items()}
         return [str(files[described.switch_of(host)]) for host in self._plan.workers]
 
-    def read_interfaces(self) -> InterfaceCounters:
-        """Read the links of hosts."""
+    def read_counts(self) -> Counts:
+        """Read all links, then the programs of the switches at which workers stand."""
+        carried = traffic(self._network)
+        events, drops, replies = self._read_programs()
+        return Counts(self._at_hosts(carried), self._upwards(carried), events, replies, drops)
+
+    def _at_hosts(self, carried: Mapping[Link, Traffic]) -> InterfaceCounters:
         hosts, total = self._network.topology.hosts, [0, 0, 0, 0]
-        for link, counts in traffic(self._network).items():
+        for link, counts in carried.items():
             if (ends := [end in hosts for end in link.ends]) != [False, False]:
                 there, back = tuple(counts[:2]), tuple(counts[2:])
                 values = (*there, *back) if ends[0] else (*back, *there)
                 total = [before + value for before, value in zip(total, values, strict=True)]
         return InterfaceCounters(*total)
 
-    def read_uplinks(self) -> dict[str, int]:
-        """Read what leaves have sent up."""
-        described, carried = self._network.topology, traffic(self._network)
+    def _upwards(self, carried: Mapping[Link, Traffic]) -> dict[str, int]:
+        """Return what leaves have sent up, by link."""
+        described = self._network.topology
         spine = described.spine_of(self._plan)
         leaves = described.switches_of(self._plan) if spine is not None else ()
         links = [(leaf, described.link_between(leaf, str(spine))) for leaf in leaves]
         return {str(link): carried[link].sent_from(leaf, link) for leaf, link in links}
 
-    def events(self) -> dict[str, int]:
-        """Return the counters of all switches with workers; a leaf answers a packet of a closed round by PARTIAL."""
+    def _read_programs(self) -> tuple[dict[str, int], dict[str, int], int]:
+        """Return events, drops and replies of all switches with workers; a tree's first leaf counts its rounds."""
         assert self._placed is not None
-        found: Counter[str] = Counter()
+        described, events, drops, replies = self._network.topology, Counter[str](), Counter[str](), 0
         for switch, part in self._placed.parts.items():
-            counts = self._control.counters(switch, part)
-            found.update(counts)
-            if isinstance(part, TreePart):
-                found["answered"] += counts["resent"]
-                found["completed"] += counts["taken"] if part.rack == 0 else 0
-        return dict(found)
-
-    def drops(self) -> dict[str, int]:
-        """Return what all switches have dropped."""
-        found: Counter[str] = Counter()
-        for controller in self._control.controllers.values():
-            found.update(controller.drop_counters())
-        return dict(found)
+            counts, controller = self._control.counters(switch, part), self._control.controllers[switch]
+            hosts = [host for host in self._plan.workers if described.switch_of(host) == switch]
+            ports = {described.port(switch, described.link_between(host, switch)) for host in hosts}
+            lost = sum(each.egress for port, each in controller.loss_counters().items() if port in ports)
+            replies += _replies(counts, len(hosts)) - lost
+            drops.update(controller.drop_counters())
+            events.update(counts)
+            if isinstance(part, TreePart) and part.rack == 0:
+                events["completed"] += counts["taken"]
+        return dict(events), dict(drops), replies
 
     def remove_job(self) -> None:
         """End the job, on all switches."""
         assert self._placed is not None
         self._placed.end()
+
+
+def _replies(events: Mapping[str, int], workers: int) -> int:
+    """Return how many frames a program sent to the workers at its switch: to all of them, or to one."""
+    to_all = sum(events[name] for name in ("completed", "taken", "relayed"))
+    return workers * to_all + sum(events[name] for name in ("answered", "stale", "probed"))
 
 
 def _sides(bound: Sequence[tuple[Address, Address | None]]) -> dict[int, Address]:

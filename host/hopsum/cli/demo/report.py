@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from hopsum.cli.demo.account import ARRIVED, Counts, Lost, is_possible, lost_between
 from hopsum.cli.stage.targets import InterfaceCounters
 
 NMSE_TOLERANCE = 0.2
@@ -41,9 +42,8 @@ class Report:
     parameters: int = 0
     chunk_elements: int | None = None
     """Gradients in one packet of the codec, where that is fixed."""
-    interfaces: InterfaceCounters = field(default_factory=lambda: InterfaceCounters(0, 0, 0, 0))
-    uplinks: dict[str, int] = field(default_factory=dict)
-    """Frames that went up between switches of a tree, by link."""
+    counts: Counts = field(default_factory=lambda: Counts(InterfaceCounters(0, 0, 0, 0), {}, {}, 0, {}))
+    """What the switches' interfaces and programs counted."""
     agents: InterfaceCounters = field(default_factory=lambda: InterfaceCounters(0, 0, 0, 0))
     """What the agents themselves counted."""
     retransmits: int = 0
@@ -53,8 +53,6 @@ class Report:
     """Results that workers asked each other for."""
     repaired: int = 0
     """Of those: that they got."""
-    events: dict[str, int] = field(default_factory=dict)
-    drops: dict[str, int] = field(default_factory=dict)
     nmse_mean: float | None = None
     nmse_theory: float | None = None
     seconds: float = 0.0
@@ -63,30 +61,37 @@ class Report:
         self.quorum = self.quorum or self.workers
 
     @property
-    def counters_agree(self) -> bool:
-        """Whether interfaces, program and agents counted the same, and no chunk was added twice.
+    def interfaces(self) -> InterfaceCounters:
+        """Return what passed the interfaces of the workers' links."""
+        return self.counts.interfaces
 
-        With loss, sums without a worker, or what was sent again for another reason, answers may be under way to workers
-        that need them no more.
-        """
-        arrived = sum(self.events[name] for name in ("added", "duplicate", "answered", "stale", "probed"))
+    @property
+    def lost(self) -> Lost:
+        """Return what full queues lost, or what came too late for anybody, by place."""
+        return lost_between(self.agents, self.counts)
+
+    @property
+    def counters_agree(self) -> bool:
+        """Whether interfaces, program and agents counted the same but for what was lost, and added no chunk twice."""
         whole = self.quorum == self.workers
         return (
-            self._same_traffic(calm=whole and not self.loss)
-            and arrived + sum(self.drops.values()) == self.interfaces.packets_up
+            is_possible(self.lost, self.agents, self.counts)
+            and (not whole or self._sent_again())
             and self._added_once(whole)
-            and self.events["fault"] == 0
+            and self.counts.events["fault"] == 0
         )
 
-    def _same_traffic(self, calm: bool) -> bool:
-        """Whether interfaces saw what agents did, and late answers besides: when calm, one for what was sent again."""
-        late = self.interfaces - self.agents
-        most = self.retransmits + self.events["probed"] if calm else late.packets_down
-        up = late.packets_up == late.bytes_up == 0
-        return up and 0 <= late.packets_down <= most and (late.packets_down > 0) == (late.bytes_down > 0)
+    def _sent_again(self) -> bool:
+        """Whether no more was lost than was sent again: all sums are of all workers, and all workers have them.
+
+        A result that came from a peer may have been lost once more than it was asked for.
+        """
+        lost, again = self.lost, self.retransmits + self.counts.events["probed"]
+        up, down = lost.before_interfaces + lost.before_program, lost.behind_program + lost.before_workers
+        return up <= again and down <= again + self.repaired
 
     def _added_once(self, whole: bool) -> bool:
-        added, completed = self.events["added"], self.events["completed"]
+        added, completed = self.counts.events["added"], self.counts.events["completed"]
         if whole:
             return added == self.updates == completed * self.workers
         return completed * self.quorum <= added <= min(self.updates, completed * self.workers)
@@ -95,7 +100,7 @@ class Report:
     def all_through_switch(self) -> bool:
         """Whether the switch added as many chunks as the gradients have, and a range for each step's first."""
         chunks = (-(-self.parameters // self.chunk_elements) if self.chunk_elements else 1) + 1
-        return self.events["added"] >= self.quorum * self.steps * chunks
+        return self.counts.events["added"] >= self.quorum * self.steps * chunks
 
     @property
     def nmse_fits(self) -> bool:
@@ -145,9 +150,10 @@ class Report:
             "repaired": self.repaired,
             "nmse_mean": self.nmse_mean,
             "nmse_theory": self.nmse_theory,
-            "uplinks": self.uplinks,
-            "switch_events": self.events,
-            "switch_drops": self.drops,
+            "uplinks": self.counts.uplinks,
+            "switch_events": self.counts.events,
+            "switch_drops": self.counts.drops,
+            "lost": self.lost._asdict(),
             "seconds": round(self.seconds, 2),
         }
 
@@ -189,19 +195,22 @@ class Report:
 
     def _counters(self) -> Table:
         table = _table("what was counted", "", "workers", "interfaces", "switch program")
-        arrived = sum(self.events[name] for name in ("added", "duplicate", "answered", "stale"))
+        counts, lost = self.counts, self.lost
+        repeated = sum(counts.events[name] for name in ARRIVED) - counts.events["added"]
         up, down = "packets up", "packets down"
-        table.add_row(up, f"{self.agents.packets_up:,}", f"{self.interfaces.packets_up:,}", f"{arrived:,}")
-        table.add_row(down, f"{self.agents.packets_down:,}", f"{self.interfaces.packets_down:,}", "")
-        for link, packets in self.uplinks.items():
+        table.add_row(up, f"{self.agents.packets_up:,}", f"{self.interfaces.packets_up:,}", f"{counts.arrived:,}")
+        table.add_row(down, f"{self.agents.packets_down:,}", f"{self.interfaces.packets_down:,}", f"{counts.replies:,}")
+        table.add_row("lost before it, up", "", f"{lost.before_interfaces:,}", f"{lost.before_program:,}")
+        table.add_row("lost before it, or late, down", f"{lost.before_workers:,}", f"{lost.behind_program:,}", "")
+        for link, packets in counts.uplinks.items():
             table.add_row(f"packets up {link}", "", f"{packets:,}", "")
         table.add_row("bytes up", f"{self.agents.bytes_up:,}", f"{self.interfaces.bytes_up:,}", "")
         table.add_row("bytes down", f"{self.agents.bytes_down:,}", f"{self.interfaces.bytes_down:,}", "")
-        table.add_row("contributions added", f"{self.updates:,}", "", f"{self.events['added']:,}")
-        table.add_row("repeated, answered, stale", f"{self.retransmits:,}", "", f"{arrived - self.events['added']:,}")
+        table.add_row("contributions added", f"{self.updates:,}", "", f"{counts.events['added']:,}")
+        table.add_row("repeated, answered, stale", f"{self.retransmits:,}", "", f"{repeated:,}")
         if self.quorum < self.workers:
             table.add_row("results asked of peers, and got", f"{self.fetches:,}, {self.repaired:,}", "", "")
-        table.add_row("dropped", "", "", f"{sum(self.drops.values()):,}")
+        table.add_row("dropped", "", "", f"{sum(counts.drops.values()):,}")
         table.add_row("all agree", "", "", _yes(self.counters_agree))
         table.add_row("every gradient went through the switch", "", "", _yes(self.all_through_switch))
         return table
