@@ -21,7 +21,7 @@ from hopsum_ptf.links import Output
 SENDER = mac_to_int(station_mac(1))
 FLOODED = plain(BROADCAST_MAC, SENDER, bytes(46))
 TO_6 = plain(mac_to_int(station_mac(6)), SENDER, bytes(46))
-_COUNTED_S = 10.0
+_COUNTED_S = 60.0
 _POLL_S = 0.02
 _PROBABILITY_OF_ALARM = 1e-9
 

@@ -19,7 +19,7 @@ from hopsum.transport.batches import LinkStatistics
 from hopsum.transport.repairing import RepairingTransport
 from hopsum.transport.udp import TransportStatistics
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 class Exchanged(NamedTuple):

@@ -54,7 +54,7 @@ def test_out_takes_the_result_also_in_place(job: Aggregation) -> None:
     assert hopsum.allreduce(array, job, out=out) is out
     assert out.tolist() == array.tolist()
     future = hopsum.allreduce(array, job, out=array, average=False, async_op=True)
-    assert future.result(20) is array
+    assert future.result(60) is array
     for wrong in (np.zeros(6), np.zeros((2, 3), np.float32), [0.0] * 6):
         with pytest.raises(TypeError, match=r"out is .*, but the array float64\[2, 3\]"):
             hopsum.allreduce(array, job, out=wrong)
@@ -123,13 +123,13 @@ def test_a_name_is_on_its_way_once_and_keeps_its_length() -> None:
     def meet(job: Aggregation) -> None:
         x = np.ones(4, np.float32)
         if job.rank == 1:
-            start.result(20)
+            start.result(60)
         first = hopsum.allreduce(x, job, async_op=True, name="a")
         if job.rank == 0:
             with pytest.raises(ValueError, match="an all-reduce of 'a' is still on its way"):
                 hopsum.allreduce(x, job, name="a")
             start.set_result(None)
-        first.result(20)
+        first.result(60)
         hopsum.allreduce(x.reshape(2, 2), job, name="a")
         with pytest.raises(HopsumError, match="vector of 3 elements with an error feedback of 4"):
             hopsum.allreduce(x[:3], job, name="a")
@@ -148,10 +148,10 @@ def test_a_callback_cannot_wait_for_its_own_thread(job: Aggregation) -> None:
             told.set_result(str(error))
 
     gate: Future[None] = Future()
-    job.submit(np.ones(2, np.float32)).add_done_callback(lambda _: gate.result(20))
+    job.submit(np.ones(2, np.float32)).add_done_callback(lambda _: gate.result(60))
     hopsum.allreduce(np.ones(2), job, async_op=True).add_done_callback(callback)
     gate.set_result(None)
-    assert "would wait for itself" in told.result(20)
+    assert "would wait for itself" in told.result(60)
     assert hopsum.allreduce(np.ones(2), job).tolist() == [1, 1]
 
 

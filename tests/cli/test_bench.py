@@ -23,7 +23,7 @@ def bench(*arguments: str) -> dict[str, Any]:
         [sys.executable, "-m", "hopsum.cli.main", "bench", *arguments, "--json"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -38,7 +38,6 @@ def test_json_has_every_codec_and_backend(capsys: pytest.CaptureFixture[str]) ->
     assert rows["fixed", "numpy"]["nmse"] < 1e-14
     for row in report["threads"]:
         assert row["threads"] == 2
-        assert 0 < row["encode_of_one_thread"] < 4
         alone = row["encode_one_thread_by_core"]
         assert len(alone) == 2
         assert row["encode_of_one_thread"] == pytest.approx(2 * row["encode_elements_per_s"] / sum(alone), rel=1e-2)

@@ -45,7 +45,7 @@ def test_kernels_really_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     codec = make_codec("thc", workers=2, backend="numpy", threads=2)
     seen: list[tuple[int, int, int]] = []
     plain = codec._kernels._kernels.root_mean_square  # type: ignore[attr-defined]
-    started = threading.Barrier(2, timeout=10)
+    started = threading.Barrier(2, timeout=60)
 
     def slow(x: np.ndarray) -> np.ndarray:
         if len(seen) < 2:
@@ -88,7 +88,7 @@ def test_threads_in_one_compiled_kernel_share_its_blocks() -> None:
     expected, out = np.zeros((400, 1024), np.float32), np.zeros((400, 1024), np.float32)
     kernels.thc_restore(payloads, factors, steps, form, BlockKeys(5, 6, 0), expected, subtract=True)
     turns = np.arange(0, 400, 100)
-    meeting = threading.Barrier(4, timeout=10)
+    meeting = threading.Barrier(4, timeout=60)
 
     def job(own: int) -> None:
         meeting.wait()
@@ -107,7 +107,7 @@ def test_every_job_runs_once(jobs: int, threads: int) -> None:
 
 
 def test_jobs_run_at_the_same_time_and_may_nest() -> None:
-    meeting = threading.Barrier(3, timeout=10)
+    meeting = threading.Barrier(3, timeout=60)
     done: list[int] = []
 
     def job() -> None:
@@ -134,7 +134,7 @@ def test_an_exception_comes_out_after_all_have_ended(bad: int) -> None:
 
 def test_an_exception_of_a_helper_comes_out() -> None:
     caller = threading.get_ident()
-    meeting = threading.Barrier(2, timeout=10)
+    meeting = threading.Barrier(2, timeout=60)
 
     def job() -> None:
         meeting.wait()
@@ -149,19 +149,19 @@ def test_an_exception_of_a_helper_comes_out() -> None:
 
 
 def test_a_call_does_not_wait_for_helpers_that_are_busy() -> None:
-    inside, leave = threading.Barrier(3, timeout=10), threading.Event()
+    inside, leave = threading.Barrier(3, timeout=60), threading.Event()
     done: list[int] = []
 
     def hold() -> None:
         inside.wait()
-        assert leave.wait(10)
+        assert leave.wait(60)
 
     holding = threading.Thread(target=run_parallel, args=([hold] * 2, 2))
     holding.start()
     inside.wait()  # the only helper is held
     run_parallel([partial(done.append, index) for index in range(4)], 2)
     leave.set()
-    holding.join(10)
+    holding.join(60)
     assert done == list(range(4))
     assert not holding.is_alive()
 

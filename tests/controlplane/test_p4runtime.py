@@ -27,7 +27,7 @@ from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
 if TYPE_CHECKING:
     from tests.controlplane.conftest import Server
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 PIPELINE = Pipeline(b'{"program": []}', 'tables { preamble { id: 33554433 name: "t" alias: "t" } }')
 BATCH = [Insert(MulticastGroup(group, (Replica(1, 0),))) for group in (1, 2, 3)]
 

@@ -23,7 +23,7 @@ from hopsum_topologies import NativeSwitch
 WORKERS = 3
 CODES = 1024
 RESULT_AT = 74  # Ethernet, IPv4, UDP and hopsum headers
-ANSWER_S = 20.0
+ANSWER_S = 60.0
 
 
 @pytest.fixture

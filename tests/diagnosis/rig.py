@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from ..transport.server import LOCALHOST, UdpSwitch, job_for
 
 EPOCH, SLOTS = 41, 8
 TABLE = tuple(range(16))
-BRIEF = Patience(answer_s=0.4, settle_s=0.05, probes=10)
-"""For a switch in this process: on a busy machine it may be slow, and PROBEs are sent again."""
+PATIENT = Patience(answer_s=60.0, refusal_s=0.05, settle_s=0.05, probes=10)
+"""For what answers: it does so at once, or when the machine lets it."""
+BRIEF = replace(PATIENT, answer_s=0.4)
+"""For what is silent, however long it is asked."""
 
 
 class PickySwitch(UdpSwitch):

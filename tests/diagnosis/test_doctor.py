@@ -25,7 +25,7 @@ from hopsum.transport.offload import Offload
 from hopsum.wire import Header, Kind, Op
 
 from ..transport.server import LOCALHOST, address_bits, job_for
-from .rig import BRIEF, EPOCH, SLOTS, Job, free_port, membership
+from .rig import BRIEF, EPOCH, PATIENT, SLOTS, Job, free_port, membership
 
 WAIT_S = 60
 CHECKS = [
@@ -61,7 +61,7 @@ AFTER_SWITCH = "epoch, slots, round trip"
 
 def test_all_is_well_and_the_job_can_begin_afterwards(make: Callable[..., Job]) -> None:
     job = make()
-    report = examine(job.write(), 1, patience=BRIEF)
+    report = examine(job.write(), 1, patience=PATIENT)
     assert set(statuses(report).values()) == {"pass"}
     assert report.good
     assert report.subject == "rank 1 of job 'digits'"
@@ -86,7 +86,7 @@ def test_only_probes_are_sent(make: Callable[..., Job]) -> None:
         return header
 
     job = make(hears=note)
-    examine(job.write(), 0, patience=BRIEF)
+    examine(job.write(), 0, patience=PATIENT)
     assert {(header.kind, header.worker, header.epoch, header.length) for header in heard} == {
         (Kind.PROBE, 0, EPOCH, 0)
     }
@@ -105,7 +105,7 @@ def test_below_a_leaf_only_the_own_rack_is_missing(make: Callable[..., Job]) -> 
             sent = Header(kind=Kind.UPDATE, op=Op.ADD32, worker=rank, slot=slot, epoch=EPOCH, round=1, length=1024)
             ip, port = job.addresses[rank]
             job.aggregator.receive(rank, address_bits(ip), port, sent.pack() + bytes(1024))
-    report = examine(job.write(), 0, patience=BRIEF)
+    report = examine(job.write(), 0, patience=PATIENT)
     slots = report["slots"]
     assert_only_failure(report, "slots")
     assert slots.finding == (
@@ -126,7 +126,7 @@ def test_beside_a_running_worker(make: Callable[..., Job]) -> None:
         first = agents[0].submit(np.full(5000, 1, np.float32))
         while not agents[0].statistics.traffic.bytes_sent:
             pass
-        report = examine(job.write(), 0, patience=BRIEF)
+        report = examine(job.write(), 0, patience=PATIENT)
         slots = report["slots"]
         assert_only_failure(report, "slots")
         assert "beside the running worker's socket" in report["switch"].finding
@@ -136,7 +136,7 @@ def test_beside_a_running_worker(make: Callable[..., Job]) -> None:
         assert f"rank 1 at {LOCALHOST}:{job.addresses[1][1]}" in slots.fix
         second = agents[1].submit(np.full(5000, 2, np.float32))
         assert [(future.result(WAIT_S).mean == 1.5).all() for future in (first, second)] == [True, True]
-        report = examine(job.write(), 0, patience=BRIEF)
+        report = examine(job.write(), 0, patience=PATIENT)
         assert report.good
         assert report["slots"].facts["newest_round"] > 0
         assert not agents[0]._transport.worker.statistics.ignored
@@ -149,7 +149,7 @@ def test_beside_a_running_worker_without_root(make: Callable[..., Job], monkeypa
     monkeypatch.setattr("hopsum.diagnosis.worker_side.RawLine", refuse)
     job = make()
     with Agent(job.write(), 0, codec="fixed"):
-        report = examine(job.write(), 0, patience=BRIEF)
+        report = examine(job.write(), 0, patience=PATIENT)
     assert report.good
     assert {check for check, status in statuses(report).items() if status == "skip"} == {
         "switch",
@@ -160,7 +160,7 @@ def test_beside_a_running_worker_without_root(make: Callable[..., Job], monkeypa
 
 
 def test_no_membership_file(tmp_path: Path) -> None:
-    report = examine(str(tmp_path / "none.json"), 0, patience=BRIEF)
+    report = examine(str(tmp_path / "none.json"), 0, patience=PATIENT)
     assert_only_failure(report, "membership", f"rank, {AFTER_RANK}, buffer")
     assert "no membership file" in report["membership"].finding
     assert report["rank"].finding == "nothing to be learnt without membership"
@@ -170,7 +170,7 @@ def test_no_membership_file(tmp_path: Path) -> None:
     ("change", "message"), [({"epoch": 0}, "epoch is 0"), ({"wire_version": 99}, "is for wire version 99")]
 )
 def test_a_membership_file_that_does_not_fit(make: Callable[..., Job], change: dict[str, int], message: str) -> None:
-    report = examine(make(**change).write(), 0, patience=BRIEF)
+    report = examine(make(**change).write(), 0, patience=PATIENT)
     assert report["membership"].status is Status.FAIL
     assert message in report["membership"].finding
 
@@ -178,36 +178,36 @@ def test_a_membership_file_that_does_not_fit(make: Callable[..., Job], change: d
 def test_urls(make: Callable[..., Job]) -> None:
     job = make()
     host, port = job.switch.address
-    assert examine(f"udp://{host}:{port}/digits?membership={job.path}", 0, patience=BRIEF).good
-    assert examine(job.path.as_uri(), 0, patience=BRIEF).good
-    assert examine(f"raw://eth0/digits?membership={job.path}", 0, patience=BRIEF).good
+    assert examine(f"udp://{host}:{port}/digits?membership={job.path}", 0, patience=PATIENT).good
+    assert examine(job.path.as_uri(), 0, patience=PATIENT).good
+    assert examine(f"raw://eth0/digits?membership={job.path}", 0, patience=PATIENT).good
     for url, message in (
         (f"udp://{host}:1/digits?membership={job.path}", "names another switch"),
         ("memory://rack?workers=2", "memory:// has no membership file"),
     ):
-        report = examine(url, 0, patience=BRIEF)
+        report = examine(url, 0, patience=PATIENT)
         assert_only_failure(report, "membership", f"rank, {AFTER_RANK}, buffer")
         assert message in report["membership"].finding
 
 
 def test_no_such_rank_and_none_said(make: Callable[..., Job]) -> None:
     job = make()
-    report = examine(job.write(), 2, patience=BRIEF)
+    report = examine(job.write(), 2, patience=PATIENT)
     assert_only_failure(report, "rank", AFTER_RANK)
     assert report["rank"].finding.startswith(
         "no rank 2: the job has ranks 0 to 1; 2 of them have addresses of this host"
     )
-    report = examine(job.write(), patience=BRIEF)
+    report = examine(job.write(), patience=PATIENT)
     assert_only_failure(report, "rank", AFTER_RANK)
     assert report["rank"].finding.startswith("which worker?")
     job.document["workers"][0]["ip"] = "192.0.2.1"
-    assert examine(job.write(), patience=BRIEF)["rank"].facts == {"rank": 1}
+    assert examine(job.write(), patience=PATIENT)["rank"].facts == {"rank": 1}
 
 
 def test_an_address_that_is_not_here(make: Callable[..., Job]) -> None:
     job = make()
     job.document["workers"][0]["ip"] = "192.0.2.1"
-    report = examine(job.write(), 0, patience=BRIEF)
+    report = examine(job.write(), 0, patience=PATIENT)
     assert_only_failure(report, "address", "route, neighbour, mtu, port, switch, epoch, slots, round trip, peers")
     assert "192.0.2.1 is no address of this host, which has" in report["address"].finding
     assert "127.0.0.1 (lo)" in report["address"].finding
@@ -217,7 +217,7 @@ def test_a_stranger_has_the_port(make: Callable[..., Job]) -> None:
     job = make()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.bind(job.addresses[0])
-        report = examine(job.write(), 0, patience=BRIEF)
+        report = examine(job.write(), 0, patience=PATIENT)
     assert_only_failure(report, "port", f"switch, {AFTER_SWITCH}")
     assert f"held by process {os.getpid()} (" in report["port"].finding
     assert f"kill {os.getpid()}" in report["port"].fix
@@ -245,13 +245,13 @@ def test_a_switch_that_is_silent(make: Callable[..., Job]) -> None:
 def test_another_epoch_answers(make: Callable[..., Job]) -> None:
     """No switch of ours does this: it is what a switch that ignores epochs would do."""
     job = make(switch_epoch=EPOCH + 1, hears=lambda header: replace(header, epoch=EPOCH + 1))
-    report = examine(job.write(), 0, patience=BRIEF)
+    report = examine(job.write(), 0, patience=PATIENT)
     assert_only_failure(report, "epoch", "slots")
     assert report["epoch"].finding == "the switch answers for epoch 42, the membership is of 41"
 
 
 def test_fewer_slots_on_the_switch(make: Callable[..., Job]) -> None:
-    report = examine(make(switch_slots=2).write(), 0, patience=BRIEF)
+    report = examine(make(switch_slots=2).write(), 0, patience=replace(BRIEF, answer_s=1.5))
     assert report["slots"].status is Status.FAIL
     assert report["slots"].finding.startswith("6 of 8 slots gave no answer; 2 idle")
     assert report["slots"].facts["unknown"] == 6
@@ -278,13 +278,13 @@ def test_peers_that_do_not_listen(make: Callable[..., Job]) -> None:
     for entry, port in zip(job.document["workers"], ports, strict=True):
         entry["side_port"] = port
     with socket.create_server((LOCALHOST, ports[1])):
-        before = examine(job.write(), 0, patience=BRIEF)
+        before = examine(job.write(), 0, patience=PATIENT)
         assert before.good, "the job has not begun"
         assert before["peers"].finding == "1 of 2 listen; the hosts of the others answer"
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as worker:
             worker.bind(job.addresses[0])
             worker.connect(job.switch.address)
-            report = examine(job.write(), 0, patience=BRIEF)
+            report = examine(job.write(), 0, patience=PATIENT)
     assert report["peers"].status is Status.FAIL
     assert f"nobody listens for rank 2 at {LOCALHOST}:{ports[2]}" in report["peers"].finding
     assert report["peers"].facts["refused"] == [2]

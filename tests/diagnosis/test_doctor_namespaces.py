@@ -24,7 +24,10 @@ from .rig import membership
 pytestmark = pytest.mark.usefixtures("namespaces")
 
 WORKER, SWITCH, BEYOND = ("10.7.0.1", 5000), ("10.7.0.254", 24677), ("10.9.0.254", 24677)
-BRIEF = Patience(answer_s=0.3, settle_s=0.01, probes=5)
+PATIENT = Patience(answer_s=60.0, refusal_s=0.3, settle_s=0.01, probes=5)
+"""For what answers: it does so at once, or when the machine lets it."""
+BRIEF = replace(PATIENT, answer_s=3.0)
+"""For silence on the way, beside kernels that answer."""
 
 
 class Net:
@@ -37,7 +40,7 @@ class Net:
             self.host.add_veth(f"eth{number}", f"far{number}", self.far)
             self.host.ip("addr", "add", f"{network}.1/24", "dev", f"eth{number}")
 
-    def examine(self, switch: tuple[str, int] = SWITCH, **changes: Any) -> Report:
+    def examine(self, switch: tuple[str, int] = SWITCH, patience: Patience = PATIENT, **changes: Any) -> Report:
         path = self._folder / "membership.json"
         document = membership([WORKER, ("10.7.0.2", 5000)], switch)
         for key, values in changes.items():
@@ -45,7 +48,7 @@ class Net:
                 entry[key] = value
         path.write_text(json.dumps(document))
         with self.host.inside():
-            return examine(str(path), 0, patience=BRIEF)
+            return examine(str(path), 0, patience=patience)
 
     def answer(self, namespace: Namespace, address: tuple[str, int] = SWITCH) -> None:
         """Answer every PROBE there with an empty STATE, until the stack ends."""
@@ -115,7 +118,7 @@ def test_the_way_goes_out_of_another_interface(net: Net) -> None:
 def test_nobody_answers_arp(net: Net, gateway: bool) -> None:
     if gateway:
         net.host.ip("route", "add", "10.9.0.0/24", "via", "10.7.0.9")
-    report = net.examine(BEYOND if gateway else SWITCH)
+    report = net.examine(BEYOND if gateway else SWITCH, replace(BRIEF, answer_s=0.3))
     assert failures(report) == ["neighbour"]
     hop, who = ("10.7.0.9", "the gateway") if gateway else ("10.7.0.254", "the switch")
     assert report["neighbour"].finding == f"nobody on eth0 answers ARP for {hop}"
@@ -170,7 +173,7 @@ def test_silence_beyond_a_gateway(net: Net) -> None:
         with behind.inside():
             deaf = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         deaf.bind(BEYOND)
-        report = net.examine(BEYOND)
+        report = net.examine(BEYOND, BRIEF)
     assert failures(report) == ["switch"]
     assert report["switch"].facts["causes"][0].startswith("nothing beyond gateway 10.7.0.9 is known")
     assert "registered at another port of the switch" in report["switch"].facts["causes"][3]
@@ -181,7 +184,7 @@ def test_a_host_beyond_that_is_not_there(net: Net) -> None:
         behind = behind_a_router(net, stack, 1500)
         behind.ip("addr", "del", "10.9.0.254/24", "dev", "in")
         net.far.ip("route", "add", "unreachable", "10.9.0.254/32")
-        report = net.examine(BEYOND)
+        report = net.examine(BEYOND, BRIEF)
     assert failures(report) == ["switch"]
     assert report["switch"].finding == "10.9.0.254:24677: No route to host"
 

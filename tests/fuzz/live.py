@@ -23,7 +23,7 @@ from ..soak.rig import SLOTS, WORKERS, Bench
 
 LONGEST = 65507
 BURST = 128
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 STRANGER = WORKERS
 """Number of the sender that is no worker."""
 

@@ -16,7 +16,7 @@ from hopsum.protocol.resume import Resume, Sealed
 from hopsum.rpc.change import EpochChange
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
 
-WAIT_S = 30
+WAIT_S = 60
 SWITCH = Endpoint("127.0.0.1", 4800)
 SEATS = tuple(WorkerEndpoint(rank, Endpoint("127.0.0.1", 6000 + rank), SWITCH, 7000 + rank) for rank in range(2))
 FIRST = JobMembership("ddp", 70, 16, 16, 2, None, SWITCH, SEATS)

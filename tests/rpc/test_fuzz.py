@@ -67,7 +67,7 @@ def _raw(address: str, method: Method, data: bytes, metadata: tuple[tuple[str, s
     with grpc.insecure_channel(address, (("grpc.enable_http_proxy", 0),)) as channel:
         send = channel.unary_unary(method.path)
         try:
-            method.reply.FromString(send(data, timeout=20, metadata=metadata))
+            method.reply.FromString(send(data, timeout=60, metadata=metadata))
         except grpc.RpcError as error:
             code: str = error.code().name
             return code
@@ -121,7 +121,7 @@ def test_random_values(cluster: Cluster, address: str) -> None:
 
 def _call(channel: Channel, service: str, name: str, request: Any, secret: str) -> tuple[str, str]:
     try:
-        return "OK", str(type(channel.call(service, name, request, secret=secret, timeout_s=20)))
+        return "OK", str(type(channel.call(service, name, request, secret=secret, timeout_s=60)))
     except ControllerError as error:
         return error.code, str(error)
 

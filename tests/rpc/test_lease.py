@@ -15,7 +15,7 @@ from hopsum.rpc.errors import ControllerError, ControllerUnreachable
 from hopsum.rpc.lease import HURRY_S, Lease
 from hopsum.rpc.member import Seat
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 class Told:

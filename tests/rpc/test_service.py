@@ -148,11 +148,11 @@ def test_a_report_goes_over_the_wire(operator: JobsClient, channel: Channel) -> 
     ]
 
     def join(rank: int) -> str:
-        return str(channel.call("Workers", "Join", requests[rank], secret=made.token, timeout_s=20.0).secret.hex())
+        return str(channel.call("Workers", "Join", requests[rank], secret=made.token, timeout_s=60.0).secret.hex())
 
     def ask(rank: int, secret: str) -> dict[str, Any]:
-        request = pb.AwaitMembershipRequest(job="train", rank=rank, timeout_s=20.0)
-        reply = channel.call("Workers", "AwaitMembership", request, secret=secret, timeout_s=30.0)
+        request = pb.AwaitMembershipRequest(job="train", rank=rank, timeout_s=60.0)
+        reply = channel.call("Workers", "AwaitMembership", request, secret=secret, timeout_s=90.0)
         return dict(json.loads(reply.membership))
 
     seats = [join(rank) for rank in range(2)]
@@ -285,11 +285,11 @@ def test_who_waits_keeps_nobody_from_a_heartbeat() -> None:
         with ThreadPoolExecutor(11) as pool:
             futures = [pool.submit(member.membership, 60.0) for member in members]
             for _ in members:
-                assert waiting.acquire(timeout=20)
+                assert waiting.acquire(timeout=60)
             for member in members:
                 member.beat(0, {})
             Member(channel, "ddp", TOKEN).join(("127.0.0.1", 5011), 5.0)
-            assert {future.result(30).epoch for future in futures} == {70}
+            assert {future.result(60).epoch for future in futures} == {70}
     assert len(desk.beats) == 11
 
 

@@ -34,7 +34,7 @@ Served = tuple[Desk, Service]
 
 
 def _connect(service: Service, rank: int | None = None, **settings: Any) -> Aggregation:
-    given: dict[str, Any] = {"codec": "fixed", "token": TOKEN, "backend": "numpy", "deadline_s": 20.0, **settings}
+    given: dict[str, Any] = {"codec": "fixed", "token": TOKEN, "backend": "numpy", "deadline_s": 60.0, **settings}
     return hopsum.connect(f"hopsum://{service.address}/{NAME}", rank=rank, **given)
 
 
@@ -51,7 +51,7 @@ def _close(jobs: list[Aggregation]) -> None:
 
 def _sum(jobs: list[Aggregation]) -> list[list[float]]:
     futures = [job.submit(np.float32([job.rank, 2])) for job in jobs]
-    return [future.result(20).mean.tolist() for future in futures]
+    return [future.result(60).mean.tolist() for future in futures]
 
 
 def test_a_worker_finds_its_leaf() -> None:
@@ -92,10 +92,10 @@ def test_without_side_channels_the_job_is_over_with_its_epoch(served: Served) ->
     waiting = jobs[0].submit(np.ones(3, np.float32))  # rank 1 never submits
     desk.end("rank 7 was silent for 15 s")
     with pytest.raises(EpochOver, match="rank 0: the controller has ended epoch 70: rank 7 was silent for 15 s"):
-        waiting.result(20)
+        waiting.result(60)
     for job in jobs:
         with pytest.raises(EpochOver, match="rank 7 was silent"):
-            job.submit(np.ones(3, np.float32)).result(20)
+            job.submit(np.ones(3, np.float32)).result(60)
     desk.wait(lambda: sorted(desk.left) == [0, 1])  # though nobody has closed them: others need not wait for them
     assert all(str(why).startswith("EpochOver: rank ") for why in desk.unfinished)
     _close(jobs)
@@ -113,7 +113,7 @@ def test_a_worker_that_lost_its_place_hears_it(served: Served) -> None:
         request, secret = desk.members[1]
         desk.members[1] = request, secret + b"another"
     with pytest.raises(EpochOver, match="rank 1 is not with this secret"):
-        jobs[1].submit(np.ones(3, np.float32)).result(20)
+        jobs[1].submit(np.ones(3, np.float32)).result(60)
     _close(jobs)
     assert desk.left == [0]
 
@@ -183,7 +183,7 @@ def test_codec_of_another_table_gives_the_rank_back(served: Served) -> None:
         futures = [pool.submit(_connect, service, rank, codec="uhc") for rank in range(2)]
         for future in futures:
             with pytest.raises(CodecError, match="make the job with the codec's tables"):
-                future.result(30)
+                future.result(60)
     desk.wait(lambda: sorted(desk.left) == [0, 1])
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from ..memory import growth_kib
 from .rig import CHUNKS, WORKERS, Soak
 
-QUIET_S = 20.0
+QUIET_S = 60.0
 POLL_S = 0.02
 
 

@@ -16,7 +16,7 @@ from hopsum_topologies.commands import Command, Ended, Event, Line, LineSplitter
 from hopsum_topologies.reach import reach
 
 pytestmark = pytest.mark.usefixtures("namespaces")
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")

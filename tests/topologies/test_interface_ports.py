@@ -24,7 +24,7 @@ from hopsum_topologies.process import ManagedProcess
 
 pytestmark = pytest.mark.usefixtures("namespaces")
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 STATION = Path(__file__).resolve().parents[1] / "switch" / "server" / "program" / "station"
 PROGRAM, P4INFO = STATION.with_suffix(".json"), STATION.with_suffix(".p4info.txtpb")
 OTHERS = bytes.fromhex("02000000000a02000000000b")  # addresses that are nobody's here
@@ -255,7 +255,7 @@ def test_what_is_wrong_with_an_interface_is_said(namespace: Namespace, monkeypat
 BIND = """
 import sys
 from hopsum_switch.management import ManagementClient
-with ManagementClient(sys.argv[1], timeout_s=20) as client:
+with ManagementClient(sys.argv[1], timeout_s=60) as client:
     client.bind_interface(3, "s2")
     print({number: port["interface"] for number, port in client.list_ports().items()})
 """

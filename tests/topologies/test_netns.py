@@ -92,7 +92,7 @@ def test_veth_is_inside_only_and_carries_frames_unchanged() -> None:
         with sender, receiver:
             sender.bind(("a", 3))
             receiver.bind(("b", 3))
-            receiver.settimeout(20)
+            receiver.settimeout(60)
             frame = bytes(12) + b"\x88\xb5" + bytes(range(256)) * 5
             sender.send(frame)
             assert receiver.recv(4096) == frame

@@ -108,7 +108,7 @@ def test_what_runs_in_a_stale_namespace_is_ended() -> None:
         while str(left.pid) not in subprocess.run(("ip", "netns", "pids", name), capture_output=True, text=True).stdout:
             assert left.poll() is None
         assert name in remove_stale_namespaces()
-        assert left.wait(20) == -9
+        assert left.wait(60) == -9
         assert not Path(f"/var/run/netns/{name}").exists()
     finally:
         left.kill()

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.usefixtures("namespaces"),
     pytest.mark.skipif(shutil.which("tc") is None, reason="tc (iproute2) is not installed"),
 ]
-WAIT_S = 10.0
+WAIT_S = 60.0
 PAYLOAD = bytes(1000)
 
 

@@ -45,7 +45,7 @@ def run(scenario: str, folder: Path, workers: int) -> list[dict[str, Any]]:
             )
             stack.callback(process.kill)
             processes.append(process)
-        outputs = [process.communicate(timeout=120) for process in processes]
+        outputs = [process.communicate(timeout=600) for process in processes]
     for process, (_, errors) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, errors
     return [json.loads(printed) for printed, _ in outputs]

@@ -21,7 +21,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.
 
 def run(url: str) -> list[dict[str, Any]]:
     command = [sys.executable, *TORCHRUN, str(EXAMPLE), "--steps", "60", "--url", url]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     figures: list[dict[str, Any]] = json.loads(done.stdout)
     return figures

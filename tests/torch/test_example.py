@@ -26,7 +26,7 @@ def run(example: str, folder: Path, steps: int) -> list[dict[str, Any]]:
     with serve_job(path, 2) as switch:
         command = [sys.executable, *TORCHRUN, str(EXAMPLES / example), "--membership", str(path), "--steps", str(steps)]
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr
     assert not switch.aggregator.drops
     figures: list[dict[str, Any]] = json.loads(done.stdout)

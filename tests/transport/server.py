@@ -70,7 +70,7 @@ class UdpSwitch:
             return
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
             waker.sendto(b"", self.address)
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=60)
         assert not self._thread.is_alive()
         self._socket.close()
         if self.failure is not None:

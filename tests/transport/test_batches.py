@@ -28,7 +28,7 @@ from hopsum.transport.batches import (
 
 LOCALHOST = "127.0.0.1"
 BUFFER_BYTES = 1 << 20
-WAIT_S = 10.0
+WAIT_S = 60.0
 KERNEL = probe_offload()
 OFFLOADS = sorted({PLAIN, KERNEL, Offload(KERNEL.segment, False), Offload(False, KERNEL.gro)})
 

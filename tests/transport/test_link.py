@@ -19,7 +19,7 @@ from hopsum.transport.link import RowLink, UdpLink, WakingLink
 from hopsum.transport.offload import GSO, PLAIN, Gso, Offload, probe_once
 
 LOCALHOST = "127.0.0.1"
-WAIT_S = 10.0
+WAIT_S = 60.0
 SO_NO_CHECK = 11
 
 

@@ -21,7 +21,7 @@ from hopsum.transport.raw import RawLink
 from .veth import SWITCH_IP, Veth
 
 LOCALHOST = "127.0.0.1"
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Ends(NamedTuple):

@@ -35,7 +35,7 @@ from .veth import PORT, SWITCH_IP, WORKER_IP, Veth
 
 pytestmark = pytest.mark.usefixtures("namespaces")
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 RESULT = Header(kind=Kind.RESULT, length=1024).pack() + bytes(1024)
 
 

@@ -19,7 +19,7 @@ from hopsum.wire import Op
 
 LOCAL = ("127.0.0.1", 0)
 EPOCH = 7
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Ends:

@@ -29,7 +29,7 @@ class Veth:
         with namespace.inside():
             made = self._stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         made.bind((ip, port))
-        made.settimeout(20)
+        made.settimeout(60)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         return made
 

@@ -68,6 +68,8 @@ class Patience:
 
     answer_s: float = 1.0
     """For answers to a handful of PROBEs, an ARP reply, a TCP connection."""
+    refusal_s: float = 0.5
+    """For a router's word that a datagram is too long, which does not come where all is well."""
     settle_s: float = 1.0
     """How long a slot that waits may be on its way."""
     probes: int = 20
@@ -166,7 +168,7 @@ class _Examination:
     def _mtu(self) -> Row:
         path_bytes = None
         if self.route.gateway and self._questions is not None:
-            path_bytes = self._questions.path_mtu(host_checks.DATAGRAM_BYTES, self._patience.answer_s / 2)
+            path_bytes = self._questions.path_mtu(host_checks.DATAGRAM_BYTES, self._patience.refusal_s)
         return host_checks.check_mtu(self.own, self.switch, path_bytes)
 
     def _port(self) -> Row:

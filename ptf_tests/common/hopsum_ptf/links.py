@@ -16,7 +16,7 @@ from hopsum_controlplane.addresses import mac_to_int
 from hopsum_ptf.bed import barrier_mac, station_mac
 from hopsum_ptf.frames import plain
 
-_ARRIVAL_S = 10.0
+_ARRIVAL_S = 60.0
 _BARRIER_ETHERTYPE = 0x88B6  # the second one for local experiments: no case uses it
 
 

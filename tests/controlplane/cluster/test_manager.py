@@ -294,10 +294,10 @@ def test_waiting_ends_with_the_epoch(cluster: Cluster) -> None:
     first, second = cluster.make()
     first.join()
     found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(first.membership(timeout_s=30.0)))
+    thread = threading.Thread(target=lambda: found.append(first.membership(timeout_s=60.0)))
     thread.start()
     second.join()
-    thread.join(20.0)
+    thread.join(60.0)
     assert isinstance(found[0], dict)
 
 
@@ -308,11 +308,11 @@ def test_waiting_ends_with_the_job(cluster: Cluster) -> None:
 
     def wait() -> None:
         with pytest.raises(UnknownJob) as error:
-            first.membership(timeout_s=30.0)
+            first.membership(timeout_s=60.0)
         refused.append(str(error.value))
 
     thread = threading.Thread(target=wait)
     thread.start()
     cluster.manager.delete_job("job")
-    thread.join(20.0)
+    thread.join(60.0)
     assert len(refused) == 1

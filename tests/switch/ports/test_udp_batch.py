@@ -19,7 +19,7 @@ from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.ports.udp_frames import checksum, headers
 
 LOOPBACK = UdpAddress("127.0.0.1", 0)
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 UDP_SEGMENT, UDP_GRO = 103, 104
 PEERS = [(bytes((127, 0, 0, host)), port) for host in (1, 2) for port in (1001, 1002)]
 ADDRESSES = [(socket.inet_ntoa(ip), port) for ip, port in PEERS]

@@ -17,7 +17,7 @@ from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
 from hopsum_switch.ports.udp_frames import FrameError, checksum, headers, strip
 
 LOOPBACK = UdpAddress("127.0.0.1", 0)
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from hopsum_topologies.process import ManagedProcess
 
 PROGRAM = "simple_switch_grpc"
 DEVICE_ID = 1
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 _STREAM = "/p4.bm.DataplaneInterface/PacketStream"
 _PORT, _PACKET = 3, 4
 

@@ -17,7 +17,7 @@ from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from p4.v1.p4runtime_pb2 import Entity, Error, TableEntry, Update
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 PROGRAM = Path(__file__).parent / "program" / "station.json"
 P4INFO = Path(__file__).parent / "program" / "station.p4info.txtpb"
 CPU_PORT = 510

@@ -137,7 +137,7 @@ def test_mastership_through_the_client(switch: SwitchServer) -> None:
     from p4runtime_sh.p4runtime import P4RuntimeClient
     first = P4RuntimeClient(1, address, (0, 5))
     second = P4RuntimeClient(1, address, (1, 0))
-    told = first.get_stream_packet("arbitration", timeout=20)
+    told = first.get_stream_packet("arbitration", timeout=60)
     print(told.arbitration.status.code, told.arbitration.election_id.high)
     third = P4RuntimeClient(1, address, (0, 1))
     second.set_fwd_pipe_config(p4info, program)

@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"hopsum doctor: {error}", file=sys.stderr)
         return 1
     settle_s = 1.0 if options.settle is None else options.settle
-    patience = Patience(answer_s=options.wait, settle_s=settle_s)
+    patience = Patience(answer_s=options.wait, refusal_s=options.wait / 2, settle_s=settle_s)
     return _print(examine(options.target, rank, observer=options.observer, patience=patience), options)
 
 
