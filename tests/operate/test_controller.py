@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shutil
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from hopsum.cli.controller import main
+from hopsum.cli.controller.descriptors import ENOUGH, raise_limit
 from hopsum.cli.controller.pulse import Pulse
 from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum_topologies import Bmv2Switch
 from hopsum_topologies.process import ManagedProcess
@@ -49,8 +53,8 @@ def write_config(folder: Path, address: str, more: str = "", driver: str = "nati
 class Controller:
     """A controller process; its stdout and its log are in one file."""
 
-    def __init__(self, config: Path, *more: str) -> None:
-        command = [sys.executable, "-m", "hopsum.cli.main", "controller", "--config", str(config), *more]
+    def __init__(self, config: Path, *more: str, before: Sequence[str] = ()) -> None:
+        command = [*before, sys.executable, "-m", "hopsum.cli.main", "controller", "--config", str(config), *more]
         self.process = ManagedProcess(command, config.parent / "controller.log")
         self.process.wait_for(lambda: self._address() is not None, "the line `ready`", START_S)
 
@@ -58,8 +62,12 @@ class Controller:
         found = re.search(r"^ready listen=(\S+) switches=leaf1$", self.process.log_text(), re.MULTILINE)
         return None if found is None else found[1]
 
+    @property
+    def address(self) -> str:
+        return self._address() or ""
+
     def operator(self, stack: ExitStack) -> JobsClient:
-        return JobsClient(stack.enter_context(Channel(Place.of(self._address() or ""))))
+        return JobsClient(stack.enter_context(Channel(Place.of(self.address))))
 
 
 @pytest.fixture
@@ -68,8 +76,8 @@ def stack() -> Iterator[ExitStack]:
         yield found
 
 
-def start(stack: ExitStack, config: Path, *more: str) -> Controller:
-    controller = Controller(config, *more)
+def start(stack: ExitStack, config: Path, *more: str, before: Sequence[str] = ()) -> Controller:
+    controller = Controller(config, *more, before=before)
     stack.callback(controller.process.stop)
     return controller
 
@@ -99,7 +107,8 @@ def test_it_pushes_the_program_and_finds_its_jobs_again(
     first = start(stack, config, "--log", "json", "--log-level", "debug")
     token = first.operator(stack).create("train", 2, 16).token
     lines = [json.loads(line) for line in first.process.log_text().splitlines() if line.startswith("{")]
-    (made,) = [line for line in lines if line.get("job") == "train"]
+    made, order = [line for line in lines if line.get("job") == "train"]
+    assert re.fullmatch(r"job train: made at the order of ipv4:127\.0\.0\.1:\d+", order["message"])
     assert (made["switch"], made["state"], made["level"]) == ("leaf1", "forming", "info")
     assert token not in first.process.log_text()
     assert first.process.stop() == 0
@@ -259,3 +268,35 @@ def test_the_pulse_excuses_everybody_for_its_absence() -> None:
         now_s += passed_s
         pulse.mind_leases()
     assert manager.told == ["expire", "expire", 60.0, "expire", "expire"], "before anybody is judged"
+
+
+def test_idle_connections_leave_descriptors_for_others(tmp_path: Path, stack: ExitStack) -> None:
+    """More than the process may have files, at both of its ports; they hold their places for seconds at most."""
+    few = ["bash", "-c", 'ulimit -n 256 && exec "$0" "$@"']
+    controller = start(stack, write_config(tmp_path, start_native(tmp_path, stack)), before=few)
+    operator = controller.operator(stack)
+    page = re.search(r"^page http://(\S+):(\d+)/$", controller.process.log_text(), re.MULTILINE)
+    assert page is not None
+    host, port = controller.address.rsplit(":", 1)
+    for place in ((host, int(port)), (page[1], int(page[2]))):
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(place, timeout=START_S))
+
+    def answered() -> bool:
+        try:
+            return operator.switches()[0].reachable
+        except ControllerError:
+            return False
+
+    controller.process.wait_for(answered, "an answer", START_S)
+    assert "descriptor limit" not in controller.process.log_text()
+
+
+def test_the_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"now": (1024, 1 << 20)}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.update(now=wanted))
+    assert (raise_limit(), limits["now"]) == (ENOUGH, (ENOUGH, 1 << 20))
+    for before, after in (((256, 512), 512), ((1 << 20, 1 << 20), 1 << 20), ((9, resource.RLIM_INFINITY), ENOUGH)):
+        limits["now"] = before
+        assert (raise_limit(), limits["now"]) == (after, (after, before[1]))

@@ -40,7 +40,6 @@ FAMILIES: Final[Sequence[_Declared]] = (
     ("switch_audits_total", "counter", "Comparisons of the switch with the books.", _SWITCH),
     ("switch_put_right_total", "counter", "Entries that audits removed or restored.", _SWITCH),
     ("switch_sessions_total", "counter", "P4Runtime sessions: all but the first are reconnects.", _SWITCH),
-    ("job_epoch", "gauge", "Epoch of which something may stand on the switch, 0 for none.", _JOB),
     ("job_epochs_begun_total", "counter", "Epochs that were begun.", _JOB),
     ("job_joins_refused_total", "counter", "Joins with the right token that were refused.", _JOB),
     ("job_trouble", "gauge", "1 while the switch does not do what the job wants.", _JOB),
@@ -118,7 +117,6 @@ def _add_switch(made: dict[str, Family], switch: SwitchView, jobs: Iterable[JobV
 
 def _add_job(made: dict[str, Family], job: JobView) -> None:
     labels = (job.name, job.switch)
-    made["job_epoch"].add(job.epoch, *labels)
     made["job_epochs_begun_total"].add(job.epochs_begun, *labels)
     made["job_joins_refused_total"].add(job.joins_refused, *labels)
     made["job_trouble"].add(int(bool(job.trouble)), *labels)

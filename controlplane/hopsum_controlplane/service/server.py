@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,12 +36,14 @@ THREADS: Final = 16
 """For all other calls; those that wait for news hold none."""
 PING_S: Final = 10.0
 """A silent connection is asked whether it lives, and closed when it does not say so in half that time."""
-IDLE_S: Final = 60.0
+IDLE_S: Final = 20.0
 """A connection without a call is closed after that."""
 HANDSHAKE_S: Final = 5.0
 """For whoever connects to say that it speaks HTTP/2, and TLS where it has to."""
 REQUEST_BYTES_MAX: Final = 128 << 10
 """The largest is the report of a worker with decision.MAX_RUNS runs of results, 98 KB."""
+DESCRIPTORS_KEPT: Final = 128
+"""Of the process's, for switches, books and the page: connections to the service leave these free."""
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # a second controller at the same port is an error, not a half of the calls
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
@@ -54,6 +57,7 @@ _OPTIONS: Final = (
     ("grpc.http2.max_pings_without_data", 0),  # no bound: a stream may have no news for hours
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # of what clients may send; they do each 5 s
 )
+_ALL: Final = (1 << 31) - 2
 _log: Final = logging.getLogger(__name__)
 
 
@@ -137,7 +141,7 @@ class Service:
 
     async def _listen(self, listen: str, credentials: Any, handlers: Sequence[grpc.GenericRpcHandler]) -> str:
         """Start the server; return where it listens."""
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", _connections_max())))
         server.add_generic_rpc_handlers(handlers)
         before = os.umask(0o177)  # of a unix socket's file
         port, why = 0, "no such address here"
@@ -172,6 +176,11 @@ def safeguards(config: ClusterConfig) -> tuple[Tls | None, str | None]:
     token = None if config.admin_token_file is None else read_admin_token(config.admin_token_file)
     _require_token(config.listen, token)
     return tls, token
+
+
+def _connections_max() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _ALL if limit == resource.RLIM_INFINITY else max(1, min(_ALL, limit - DESCRIPTORS_KEPT))
 
 
 def _require_token(listen: str, admin_token: str | None) -> None:

@@ -3,6 +3,7 @@
 
 server     the HTTP server, and which path has what     state     the page's values: what `hopsum top` shows
 page       page.html and the headers that it needs      page.html the page: markup, style and script in one file
+clients    how many are connected, and for how long
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 """A manager over HTTP, to be read only: / has the page, /api/state its values, /metrics those for Prometheus.
 
 There is no access control: who gets here may read. On loopback that is who is on this machine: a page of somebody else,
-in a browser here, is kept out, since the browser names that page's host in its request.
+in a browser here, is kept out, since the browser names that page's host in its request. A bounded number of clients are
+served at a time, each for a bounded time, so that who may only read takes nothing that others need.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.metrics.collect import collect
 from hopsum_controlplane.metrics.exposition import CONTENT_TYPE, expose
+from hopsum_controlplane.web.clients import REQUEST_S, Clients
 from hopsum_controlplane.web.page import Page
 from hopsum_controlplane.web.state import State
 
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 PAGE, STATE, METRICS = "/", "/api/state", "/metrics"
 FRESH_S: Final = 0.5
 """Who asks sooner after somebody else gets the same answer: switches are read no more often."""
-_CLIENT_TIMEOUT_S: Final = 10.0
 _MAX_PORT: Final = 65535
 _log: Final = logging.getLogger(__name__)
 
@@ -142,11 +143,26 @@ def _kept(make: Callable[[], str], fresh_s: float) -> Callable[[], bytes]:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], answers: Mapping[str, _Answer]) -> None:
         self.answers = answers
+        self.clients = Clients()
         super().__init__(address, _Handler)
         self.local_only = ipaddress.ip_address(str(self.server_address[0])).is_loopback
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Say whether there is a place for a connection; one without is closed."""
+        return self.clients.admit(request)
+
+    def service_actions(self) -> None:
+        """Cut off who takes too long; called by `serve_forever` every half second, and after each new connection."""
+        self.clients.cut_late()
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection that is served, or has no place."""
+        self.clients.forget(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Keep a client that went away out of the log's errors."""
@@ -154,12 +170,13 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = _CLIENT_TIMEOUT_S
+    timeout = REQUEST_S
     server: _Server
     server_version, sys_version = "hopsum", ""
 
     def do_GET(self) -> None:
         """Answer one request."""
+        self.server.clients.answer(self.connection)
         answer = self.server.answers.get(self.path.partition("?")[0])
         if self.server.local_only and not _is_local(self.headers.get("Host", "localhost")):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "this is 127.0.0.1 or localhost, and has no other name")

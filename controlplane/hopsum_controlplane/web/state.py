@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The values of the page: what `hopsum top` shows, less what needs the administrator's token to be seen.
 
-Nobody is asked who reads this, so there is no address of a worker or a switch in it, also not in words: texts that
-may name one have a mark in its place. Tokens are in no view at all.
+Nobody is asked who reads this, so there is no address of a worker or a switch in it, and no epoch, by which a worker's
+messages are known; also not in words: texts that may name one have a mark in its place. Tokens are in no view at all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SWITCH: Final = (
     *("jobs", "drops", "audits", "put_right", "sessions", "rates"),
 )
 JOB: Final = (
-    *("name", "state", "reason", "trouble", "epoch", "switch", "parts", "slot_base", "slots", "workers", "quorum"),
+    *("name", "state", "reason", "trouble", "switch", "parts", "slot_base", "slots", "workers", "quorum"),
     *("observers", "lease_s", "missing_ranks", "epochs_begun", "joins_refused"),
     *("rates", "codes", "latency_s", "nmse", "behind", "late"),
 )
@@ -39,6 +39,7 @@ MEMBER: Final = ("rank", "phase", "silent_s", "rates", "latency_s", "nmse")
 _ADDRESS: Final = re.compile(
     r"\b\d{1,3}(?:\.\d{1,3}){3}(?:[:/]\d+)?|\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b|\[[0-9a-f:.]+\](?::\d+)?", re.IGNORECASE
 )
+_EPOCH: Final = re.compile(r"\bepoch \d+")
 
 
 class State:
@@ -90,8 +91,8 @@ def _window_s(jobs: Iterable[Values]) -> float:
 
 
 def _public(values: Values, names: Iterable[str]) -> dict[str, Any]:
-    return {name: _without_addresses(values[name]) for name in names}
+    return {name: _masked(values[name]) for name in names}
 
 
-def _without_addresses(value: Any) -> Any:
-    return _ADDRESS.sub("(address)", value) if isinstance(value, str) else value
+def _masked(value: Any) -> Any:
+    return _EPOCH.sub("an epoch", _ADDRESS.sub("(address)", value)) if isinstance(value, str) else value

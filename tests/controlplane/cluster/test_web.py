@@ -8,6 +8,7 @@ import json
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,12 +17,13 @@ from hopsum.wire import Drop, Event
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web import WebServer
+from hopsum_controlplane.web.clients import CLIENTS_MAX, Clients
 from hopsum_controlplane.web.page import Page
 from hopsum_controlplane.web.state import KEPT, WINDOW_S, State
 
 from .conftest import MakeCluster
 from .scraping import parse
-from .world import LEASE_S, Cluster
+from .world import LEASE_S, Clock, Cluster
 
 DEADLINE_S = 60.0
 
@@ -120,6 +122,77 @@ def test_who_is_silent_keeps_nobody_waiting(cluster: Cluster, server: WebServer)
         ask(server, "/metrics")
 
 
+def test_a_crowd_takes_a_bounded_number_of_places(server: WebServer) -> None:
+    """Clients that send a part of a request and no more; who sends a whole one is answered, whoever came before."""
+    host, port = server.address.rsplit(":", 1)
+    with ExitStack() as crowd:
+        for _ in range(4 * CLIENTS_MAX):
+            crowd.enter_context(socket.create_connection((host, int(port)))).send(b"GET / HTTP/1.1\r\nX-a")
+        for path in ("/", "/api/state", "/metrics"):
+            assert ask(server, path).status == 200
+            assert server._server is not None
+            assert len(server._server.clients) <= CLIENTS_MAX
+
+
+class Pairs:
+    """Connections, and the other ends of them."""
+
+    def __init__(self) -> None:
+        self.far: dict[socket.socket, socket.socket] = {}
+
+    def __call__(self) -> socket.socket:
+        near, far = socket.socketpair()
+        self.far[near] = far
+        return near
+
+    def ended(self, near: socket.socket) -> bool:
+        """Say whether the other end reads the end of the connection."""
+        self.far[near].setblocking(False)
+        try:
+            return self.far[near].recv(1) == b""
+        except BlockingIOError:
+            return False
+
+
+@pytest.fixture
+def connect() -> Iterator[Pairs]:
+    made = Pairs()
+    yield made
+    for near, far in made.far.items():
+        near.close()
+        far.close()
+
+
+def test_the_oldest_who_has_not_asked_makes_room(connect: Pairs) -> None:
+    clients = Clients(most=2, clock=Clock())
+    asked, silent, third, fourth = (connect() for _ in range(4))
+    assert clients.admit(asked)
+    assert clients.admit(silent)
+    clients.answer(asked)
+    assert clients.admit(third)
+    assert (connect.ended(asked), connect.ended(silent), len(clients)) == (False, True, 2)
+    clients.answer(third)
+    clients.answer(silent)  # its thread may come too late
+    assert not clients.admit(fourth)
+    clients.forget(silent)
+    clients.forget(asked)
+    assert clients.admit(fourth)
+    assert not connect.ended(third)
+
+
+def test_a_client_has_a_bounded_time_for_all_of_its_request(connect: Pairs) -> None:
+    clock = Clock()
+    clients = Clients(request_s=10.0, clock=clock)
+    early, late = connect(), connect()
+    clients.admit(early)
+    clients.answer(early)
+    clock.sleep(6)
+    clients.admit(late)
+    clock.sleep(5)
+    clients.cut_late()
+    assert (connect.ended(early), connect.ended(late), len(clients)) == (True, False, 1)
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/api/state"])
 def test_requests_in_quick_succession_read_the_switches_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, path: str
@@ -172,8 +245,11 @@ def test_no_secret_and_no_address_is_in_the_values(make_cluster: MakeCluster, mo
     trouble = "no answer of [::1]:9559, 10.1.2.3:9559, 10.9.8.7/24 and 02:aa:00:00:00:01 at 12:30, version 1.2.3"
     monkeypatch.setattr(type(cluster.manager._lines["s1"]), "trouble", trouble)
     cluster.clock.sleep(LEASE_S + 1)
+    crew[0].join(report=crew[0].report())
+    assert str(crew[1].epoch) in cluster.manager.job("train").reason
     text = json.dumps(State(cluster.manager).document())
     assert "train" in text
+    assert str(crew[1].epoch) not in text
     said = "no answer of (address), (address), (address) and (address) at 12:30, version 1.2.3"
     assert json.loads(text)["switches"][0]["trouble"] == said
     assert re.findall(r"\d+\.\d+\.\d+\.\d+|udp_port|token|secret|incarnation|endpoint", text) == []

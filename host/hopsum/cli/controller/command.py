@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from hopsum.cli.controller.descriptors import raise_limit
 from hopsum.cli.controller.run import running
 from hopsum.cli.logs import FORMATS, LEVELS, log_to
 from hopsum_controlplane.cluster import ClusterConfig, load_config
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str]) -> int:
             safeguards(config)
             print(_in_words(config))
             return 0
+        raise_limit()
         _serve(config, options.remove_existing)
     except ControlPlaneError as error:
         print(f"hopsum controller: error: {error}", file=sys.stderr)
