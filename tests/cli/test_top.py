@@ -19,7 +19,7 @@ from hopsum.cli.top.command import _forget
 from hopsum.cli.top.screen import amount, screen
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.jobs import JobsClient
-from hopsum.watch.looks import Look, grown
+from hopsum.watch.looks import Look, all_told, grown
 from hopsum.watch.rates import document
 from hopsum.wire import Drop, Event
 from hopsum_controlplane import ControlPlaneError
@@ -50,8 +50,7 @@ def address(cluster: Cluster) -> Iterator[str]:
 
 def look(cluster: Cluster, address: str) -> Look:
     with Channel(Place.of(address)) as channel:
-        found = take_look(JobsClient(channel))
-    return Look(cluster.clock.now_s, found.switches, found.jobs)
+        return take_look(JobsClient(channel), cluster.clock)
 
 
 def shown(document: dict[str, Any]) -> str:
@@ -75,17 +74,17 @@ def test_rates_of_a_job(cluster: Cluster, switch: FakeDevice, address: str) -> N
     found = document(before, look(cluster, address))
     assert found["seconds"] == 5
     (job,) = found["jobs"]
-    assert job["rates"] == {
+    counted = ("added", "completed", "duplicate", "answered", "stale", "fault")
+    assert {name: job["rates"].pop(name) for name in counted} == {
         "added": 20,
         "completed": 10,
         "duplicate": 2,
         "answered": 0,
         "stale": 0,
         "fault": 0,
-        "allreduces": 2,
-        "elements": 4000,
-        "retransmits": 2,
     }
+    assert job["rates"] == {"allreduces": 2, "elements": 4000, "retransmits": 2}
+    assert (job["health"], job["health_reason"]) == ("healthy", "")
     assert job["behind"] == []
     assert found["switches"][0]["rates"] == {"simulated": 4}
     text = shown(json.loads(json.dumps(found)))
@@ -116,6 +115,29 @@ def test_who_is_behind(cluster: Cluster, address: str) -> None:
     assert shown(found).splitlines()[-1].rstrip().endswith("rank 2")
 
 
+def test_rates_are_of_heartbeats_and_unknown_before_there_are_two(cluster: Cluster, address: str) -> None:
+    """Heartbeats come every 5 s, the looks are 2 s apart: a job that works is never shown with a rate of 0."""
+    crew = cluster.run("train")
+    rates = []
+    looks = deque([look(cluster, address)])
+    for second in range(1, 21):
+        cluster.clock.sleep(1)
+        for worker in crew:
+            if second % 5 == worker.rank:
+                worker.beat(allreduces=10.0 * second, elements=1000.0 * second)
+        if second % 2 == 0:
+            looks.append(look(cluster, address))
+            _forget(looks, 6.0)
+            (job,) = document(looks[0], looks[-1])["jobs"]
+            rates.append((job["rates"].get("allreduces"), job["rates"].get("elements")))
+            assert not all_told(looks[0], looks[-1]) or rates[-1][0] is not None
+    assert set(rates[1:]) <= {(10, 2000), (None, None)}
+    assert rates[-1] == (10, 2000)
+    assert rates.count((10, 2000)) > len(rates) / 2, rates
+    (job,) = document(look(cluster, address), look(cluster, address))["jobs"]
+    assert "allreduces" not in job["rates"]
+
+
 def test_who_comes_last_and_what_ranks_tell_of_themselves(cluster: Cluster, address: str) -> None:
     crew = cluster.run("train", 3)
     before = look(cluster, address)
@@ -128,12 +150,12 @@ def test_who_comes_last_and_what_ranks_tell_of_themselves(cluster: Cluster, addr
     found = document(before, look(cluster, address))
     (job,) = found["jobs"]
     assert (job["late"], job["behind"]) == ([1], [])
-    assert job["codes"] == {"lookup_add8": 3 * 4096 / 5, "max32": 3 * 8 / 5}
+    assert job["codes"] == {"lookup_add8": 3 * 4096 / 4, "max32": 3 * 8 / 4}  # since it began
     assert job["nmse"] == pytest.approx(0.01)
     assert job["latency_s"] == pytest.approx(0.11 / 3)
     assert [member["nmse"] for member in job["members"]] == [0, 0.01, 0.02]
     assert [member["silent_s"] for member in job["members"]] == [1, 1, 1]
-    assert [member["rates"]["allreduces"] for member in job["members"]] == [0.4] * 3
+    assert [member["rates"]["allreduces"] for member in job["members"]] == [0.5] * 3
     text = shown(found)
     for words in ("rank 1 late", "36.7ms", "0.01"):
         assert words in text
@@ -169,8 +191,11 @@ def test_what_is_wrong_is_told_below(cluster: Cluster, switch: FakeDevice, addre
         crew[0].join(wire_version=99)
     now = look(cluster, address)
     text = shown(document(now, now))
-    assert "job train: waits for rank 0, 1, 2, 3, 4, 5, 6, 7 and 4 more of 12 to join" in text
-    assert "1 joins refused, the last: join of job 'train': wire version 99" in text
+    assert "forming, idle" in text
+    assert "job train: 1 joins refused, the last 0 s ago: join of job 'train': wire version 99" in text
+    crew[0].join()
+    now = look(cluster, address)
+    assert "job train: waits for ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 of 12 to join" in shown(document(now, now))
 
 
 def test_who_is_lost(cluster: Cluster, address: str) -> None:
@@ -183,7 +208,9 @@ def test_who_is_lost(cluster: Cluster, address: str) -> None:
     now = look(cluster, address)
     text = shown(document(now, now))
     assert "2/3" in text
-    assert "job train: goes on without rank 0, silent for 10 s; a quorum is 2 of 3" in text
+    assert "running, degraded" in text
+    assert "job train: rank 0 was given up: it was silent for 10 s" in text
+    assert "job train: goes on without rank 0; a quorum is 2 of 3" in text
 
 
 def test_the_command_prints_one_object(cluster: Cluster, address: str, capsys: pytest.CaptureFixture[str]) -> None:

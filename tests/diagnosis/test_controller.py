@@ -46,8 +46,7 @@ class Practice:
         self.cluster.stop()
 
     def look(self) -> Look:
-        found = take_look(JobsClient(self.channel))
-        return Look(self.cluster.clock.now_s, found.switches, found.jobs)
+        return take_look(JobsClient(self.channel), self.cluster.clock)
 
     def examine(
         self, meanwhile: Callable[[], None] = lambda: None, job: str | None = None, now_s: float | None = None

@@ -131,7 +131,8 @@ def test_list_and_show_tell_what_there_is(
     crew[1].join()
     assert main(["list", *at]) == 0
     (_, line) = capsys.readouterr().out.splitlines()
-    assert line.split(maxsplit=6) == ["train", "forming", "s1", "0-15", "1/3", "-", "ranks 0, 2 to join"]
+    lack = "waits for ranks 0, 2 of 3 to join"
+    assert line.split(maxsplit=7) == ["train", "forming,", "waiting", "s1", "0-15", "1/3", "-", lack]
     enter(crew)
     assert main(["show", "train", *at]) == 0
     shown = capsys.readouterr().out
@@ -160,7 +161,7 @@ def test_a_tree_is_shown_with_all_its_switches(
         assert main(["create", "odd", "--workers", "3", "--quorum", "2", *at]) == 1
         assert "over a tree of switches: quorum 2 of 3 workers" in capsys.readouterr().err
         assert main(["list", *at]) == 0
-        assert "train  forming  s1, s2, then s3  0-15" in capsys.readouterr().out
+        assert "train  forming, idle  s1, s2, then s3  0-15" in capsys.readouterr().out
         cluster.manager.delete_job("train")
         cluster.run("train", 3, 16)
         assert main(["show", "train", *at]) == 0

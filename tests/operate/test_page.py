@@ -67,7 +67,8 @@ def test_two_jobs_as_they_change_and_who_is_behind(
     browser.wait_for("document.querySelectorAll('.card.job').length == 3", "three jobs")
     assert browser.value("document.getElementById('status').innerText") == "live"
     assert "48 of 2048 slots used" in text(browser, "s1")
-    assert "Waits for ranks 0, 1 of 2 to join" in text(browser, "next")
+    assert "No worker has joined" in text(browser, "next")
+    assert browser.value(f"{JOB.format('next')}.querySelectorAll('.wait, .bad').length") == 0  # nothing is wrong
     assert "3/3" in text(browser, "train")
 
     cluster.clock.sleep(6)

@@ -17,6 +17,7 @@ from hopsum_controlplane.cluster.records import LEASED, JobRecord
 class _Lease:
     until_s: float
     statistics: Mapping[str, float] = field(default_factory=dict)
+    heartbeat_at_s: float | None = None
 
 
 class Leases:
@@ -28,12 +29,15 @@ class Leases:
     def __init__(self) -> None:
         self._leases: dict[tuple[str, int], _Lease] = {}
 
-    def renew(self, job: str, rank: int, until_s: float, statistics: Mapping[str, float] | None = None) -> None:
-        """Let a lease run until then; `statistics` take the place of what the member said before."""
+    def renew(
+        self, job: str, rank: int, until_s: float, statistics: Mapping[str, float] | None = None, *, now_s: float = 0.0
+    ) -> None:
+        """Let a lease run until then; `statistics`, of a heartbeat at `now_s`, replace those of the one before."""
         lease = self._leases.setdefault((job, rank), _Lease(until_s))
         lease.until_s = until_s
         if statistics is not None:
             lease.statistics = dict(statistics)
+            lease.heartbeat_at_s = now_s
 
     def shorten(self, job: str, rank: int, until_s: float) -> None:
         """Let a lease end then, if it would end later."""
@@ -57,6 +61,11 @@ class Leases:
         """Return what a member said last."""
         lease = self._leases.get((job, rank))
         return {} if lease is None else lease.statistics
+
+    def heartbeat_at_s(self, job: str, rank: int) -> float | None:
+        """Return when a member's last heartbeat came, None where there was none."""
+        lease = self._leases.get((job, rank))
+        return None if lease is None else lease.heartbeat_at_s
 
     def forget(self, job: str, rank: int) -> None:
         """Drop a lease."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from hopsum_controlplane.cluster.errors import JobExists, UnknownJob
 from hopsum_controlplane.cluster.records import JobRecord, State
@@ -19,20 +20,36 @@ _log = logging.getLogger(__name__)
 Step = Callable[[JobRecord], JobRecord | None]
 
 
+@dataclass(frozen=True)
+class Past:
+    """What happened to a job since the controller was started.
+
+    `begun` epochs were begun, the last one at `begun_at_s`; the last that ended did at `ended_at_s`. Times are seconds
+    of the ledger's clock, None where it did not happen.
+    """
+
+    begun: int = 0
+    begun_at_s: float | None = None
+    ended_at_s: float | None = None
+
+
 class Ledger:
     """All jobs, by name. Thread-safe: `changed` is its lock, and is notified of every step.
+
+    `monotonic` gives seconds that never go back.
 
     Raises as Store does; what could not be written has not happened.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
         books = store.load()
         self.changed = threading.Condition(threading.RLock())
         self._store = store
         self._records = {record.name: record for record in books.records}
         self._digests = frozenset[bytes]().union(*map(_digests, books.records))
         self._watchers: list[Callable[[str], None]] = []
-        self._begun: Counter[str] = Counter()
+        self._monotonic = monotonic
+        self._past: dict[str, Past] = {}
         self._epochs = EpochAllocator()
         self.observe_epoch(books.last_epoch)
 
@@ -102,8 +119,8 @@ class Ledger:
             if after is None:
                 self._store.remove(name)
                 del self._records[name]
-                del self._begun[name]
                 self._digests -= _digests(before)
+                self._past.pop(name, None)
             else:
                 self._keep(after)
             self.changed.notify_all()
@@ -122,16 +139,19 @@ class Ledger:
         with self.changed:
             return self._epochs.allot(now)
 
-    def epochs_begun(self, name: str) -> int:
-        """Return how many epochs of a job have begun since this object was made."""
+    def past(self, name: str) -> Past:
+        """Return what happened to a job since this object was made."""
         with self.changed:
-            return self._begun[name]
+            return self._past.get(name, Past())
 
     def _keep(self, record: JobRecord) -> None:
         self._store.put(record)
         before = self._records.get(record.name)
         if record.epoch and (before is None or before.epoch != record.epoch):
-            self._begun[record.name] += 1
+            past = self.past(record.name)
+            self._past[record.name] = replace(past, begun=past.begun + 1, begun_at_s=self._monotonic())
+        if record.state is State.CHANGING and before is not None and before.state is not State.CHANGING:
+            self._past[record.name] = replace(self.past(record.name), ended_at_s=self._monotonic())
         self._digests = (self._digests - (_digests(before) if before else set())) | _digests(record)
         self._records[record.name] = record
 

@@ -85,7 +85,7 @@ class Manager:
         self._monotonic = monotonic
         self._random = random
         self._store = store
-        self._ledger = Ledger(store)
+        self._ledger = Ledger(store, monotonic)
         self._leases = Leases()  # under the ledger's lock, and so are these:
         self._refusals = Refusals()
         self._excused_s = -math.inf
@@ -408,7 +408,7 @@ class Manager:
         with self._ledger.changed:
             record = self._ledger.find(request.job)
             if record is not None and matches(request.token, record.token_digest):
-                self._refusals.note(record.name, str(error))
+                self._refusals.note(record.name, str(error), self._monotonic())
 
     def _with_token(self, job: str, token: str) -> JobRecord:
         record = self._ledger.get(job)
@@ -435,7 +435,8 @@ class Manager:
 
     def _renew(self, record: JobRecord, rank: int, statistics: Mapping[str, float] | None = None) -> None:
         with self._ledger.changed:
-            self._leases.renew(record.name, rank, self._monotonic() + self._lease_s(record), statistics)
+            now_s = self._monotonic()
+            self._leases.renew(record.name, rank, now_s + self._lease_s(record), statistics, now_s=now_s)
 
     def _view(self, record: JobRecord, counters: bool) -> JobView:
         read = self._lines.counters(record) if counters else {}
@@ -447,7 +448,7 @@ class Manager:
                 lease_s=self._lease_s(record),
                 trouble=self._lines.trouble(record),
                 counters=read,
-                epochs_begun=self._ledger.epochs_begun(record.name),
+                past=self._ledger.past(record.name),
                 refused=self._refusals.of(record.name),
             )
 

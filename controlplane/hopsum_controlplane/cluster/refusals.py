@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Refused:
-    """How many joins of a job were refused, and why the last one was; an empty string for none."""
+    """How many joins of a job were refused, why and when the last one was; an empty string and None for none."""
 
     count: int = 0
     last: str = ""
+    at_s: float | None = None
 
 
 class Refusals:
@@ -24,9 +25,9 @@ class Refusals:
     def __init__(self) -> None:
         self._refused: dict[str, Refused] = {}
 
-    def note(self, job: str, why: str) -> None:
-        """Count a refusal."""
-        self._refused[job] = Refused(self.of(job).count + 1, why)
+    def note(self, job: str, why: str, at_s: float) -> None:
+        """Count a refusal at a time in seconds."""
+        self._refused[job] = Refused(self.of(job).count + 1, why, at_s)
 
     def of(self, job: str) -> Refused:
         """Return what a job has been refused."""

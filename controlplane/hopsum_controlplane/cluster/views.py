@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from hopsum_controlplane.allotments import Room
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.documents import leaves_of, where
+from hopsum_controlplane.cluster.health import Health, condition_of, why_lost
 from hopsum_controlplane.cluster.leases import Leases
+from hopsum_controlplane.cluster.ledger import Past
 from hopsum_controlplane.cluster.line import Line
 from hopsum_controlplane.cluster.placement import networks_of
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
@@ -100,7 +102,10 @@ class Beat:
 
 @dataclass(frozen=True)
 class MemberView:
-    """A member of a job; `lease_left_s` is None when it has none, `statistics` are those of its last heartbeat."""
+    """A member of a job; `lease_left_s` is None when it has none, `statistics` are those of its last heartbeat.
+
+    That came `heartbeat_age_s` ago, None where there was none. `reason` is why it was given up, empty if it was not.
+    """
 
     rank: int
     phase: Phase
@@ -111,6 +116,8 @@ class MemberView:
     version: str
     lease_left_s: float | None
     statistics: Mapping[str, float]
+    heartbeat_age_s: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,10 @@ class JobView:
     `trouble` says why the switch does not do what the state wants, if so. Since the controller was started,
     `epochs_begun` epochs were begun and `joins_refused` joins with the right token refused, the last one with the
     words `last_refusal`.
+
+    `health` and `health_reason` say how well it is, see `hopsum_controlplane.cluster.health`. `last_refusal_age_s`,
+    `ended_age_s` and `begun_age_s` are seconds since the last refusal, the end of the last epoch that ended, and the
+    beginning of the last one that began; None where there was none since the controller was started.
     """
 
     name: str
@@ -146,6 +157,11 @@ class JobView:
     joins_refused: int
     last_refusal: str
     parts: tuple[PartView, ...] = ()
+    health: Health = Health.HEALTHY
+    health_reason: str = ""
+    last_refusal_age_s: float | None = None
+    ended_age_s: float | None = None
+    begun_age_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -183,11 +199,13 @@ def of_job(
     lease_s: float,
     trouble: str,
     counters: Mapping[str, Mapping[str, int]],
-    epochs_begun: int,
+    past: Past,
     refused: Refused,
 ) -> JobView:
     """Return the view of a job at a time of the leases' clock; `counters` are by switch."""
     request = record.request
+    members = tuple(_of_member(record.name, member, leases, now_s, lease_s) for member in record.members)
+    condition = condition_of(record, trouble, {member.rank: member.lease_left_s for member in members}, lease_s)
     return JobView(
         name=record.name,
         state=record.state,
@@ -203,14 +221,23 @@ def of_job(
         min_quorum=request.min_quorum,
         observers=request.observers,
         lease_s=lease_s,
-        members=tuple(_of_member(record.name, member, leases, now_s) for member in record.members),
+        members=members,
         missing_ranks=record.missing_ranks if record.state in (State.FORMING, State.CHANGING) else (),
         counters=_together(record, counters),
-        epochs_begun=epochs_begun,
+        epochs_begun=past.begun,
         joins_refused=refused.count,
         last_refusal=refused.last,
         parts=_parts(record, counters),
+        health=condition.health,
+        health_reason=condition.reason,
+        last_refusal_age_s=_age_s(refused.at_s, now_s),
+        ended_age_s=_age_s(past.ended_at_s, now_s),
+        begun_age_s=_age_s(past.begun_at_s, now_s),
     )
+
+
+def _age_s(at_s: float | None, now_s: float) -> float | None:
+    return None if at_s is None else max(now_s - at_s, 0.0)
 
 
 def _together(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
@@ -248,12 +275,22 @@ def _parts(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> tupl
     return tuple(PartView(name, index, *region, dict(counters.get(name, {}))) for name, index, region in places)
 
 
-def _of_member(job: str, member: Member, leases: Leases, now_s: float) -> MemberView:
+def _of_member(job: str, member: Member, leases: Leases, now_s: float, lease_s: float) -> MemberView:
     at, until_s = member.endpoint, leases.until_s(job, member.rank)
     left_s = None if until_s is None or member.phase not in LEASED else max(until_s - now_s, 0.0)
     statistics = dict(leases.statistics(job, member.rank))
     return MemberView(
-        at.rank, member.phase, at.ip, at.udp_port, member.side_port, at.port, member.version, left_s, statistics
+        rank=at.rank,
+        phase=member.phase,
+        ip=at.ip,
+        udp_port=at.udp_port,
+        side_port=member.side_port,
+        port=at.port,
+        version=member.version,
+        lease_left_s=left_s,
+        statistics=statistics,
+        heartbeat_age_s=_age_s(leases.heartbeat_at_s(job, member.rank), now_s),
+        reason=why_lost(member, lease_s) if member.phase is Phase.LOST else "",
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from hopsum.watch.heartbeat import LATENCY_BOUNDS_S, codes_name, latency_name
 from hopsum.wire import Drop, Event, Op
+from hopsum_controlplane.cluster.health import Health
 from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.views import JobView, MemberView, SwitchView
 from hopsum_controlplane.metrics.exposition import Family, Histogram, Kind
@@ -43,6 +44,7 @@ FAMILIES: Final[Sequence[_Declared]] = (
     ("job_epochs_begun_total", "counter", "Epochs that were begun.", _JOB),
     ("job_joins_refused_total", "counter", "Joins with the right token that were refused.", _JOB),
     ("job_trouble", "gauge", "1 while the switch does not do what the job wants.", _JOB),
+    ("job_health", "gauge", "1 for how well the job is.", (*_JOB, "health")),
     ("job_slots", "gauge", "Slots of the job.", _JOB),
     ("job_workers", "gauge", "Workers that the job was made for.", _JOB),
     ("job_quorum", "gauge", "Workers that complete a sum.", _JOB),
@@ -120,6 +122,8 @@ def _add_job(made: dict[str, Family], job: JobView) -> None:
     made["job_epochs_begun_total"].add(job.epochs_begun, *labels)
     made["job_joins_refused_total"].add(job.joins_refused, *labels)
     made["job_trouble"].add(int(bool(job.trouble)), *labels)
+    for health in Health:
+        made["job_health"].add(int(job.health is health), *labels, health.value)
     made["job_slots"].add(job.slots, *labels)
     made["job_workers"].add(job.workers, *labels)
     made["job_quorum"].add(job.quorum, *labels)

@@ -8,6 +8,7 @@ from typing import Any
 
 from hopsum.rpc import control_pb2 as pb
 from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
+from hopsum_controlplane.cluster.health import Health
 from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.views import (
@@ -121,6 +122,11 @@ def job_message(view: JobView) -> pb.Job:
         joins_refused=view.joins_refused,
         last_refusal=view.last_refusal,
         parts=[_part_message(part) for part in view.parts],
+        health=_health(view.health),
+        health_reason=view.health_reason,
+        last_refusal_age_s=view.last_refusal_age_s,
+        ended_age_s=view.ended_age_s,
+        begun_age_s=view.begun_age_s,
     )
 
 
@@ -155,6 +161,8 @@ def _member_message(view: MemberView) -> pb.Member:
         version=view.version,
         lease_left_s=view.lease_left_s,
         statistics=view.statistics,
+        heartbeat_age_s=view.heartbeat_age_s,
+        reason=view.reason,
     )
 
 
@@ -174,6 +182,11 @@ def _endpoint(address: tuple[str, int]) -> pb.Endpoint:
 
 def _state(state: State) -> pb.JobState:
     value: pb.JobState = pb.JobState.Value(f"JOB_STATE_{state.name}")
+    return value
+
+
+def _health(health: Health) -> pb.JobHealth:
+    value: pb.JobHealth = pb.JobHealth.Value(f"JOB_HEALTH_{health.name}")
     return value
 
 

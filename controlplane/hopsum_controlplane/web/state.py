@@ -31,11 +31,12 @@ SWITCH: Final = (
     *("jobs", "drops", "audits", "put_right", "sessions", "rates"),
 )
 JOB: Final = (
-    *("name", "state", "reason", "trouble", "switch", "parts", "slot_base", "slots", "workers", "quorum"),
-    *("observers", "lease_s", "missing_ranks", "epochs_begun", "joins_refused"),
+    *("name", "state", "health", "health_reason", "reason", "trouble", "switch", "parts", "slot_base"),
+    *("slots", "workers", "quorum", "observers", "lease_s", "missing_ranks"),
+    *("epochs_begun", "joins_refused", "ended_age_s"),
     *("rates", "codes", "latency_s", "nmse", "behind", "late"),
 )
-MEMBER: Final = ("rank", "phase", "silent_s", "rates", "latency_s", "nmse")
+MEMBER: Final = ("rank", "phase", "reason", "silent_s", "rates", "latency_s", "nmse")
 _ADDRESS: Final = re.compile(
     r"\b\d{1,3}(?:\.\d{1,3}){3}(?:[:/]\d+)?|\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b|\[[0-9a-f:.]+\](?::\d+)?", re.IGNORECASE
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hopsum.errors import HopsumError
@@ -39,14 +39,19 @@ def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
         yield JobsClient(channel, token)
 
 
-def take_look(client: JobsClient) -> Look:
+def take_look(client: JobsClient, clock: Callable[[], float] = time.monotonic) -> Look:
     """Ask for switches and jobs, for running jobs with their counters. Raises ControllerError."""
     switches = [as_values(switch) for switch in client.switches()]
     jobs = []
     for listed in client.jobs():
         try:
-            jobs.append(as_values(client.job(listed.name)))
+            jobs.append((clock(), as_values(client.job(listed.name))))
         except ControllerError as error:
             if error.code != "NOT_FOUND":  # deleted meanwhile
                 raise
-    return Look(time.monotonic(), switches, jobs)
+    now_s = clock()
+    for at_s, job in jobs:  # each was true when it was asked for
+        for member in job["members"]:
+            if member["heartbeat_age_s"] is not None:
+                member["heartbeat_age_s"] += now_s - at_s
+    return Look(now_s, switches, [job for _, job in jobs])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 d69c173f9522ef87ae9e6b92f86ce72e
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 40b249319eff14b781f0116bdcdd2e87
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -17,6 +17,16 @@ class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     JOB_STATE_CHANGING: _ClassVar[JobState]
     JOB_STATE_ENDING: _ClassVar[JobState]
 
+class JobHealth(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    JOB_HEALTH_UNSPECIFIED: _ClassVar[JobHealth]
+    JOB_HEALTH_HEALTHY: _ClassVar[JobHealth]
+    JOB_HEALTH_IDLE: _ClassVar[JobHealth]
+    JOB_HEALTH_WAITING: _ClassVar[JobHealth]
+    JOB_HEALTH_DEGRADED: _ClassVar[JobHealth]
+    JOB_HEALTH_STALLED: _ClassVar[JobHealth]
+    JOB_HEALTH_FAILED: _ClassVar[JobHealth]
+
 class MemberPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MEMBER_PHASE_UNSPECIFIED: _ClassVar[MemberPhase]
@@ -31,6 +41,13 @@ JOB_STATE_INSTALLING: JobState
 JOB_STATE_RUNNING: JobState
 JOB_STATE_CHANGING: JobState
 JOB_STATE_ENDING: JobState
+JOB_HEALTH_UNSPECIFIED: JobHealth
+JOB_HEALTH_HEALTHY: JobHealth
+JOB_HEALTH_IDLE: JobHealth
+JOB_HEALTH_WAITING: JobHealth
+JOB_HEALTH_DEGRADED: JobHealth
+JOB_HEALTH_STALLED: JobHealth
+JOB_HEALTH_FAILED: JobHealth
 MEMBER_PHASE_UNSPECIFIED: MemberPhase
 MEMBER_PHASE_WAITING: MemberPhase
 MEMBER_PHASE_IN: MemberPhase
@@ -298,7 +315,7 @@ class ShowRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("name", "state", "reason", "trouble", "epoch", "switch", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "epochs_begun", "joins_refused", "last_refusal", "parts")
+    __slots__ = ("name", "state", "reason", "trouble", "epoch", "switch", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "epochs_begun", "joins_refused", "last_refusal", "parts", "health", "health_reason", "last_refusal_age_s", "ended_age_s", "begun_age_s")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -327,6 +344,11 @@ class Job(_message.Message):
     JOINS_REFUSED_FIELD_NUMBER: _ClassVar[int]
     LAST_REFUSAL_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_REASON_FIELD_NUMBER: _ClassVar[int]
+    LAST_REFUSAL_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_AGE_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: JobState
     reason: str
@@ -348,10 +370,15 @@ class Job(_message.Message):
     joins_refused: int
     last_refusal: str
     parts: _containers.RepeatedCompositeFieldContainer[Part]
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., trouble: _Optional[str] = ..., epoch: _Optional[int] = ..., switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., epochs_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
+    health: JobHealth
+    health_reason: str
+    last_refusal_age_s: float
+    ended_age_s: float
+    begun_age_s: float
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., trouble: _Optional[str] = ..., epoch: _Optional[int] = ..., switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., epochs_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., health: _Optional[_Union[JobHealth, str]] = ..., health_reason: _Optional[str] = ..., last_refusal_age_s: _Optional[float] = ..., ended_age_s: _Optional[float] = ..., begun_age_s: _Optional[float] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("rank", "phase", "endpoint", "side_port", "port", "version", "lease_left_s", "statistics")
+    __slots__ = ("rank", "phase", "endpoint", "side_port", "port", "version", "lease_left_s", "statistics", "heartbeat_age_s", "reason")
     class StatisticsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -367,6 +394,8 @@ class Member(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEASE_LEFT_S_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     rank: int
     phase: MemberPhase
     endpoint: Endpoint
@@ -375,7 +404,9 @@ class Member(_message.Message):
     version: str
     lease_left_s: float
     statistics: _containers.ScalarMap[str, float]
-    def __init__(self, rank: _Optional[int] = ..., phase: _Optional[_Union[MemberPhase, str]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., side_port: _Optional[int] = ..., port: _Optional[int] = ..., version: _Optional[str] = ..., lease_left_s: _Optional[float] = ..., statistics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    heartbeat_age_s: float
+    reason: str
+    def __init__(self, rank: _Optional[int] = ..., phase: _Optional[_Union[MemberPhase, str]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., side_port: _Optional[int] = ..., port: _Optional[int] = ..., version: _Optional[str] = ..., lease_left_s: _Optional[float] = ..., statistics: _Optional[_Mapping[str, float]] = ..., heartbeat_age_s: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
     __slots__ = ("name",)

@@ -4,4 +4,5 @@
 heartbeat  names of what a worker tells the controller of itself
 looks      two looks at a controller: what moved, who is waited for
 rates      the same of all switches and jobs, for `hopsum top` and the controller's page
+words      times in words, and how the health of a job is shown
 """

@@ -16,6 +16,9 @@ from hopsum.watch.heartbeat import latency_s
 from hopsum.wire import MAX_WORKERS
 
 Values = Mapping[str, Any]
+NEWS_S: Final = 0.2
+"""Two heartbeats are further apart; what is less is the same one, seen over a network that is not always as fast."""
+OLD_REFUSAL_S: Final = 600.0
 LATE_FACTOR: Final = 2.0
 LATE_S: Final = 0.002
 """Whom the others wait for: their all-reduces take them so many times longer, and so much longer."""
@@ -47,6 +50,8 @@ class Stall:
     """Ranks that have sent nothing in the meantime; none where all send."""
     waiting: tuple[int, ...]
     """Ranks that send again."""
+    gone: tuple[int, ...]
+    """Ranks that have left the epoch, or were given up."""
     seconds: float
 
 
@@ -72,6 +77,45 @@ def said(before: Values, after: Values) -> dict[int, dict[str, float]]:
     }
 
 
+def told_over_s(before: Values, after: Values, seconds: float) -> dict[int, float]:
+    """Return by rank over how many seconds the growth of `said` came about; a rank of which nothing new is known lacks.
+
+    What a worker tells is of its last heartbeat, so that is the time between the last ones at both looks, `seconds`
+    apart. The first heartbeat counts from the beginning of the epoch. A worker that should have been heard in the
+    meantime, and was not, has told nothing in all these seconds.
+    """
+    earlier = {member["rank"]: member["heartbeat_age_s"] for member in workers_of(before, "in")}
+    found = {}
+    for member in workers_of(after, "in"):
+        rank, age_s = member["rank"], member["heartbeat_age_s"]
+        if rank not in earlier or before["epoch"] != after["epoch"]:
+            continue
+        since_s = after["begun_age_s"] if earlier[rank] is None else earlier[rank] + seconds
+        if age_s is not None and since_s is not None and since_s - age_s > NEWS_S:
+            found[rank] = since_s - age_s
+        elif seconds >= look_apart_s(after):
+            found[rank] = seconds
+    return found
+
+
+def all_told(before: Look, after: Look) -> bool:
+    """Return whether rates of all ranks that were in a running job at both looks can be told."""
+    pairs = [(earlier, job) for job in after.jobs if (earlier := before.job(job["name"])) is not None]
+    seconds = after.at_s - before.at_s
+    return all(told_over_s(earlier, job, seconds).keys() >= said(earlier, job).keys() for earlier, job in pairs)
+
+
+def refused_now(job: Values) -> bool:
+    """Return whether ranks may be missing because a join was refused: none of it is over yet.
+
+    It is over when an epoch has begun since, or after a while where nobody waits for those ranks.
+    """
+    age_s, begun_s = job["last_refusal_age_s"], job["begun_age_s"]
+    if age_s is None or not job["missing_ranks"] or (begun_s is not None and begun_s <= age_s):
+        return False
+    return age_s < OLD_REFUSAL_S or bool(workers_of(job, "waiting", "over"))
+
+
 def look_apart_s(job: Values) -> float:
     """Return how far two looks must lie apart to hold a heartbeat of every member, in seconds."""
     return float(job["lease_s"]) / 2
@@ -87,7 +131,8 @@ def stall(before: Values, after: Values, seconds: float) -> Stall | None:
     if not waiting or packets.get("completed") or any(counts.get("allreduces") for counts in moved.values()):
         return None
     behind = tuple(rank for rank, counts in moved.items() if not counts.get("datagrams_sent"))
-    return Stall(behind, waiting, seconds)
+    gone = tuple(int(member["rank"]) for member in workers_of(after, "left", "lost"))
+    return Stall(behind, waiting, gone, seconds)
 
 
 def late(before: Values, after: Values) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hopsum.watch.heartbeat import codes_name, latency_s, nmse
-from hopsum.watch.looks import Look, Values, grown, late, said, stall
+from hopsum.watch.looks import Look, Stall, Values, grown, late, said, stall, told_over_s
 from hopsum.wire import Op
 
 PACKETS = ("added", "completed", "duplicate", "answered", "stale", "fault")
@@ -17,10 +17,16 @@ STATISTICS = ("allreduces", "elements", "retransmits", "bytes_sent", "bytes_rece
 def document(before: Look, after: Look) -> dict[str, Any]:
     """Return switches and jobs of the later look, with `rates` a second since the earlier one, fit for JSON.
 
+    A switch's counters are of the looks; what ranks tell is of their heartbeats, and so is the time of their rates.
+    A rate that nobody can know yet is not there: no heartbeat came between the looks.
+
     A job also has `behind`, the ranks that it waits for if it stands still; `late`, those that come last to its
     all-reduces; `codes`, lanes a second by op; `latency_s`, the mean time of an all-reduce; and `nmse` (see
     `hopsum.watch.heartbeat`), both None where nobody told. Members have `rates`, `latency_s` and `nmse` of their own,
     and `silent_s`, the seconds since they were heard, None without a lease.
+
+    The health of a job that stands still is `stalled`, also where all its ranks are there; one whose all-reduces go on
+    is `degraded` at worst.
     """
     seconds = after.at_s - before.at_s
     return {
@@ -42,31 +48,53 @@ def _job(before: Values | None, after: Values, seconds: float) -> dict[str, Any]
     rates = {name: packets[name] for name in PACKETS if name in packets}
     moved = said(before, after)
     sums = _summed(moved)
-    shown = {name: sums[name] for name in STATISTICS if name in sums}
+    speeds = {rank: _per_second(moved[rank], over_s) for rank, over_s in told_over_s(before, after, seconds).items()}
+    speed = _summed(speeds) if len(speeds) == len(moved) else {}
+    shown = {name: speed[name] for name in STATISTICS if name in speed}
     if "allreduces" in shown:  # each is one of the job
-        shown["allreduces"] /= len(moved)
+        shown["allreduces"] /= len(speeds)
     standing = stall(before, after, seconds)
-    codes = {op.name.lower(): sums[name] for op in Op if sums.get(name := codes_name(op))}
+    health, reason = _health(after, standing, sums.get("allreduces", 0.0) > 0)
     return {
         **after,
-        "rates": _per_second({**rates, **shown}, seconds),
-        "codes": _per_second(codes, seconds),
+        "health": health,
+        "health_reason": reason,
+        "rates": {**_per_second(rates, seconds), **shown},
+        "codes": {op.name.lower(): speed[name] for op in Op if speed.get(name := codes_name(op))},
         "latency_s": latency_s(sums),
         "nmse": nmse(sums),
         "behind": [] if standing is None else list(standing.behind),
         "late": list(late(before, after)),
-        "members": [_member(member, moved.get(member["rank"], {}), after, seconds) for member in after["members"]],
+        "members": [
+            _member(member, moved.get(member["rank"], {}), speeds.get(member["rank"], {}), after)
+            for member in after["members"]
+        ],
     }
 
 
-def _member(member: Values, moved: Mapping[str, float], job: Values, seconds: float) -> dict[str, Any]:
-    left_s = member["lease_left_s"]
+def _health(job: Values, standing: Stall | None, moves: bool) -> tuple[str, str]:
+    """Return the controller's word on a job's health and its reason, or what two looks know better."""
+    if standing is not None and job["health"] != "stalled":
+        if standing.behind:
+            ranks = ", ".join(map(str, standing.behind))
+            found = f"it stands still: the others wait for rank{'s' if len(standing.behind) > 1 else ''} {ranks}"
+        else:
+            found = f"it stands still: nothing was complete in {standing.seconds:.0f} s, though ranks send again"
+        return "stalled", "; ".join(filter(None, (found, job["health_reason"])))
+    if job["health"] == "stalled" and job["state"] == "running" and moves:
+        return "degraded", job["health_reason"]
+    return job["health"], job["health_reason"]
+
+
+def _member(member: Values, moved: Mapping[str, float], speed: Mapping[str, float], job: Values) -> dict[str, Any]:
+    left_s, heard_s = member["lease_left_s"], member["heartbeat_age_s"]
+    silent_s = heard_s if heard_s is not None or left_s is None else max(job["lease_s"] - left_s, 0.0)
     return {
         **member,
-        "rates": _per_second({name: moved[name] for name in STATISTICS if name in moved}, seconds),
+        "rates": {name: speed[name] for name in STATISTICS if name in speed},
         "latency_s": latency_s(moved),
         "nmse": nmse(moved),
-        "silent_s": None if left_s is None else max(job["lease_s"] - left_s, 0.0),
+        "silent_s": None if left_s is None else silent_s,
     }
 
 

@@ -258,7 +258,8 @@ def test_joins_that_are_refused(
         first.join(**changes)
     now = cluster.manager.job("job")
     assert now.joins_refused == (error is InvalidRequest)  # who has no token leaves no trace
-    told = {"joins_refused": now.joins_refused, "last_refusal": now.last_refusal}
+    names = ("joins_refused", "last_refusal", "last_refusal_age_s")
+    told = {name: getattr(now, name) for name in names}
     assert cluster.manager.jobs() == [replace(view, **told) for view in before]
 
 

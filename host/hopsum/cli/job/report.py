@@ -10,7 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-_COLOURS: Final = {"running": "green", "forming": "yellow", "installing": "yellow", "changing": "red", "ending": "red"}
+from hopsum.watch.looks import workers_of
+from hopsum.watch.words import ago, state, tone
+
+_COLOURS: Final = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "red"}
 
 
 def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
@@ -22,7 +25,7 @@ def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
     for title in ("job", "state", "switch", "slots", "workers", "epoch", ""):
         table.add_column(title, overflow="fold", no_wrap=title != "")
     for job in jobs:
-        row = (job["name"], job["switch"], _slots(job), _workers(job), str(job["epoch"] or "-"), _lack(job))
+        row = (job["name"], job["switch"], _slots(job), _workers(job), str(job["epoch"] or "-"), job["health_reason"])
         name, *rest = map(escape, row)
         table.add_row(name, _state(job), *rest)
     console.print(table)
@@ -62,16 +65,20 @@ def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "observers", str(job["observers"])
     yield "lease", f"{job['lease_s']:g} s"
     yield "epoch", str(job["epoch"] or "none")
-    if lack := _lack(job):
-        yield "lacks", escape(lack)
+    if job["health_reason"]:
+        yield job["health"], escape(job["health_reason"])
     if job["reason"]:
-        yield "last ended", escape(f"because {job['reason']}")
+        when = "" if job["ended_age_s"] is None else f"{ago(job['ended_age_s'])}, "
+        yield "last ended", escape(f"{when}because {job['reason']}")
+    if job["last_refusal"]:
+        told = f"{job['joins_refused']} joins, the last {ago(job['last_refusal_age_s'])}: {job['last_refusal']}"
+        yield "refused", escape(told)
 
 
 def _members(members: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for title in ("rank", "member", "address", "port", "lease", "sums", "retransmits", "version"):
-        words = title in ("member", "address", "version")
+    for title in ("rank", "member", "address", "port", "lease", "all-reduces", "retransmits", "version", ""):
+        words = title in ("member", "address", "version", "")
         table.add_column(title, justify="left" if words else "right", no_wrap=title == "address")
     for member in members:
         left_s, told = member["lease_left_s"], member["statistics"]
@@ -84,12 +91,13 @@ def _members(members: Sequence[Mapping[str, Any]]) -> Table:
             "-" if left_s is None else f"{left_s:.1f} s",
             *(f"{told[name]:,.0f}" if name in told else "-" for name in ("allreduces", "retransmits")),
             escape(member["version"]),
+            escape(member["reason"]),
         )
     return table
 
 
 def _state(job: Mapping[str, Any]) -> str:
-    return f"[{_COLOURS.get(job['state'], 'white')}]{escape(job['state'])}[/]"
+    return f"[{_COLOURS[tone(job)]}]{escape(state(job))}[/]"
 
 
 def _slots(job: Mapping[str, Any]) -> str:
@@ -97,16 +105,6 @@ def _slots(job: Mapping[str, Any]) -> str:
 
 
 def _workers(job: Mapping[str, Any]) -> str:
-    """Return how many workers are there of how many: those that the next epoch does not lack."""
-    return f"{job['workers'] - len(job['missing_ranks'])}/{job['workers']}"
+    """Return how many workers are there of how many: in the epoch, or waiting for the next one."""
+    return f"{len(workers_of(job, 'in', 'waiting'))}/{job['workers']}"
 
-
-def _lack(job: Mapping[str, Any]) -> str:
-    """Say what a job waits for, if it does."""
-    lack = []
-    if job["missing_ranks"]:
-        ranks = ", ".join(map(str, job["missing_ranks"]))
-        lack.append(f"rank{'s' if len(job['missing_ranks']) > 1 else ''} {ranks} to join")
-    if job["trouble"]:
-        lack.append(job["trouble"])
-    return "; ".join(lack)

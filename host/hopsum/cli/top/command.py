@@ -21,8 +21,12 @@ from hopsum.cli.top.screen import screen
 from hopsum.errors import HopsumError
 from hopsum.rpc.errors import ControllerUnreachable
 from hopsum.rpc.jobs import JobsClient
-from hopsum.watch.looks import Look
+from hopsum.watch.looks import Look, all_told
 from hopsum.watch.rates import document
+
+_AGAIN_S = 0.25
+"""Between the looks of --once that wait for heartbeats."""
+_LONGEST_S = 30.0
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -30,12 +34,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hopsum top",
         description="Show a controller's switches and jobs, rates, and which ranks a job waits for. What agents say is "
-        "as old as their last heartbeat, so rates are over --window.",
+        "of their heartbeats: a rate is - before there are two of each rank.",
     )
     add_operator_arguments(parser)
     parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between looks (%(default)s)")
     parser.add_argument("--window", type=float, default=15.0, metavar="SECONDS", help="of rates (%(default)s)")
-    parser.add_argument("--once", action="store_true", help="two looks --interval apart, print them, and end")
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="two looks at least --interval apart, with a heartbeat of each rank in between; print them, and end",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line and nothing else on stdout")
     return parser
 
@@ -63,7 +71,9 @@ def main(arguments: Sequence[str]) -> int:
 def _once(client: JobsClient, options: argparse.Namespace) -> None:
     before = take_look(client)
     time.sleep(options.interval)
-    shown = document(before, take_look(client))
+    while not all_told(before, after := take_look(client)) and after.at_s - before.at_s < _LONGEST_S:
+        time.sleep(_AGAIN_S)
+    shown = document(before, after)
     if options.json:
         print(json.dumps(shown))
     else:

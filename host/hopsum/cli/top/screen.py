@@ -3,20 +3,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from hopsum.watch.looks import refused_now
+from hopsum.watch.words import ago, state, tone
 from hopsum.wire import MAX_WORKERS
 
-_COLOURS = {"running": "green", "forming": "yellow", "installing": "yellow", "changing": "red", "ending": "dim"}
+COLOURS = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "red"}
+"""By `hopsum.watch.words.tone`."""
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SHOWN_RANKS = 8
 _WIDE = 150
-_ONLY_WIDE = ("epoch", "slots", "packets/s", "dup/s", "stale/s", "elements/s", "latency", "NMSE")
+_GAP = 2
+_LEFT_OUT = {
+    "switches": ("put right", "audits", "largest free", "driver", "jobs"),
+    "jobs": (
+        *("slots", "stale/s", "dup/s", "NMSE", "packets/s", "epoch", "elements/s", "latency", "retransmits/s"),
+        *("switch", "sums/s"),
+    ),
+}
+"""Columns that a terminal lacks that is too narrow for all, the first one first."""
 
 
 def screen(document: Mapping[str, Any], width: int = _WIDE) -> Group:
@@ -26,13 +38,17 @@ def screen(document: Mapping[str, Any], width: int = _WIDE) -> Group:
     """
     notes = [
         *(
-            f"[red]switch {escape(each['name'])}:[/] {escape(each['trouble'])}"
+            f"[red]{escape(each['name'])}:[/] {escape(each['trouble'])}"
             for each in document["switches"]
             if each["trouble"]
         ),
         *(note for job in document["jobs"] for note in _notes(job)),
     ]
-    return Group(_switches(document), _jobs(document, width >= _WIDE), *notes)
+    return Group(
+        _table("switches", [_switch(each) for each in document["switches"]], width),
+        _table("jobs", [_job(each) for each in document["jobs"]], width),
+        *notes,
+    )
 
 
 def amount(value: float | None) -> str:
@@ -52,36 +68,38 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.3g}s" if seconds >= 1 else f"{1e3 * seconds:.3g}ms"
 
 
-def _switches(document: Mapping[str, Any]) -> Table:
-    table = Table(title="switches", title_justify="left", box=None, pad_edge=False)
-    for column in ("switch", "driver", "state", "jobs", "slots", "largest free", "audits", "put right", "drops/s"):
-        table.add_column(column)
-    for switch in document["switches"]:
-        state = "[green]up[/]" if switch["reachable"] else f"[red]{switch['trouble_kind'] or 'down'}[/]"
-        drops = ", ".join(f"{reason} {amount(rate)}" for reason, rate in switch["rates"].items())
-        table.add_row(
-            escape(switch["name"]),
-            escape(switch["driver"]),
-            state,
-            str(switch["jobs"]),
-            f"{switch['slots_used']}/{switch['slots']}",
-            str(switch["slots_largest_free"]),
-            str(switch["audits"]),
-            str(switch["put_right"]),
-            drops or "0",
-        )
-    return table
-
-
-def _jobs(document: Mapping[str, Any], wide: bool) -> Table:
-    table = Table(title="jobs", title_justify="left", box=None, pad_edge=False)
-    rows = [_job(job) for job in document["jobs"]]
-    shown = [column for column in (rows[0] if rows else ()) if wide or column not in _ONLY_WIDE]
-    for column in shown:
-        table.add_column(column)
+def _table(title: str, rows: Sequence[Mapping[str, str]], width: int) -> Table:
+    """Return rows as a table of as many columns as fit; a text that is longer than its column goes on below."""
+    wide = {
+        column: max(len(column), *(Text.from_markup(row[column]).cell_len for row in rows))
+        for column in (rows[0] if rows else ())
+    }
+    for column in _LEFT_OUT[title]:
+        if sum(wide.values()) + _GAP * (len(wide) - 1) <= width:
+            break
+        wide.pop(column, None)
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in wide:
+        table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(row[column] for column in shown))
+        table.add_row(*(row[column] for column in wide))
     return table
+
+
+def _switch(switch: Mapping[str, Any]) -> dict[str, str]:
+    kind = (switch["trouble_kind"] or "down").replace("_", " ")
+    drops = ", ".join(f"{reason} {amount(rate)}" for reason, rate in switch["rates"].items())
+    return {
+        "switch": escape(switch["name"]),
+        "driver": escape(switch["driver"]),
+        "state": "[green]up[/]" if switch["reachable"] else f"[red]{kind}[/]",
+        "jobs": str(switch["jobs"]),
+        "slots": f"{switch['slots_used']}/{switch['slots']}",
+        "largest free": str(switch["slots_largest_free"]),
+        "audits": str(switch["audits"]),
+        "put right": str(switch["put_right"]),
+        "drops/s": drops or "0",
+    }
 
 
 def _job(job: Mapping[str, Any]) -> dict[str, str]:
@@ -90,7 +108,7 @@ def _job(job: Mapping[str, Any]) -> dict[str, str]:
     return {
         "job": escape(job["name"]),
         "switch": escape(job["switch"]),
-        "state": f"[{_COLOURS.get(job['state'], 'red')}]{job['state']}[/]",
+        "state": f"[{COLOURS[tone(job)]}]{escape(state(job))}[/]",
         "epoch": str(job["epoch"] or "-"),
         "slots": str(job["slots"]),
         "workers": f"{inside}/{job['workers']}",
@@ -102,30 +120,25 @@ def _job(job: Mapping[str, Any]) -> dict[str, str]:
         "elements/s": amount(rates.get("elements")),
         "latency": duration(job["latency_s"]),
         "NMSE": "-" if job["nmse"] is None else f"{job['nmse']:.2g}",
-        "again/s": amount(rates.get("retransmits")),
-        "behind": _ranks(job["behind"]) or (f"{_ranks(job['late'])} late" if job["late"] else ""),
+        "retransmits/s": amount(rates.get("retransmits")),
+        "straggler": _ranks(job["behind"]) or (f"{_ranks(job['late'])} late" if job["late"] else ""),
     }
 
 
 def _notes(job: Mapping[str, Any]) -> list[str]:
     name = f"job {escape(job['name'])}:"
     notes = []
-    if job["missing_ranks"]:
-        notes.append(f"[yellow]{name}[/] waits for {_ranks(job['missing_ranks'])} of {job['workers']} to join")
-        if job["last_refusal"]:
-            notes.append(
-                f"[yellow]{name}[/] {job['joins_refused']} joins refused, the last: {escape(job['last_refusal'])}"
-            )
-    lost = [member["rank"] for member in job["members"] if member["phase"] == "lost" and member["rank"] < MAX_WORKERS]
-    if lost and job["state"] == "running":
+    if job["health"] not in ("healthy", "idle"):
+        notes.append(f"[{COLOURS[tone(job)]}]{name}[/] {escape(job['health_reason'])}")
+    if refused_now(job):
         notes.append(
-            f"[yellow]{name}[/] goes on without {_ranks(lost)}, silent for {job['lease_s']:g} s; "
-            f"a quorum is {job['quorum']} of {job['workers']}"
+            f"[yellow]{name}[/] {job['joins_refused']} joins refused, the last {ago(job['last_refusal_age_s'])}: "
+            f"{escape(job['last_refusal'])}"
         )
-    if job["trouble"]:
-        notes.append(f"[red]{name}[/] {escape(job['trouble'])}")
-    if job["reason"] and job["state"] != "running":
-        notes.append(f"[yellow]{name}[/] its last epoch ended: {escape(job['reason'])}")
+    lost = [member["rank"] for member in job["members"] if member["phase"] == "lost" and member["rank"] < MAX_WORKERS]
+    if lost and job["state"] == "running" and job["health"] != "stalled":
+        quorum = f"a quorum is {job['quorum']} of {job['workers']}"
+        notes.append(f"[yellow]{name}[/] goes on without {_ranks(lost)}; {quorum}")
     return notes
 
 
