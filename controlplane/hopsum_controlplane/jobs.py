@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.slots import SlotRange
 
+SIDE_KEY_BYTES = 32
 MAX_PORT = 510  # bit<9>, and 511 means drop
 MAX_UDP_PORT = 65535
 MAX_RANK = 65535
@@ -204,6 +206,11 @@ class JobSpec:
         return ControlPlaneError(f"job {self.name!r}: {what}", hint=hint)
 
 
+def new_side_key() -> str:
+    """Return a key that nobody has yet, in hexadecimal."""
+    return secrets.token_bytes(SIDE_KEY_BYTES).hex()
+
+
 @dataclass(frozen=True)
 class Job:
     """A job as it stands on a switch: one epoch.
@@ -211,7 +218,8 @@ class Job:
     `events_at_start` is what the switch's event counters of this job index showed before the job's first packet, by
     event number: they are the program's and go on counting from job to job. Empty stands for zeros. `code_group` is how
     many codes the switch's program takes as a group, see `hopsum.wire.payload`: its workers pack them so. `ops` are
-    the operations that the program has, in the order of their numbers.
+    the operations that the program has, in the order of their numbers. `side_key` is by what the workers of this epoch
+    know each other on their side channels, hexadecimal; empty in books of before.
     """
 
     spec: JobSpec
@@ -224,6 +232,7 @@ class Job:
     events_at_start: tuple[int, ...] = field(default=(), compare=False)
     code_group: int = LANE_GROUP_CODES
     ops: tuple[Op, ...] = ALL_OPS
+    side_key: str = field(default_factory=new_side_key, repr=False, compare=False)
 
     @classmethod
     def at(

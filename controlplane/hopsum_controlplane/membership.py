@@ -8,6 +8,7 @@
                 "side_port": int and "side_ip": str, each where there is one}, ...],
    "code_group": int, left out where it is 512,
    "ops": [names], left out where the switch sums by all operations,
+   "side_key": 64 hexadecimal digits, where workers have side channels,
    "resume": null, or left out, or {"base": int, "start": int or null, "start_epoch": int, "allreduces": int or null,
               "replaced": [ranks], "decided": [{"first": int, "end": int, "ranks": [int, ...]}, ...]}}
 
@@ -30,6 +31,9 @@ have side channels by default where its quorum is smaller: all of them, each at 
 the number of its UDP port, which no other worker there has. `side_channels` says otherwise, for example where that port
 is taken, or peers talk over another network. Workers whose timing has `flush_after_s` want them at any quorum: FLUSH
 closes a sum at `min_quorum`.
+
+`side_key` are 32 random bytes, made for this epoch: who knows them is a member of it on side channels. So the file is
+a secret of the job's workers, and is written with mode 0600.
 """
 
 from __future__ import annotations
@@ -97,6 +101,7 @@ def membership(
         ],
         **({} if job.code_group == LANE_GROUP_CODES else {"code_group": job.code_group}),
         **({} if job.ops == ALL_OPS else {"ops": [op.name for op in job.ops]}),
+        **({"side_key": job.side_key} if sides and job.side_key else {}),
         **({} if resume is None else {"resume": dict(resume)}),
     }
 

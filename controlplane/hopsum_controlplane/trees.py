@@ -131,7 +131,7 @@ class TreeJob:
         services = {worker.rank: (job.switch.ip, job.udp_port) for job in self.leaves for worker in job.spec.workers}
         services.update(send_to or {})
         below = {worker.rank: _number(rack) for rack in spec.racks for worker in rack.workers}
-        made = replace(leaf, spec=everybody, window=self.window)
+        made = replace(leaf, spec=everybody, window=self.window, side_key=self.spine.side_key)
         return membership(made, services, side_channels, resume=resume, leaves=below)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from hopsum.protocol.resume import Decided, Resume
 from hopsum.wire import CODE_GROUPS, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, WIRE_VERSION, Op
 from hopsum.wire._layout import TABLE_ENTRIES
 
+SIDE_KEY_BYTES: Final = 32
 _POLL_S: Final = 0.05
 _LIMITS: Final = {
     "udp_port": (1, 65535),
@@ -91,6 +93,8 @@ class JobMembership:
     """Codes that the job's switch takes as a group, see `hopsum.wire.payload`."""
     ops: frozenset[Op] = frozenset(Op)
     """What the job's switch sums."""
+    side_key: bytes | None = field(default=None, repr=False)
+    """By which the workers of this epoch know each other on side channels, 32 bytes; None: it was left out."""
 
     @property
     def side_channels(self) -> dict[int, tuple[str, int]] | None:
@@ -176,6 +180,7 @@ def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
         resume=_resume(root, slots, len(workers)),
         code_group=_code_group(root),
         ops=_ops(root),
+        side_key=_side_key(root),
     )
     sides = list((made.side_channels or {}).values())
     if len(set(sides)) < len(sides):
@@ -199,6 +204,16 @@ def _ops(root: _Object) -> frozenset[Op]:
     if not isinstance(names, list) or not names or not all(name in list(Op.__members__) for name in names):
         raise root.wrong("ops", f"is {names}, no list of some of {', '.join(Op.__members__)}")
     return frozenset(Op[name] for name in names)
+
+
+def _side_key(root: _Object) -> bytes | None:
+    """Return the key of the side channels, None where it is left out. No message has it."""
+    if "side_key" not in root.value:
+        return None
+    text = root.value["side_key"]
+    if not isinstance(text, str) or not re.fullmatch(f"[0-9a-f]{{{2 * SIDE_KEY_BYTES}}}", text):
+        raise root.wrong("side_key", f"is no text of {2 * SIDE_KEY_BYTES} hexadecimal digits")
+    return bytes.fromhex(text)
 
 
 def _worker(entry: _Object) -> WorkerEndpoint:

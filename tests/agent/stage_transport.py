@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import AllReduceFailed, WorkersReplaced
 from hopsum.protocol.resume import Resume, Sealed
-from hopsum.protocol.worker import AllReduceDone, AllReduceGone, WorkerStatistics
+from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, Worker, WorkerStatistics
 from hopsum.transport.batches import LinkStatistics
 from hopsum.transport.repairing import RepairingTransport
 from hopsum.transport.udp import TransportStatistics
@@ -38,6 +38,7 @@ class StageTransport(RepairingTransport):
         self.stream: list[Exchanged] = []
         self.limit: int | None = None
         self.calls: list[tuple[Any, ...]] = []
+        self.worker = Worker(Membership(epoch=70, rank=0, workers=1, slots=8))  # with nothing in progress
         self.counts = TransportStatistics(LinkStatistics(), WorkerStatistics())
         self._events: list[AllReduceDone | AllReduceGone] = []
         self._woken = False
@@ -47,6 +48,9 @@ class StageTransport(RepairingTransport):
     @property
     def statistics(self) -> TransportStatistics:
         return self.counts
+
+    def inquire(self) -> None:
+        """Ask nobody."""
 
     @property
     def can_wake(self) -> bool:
@@ -83,6 +87,8 @@ class StageTransport(RepairingTransport):
         peers: Mapping[int, tuple[str, int]],
         resume: Resume,
         rack: tuple[int, ...] | None = None,
+        *,
+        key: bytes,
     ) -> None:
         with self.changed:
             self.calls.append(("resume", epoch))

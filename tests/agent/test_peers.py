@@ -42,7 +42,7 @@ def with_side_channels(cluster: Cluster) -> Cluster:
         found = [held.enter_context(socket.create_server((LOCALHOST, 0))).getsockname()[1] for _ in range(WORKERS)]
     seats = zip(cluster.membership.workers, found, strict=True)
     workers = tuple(replace(seat, side_port=port) for seat, port in seats)
-    cluster.membership = replace(cluster.membership, workers=workers)
+    cluster.membership = replace(cluster.membership, workers=workers, side_key=bytes(range(32)))
     return cluster
 
 
@@ -116,7 +116,7 @@ def test_a_socket_that_listens_already_is_used(stack: ExitStack) -> None:
     listening = [socket.create_server((LOCALHOST, 0)) for _ in range(WORKERS)]
     seats = zip(cluster.membership.workers, listening, strict=True)
     workers = tuple(replace(seat, side_port=each.getsockname()[1], side_ip=LOCALHOST) for seat, each in seats)
-    membership = replace(cluster.membership, workers=workers)
+    membership = replace(cluster.membership, workers=workers, side_key=bytes(32))
     agents = [
         stack.enter_context(Agent(membership, rank, codec="fixed", timing=EAGER, link=cluster.links[rank], side=side))
         for rank, side in enumerate(listening)
@@ -177,3 +177,11 @@ def test_two_allreduces_are_kept_whatever_exchanges_they_have(stack: ExitStack, 
         exchanges += 1
     assert repair is not None
     assert repair.policy.unproved_max == 2 * exchanges
+
+
+def test_side_channels_without_a_key_are_refused(stack: ExitStack) -> None:
+    """An older hopsum wrote such a file: nobody could tell a peer from a stranger."""
+    cluster = with_side_channels(Cluster(stack, WORKERS, quorum=2))
+    cluster.membership = replace(cluster.membership, side_key=None)
+    with pytest.raises(MembershipError, match="has side channels and no side_key"):
+        cluster.agent(0, "fixed")

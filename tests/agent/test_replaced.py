@@ -62,7 +62,7 @@ class Stand:
     def change(self, resume: Resume, epoch: int = 71) -> int:
         sealed, begun = self.engine.network.seal()
         assert sealed.epoch == 70
-        self.engine.network.resume(epoch, PEERS, resume)
+        self.engine.network.resume(epoch, PEERS, resume, key=bytes(32))
         return begun
 
     def _hear_silence(self) -> None:
@@ -105,7 +105,7 @@ def test_what_is_submitted_while_sealed_waits_for_the_next_epoch() -> None:
         with stand.transport.changed:
             late = stand.transport.changed.wait_for(lambda: len(stand.transport.stream) > 2, 0.2)
         assert not late, "nothing behind what was reported"
-        stand.engine.network.resume(71, PEERS, SAME)
+        stand.engine.network.resume(71, PEERS, SAME, key=bytes(32))
         for handle in (2, 3):
             stand.transport.wait_for_exchanges(handle + 1)
             stand.transport.do(handle)

@@ -69,6 +69,7 @@ class Crew:
         document = membership(addresses, switch.address, epoch=EPOCH, slots=SLOTS, window=8, quorum=quorum)
         for entry in document["workers"]:
             entry["side_port"] = free_port(socket.SOCK_STREAM)
+            document["side_key"] = bytes(range(32)).hex()
         path = folder / "job.json"
         path.write_text(json.dumps(document))
         self.processes = [self._start(stack, rank, path) for rank in range(WORKERS)]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -79,6 +80,20 @@ def test_side_channels_where_a_sum_may_be_without_a_worker(job: Job) -> None:
     assert sides(membership(small, side_channels=False)) == none
     given = {0: ("10.0.0.1", 7000), 1: ("127.0.0.1", 7000)}
     assert sides(membership(job, side_channels=given)) == [(None, 7000), ("127.0.0.1", 7000)]
+
+
+def test_a_side_key_for_each_epoch_where_there_are_side_channels(job: Job, tmp_path: Path) -> None:
+    document = membership(job, side_channels=True)
+    assert re.fullmatch("[0-9a-f]{64}", document["side_key"])
+    assert membership(job, side_channels=True) == document, "whoever asks for the epoch's is told the same"
+    assert "side_key" not in membership(job, side_channels=False)
+    next_epoch = Job.at(job.spec, job.switch, job.epoch + 1, job.job_index, job.region)
+    assert membership(next_epoch, side_channels=True)["side_key"] != document["side_key"]
+    assert document["side_key"] not in repr(job)
+    path = tmp_path / "membership.json"
+    write_membership(job, path, side_channels=True)
+    assert json.loads(path.read_text())["side_key"] == document["side_key"]
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(

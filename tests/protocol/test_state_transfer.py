@@ -176,3 +176,31 @@ def test_beyond_the_end_there_is_none() -> None:
     answer = offers.answer(ask, EPOCH)
     assert answer is not None
     assert answer.kind is PeerKind.STATE_NONE
+
+
+def test_what_is_remembered_of_takers_is_bounded() -> None:
+    """One number a rank, whatever they say; and nobody has a state of an epoch to come."""
+    offers = StateOffers(0)
+    for round_ in range(1, 2000):
+        for rank in (1, 2):
+            offers.answer(PeerMessage(PeerKind.STATE_TAKEN, rank, EPOCH, round=round_), EPOCH)
+    assert offers._taken == {1: EPOCH, 2: EPOCH}
+    offer(offers, b"state", epoch=EPOCH + 1, newcomers=(2,))
+    assert len(offers) == 1, "rank 2 is new in the next epoch, and did not have that state"
+
+
+def test_a_state_that_is_too_long_is_refused_at_its_first_piece() -> None:
+    fetch = StateFetch(1, START_EPOCH, [0], bytes_max=50)
+    offers = StateOffers(0)
+    offer(offers, bytes(51))
+    (ask,) = [message for _, message in fetch.asks(EPOCH, 0.0)]
+    piece = offers.answer(ask, EPOCH)
+    assert piece is not None
+    fetch.take(piece, 0.0)
+    assert fetch.too_large == (0, 51)
+    assert fetch.state is None
+    assert not fetch._buffer
+    within = StateFetch(1, START_EPOCH, [0], bytes_max=51)
+    within.asks(EPOCH, 0.0)
+    within.take(piece, 0.0)
+    assert (within.too_large, within.state) == (None, bytes(51))

@@ -18,7 +18,7 @@ from hopsum.protocol.worker import AllReduceDone, Timing
 from hopsum.protocol.worker_state import Phase
 from hopsum.transport.link import UdpLink
 from hopsum.transport.repairing import RepairingTransport, StateMoved
-from hopsum.transport.side_channel import SideChannel
+from hopsum.transport.side_channel import EpochKey, SideChannel
 from hopsum.wire import Op
 
 from ..protocol.change_world import decide
@@ -31,13 +31,17 @@ CHUNKS = 40
 STATE = bytes(range(256)) * 4000
 
 
+def key_of(epoch: int) -> bytes:
+    return bytes([epoch]) * 32
+
+
 class Member:
     """One rank's worker, and its program: the same all-reduces one after the other, in a thread."""
 
     def __init__(self, job: Job, rank: int, resume: Resume | None = None) -> None:
         self.job, self.rank = job, rank
         self.link = UdpLink((LOCALHOST, 0), job.switch.address)
-        self.channel = SideChannel(rank, job.epoch, (LOCALHOST, 0))
+        self.channel = SideChannel(rank, EpochKey(job.epoch, key_of(job.epoch)), (LOCALHOST, 0))
         self.resume = resume
         self.done: dict[int, AllReduceDone] = {}
         self.failure: BaseException | None = None
@@ -130,7 +134,7 @@ class Job:
             self.addresses = {member.rank: member.channel.address for member in self.members}
             self.open(self.members[newcomer])
         for member in staying:
-            member.transport.resume(self.epoch, self.addresses, resume)
+            member.transport.resume(self.epoch, self.addresses, resume, key=key_of(self.epoch))
         self.admit()
         return resume
 
@@ -260,13 +264,13 @@ def test_a_change_that_does_not_fit_changes_nothing(stack: ExitStack) -> None:
     job = Job(stack)
     transport, fits = job.members[0].transport, Resume(0, None, 0, None, (), ())
     with pytest.raises(ValueError, match="once it is sealed"):
-        transport.resume(8, job.addresses, fits)
+        transport.resume(8, job.addresses, fits, key=key_of(8))
     report = transport.seal()
     with pytest.raises(ValueError, match=r"no side channel address for ranks \[2\]"):
-        transport.resume(8, {1: (LOCALHOST, 1)}, fits)
+        transport.resume(8, {1: (LOCALHOST, 1)}, fits, key=key_of(8))
     with pytest.raises(ValueError, match="a multiple of the slots"):
-        transport.resume(8, job.addresses, Resume(2, None, 0, None, (), ()))
+        transport.resume(8, job.addresses, Resume(2, None, 0, None, (), ()), key=key_of(8))
     assert transport.seal() == report
     assert (transport.worker.phase, transport.worker.membership.epoch) == (Phase.SEALED, 7)
-    transport.resume(8, job.addresses, fits)
+    transport.resume(8, job.addresses, fits, key=key_of(8))
     assert (transport.worker.phase, transport.worker.membership.epoch) == (Phase.RUN, 8)

@@ -20,12 +20,13 @@ from hopsum.protocol.worker import AllReduceDone, RepairPolicy, Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
 from hopsum.transport.repairing import RepairingTransport
-from hopsum.transport.side_channel import SideChannel
+from hopsum.transport.side_channel import EpochKey, SideChannel
 from hopsum.wire import Op
 
 from .server import LOCALHOST, UdpSwitch, job_for
 
 EPOCH, SLOTS, RANKS = 7, 4, 3
+KEY = EpochKey(EPOCH, bytes(range(32)))
 FAST = Timing(retransmit_s=0.02, backoff=1.5, retransmit_max_s=0.2, deadline_s=60.0, retransmit_min_s=0.01)
 WAIT_S = 60.0
 UNION = {Op.ADD32: np.add, Op.MAX32: np.maximum}
@@ -50,7 +51,7 @@ class Job:
         self.links = [UdpLink((LOCALHOST, 0), self.switch.address) for _ in range(RANKS)]
         job = job_for([link.local for link in self.links], epoch=EPOCH, slots=SLOTS, table=tuple(range(16)))
         aggregator.add_job(replace(job, quorum=quorum))
-        channels = [SideChannel(rank, EPOCH, (LOCALHOST, 0)) for rank in range(RANKS)]
+        channels = [SideChannel(rank, KEY, (LOCALHOST, 0)) for rank in range(RANKS)]
         peers = {rank: channel.address for rank, channel in enumerate(channels)}
         self.transports = []
         for rank, (link, channel) in enumerate(zip(self.links, channels, strict=True)):
@@ -209,7 +210,7 @@ def test_a_side_channel_that_broke_is_said(stack: ExitStack) -> None:
 
 
 def test_peers_without_an_address(stack: ExitStack) -> None:
-    channel = SideChannel(0, EPOCH, (LOCALHOST, 0))
+    channel = SideChannel(0, KEY, (LOCALHOST, 0))
     stack.callback(channel.close)
     with pytest.raises(ValueError, match=r"no side channel address for ranks \[2\] of 3 workers"):
         RepairingTransport(

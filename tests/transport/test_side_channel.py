@@ -12,13 +12,15 @@ from functools import partial
 
 import pytest
 
-from hopsum.protocol.peer_messages import HEADER_BYTES, MESSAGE_BYTES_MAX, PeerKind, PeerMessage
+from hopsum.protocol.peer_messages import HEADER_BYTES, MESSAGE_BYTES_MAX, PeerKind, PeerMessage, PeerMessageError
 from hopsum.transport import side_channel
-from hopsum.transport.side_channel import Address, SideChannel
+from hopsum.transport.side_channel import Address, EpochKey, SideChannel
+from hopsum.transport.side_proof import HELLO_BYTES, MAC_BYTES, PROOF_BYTES, REPLY_BYTES, Dialler, Seal
 from hopsum.wire import Op
 
 LOCAL = ("127.0.0.1", 0)
 EPOCH = 7
+KEY, NEXT = EpochKey(EPOCH, bytes(range(32))), EpochKey(8, bytes(range(1, 33)))
 WAIT_S = 60.0
 
 
@@ -26,7 +28,7 @@ class Ends:
     """Channels of one job, each with a queue of what it heard."""
 
     def __init__(self, stack: ExitStack, ranks: int) -> None:
-        self.channels = [SideChannel(rank, EPOCH, LOCAL) for rank in range(ranks)]
+        self.channels = [SideChannel(rank, KEY, LOCAL) for rank in range(ranks)]
         self.heard: list[queue.Queue[PeerMessage]] = [queue.Queue() for _ in self.channels]
         peers = {rank: channel.address for rank, channel in enumerate(self.channels)}
         for channel, heard in zip(self.channels, self.heard, strict=True):
@@ -48,6 +50,41 @@ def framed(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
+class Member:
+    """A peer of its own: proves itself to a channel as a rank, and then says what the test wants."""
+
+    def __init__(self, channel: SideChannel, rank: int = 1, *, to: int = 0, key: EpochKey = KEY) -> None:
+        self.connection = socket.create_connection(channel.address, timeout=WAIT_S)
+        self.dialler = Dialler(rank, to, key, random.randbytes(16))
+
+    def __enter__(self) -> Member:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+    def read(self, size: int) -> bytes:
+        """Return so many bytes, less where the channel has closed."""
+        data = b""
+        with suppress(ConnectionResetError):
+            while len(data) < size and (more := self.connection.recv(size - len(data))):
+                data += more
+        return data
+
+    def prove(self) -> Seal:
+        self.connection.sendall(self.dialler.hello)
+        proof, seal = self.dialler.take(self.read(REPLY_BYTES))
+        self.connection.sendall(proof)
+        return seal
+
+    def is_closed(self) -> bool:
+        return self.read(1) == b""
+
+
+def sealed(seal: Seal, data: bytes) -> bytes:
+    return framed(data) + seal.mac(data)
+
+
 def until(holds: Callable[[], bool], what: str) -> None:
     """Wait for something that another thread does."""
     ticks: queue.Queue[None] = queue.Queue()
@@ -57,12 +94,6 @@ def until(holds: Callable[[], bool], what: str) -> None:
         with suppress(queue.Empty):
             ticks.get(timeout=0.005)
     pytest.fail(f"not within {WAIT_S} s: {what}")
-
-
-def sent_is(channel: SideChannel, messages: int) -> None:
-    """Exactly so many were sent; the channel counts a message just after the peer may have it."""
-    until(lambda: channel.statistics.messages_sent >= messages, f"{messages} messages sent")
-    assert channel.statistics.messages_sent == messages
 
 
 def test_messages_arrive_whole_and_in_order(stack: ExitStack) -> None:
@@ -75,12 +106,12 @@ def test_messages_arrive_whole_and_in_order(stack: ExitStack) -> None:
         assert [message for message in heard if message.sender == sender] == [found(sender, r) for r in range(1, 400)]
     statistics = ends.channels[1].statistics
     assert statistics.messages_received == 798
-    assert statistics.bytes_received == 798 * (4 + 24 + 1024)
+    assert statistics.bytes_received == 2 * (HELLO_BYTES + PROOF_BYTES) + 798 * (4 + 24 + 1024 + MAC_BYTES)
     assert not statistics.closed
 
 
 def test_answers_from_the_channels_own_thread(stack: ExitStack) -> None:
-    first, second = SideChannel(0, EPOCH, LOCAL), SideChannel(1, EPOCH, LOCAL)
+    first, second = SideChannel(0, KEY, LOCAL), SideChannel(1, KEY, LOCAL)
     stack.callback(first.close)
     stack.callback(second.close)
     peers, heard = {0: first.address, 1: second.address}, queue.Queue[PeerMessage]()
@@ -94,35 +125,35 @@ def test_a_peer_that_listens_later(stack: ExitStack) -> None:
     with socket.socket() as probe:
         probe.bind(LOCAL)
         address: Address = probe.getsockname()
-    early = SideChannel(0, EPOCH, LOCAL)
+    early = SideChannel(0, KEY, LOCAL)
     stack.callback(early.close)
     early.start({1: address}, lambda message: None)
     early.send(1, found(0, 1))
     until(lambda: early.statistics.unreachable > 1, "it dials again")
-    late, heard = SideChannel(1, EPOCH, address), queue.Queue[PeerMessage]()
+    late, heard = SideChannel(1, KEY, address), queue.Queue[PeerMessage]()
     stack.callback(late.close)
     late.start({0: early.address}, heard.put)
     assert heard.get(timeout=WAIT_S) == found(0, 1)
 
 
 def test_a_peer_that_goes_and_comes_back(stack: ExitStack) -> None:
-    first = SideChannel(0, EPOCH, LOCAL)
+    first = SideChannel(0, KEY, LOCAL)
     stack.callback(first.close)
-    second = SideChannel(1, EPOCH, LOCAL)
+    second = SideChannel(1, KEY, LOCAL)
     address, heard = second.address, queue.Queue[PeerMessage]()
     first.start({1: address}, lambda message: None)
     second.start({0: first.address}, heard.put)
     first.send(1, found(0, 1))
     assert heard.get(timeout=WAIT_S) == found(0, 1)
     second.close()
-    again = SideChannel(1, EPOCH, address)
+    again = SideChannel(1, KEY, address)
     stack.callback(again.close)
     again.start({0: first.address}, heard.put)
     until(lambda: _says(first, heard), "it is heard again")
 
 
-def _says(channel: SideChannel, heard: queue.Queue[PeerMessage]) -> bool:
-    channel.send(1, found(0, 2))
+def _says(channel: SideChannel, heard: queue.Queue[PeerMessage], to: int = 1, sender: int = 0) -> bool:
+    channel.send(to, found(sender, 2))
     return not heard.empty()
 
 
@@ -136,15 +167,15 @@ def test_what_is_said_last_arrives(stack: ExitStack) -> None:
     assert [ends.heard[1].get(timeout=WAIT_S).round for _ in range(48)] == list(range(2, 50))
 
 
-def reason_of(stack: ExitStack, data: bytes, *, ends: Ends | None = None) -> str:
-    """Send bytes to a channel and end; return why it closed the connection."""
+def reason_of(stack: ExitStack, data: Callable[[Seal], bytes], *, ends: Ends | None = None) -> str:
+    """Prove membership, send bytes and end; return why the channel closed the connection."""
     ends = ends or Ends(stack, 2)
     channel = ends.channels[0]
-    with socket.create_connection(channel.address, timeout=WAIT_S) as intruder:
+    with Member(channel) as intruder:
         with suppress(OSError):  # closed already
-            intruder.sendall(data)
-            intruder.shutdown(socket.SHUT_WR)
-        until(lambda: bool(channel.statistics.closed), f"{data[:40]!r} is refused")
+            intruder.connection.sendall(data(intruder.prove()))
+            intruder.connection.shutdown(socket.SHUT_WR)
+        until(lambda: bool(channel.statistics.closed), "it is refused")
     ((reason, count),) = channel.statistics.closed.items()
     assert count == 1
     return reason
@@ -157,34 +188,44 @@ GOOD = found(1, 5)
     ("data", "reason"),
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "length"),
-        (b"\0" * 64, "length"),
+        (bytes(64), "length"),
         (b"\xff" * 64, "length"),
         ((HEADER_BYTES - 1).to_bytes(4, "big") + bytes(64), "length"),
         ((MESSAGE_BYTES_MAX + 1).to_bytes(4, "big") + bytes(64), "length"),
-        (framed(GOOD.pack()[:-1]), "length"),
-        (framed(GOOD.pack())[:-1], "truncated"),
+        (framed(GOOD.pack()) + bytes(MAC_BYTES), "forged"),
+        (framed(GOOD.pack()), "truncated"),
         (b"\0\0", "truncated"),
-        (framed(b"\x55" * 24), "kind"),
-        (framed(GOOD._replace(sender=0).pack()), "sender"),
-        (framed(GOOD._replace(sender=2).pack()), "sender"),
-        (framed(GOOD._replace(sender=64).pack()), "sender"),
-        (framed(GOOD._replace(op=99).pack()), "value"),
     ],
 )
-def test_hostile_input(stack: ExitStack, data: bytes, reason: str) -> None:
-    assert reason_of(stack, data) == reason
+def test_hostile_input_without_a_mac(stack: ExitStack, data: bytes, reason: str) -> None:
+    assert reason_of(stack, lambda seal: data) == reason
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (GOOD.pack()[:-1], "length"),
+        (b"\x55" * 24, "kind"),
+        (GOOD._replace(sender=0).pack(), "sender"),
+        (GOOD._replace(sender=2).pack(), "sender"),
+        (GOOD._replace(sender=64).pack(), "sender"),
+        (GOOD._replace(op=99).pack(), "value"),
+    ],
+)
+def test_hostile_input_of_a_member(stack: ExitStack, data: bytes, reason: str) -> None:
+    assert reason_of(stack, lambda seal: sealed(seal, data)) == reason
 
 
 def test_what_came_before_was_heard(stack: ExitStack) -> None:
     ends = Ends(stack, 2)
-    assert reason_of(stack, framed(GOOD.pack()) + b"garbage!", ends=ends) == "length"
+    assert reason_of(stack, lambda seal: sealed(seal, GOOD.pack()) + b"garbage!", ends=ends) == "length"
     assert ends.heard[0].get(timeout=WAIT_S) == GOOD
     ends.channels[1].send(0, found(1, 6))
     assert ends.heard[0].get(timeout=WAIT_S) == found(1, 6), "and others are still heard"
 
 
-def test_messages_of_other_epochs_are_ignored(stack: ExitStack) -> None:
-    """At a change of epoch some are earlier than others: what they say is lost, not the connection."""
+def test_nothing_of_another_epoch_is_heard(stack: ExitStack) -> None:
+    """At a change of epoch some are earlier than others: what they say is lost, and they are heard afterwards."""
     ends = Ends(stack, 2)
     here, there = ends.channels
     for epoch in (6, 7, 8):
@@ -192,15 +233,22 @@ def test_messages_of_other_epochs_are_ignored(stack: ExitStack) -> None:
     assert ends.heard[0].get(timeout=WAIT_S) == found(1, 7)
     peers = {rank: channel.address for rank, channel in enumerate(ends.channels)}
     until(lambda: here.statistics.other_epochs == 2, "two are of other epochs")
-    here.move(8, peers)
-    there.send(0, found(1, 9)._replace(epoch=8))
-    assert ends.heard[0].get(timeout=WAIT_S) == found(1, 9)._replace(epoch=8)
-    there.move(8, peers)
+    here.move(NEXT, peers)
+    until(lambda: _dials(there) and here.statistics.other_epochs > 2, "the connection ended, and is not made again")
+    until(lambda: there.statistics.refused > 0, "it is refused")
+    there.move(NEXT, peers)
+    there.send(0, found(1, 10)._replace(epoch=8))
+    assert ends.heard[0].get(timeout=WAIT_S) == found(1, 10)._replace(epoch=8)
     here.send(1, found(0, 10)._replace(epoch=8))
     assert ends.heard[1].get(timeout=WAIT_S).round == 10
     assert not here.statistics.closed
-    sent_is(there, 4)
     assert there.statistics.unreachable == 0
+
+
+def _dials(channel: SideChannel) -> bool:
+    """Have something to say again and again, still in the epoch before."""
+    channel.send(0, found(1, 9))
+    return True
 
 
 def test_a_peer_that_is_replaced_elsewhere(stack: ExitStack) -> None:
@@ -213,21 +261,19 @@ def test_a_peer_that_is_replaced_elsewhere(stack: ExitStack) -> None:
         ends.heard[0].get(timeout=WAIT_S)
         ends.heard[sender].get(timeout=WAIT_S)
     address = stays.address
-    sent_is(other, 1)
     leaves.close()
-    comes, heard = SideChannel(1, 8, LOCAL), queue.Queue[PeerMessage]()
+    comes, heard = SideChannel(1, NEXT, LOCAL), queue.Queue[PeerMessage]()
     stack.callback(comes.close)
     peers = {0: address, 1: comes.address, 2: other.address}
     comes.start(peers, heard.put)
     for channel in (stays, other):
-        channel.move(8, peers)
+        channel.move(NEXT, peers)
     stays.send(1, found(0, 2)._replace(epoch=8))
     assert heard.get(timeout=WAIT_S).round == 2
     comes.send(0, found(1, 3)._replace(epoch=8))
     other.send(0, found(2, 3)._replace(epoch=8))
     assert {ends.heard[0].get(timeout=WAIT_S).sender for _ in range(2)} == {1, 2}
     assert stays.address == address
-    sent_is(other, 2)
     assert other.statistics.unreachable == 0
 
 
@@ -236,55 +282,245 @@ def test_connections_from_where_nobody_lives_any_more_end(stack: ExitStack) -> N
     channel = ends.channels[0]
     ends.channels[1].send(0, GOOD)
     assert ends.heard[0].get(timeout=WAIT_S) == GOOD
-    assert len(channel._incoming) == 1
-    channel.move(8, {1: ("127.0.0.9", 1)})
-    until(lambda: not channel._incoming, "it is closed")
+    assert set(channel._proved) == {1}
+    channel.move(NEXT, {1: ("127.0.0.9", 1)})
+    until(lambda: not channel._proved, "it is closed")
     assert not channel.statistics.closed
 
 
-def test_fuzzed_input(stack: ExitStack) -> None:
-    """Mutated streams: every connection ends, the channel lives, and nothing is delivered that is no message."""
+# ---- who is no member -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hello", "reason"),
+    [
+        (Dialler(1, 1, KEY, bytes(16)).hello, "hello"),
+        (b"X" + Dialler(1, 0, KEY, bytes(16)).hello[1:], "hello"),
+        (Dialler(1, 0, KEY, bytes(16)).hello[:4] + b"\2" + Dialler(1, 0, KEY, bytes(16)).hello[5:], "hello"),
+        (framed(GOOD.pack()), "hello"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(32), "hello"),
+        (Dialler(0, 0, KEY, bytes(16)).hello, "sender"),
+        (Dialler(9, 0, KEY, bytes(16)).hello, "sender"),
+        (Dialler(1, 0, KEY, bytes(16)).hello + bytes(PROOF_BYTES), "forged"),
+        (b"hops", "truncated"),
+    ],
+)
+def test_a_handshake_that_is_none(stack: ExitStack, hello: bytes, reason: str) -> None:
+    ends = Ends(stack, 2)
+    channel = ends.channels[0]
+    with socket.create_connection(channel.address, timeout=WAIT_S) as intruder:
+        with suppress(OSError):
+            intruder.sendall(hello)
+            intruder.shutdown(socket.SHUT_WR)
+        until(lambda: bool(channel.statistics.closed), "it is refused")
+    assert channel.statistics.closed == {reason: 1}
+    ends.channels[1].send(0, GOOD)
+    assert ends.heard[0].get(timeout=WAIT_S) == GOOD, "and others are heard"
+
+
+@pytest.mark.parametrize("kind", [PeerKind.FOUND, PeerKind.STATE_PIECE])
+def test_who_does_not_know_the_key_says_nothing(stack: ExitStack, kind: PeerKind) -> None:
+    """Everything else is known: epoch, ranks, addresses, format. The REPLY tells it nothing that is of use."""
+    ends = Ends(stack, 2)
+    channel = ends.channels[0]
+    evil = GOOD if kind is PeerKind.FOUND else PeerMessage(kind, 1, EPOCH, round=EPOCH, payload=bytes(80))
+    stranger = EpochKey(EPOCH, bytes(32))
+    for _ in range(3):
+        with Member(channel, key=stranger) as intruder:
+            intruder.connection.sendall(intruder.dialler.hello)
+            reply = intruder.read(REPLY_BYTES)
+            assert len(reply) == REPLY_BYTES
+            with pytest.raises(PeerMessageError, match="does not know the epoch's key"):
+                intruder.dialler.take(reply)
+            seal = Seal(bytes(32))
+            with suppress(OSError):
+                intruder.connection.sendall(reply[16:] + sealed(seal, evil.pack()))
+            assert intruder.is_closed()
+    assert channel.statistics.closed == {"forged": 3}
+    assert channel.statistics.messages_received == 0
+    assert ends.heard[0].empty()
+
+
+def test_a_key_of_another_epoch_is_of_no_use(stack: ExitStack) -> None:
+    channel = Ends(stack, 2).channels[0]
+    for key, count in ((NEXT, {}), (EpochKey(EPOCH, NEXT.key), {"forged": 1})):
+        with Member(channel, key=key) as intruder:
+            intruder.connection.sendall(intruder.dialler.hello)
+            if intruder.read(REPLY_BYTES):
+                intruder.connection.sendall(bytes(PROOF_BYTES))
+            assert intruder.is_closed()
+        assert channel.statistics.closed == count
+    assert channel.statistics.other_epochs == 1
+
+
+def test_what_was_recorded_is_of_no_use(stack: ExitStack) -> None:
+    """The same bytes on another connection, to the same rank or to another one; the REPLY sent back as a PROOF."""
+    ends = Ends(stack, 3)
+    with Member(ends.channels[0]) as member:
+        hello = member.dialler.hello
+        member.connection.sendall(hello)
+        reply = member.read(REPLY_BYTES)
+        proof, seal = member.dialler.take(reply)
+        message = sealed(seal, GOOD.pack())
+        member.connection.sendall(proof + message)
+        assert ends.heard[0].get(timeout=WAIT_S) == GOOD
+    for channel, data in (
+        (ends.channels[0], hello + proof + message),
+        (ends.channels[0], hello + reply[16:] + message),
+        (ends.channels[2], hello + proof + message),
+    ):
+        before = channel.statistics.closed.total()
+        with socket.create_connection(channel.address, timeout=WAIT_S) as intruder, suppress(OSError):
+            intruder.sendall(data)
+            while intruder.recv(100):
+                pass
+        until(lambda c=channel, b=before: c.statistics.closed.total() == b + 1, "refused")  # type: ignore[misc]
+    assert ends.channels[0].statistics.closed == {"forged": 2}
+    assert ends.channels[2].statistics.closed == {"hello": 1}
+    assert ends.heard[0].empty()
+    assert ends.heard[2].empty()
+
+
+@pytest.mark.parametrize("order", [(0, 0), (1, 0), (0, 2), (0, 1, 1), (0, 1, 0)])
+def test_messages_come_once_and_in_their_order(stack: ExitStack, order: tuple[int, ...]) -> None:
+    """Somebody between two members repeats, leaves out or moves what they say: the connection ends there."""
+    ends = Ends(stack, 2)
+    with Member(ends.channels[0]) as member:
+        seal = member.prove()
+        said = [sealed(seal, found(1, round_).pack()) for round_ in range(3)]
+        with suppress(OSError):
+            member.connection.sendall(b"".join(said[number] for number in order))
+        assert member.is_closed()
+    right = next((at for at, number in enumerate(order) if at != number), len(order))
+    assert [ends.heard[0].get(timeout=WAIT_S).round for _ in range(right)] == list(range(right))
+    assert ends.heard[0].empty()
+    assert ends.channels[0].statistics.closed == {"forged": 1}
+
+
+def test_a_channel_says_nothing_to_an_impostor(stack: ExitStack) -> None:
+    """Somebody else listens where the peer should: it gets HELLO, and never a message."""
+    impostor = stack.enter_context(socket.create_server(LOCAL))
+    impostor.settimeout(WAIT_S)
+    channel = SideChannel(0, KEY, LOCAL)
+    stack.callback(channel.close)
+    channel.start({1: impostor.getsockname()}, lambda message: None)
+    channel.send(1, found(0, 1))
+    for reply in (bytes(REPLY_BYTES), b""):
+        connection, _ = impostor.accept()
+        with connection:
+            connection.settimeout(WAIT_S)
+            got = connection.recv(1000)
+            assert len(got) == HELLO_BYTES
+            connection.sendall(reply)
+            if reply:
+                with suppress(ConnectionResetError):
+                    assert connection.recv(1000) == b""
+    until(lambda: channel.statistics.refused >= 2, "both are given up")
+    assert channel.statistics.closed == {"forged": 1}
+    assert channel.statistics.messages_sent == 0
+
+
+def test_fuzzed_streams(stack: ExitStack) -> None:
+    """Mutated streams of a member: every connection ends, the channel lives, and only what was said is delivered."""
     rng, ends = random.Random(5), Ends(stack, 2)
     channel = ends.channels[0]
-    for _ in range(150):
-        stream = bytearray(b"".join(framed(found(1, rng.randrange(1, 9)).pack()) for _ in range(rng.randrange(3))))
-        stream += rng.randbytes(rng.randrange(64))
-        for _ in range(rng.randrange(4) if stream else 0):
-            stream[rng.randrange(min(len(stream), 40))] = rng.randrange(256)
-        with socket.create_connection(channel.address, timeout=WAIT_S) as intruder, suppress(OSError):
+    said = set()
+    for number in range(150):
+        with Member(channel) as intruder, suppress(OSError):
+            seal = intruder.prove()
+            messages = [found(1, number * 4 + each) for each in range(rng.randrange(3))]
+            said |= {message.round for message in messages}
+            stream = bytearray(b"".join(sealed(seal, message.pack()) for message in messages))
+            stream += rng.randbytes(rng.randrange(64))
+            for _ in range(rng.randrange(4) if stream else 0):
+                stream[rng.randrange(len(stream))] = rng.randrange(256)
             for at in range(0, len(stream), 300):
-                intruder.sendall(stream[at : at + 300])
-            intruder.shutdown(socket.SHUT_WR)
-            assert intruder.recv(1) == b"", "closed by the channel"
-    ends.channels[1].send(0, found(1, 77))
+                intruder.connection.sendall(stream[at : at + 300])
+            intruder.connection.shutdown(socket.SHUT_WR)
+            assert intruder.is_closed()
+    ends.channels[1].send(0, found(1, 10_000))
     heard: list[PeerMessage] = []
-    while not heard or heard[-1] != found(1, 77):
+    while not heard or heard[-1] != found(1, 10_000):
         heard.append(ends.heard[0].get(timeout=WAIT_S))
-    assert all((message.sender, message.epoch) == (1, EPOCH) for message in heard)
-    assert {"length", "truncated"} <= set(channel.statistics.closed) <= {
-        "length", "truncated", "kind", "sender", "value",
-    }  # fmt: skip
+    assert all(message == found(1, message.round) for message in heard)
+    assert {message.round for message in heard[:-1]} <= said
+    assert {"length", "truncated", "forged"} == set(channel.statistics.closed)
     assert channel.failure is None
 
 
-def test_strangers_and_crowds(stack: ExitStack) -> None:
-    lonely = SideChannel(0, EPOCH, LOCAL)
+def test_fuzzed_handshakes(stack: ExitStack) -> None:
+    rng, ends = random.Random(6), Ends(stack, 2)
+    channel = ends.channels[0]
+    for _ in range(150):
+        with Member(channel) as intruder, suppress(OSError):
+            data = bytearray(intruder.dialler.hello + rng.randbytes(PROOF_BYTES + rng.randrange(200)))
+            for _ in range(rng.randrange(4)):
+                data[rng.randrange(HELLO_BYTES)] = rng.randrange(256)
+            intruder.connection.sendall(data[: rng.randrange(len(data))])
+            intruder.connection.shutdown(socket.SHUT_WR)
+            while intruder.connection.recv(100):
+                pass
+    ends.channels[1].send(0, GOOD)
+    assert ends.heard[0].get(timeout=WAIT_S) == GOOD
+    assert channel.statistics.messages_received == 1
+    assert set(channel.statistics.closed) <= {"hello", "sender", "forged", "truncated"}
+    assert channel.failure is None
+
+
+def test_strangers(stack: ExitStack) -> None:
+    lonely = SideChannel(0, KEY, LOCAL)
     stack.callback(lonely.close)
     lonely.start({1: ("127.0.0.9", 1)}, lambda message: None)
     with socket.create_connection(lonely.address, timeout=WAIT_S) as stranger:
         assert stranger.recv(1) == b""
     assert lonely.statistics.closed == {"stranger": 1}
-    channel = Ends(stack, 2).channels[0]
-    for _ in range(4):
+
+
+def test_idle_connections_shut_nobody_out(stack: ExitStack) -> None:
+    """The oldest that proved nothing makes room; who proved itself stays."""
+    ends = Ends(stack, 2)
+    channel = ends.channels[0]
+    ends.channels[1].send(0, found(1, 1))
+    assert ends.heard[0].get(timeout=WAIT_S) == found(1, 1)
+    idle = [
         stack.enter_context(socket.create_connection(channel.address, timeout=WAIT_S))
-    with socket.create_connection(channel.address, timeout=WAIT_S) as one_more:
-        assert one_more.recv(1) == b""
-    assert channel.statistics.closed == {"crowd": 1}
+        for _ in range(side_channel.UNPROVED_MAX + 3)
+    ]
+    until(lambda: channel.statistics.closed["crowd"] == 3, "three made room")
+    assert [each.recv(1) for each in idle[:3]] == [b""] * 3, "the oldest"
+    with Member(channel) as member:
+        member.connection.sendall(sealed(member.prove(), found(1, 2).pack()))
+        assert ends.heard[0].get(timeout=WAIT_S) == found(1, 2), "a newcomer is heard"
+    until(lambda: not channel._proved, "and has taken the place of the older connection of its rank")
+    ends.channels[1].send(0, found(1, 3))
+    until(lambda: _says(ends.channels[1], ends.heard[0], 0, 1), "who says something connects again")
+
+
+def test_silent_connections_end(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_channel, "PROVE_S", 0.05)
+    channel = Ends(stack, 2).channels[0]
+    for data in (b"", Dialler(1, 0, KEY, bytes(16)).hello):
+        with socket.create_connection(channel.address, timeout=WAIT_S) as idle:
+            idle.sendall(data)
+            assert idle.recv(REPLY_BYTES) == b"" or idle.recv(1) == b""
+    until(lambda: channel.statistics.closed == {"silent": 2}, "both are counted")
+
+
+def test_a_peer_that_vanished_is_noticed_by_the_kernel(stack: ExitStack) -> None:
+    """Both ends have keepalive, with a limit in seconds."""
+    ends = Ends(stack, 2)
+    ends.channels[1].send(0, GOOD)
+    assert ends.heard[0].get(timeout=WAIT_S) == GOOD
+    for connection in (ends.channels[0]._proved[1].connection, ends.channels[1]._outgoing[0].connection):
+        assert connection is not None
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 10
+        assert 0 < connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 20_000
 
 
 def test_memory_is_bounded_towards_a_peer_that_does_not_read(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_channel, "QUEUE_BYTES_MAX", 100_000)
-    channel = SideChannel(0, EPOCH, LOCAL)
+    channel = SideChannel(0, KEY, LOCAL)
     stack.callback(channel.close)
     deaf = stack.enter_context(socket.create_server(LOCAL))
     channel.start({1: deaf.getsockname()}, lambda message: None)
@@ -299,21 +535,21 @@ def _floods(channel: SideChannel) -> bool:
 
 
 def test_a_failure_of_the_receiver_is_kept(stack: ExitStack) -> None:
-    channel = SideChannel(0, EPOCH, LOCAL)
+    channel = SideChannel(0, KEY, LOCAL)
     stack.callback(channel.close)
 
     def fail(message: PeerMessage) -> None:
         raise ArithmeticError(f"round {message.round}")
 
-    channel.start({1: LOCAL}, fail)
-    with socket.create_connection(channel.address, timeout=WAIT_S) as peer:
-        peer.sendall(framed(GOOD.pack()))
+    channel.start({1: (LOCAL[0], 1)}, fail)
+    with Member(channel) as peer:
+        peer.connection.sendall(sealed(peer.prove(), GOOD.pack()))
         until(lambda: channel.failure is not None, "it ends")
     assert isinstance(channel.failure, ArithmeticError)
 
 
 def test_closing_twice_and_unstarted() -> None:
-    channel = SideChannel(0, EPOCH, LOCAL)
+    channel = SideChannel(0, KEY, LOCAL)
     channel.close()
     channel.close()
     with pytest.raises(KeyError):

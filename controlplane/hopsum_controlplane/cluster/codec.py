@@ -46,6 +46,7 @@ def _job(values: dict[str, Any]) -> Job:
             "switch": SwitchEndpoint(**values["switch"]),
             "region": SlotRange(*values["region"]),
             "ops": tuple(map(Op, values.get("ops", ALL_OPS))),  # which books of before do not have
+            "side_key": values.get("side_key", ""),
         }
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hopsum.wire import LANE_GROUP_CODES, Op
+from hopsum.wire import LANE_GROUP_CODES, MAX_WORKERS, Op
 from hopsum_controlplane.cluster.codec import resume_values
 from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.errors import ClusterConfigError, UnknownJob
@@ -76,7 +76,17 @@ def parts_of(record: JobRecord, epoch: int, config: ClusterConfig, limits: Mappi
 
 
 def document(record: JobRecord, rank: int, config: ClusterConfig) -> dict[str, Any]:
-    """Return the membership of an epoch for a worker or observer that is in it. Raises UnknownJob without an epoch."""
+    """Return the membership of an epoch for a worker or observer that is in it; an observer's is without the side key.
+
+    Raises UnknownJob without an epoch.
+    """
+    made = _document(record, rank, config)
+    if rank >= MAX_WORKERS:
+        made.pop("side_key", None)
+    return made
+
+
+def _document(record: JobRecord, rank: int, config: ClusterConfig) -> dict[str, Any]:
     if record.job is None:
         raise UnknownJob(f"job {record.name!r} has no epoch", hint="join again")
     services = {

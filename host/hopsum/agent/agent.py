@@ -48,11 +48,12 @@ from hopsum.errors import HopsumError
 from hopsum.membership import JobMembership, MembershipError, read_membership
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.resume import Sealed
+from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.offload import Gso
 from hopsum.transport.repairing import RepairingTransport, StateMoved
-from hopsum.transport.side_channel import SideChannel
+from hopsum.transport.side_channel import EpochKey, SideChannel
 from hopsum.transport.udp import UdpTransport
 
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
@@ -159,17 +160,17 @@ class Agent(Aggregation):
         """Return whether this worker took another's place in a job that goes on."""
         return self._epochs.is_newcomer
 
-    def fetch_state(self, wait_s: float = 60.0) -> bytes:
+    def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
         """Return the state of the job's other workers; see `Aggregation.fetch_state`."""
         if not self.is_newcomer or not isinstance(self._transport, RepairingTransport):
-            return super().fetch_state(wait_s)
+            return super().fetch_state(wait_s, bytes_max=bytes_max)
         until = time.monotonic() + wait_s
         while True:
             with self._lock:
                 self._require_open()
                 epoch = self._epochs.start_epoch
             try:
-                data = self._transport.fetch_state(epoch, max(0.0, until - time.monotonic()))
+                data = self._transport.fetch_state(epoch, max(0.0, until - time.monotonic()), bytes_max)
             except StateMoved:  # others were replaced meanwhile, and begin later
                 continue
             except HopsumError:
@@ -223,13 +224,14 @@ class Agent(Aggregation):
             MembershipError: it does not say how the job goes on, or has no side channels. Nothing has changed.
         """
         sides = membership.side_channels
+        key = _side_key(membership)
         if membership.resume is None or sides is None:
             lacks = "side channels" if sides is None else "how it goes on from the epoch before"
             raise MembershipError(f"epoch {membership.epoch} of job {membership.job!r} lacks {lacks}: connect again")
         with self._lock:
             self._epochs.enter(membership, membership.resume)
         rack = membership.rack(self.rank)
-        self._engine.network.resume(membership.epoch, sides, membership.resume, rack)
+        self._engine.network.resume(membership.epoch, sides, membership.resume, rack, key=key)
         self.membership, self._engine.epoch = membership, membership.epoch
 
     def close(self) -> None:
@@ -330,7 +332,10 @@ def _transport_for(
             rack=rack,
         )
     try:
-        channel = SideChannel(rank, membership.epoch, sides[rank], side)
+        channel = SideChannel(rank, EpochKey(membership.epoch, _side_key(membership)), sides[rank], side)
+    except MembershipError:
+        link.close()
+        raise
     except OSError as error:
         link.close()
         raise OSError(
@@ -353,6 +358,16 @@ def _transport_for(
         resume=membership.resume,
         rack=rack,
     )
+
+
+def _side_key(membership: JobMembership) -> bytes:
+    """Return the key by which peers know each other; without side channels, none. Raises MembershipError."""
+    if membership.side_key is None and membership.side_channels is not None:
+        raise MembershipError(
+            f"the membership of job {membership.job!r} has side channels and no side_key, so workers could not know "
+            "who talks to them: an older hopsum wrote it. Use the same hopsum on both sides, and make the job again"
+        )
+    return membership.side_key or b""
 
 
 def _require_may_lose(membership: JobMembership, codec: Codec, on_lost: OnLost) -> None:

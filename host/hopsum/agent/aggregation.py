@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sums vectors for one worker, as a program sees it; a thread of its own serves what is submitted.
 
-    state    input                      next     also
-    OPEN     submit                     OPEN     queued; its future cannot be cancelled
-    OPEN     AgreedError                OPEN     its future has the error, on all ranks alike
-    OPEN     workers were replaced      OPEN     futures have WorkersReplaced, on all ranks alike, until `resume`
-    OPEN     an all-reduce fails        FAILED   its future has the error; those queued behind it have EpochOver
-    FAILED   submit                     FAILED   EpochOver
-    any      close                      CLOSED   what is in progress or queued ends with AgentClosed
-    CLOSED   submit                     CLOSED   AgentClosed
+state    input                      next     also
+OPEN     submit                     OPEN     queued; its future cannot be cancelled
+OPEN     AgreedError                OPEN     its future has the error, on all ranks alike
+OPEN     workers were replaced      OPEN     futures have WorkersReplaced, on all ranks alike, until `resume`
+OPEN     an all-reduce fails        FAILED   its future has the error; those queued behind it have EpochOver
+FAILED   submit                     FAILED   EpochOver
+any      close                      CLOSED   what is in progress or queued ends with AgentClosed
+CLOSED   submit                     CLOSED   AgentClosed
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult
 from hopsum.codec import Codec, CodecError, ErrorFeedback
 from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, require_out, require_vector
 from hopsum.errors import HopsumError
+from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
 
 class Aggregation(ABC):
@@ -97,9 +98,7 @@ class Aggregation(ABC):
         """Return the mean of x over all workers; blocks until it is here. See `submit`, also for what it raises."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"allreduce in a callback of a future of {self._who} would wait for itself: use submit")
-        submitted = self.submit(
-            x, feedback=feedback, step=step, tensors=tensors, on_nonfinite=on_nonfinite, out=out
-        )
+        submitted = self.submit(x, feedback=feedback, step=step, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
         return submitted.result()
 
     def submit(
@@ -172,11 +171,16 @@ class Aggregation(ABC):
         """Return whether this worker took the place of another one in a job that goes on: `fetch_state` first."""
         return False
 
-    def fetch_state(self, wait_s: float = 60.0) -> bytes:
+    def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
         """Return what a worker that knows the job gave to `resume`; asks them until one has it, for `wait_s` seconds.
 
+        The bytes are a member's word: any member could have made them up. Load them as data (`weights_only=True`).
+
+        Args:
+            bytes_max: a longer state is refused.
+
         Raises:
-            HopsumError: this worker is no newcomer; or nobody had anything in time.
+            HopsumError: this worker is no newcomer; or nobody had anything in time, or something too long.
         """
         raise HopsumError(f"{self._who} is no newcomer: there is no state to fetch. Ask is_newcomer first")
 

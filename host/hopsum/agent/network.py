@@ -138,10 +138,12 @@ class Network:
         peers: Mapping[int, tuple[str, int]],
         resume: Resume,
         rack: tuple[int, ...] | None = None,
+        *,
+        key: bytes,
     ) -> None:
-        """Go on in another epoch, after `seal`. Any thread."""
+        """Go on in another epoch, after `seal`; `key` is that of its side channels. Any thread."""
         with self._changed:
-            _changing(self._transport).resume(epoch, peers, resume, rack)
+            _changing(self._transport).resume(epoch, peers, resume, rack, key=key)
             self._silence.begin()
             self._progress.begin()
             self._sealed = False

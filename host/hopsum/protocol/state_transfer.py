@@ -8,6 +8,7 @@ Rules
     T2  The one that offers keeps nothing for those that ask: each STATE_ASK names its byte. Of a newcomer no more than
         `PIECES_AHEAD` pieces are asked for and not here yet; so that is what the sender's queue may hold.
     T3  A state is taken when it is complete and its digest is right; else all of it is asked for again.
+        One that says to be longer than the newcomer's maximum is not taken at all: that is its error.
     T4  An offer is dropped when all that wait for it have said STATE_TAKEN, or when there are `OFFERS_MAX` later ones.
         Newcomers that have not got the state of their epoch may ask for that of a later one: it waits for them too.
 
@@ -32,6 +33,8 @@ from hopsum.protocol.peer_messages import PIECE_BYTES_MAX, PIECE_BYTES_MIN, Peer
 
 PIECES_AHEAD: Final = 8
 OFFERS_MAX: Final = 2
+STATE_BYTES_MAX: Final = 16 << 30
+"""Of a state that a newcomer takes, unless it is told otherwise."""
 STALLED_S: Final = 1.0
 PAUSE_S: Final = 0.1
 DATA_BYTES: Final = PIECE_BYTES_MAX - PIECE_BYTES_MIN
@@ -52,8 +55,8 @@ class StateOffers:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._offers: dict[int, _Offer] = {}
-        self._taken: set[tuple[int, int]] = set()
-        """(Epoch, rank) that have said so."""
+        self._taken: dict[int, int] = {}
+        """By rank that has said so, the latest epoch of which it has the state."""
 
     def __len__(self) -> int:
         """Return how many states are kept."""
@@ -72,14 +75,14 @@ class StateOffers:
         self._offers[epoch] = _Offer(state, digest, waiting)
         for old in sorted(self._offers)[:-OFFERS_MAX]:
             del self._offers[old]
-        self._taken = {(of, rank) for of, rank in self._taken if of >= min(self._offers)}
         if epoch in self._offers:
             self._drop(epoch)
 
     def answer(self, message: PeerMessage, epoch: int) -> PeerMessage | None:
         """Take a STATE_ASK or STATE_TAKEN; return what is to be said in `epoch` to its sender, if anything."""
         if message.kind is PeerKind.STATE_TAKEN:
-            self._taken.add((message.round, message.sender))
+            if message.round <= epoch:  # nobody can have one of an epoch to come
+                self._taken[message.sender] = max(message.round, self._taken.get(message.sender, 0))
             for each in list(self._offers):
                 self._drop(each)
             return None
@@ -91,7 +94,7 @@ class StateOffers:
 
     def _drop(self, epoch: int) -> None:
         waiting = self._offers[epoch].waiting
-        if all(any(of >= since and by == rank for of, by in self._taken) for rank, since in waiting.items()):
+        if all(self._taken.get(rank, 0) >= since for rank, since in waiting.items()):
             del self._offers[epoch]
 
 
@@ -101,10 +104,14 @@ class StateFetch:
     Args:
         start_epoch: in which this worker is a newcomer.
         ranks: who may have the state, at least one; asked in turn.
+        bytes_max: of a state; a longer one is refused (`too_large`).
     """
 
-    def __init__(self, rank: int, start_epoch: int, ranks: Sequence[int]) -> None:
+    def __init__(self, rank: int, start_epoch: int, ranks: Sequence[int], bytes_max: int = STATE_BYTES_MAX) -> None:
         self._rank, self.start_epoch, self._ranks = rank, start_epoch, list(ranks)
+        self._bytes_max = bytes_max
+        self.too_large: tuple[int, int] | None = None
+        """The rank whose state is longer than `bytes_max`, and its bytes as it says."""
         self._turn = rank % len(self._ranks)
         self._digest = b""
         self._buffer = bytearray()
@@ -158,6 +165,9 @@ class StateFetch:
             self._ask_next(now + PAUSE_S if self._refused % len(self._ranks) == 0 else now)
             return
         total, digest = _PIECE.unpack_from(message.payload)
+        if total > self._bytes_max:
+            self.too_large = message.sender, total
+            return
         if digest != self._digest:
             self._forget()
             self._digest, self._total, self._asked_to = digest, total, DATA_BYTES if message.value == 0 else 0

@@ -46,19 +46,12 @@ def source_towards(place: tuple[str, int], ip: str = "") -> str | None:
         return str(asker.getsockname()[0])
 
 
-def reserve_tcp_port(ip: str) -> socket.socket:
-    """Return a socket that holds a free TCP port of an address: another with SO_REUSEADDR can listen there, no other.
+def listen_tcp(ip: str) -> socket.socket:
+    """Return a socket that listens at a free TCP port of an address, so that nobody else can.
 
-    Close it when that one listens. Raises OSError for an address that is not this machine's.
+    Raises OSError for an address that is not this machine's.
     """
-    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((ip, 0))
-    except OSError:
-        holder.close()
-        raise
-    return holder
+    return socket.create_server((ip, 0))
 
 
 def _ask(asker: socket.socket, name: str, request: int) -> bytes | None:

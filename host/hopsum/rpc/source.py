@@ -26,7 +26,7 @@ from hopsum.codec import Codec
 from hopsum.config import Config, ConfigError
 from hopsum.membership import JobMembership, MembershipError
 from hopsum.rpc.channel import Channel, Place
-from hopsum.rpc.interfaces import mac_of, reserve_tcp_port, source_towards
+from hopsum.rpc.interfaces import listen_tcp, mac_of, source_towards
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member import Location, Member
@@ -61,8 +61,9 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
         link = UdpLink((config.ip or "0.0.0.0", config.udp_port), send_to)
         stack.callback(link.close)
         ip = link.local[0]
-        side = stack.enter_context(reserve_tcp_port(ip))
-        side_port = None if config.on_lost == "zero" else side.getsockname()[1]  # peers would be served zeros
+        # with on_lost="zero" peers would be served zeros
+        side = None if config.on_lost == "zero" else stack.enter_context(listen_tcp(ip))
+        side_port = None if side is None else side.getsockname()[1]
         seat = member.join(link.local, wait_s, rank=config.rank, mac=mac_of(ip), side_port=side_port)
         lease = Lease(member)
         stack.callback(lease.stop)
@@ -76,6 +77,7 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
                 codec=codec,
                 make=JobAgent,
                 link=link,
+                side=side,
                 member=member,
                 lease=lease,
                 held=held,
@@ -85,7 +87,6 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
         except BaseException:
             held.close()
             raise
-        side.close()
         return made
 
 

@@ -9,6 +9,7 @@ network with it. What `step` has on its way out when the epoch is sealed is as i
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +22,14 @@ from hopsum.errors import HopsumError
 from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.resume import Resume, Sealed
-from hopsum.protocol.state_transfer import StateFetch, StateOffers
+from hopsum.protocol.state_transfer import STATE_BYTES_MAX, StateFetch, StateOffers
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Timing, Worker
 from hopsum.transport.link import Link
-from hopsum.transport.side_channel import SideChannel, SideStatistics
+from hopsum.transport.side_channel import EpochKey, SideChannel, SideStatistics
 from hopsum.transport.udp import UdpTransport
+from hopsum.waiting import Waiting
 
+_log: Final = logging.getLogger(__name__)
 PEER_POLL_S: Final = 0.005
 """How long a link that cannot be woken is listened to while an answer of a peer would help as well."""
 LEAVE_EVERY_S: Final = 0.1
@@ -147,17 +150,19 @@ class RepairingTransport(UdpTransport):
         peers: Mapping[int, tuple[str, int]],
         resume: Resume,
         rack: tuple[int, ...] | None = None,
+        *,
+        key: bytes,
     ) -> None:
-        """Go on in another epoch, as `Worker.resume`, with peers where they live now.
+        """Go on in another epoch, as `Worker.resume`, with peers where they live now, and the epoch's key.
 
         Raises:
-            ValueError: as `Worker.resume`, or a rank has no address among `peers`. Nothing was changed.
+            ValueError: as `Worker.resume`, a rank has no address among `peers`, or `key` is none. Nothing was changed.
         """
-        own = self.worker.membership
+        own, epoch_key = self.worker.membership, EpochKey(epoch, key)
         _require_all(peers, own.workers, own.rank)
         with self._changed:
             self.worker.resume(epoch, resume, time.monotonic(), rack)
-            self._channel.move(epoch, {other: peers[other] for other in self._others})
+            self._channel.move(epoch_key, {other: peers[other] for other in self._others})
             self._say()
             self._changed.notify_all()
         self.wake()
@@ -179,12 +184,12 @@ class RepairingTransport(UdpTransport):
         with self._changed:
             self._offers.offer(state, digest, start_epoch, newcomers)
 
-    def fetch_state(self, start_epoch: int, wait_s: float) -> bytes:
+    def fetch_state(self, start_epoch: int, wait_s: float, bytes_max: int = STATE_BYTES_MAX) -> bytes:
         """Return the state that a worker offers to the newcomers of an epoch; wait for it up to `wait_s`.
 
         Raises:
-            HopsumError: it is not here in time, the transport was closed, `end_fetch` was called, or its side channel
-                has ended.
+            HopsumError: it is not here in time, it is longer than `bytes_max`, the transport was closed, `end_fetch`
+                was called, or its side channel has ended.
             StateMoved: there are newcomers of a later epoch.
         """
         until, rank = time.monotonic() + wait_s, self.worker.membership.rank
@@ -193,15 +198,18 @@ class RepairingTransport(UdpTransport):
             able = [other for other in self._others if other not in new] or self._others
             if not able:
                 raise HopsumError(f"rank {rank} is alone in its job: nobody has a state for it")
-            self._fetch = fetch = StateFetch(rank, start_epoch, able)
+            self._fetch = fetch = StateFetch(rank, start_epoch, able, bytes_max)
+            waiting = Waiting(_log, f"rank {rank}")
             try:
                 while fetch.state is None:
                     now = time.monotonic()
                     self._require_fetching(fetch, wait_s, until - now)
+                    waiting.look(lambda: f"the state of rank {fetch.source} or another one: {fetch}", until - now)
                     self._send_messages(fetch.asks(self.worker.membership.epoch, now))
                     self._changed.wait(min(fetch.due, until) - now)
             finally:
                 self._fetch = None
+            waiting.over("has the state")
             self._send_messages(fetch.taken(self.worker.membership.epoch, self._others))
             return fetch.state
 
@@ -222,6 +230,7 @@ class RepairingTransport(UdpTransport):
         self._closed = True
         patience_s = self._farewell_s if farewell and self.worker.statistics.updates else HASTE_S
         repair, until = self.worker.repair, time.monotonic() + patience_s
+        waiting = Waiting(_log, f"rank {self.worker.membership.rank}")
         with self._changed:
             self._changed.notify_all()
             while repair is not None and self._channel.failure is None:
@@ -229,6 +238,7 @@ class RepairingTransport(UdpTransport):
                 self._say()
                 if repair.everybody_left or time.monotonic() >= until:
                     break
+                waiting.look(lambda: "the others to say that they need nothing more of it", until - time.monotonic())
                 self._changed.wait(min(LEAVE_EVERY_S, self._farewell_s))
         self._channel.close()
         super().close()
@@ -262,6 +272,12 @@ class RepairingTransport(UdpTransport):
         if self._fetches_over:
             raise HopsumError(f"rank {rank} waits for no state any more: it has failed")
         self._require_channel()
+        if fetch.too_large is not None:
+            sender, size = fetch.too_large
+            raise HopsumError(
+                f"the state that rank {sender} has for rank {rank} is {size} bytes long, more than bytes_max: make "
+                "it smaller, or call fetch_state(bytes_max=...)"
+            )
         if self.worker.turn.epoch > fetch.start_epoch:
             raise StateMoved(f"rank {rank} waits for a state of epoch {fetch.start_epoch}, and others began since")
         if left_s <= 0:

@@ -1,30 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between the workers of a job, over TCP: each with its length, 4 bytes big-endian, in front.
+"""Messages between the workers of a job, over TCP, from members of the epoch only (side_proof.py).
 
-One thread per channel accepts connections from peers, which it only reads, and opens one to each peer that something
-is said to, which it only writes. So an answer goes to the address that the job has for a rank, never to whoever asked.
+One thread per channel accepts connections from peers, which it reads, and opens one to each peer that something is said
+to, which it writes; the listener's REPLY alone goes the other way. So an answer goes to the address that the job has
+for a rank, never to whoever asked.
 
     incoming    input                                              next
-    OPEN        a whole message of this epoch, of a peer there     OPEN    delivered
-    OPEN        the same of another epoch                          OPEN    counted in `other_epochs`
-    OPEN        anything else, an end in the middle of a message   CLOSED  counted in `closed`, by reason
-    OPEN        `move`: nobody lives there any more                CLOSED
+    UNPROVED    HELLO of this epoch, from a peer's address         UNPROVED REPLY
+    UNPROVED    PROOF, right                                       OPEN     an older one of the same rank is closed
+    UNPROVED    HELLO of another epoch                             CLOSED   counted in `other_epochs`
+    UNPROVED    anything else; `PROVE_S` over; one too many        CLOSED   counted in `closed`, by reason
+    OPEN        a whole message with its MAC                       OPEN     delivered
+    OPEN        anything else, an end in the middle of a message   CLOSED   counted in `closed`, by reason
+    any         `move`: another epoch                              CLOSED
 
     outgoing    input                                              next
     NONE        something to say                                   DIALS
-    DIALS       connected                                          OPEN
-    DIALS       refused or no answer                               WAITS   counted as unreachable
+    DIALS       connected                                          PROVES   HELLO
+    DIALS       refused or no answer                               WAITS    counted as unreachable
+    PROVES      REPLY, right                                       OPEN     PROOF
+    PROVES      anything else, an end, `PROVE_S` over              WAITS    counted in `refused`
     WAITS       a while is over, something to say                  DIALS
-    OPEN        broken                                             WAITS   what was half sent is lost
-    any         more than `QUEUE_BYTES_MAX` to say                 NONE    all of it is lost: "slow"
-    any         `move`: the peer lives elsewhere                   NONE    all of it is lost
+    OPEN        broken                                             WAITS    what was half sent is lost
+    any         more than `QUEUE_BYTES_MAX` to say                 NONE     all of it is lost: "slow"
+    any         `move`: another epoch                              NONE     all of it is lost
 
-What is lost is asked for again: that is the protocol's business (hopsum.protocol.repair).
+No more than `UNPROVED_MAX` connections are UNPROVED: the oldest makes room. What is lost is asked for again: that is
+the protocol's business (hopsum.protocol.repair).
 """
 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import selectors
 import socket
 import threading
@@ -34,9 +42,27 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from hopsum.protocol.peer_messages import HEADER_BYTES, MESSAGE_BYTES_MAX, PeerMessage, PeerMessageError
-from hopsum.transport.side_connections import DIAL_AGAIN_S, Address, Incoming, Outgoing, SideStatistics
+from hopsum.transport.side_connections import (
+    DIAL_AGAIN_S,
+    Address,
+    Incoming,
+    Outgoing,
+    SideStatistics,
+    configure,
+    left_s,
+)
+from hopsum.transport.side_proof import (
+    HELLO_BYTES,
+    MAC_BYTES,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    REPLY_BYTES,
+    Dialler,
+    EpochKey,
+    Listener,
+)
 
-__all__ = ["Address", "SideChannel", "SideStatistics"]
+__all__ = ["Address", "EpochKey", "SideChannel", "SideStatistics"]
 
 LENGTH_BYTES: Final = 4
 QUEUE_BYTES_MAX: Final = 8 << 20
@@ -44,14 +70,18 @@ READ_BYTES: Final = 1 << 16
 DIAL_AGAIN_MAX_S: Final = 2.0
 FAREWELL_S: Final = 0.5
 """How long `close` tries to get rid of what is still to be said, per peer."""
-_CONNECTIONS_PER_PEER: Final = 4
+PROVE_S: Final = 5.0
+"""How long either side has to prove itself, from the first packet of a connection."""
+PROVE_AGAIN_MAX_S: Final = 0.5
+UNPROVED_MAX: Final = 64
 
 
 class SideChannel:
     """One worker's connections to its peers. `send` may be called from any thread.
 
     Args:
-        rank, epoch: whose channel it is. Messages of other epochs are ignored: at a change of epoch some are earlier.
+        rank: whose channel it is.
+        key: of its epoch. Nothing of other epochs is heard: at a change of epoch some are earlier.
         local: (IPv4 address, TCP port) to listen at. Port 0: any.
         listener: instead of that, a TCP socket that listens already; closed with the channel.
 
@@ -59,8 +89,8 @@ class SideChannel:
         OSError: nobody can listen at `local`.
     """
 
-    def __init__(self, rank: int, epoch: int, local: Address, listener: socket.socket | None = None) -> None:
-        self._rank, self._epoch = rank, epoch
+    def __init__(self, rank: int, key: EpochKey, local: Address, listener: socket.socket | None = None) -> None:
+        self._rank = rank
         self.statistics = SideStatistics()
         self.failure: BaseException | None = None
         """What `deliver` raised, if it did: the channel has ended then."""
@@ -74,9 +104,14 @@ class SideChannel:
         self._closing = threading.Event()
         self._outgoing: dict[int, Outgoing] = {}
         self._retired: deque[Outgoing] = deque()
-        """Peers that moved away; their connections are still to be closed."""
-        self._ips: dict[int, str] = {}
-        self._incoming: set[int] = set()
+        """Of the epoch before; their connections are still to be closed."""
+        self._members: tuple[EpochKey, dict[int, str]] = key, {}
+        """Who may prove itself: the epoch's key, and the address of each peer."""
+        self._unproved: dict[int, Incoming] = {}
+        """By descriptor, in the order in which they came."""
+        self._proved: dict[int, Incoming] = {}
+        """By rank."""
+        self._moved = False
         self._thread: threading.Thread | None = None
         self._deliver: Callable[[PeerMessage], None] = lambda message: None
 
@@ -94,22 +129,21 @@ class SideChannel:
             deliver: is called in the channel's thread with every message, one after the other.
         """
         self._deliver = deliver
-        self.move(self._epoch, peers)
+        self.move(self._members[0], peers)
         self._thread = threading.Thread(target=self._serve, name=f"hopsum-peers-{self._rank}", daemon=True)
         self._thread.start()
 
-    def move(self, epoch: int, peers: Mapping[int, Address]) -> None:
+    def move(self, key: EpochKey, peers: Mapping[int, Address]) -> None:
         """Go on in an epoch, with peers where they live now; the listening socket stays. Any thread may call it.
 
-        What was still to be said to a peer is lost where that lives elsewhere now.
+        Connections of the epoch before end, and what was still to be said in it is lost: nobody would take it.
         """
         others = {rank: address for rank, address in peers.items() if rank != self._rank}
         before = self._outgoing
-        kept = {rank: out for rank, out in before.items() if others.get(rank) == out.address}
-        self._outgoing = {rank: kept.get(rank) or Outgoing(rank, others[rank]) for rank in others}
-        self._ips = {rank: address[0] for rank, address in others.items()}
-        self._epoch = epoch
-        self._retired.extend(out for rank, out in before.items() if rank not in kept)  # after they are out of reach
+        self._members = key, {rank: address[0] for rank, address in others.items()}
+        self._outgoing = {rank: Outgoing(rank, address, key) for rank, address in others.items()}
+        self._retired.extend(before.values())  # after they are out of reach
+        self._moved = True
         self._look_up()
 
     def send(self, rank: int, message: PeerMessage) -> None:
@@ -121,7 +155,7 @@ class SideChannel:
                 self.statistics.closed["slow"] += 1
                 out.queue.clear()
                 out.queued_bytes = 0
-            out.queue.append(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+            out.queue.append(data)
             out.queued_bytes += len(data)
         self._look_up()
 
@@ -146,6 +180,7 @@ class SideChannel:
         try:
             while not self._closing.is_set():
                 self._retire()
+                self._expire()
                 self._write_all()
                 for key, events in self._selector.select(self._patience_s()):
                     self._happened(key, events)
@@ -159,23 +194,37 @@ class SideChannel:
                     key.fileobj.close()  # type: ignore[union-attr]  # registered as sockets only
 
     def _retire(self) -> None:
-        """Close connections to peers that moved away, and from where nobody lives any more."""
-        if not self._retired:
+        """Close connections of the epoch before, and those from where nobody lives any more."""
+        if not self._moved:
             return
+        self._moved = False
         while self._retired:
             out = self._retired.popleft()
             if out.connection is not None:
                 self._hang_up(out)
-        ips = set(self._ips.values())
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.data, Incoming) and key.data.ip not in ips:
-                self._close_incoming(key.data)
+        key, peers = self._members
+        ips = set(peers.values())
+        for incoming in [*self._unproved.values(), *self._proved.values()]:
+            if incoming.ip not in ips or incoming.epoch not in (None, key.epoch):
+                self._close_incoming(incoming)
+
+    def _expire(self) -> None:
+        """Close connections whose other side has not proved itself in time."""
+        now = time.monotonic()
+        for incoming in [each for each in self._unproved.values() if each.until <= now]:
+            self.statistics.closed["silent"] += 1
+            self._close_incoming(incoming)
+        for out in self._outgoing.values():
+            if out.connection is not None and out.seal is None and out.until <= now:
+                self._hang_up(out)
 
     def _happened(self, key: selectors.SelectorKey, events: int) -> None:
+        if isinstance(key.fileobj, socket.socket) and key.fileobj.fileno() < 0:
+            return  # closed by what happened before
         if isinstance(key.data, Incoming):
             self._read(key.data)
         elif isinstance(key.data, Outgoing):
-            self._writable(key.data, events)
+            self._ready(key.data, events)
         elif key.fileobj is self._listener:
             self._accept()
         else:
@@ -189,8 +238,10 @@ class SideChannel:
 
     def _patience_s(self) -> float | None:
         """Return how long nothing is to be done."""
-        waiting = [out.dial_at for out in self._outgoing.values() if out.connection is None and out.queue]
-        return max(0.0, min(waiting) - time.monotonic()) if waiting else None
+        outgoing = self._outgoing.values()
+        dials = [out.dial_at for out in outgoing if out.connection is None and out.queue]
+        proves = [out.until for out in outgoing if out.connection is not None and out.seal is None]
+        return left_s([*dials, *proves, *(each.until for each in self._unproved.values())])
 
     # ---- incoming -------------------------------------------------------------------------------------
 
@@ -199,14 +250,17 @@ class SideChannel:
             connection, (ip, _) = self._listener.accept()
         except OSError:  # gone again
             return
-        crowd = len(self._incoming) >= _CONNECTIONS_PER_PEER * max(1, len(self._ips))
-        if crowd or ip not in self._ips.values():
-            self.statistics.closed["crowd" if crowd else "stranger"] += 1
+        if ip not in self._members[1].values():
+            self.statistics.closed["stranger"] += 1
             connection.close()
             return
-        connection.setblocking(False)
-        self._incoming.add(connection.fileno())
-        self._selector.register(connection, selectors.EVENT_READ, Incoming(connection, ip))
+        if len(self._unproved) >= UNPROVED_MAX:
+            self.statistics.closed["crowd"] += 1
+            self._close_incoming(next(iter(self._unproved.values())))
+        configure(connection)
+        incoming = Incoming(connection, ip, time.monotonic() + PROVE_S)
+        self._unproved[connection.fileno()] = incoming
+        self._selector.register(connection, selectors.EVENT_READ, incoming)
 
     def _read(self, incoming: Incoming) -> None:
         try:
@@ -218,39 +272,73 @@ class SideChannel:
         incoming.buffer += data
         self.statistics.bytes_received += len(data)
         try:
-            self._take_messages(incoming)
+            if incoming.seal is None:
+                self._prove(incoming)
+            if incoming.seal is not None:
+                self._take_messages(incoming)
             if data:
                 return
             if incoming.buffer:
                 raise PeerMessageError("truncated", f"{len(incoming.buffer)} bytes are no message")
         except PeerMessageError as refused:
-            self.statistics.closed[refused.reason] += 1
+            if refused.reason == "epoch":
+                self.statistics.other_epochs += 1
+            else:
+                self.statistics.closed[refused.reason] += 1
         self._close_incoming(incoming)
 
     def _close_incoming(self, incoming: Incoming) -> None:
-        self._incoming.discard(incoming.connection.fileno())
+        self._unproved.pop(incoming.connection.fileno(), None)
+        if self._proved.get(incoming.rank) is incoming:
+            del self._proved[incoming.rank]
         self._selector.unregister(incoming.connection)
         incoming.connection.close()
 
+    def _prove(self, incoming: Incoming) -> None:
+        """Go on with the handshake as far as the buffer does. Raises PeerMessageError."""
+        buffer = incoming.buffer
+        if incoming.listener is None and len(buffer) >= HELLO_BYTES:
+            key, peers = self._members
+            listener = Listener(self._rank, key, secrets.token_bytes(NONCE_BYTES))
+            reply = listener.take(bytes(buffer[:HELLO_BYTES]))
+            if peers.get(listener.peer) != incoming.ip:
+                raise PeerMessageError("sender", f"rank {listener.peer} does not live at {incoming.ip}")
+            incoming.listener = listener
+            with contextlib.suppress(OSError):  # a connection that broke is read to its end
+                incoming.connection.send(reply)
+            del buffer[:HELLO_BYTES]
+        if incoming.listener is None or len(buffer) < PROOF_BYTES:
+            return
+        seal = incoming.listener.check(bytes(buffer[:PROOF_BYTES]))
+        del buffer[:PROOF_BYTES]
+        older = self._proved.get(incoming.rank)
+        if older is not None:
+            self._close_incoming(older)
+        del self._unproved[incoming.connection.fileno()]
+        self._proved[incoming.rank], incoming.seal = incoming, seal
+
     def _take_messages(self, incoming: Incoming) -> None:
         """Deliver the whole messages of a buffer. Raises PeerMessageError."""
-        buffer = bytes(incoming.buffer)
+        assert incoming.seal is not None
+        buffer = memoryview(bytes(incoming.buffer))
         at = 0
         while len(buffer) - at >= LENGTH_BYTES:
             size = int.from_bytes(buffer[at : at + LENGTH_BYTES], "big")
             if not HEADER_BYTES <= size <= MESSAGE_BYTES_MAX:
                 raise PeerMessageError("length", f"a message of {size} bytes")
-            end = at + LENGTH_BYTES + size
-            if end > len(buffer):
+            first = at + LENGTH_BYTES
+            last = first + size
+            if last + MAC_BYTES > len(buffer):
                 break
-            self._take(PeerMessage.unpack(buffer[at + LENGTH_BYTES : end]), incoming.ip)
-            at = end
+            incoming.seal.check(buffer[first:last], buffer[last : last + MAC_BYTES])
+            self._take(PeerMessage.unpack(buffer[first:last]), incoming)
+            at = last + MAC_BYTES
         del incoming.buffer[:at]
 
-    def _take(self, message: PeerMessage, ip: str) -> None:
-        if self._ips.get(message.sender) != ip:
-            raise PeerMessageError("sender", f"rank {message.sender} does not live at {ip}")
-        if message.epoch != self._epoch:
+    def _take(self, message: PeerMessage, incoming: Incoming) -> None:
+        if message.sender != incoming.rank:
+            raise PeerMessageError("sender", f"rank {message.sender} on the connection of rank {incoming.rank}")
+        if not message.epoch == incoming.epoch == self._members[0].epoch:
             self.statistics.other_epochs += 1
             return
         self.statistics.messages_received += 1
@@ -264,13 +352,12 @@ class SideChannel:
         for out in self._outgoing.values():
             if out.connection is None and out.queue and out.dial_at <= now:
                 self._dial(out)
-            elif out.connected:
+            elif out.seal is not None:
                 self._write(out)
 
     def _dial(self, out: Outgoing) -> None:
-        out.connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        out.connection.setblocking(False)
-        out.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        out.connection, out.until = socket.socket(socket.AF_INET, socket.SOCK_STREAM), time.monotonic() + PROVE_S
+        configure(out.connection)
         self._selector.register(out.connection, selectors.EVENT_READ | selectors.EVENT_WRITE, out)
         try:
             out.connection.connect(out.address)
@@ -279,21 +366,55 @@ class SideChannel:
         except OSError:
             self._hang_up(out)
 
-    def _writable(self, out: Outgoing, events: int) -> None:
+    def _ready(self, out: Outgoing, events: int) -> None:
+        """Go on with a connection, on which a peer says nothing after its REPLY."""
         assert out.connection is not None
-        if not out.connected:
-            if out.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                self._hang_up(out)
-                return
-            out.connected, out.pause_s = True, DIAL_AGAIN_S
-        if events & selectors.EVENT_READ and self._is_over(out.connection):
+        if out.dialler is None:
+            self._greet(out)
+        elif not events & selectors.EVENT_READ:
+            self._write(out)
+        elif out.seal is None:
+            self._take_reply(out)
+        elif self._is_over(out.connection):
             self._hang_up(out)
         else:
             self._write(out)
 
+    def _greet(self, out: Outgoing) -> None:
+        """Say HELLO on a connection that has just been made, or was refused."""
+        assert out.connection is not None
+        if out.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._hang_up(out)
+            return
+        out.dialler = Dialler(self._rank, out.rank, out.key, secrets.token_bytes(NONCE_BYTES))
+        out.rest = memoryview(out.dialler.hello)
+        self._write(out)
+
+    def _take_reply(self, out: Outgoing) -> None:
+        assert out.connection is not None
+        assert out.dialler is not None
+        try:
+            data = out.connection.recv(REPLY_BYTES - len(out.reply))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        out.reply += data
+        if not data:
+            self._hang_up(out)
+        elif len(out.reply) == REPLY_BYTES:
+            try:
+                proof, out.seal = out.dialler.take(bytes(out.reply))
+            except PeerMessageError as refused:
+                self.statistics.closed[refused.reason] += 1
+                self._hang_up(out)
+                return
+            out.rest, out.pause_s = memoryview(proof), DIAL_AGAIN_S
+            self._write(out)
+
     @staticmethod
     def _is_over(connection: socket.socket) -> bool:
-        """A peer says nothing on this connection: what can be read is its end."""
+        """Say whether a connection on which nothing is to be read has ended."""
         try:
             return not connection.recv(READ_BYTES)
         except BlockingIOError:
@@ -308,7 +429,6 @@ class SideChannel:
                 sent = out.connection.send(out.rest)
                 out.rest = out.rest[sent:]
                 self.statistics.bytes_sent += sent
-                self.statistics.messages_sent += not out.rest
         except BlockingIOError:
             self._selector.modify(out.connection, selectors.EVENT_READ | selectors.EVENT_WRITE, out)
         except OSError:
@@ -319,25 +439,29 @@ class SideChannel:
     def _next(self, out: Outgoing) -> bool:
         """Take the next message to send; say whether there is one."""
         with self._lock:
-            if not out.queue:
+            if out.seal is None or not out.queue:
                 return False
-            out.rest = memoryview(out.queue.popleft())
-            out.queued_bytes -= len(out.rest) - LENGTH_BYTES
-            return True
+            message = out.queue.popleft()
+            out.queued_bytes -= len(message)
+        out.rest = memoryview(len(message).to_bytes(LENGTH_BYTES, "big") + message + out.seal.mac(message))
+        self.statistics.messages_sent += 1
+        return True
 
     def _hang_up(self, out: Outgoing) -> None:
         """Close a connection that is broken or was never made, and pause."""
         assert out.connection is not None
-        self.statistics.unreachable += not out.connected
+        self.statistics.unreachable += out.dialler is None
+        self.statistics.refused += out.dialler is not None and out.seal is None
+        longest_s = DIAL_AGAIN_MAX_S if out.dialler is None else PROVE_AGAIN_MAX_S
         self._selector.unregister(out.connection)
         out.connection.close()
-        out.connection, out.connected, out.rest = None, False, memoryview(b"")
+        out.forget()
         out.dial_at = time.monotonic() + out.pause_s
-        out.pause_s = min(2 * out.pause_s, DIAL_AGAIN_MAX_S)
+        out.pause_s = min(2 * out.pause_s, longest_s)
 
     def _say_farewell(self) -> None:
         for out in self._outgoing.values():
-            if out.connection is None or not out.connected:
+            if out.connection is None or out.seal is None:
                 continue
             out.connection.settimeout(FAREWELL_S)
             with contextlib.suppress(OSError):
