@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 from hopsum.agent import Agent
 from hopsum.aggregation import Aggregation
+from hopsum.agreement import facts_of, shared_settings
 from hopsum.codec import Codec, make_codec
 from hopsum.config import Config, ConfigError, nearest, resolve
 from hopsum.membership import JobMembership, MembershipError, WorkerEndpoint, read_membership
@@ -107,12 +108,6 @@ def codec_of(config: Config, workers: int) -> Codec:
         )
     except TypeError as error:
         raise ConfigError(f"codec_options {config.codec_options} of codec {config.codec}: {error}") from error
-
-
-def facts_of(config: Config) -> str:
-    """Say what has to be the same on all ranks."""
-    options = ", ".join(f"{name}={value!r}" for name, value in sorted(config.codec_options.items()))
-    return f"codec {config.codec}({options}), seed {config.seed}"
 
 
 def membership_at(target: str) -> JobMembership:
@@ -286,7 +281,7 @@ def _open_memory(config: Config, parts: SplitResult, group: Any) -> Aggregation:
         rank,
         options=options,
         codec=codec_of(config, workers),
-        facts=facts_of(config),
+        facts=facts_of(shared_settings(config)),
         seed=config.seed,
         deadline_s=config.deadline_s,
     )
@@ -301,8 +296,9 @@ def _open_collective(config: Config, parts: SplitResult, group: Any) -> Aggregat
         module = import_module("hopsum.torch.collective")
     except ModuleNotFoundError as error:
         raise UrlError(f"URL {config.url!r} needs torch: pip install 'hopsum[torch]' ({error})") from error
+    facts = facts_of(shared_settings(config))
     opened: Aggregation = module.open_collective(
-        parts.netloc, config, make=lambda workers: codec_of(config, workers), facts=facts_of(config), group=group
+        parts.netloc, config, make=lambda workers: codec_of(config, workers), facts=facts, group=group
     )
     return opened
 

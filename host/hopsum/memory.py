@@ -46,6 +46,9 @@ class RackOptions(NamedTuple):
     seed: int = 0
     """Of which ones."""
 
+REFUSED_S: Final = 60.0
+"""So long ranks that join late are told in what the others differed; less if one of these joins again."""
+
 
 class Rack:
     """Where the ranks meet. See the module; a rank is in one meeting at a time."""
@@ -56,6 +59,11 @@ class Rack:
         self.facts = facts
         """What ranks have to have in common beyond the options, in words."""
         self.ranks: set[int] = set()
+        self.refused = ""
+        """In what ranks differed before all were there, which ended the rack; empty if in nothing."""
+        self.told: set[int] = set()
+        """Ranks that know it."""
+        self.refused_at_s = 0.0
         self._meeting = threading.Condition()
         self._number = 0
         self._brought: dict[int, Any] = {}
@@ -94,6 +102,13 @@ class Rack:
             self._broken = self._broken or f"rank {rank} {why}"
             self._meeting.notify_all()
 
+    def refuse(self, rank: int, why: str) -> None:
+        """End the rack for who waits: one that joins differs, and nobody knows whose settings are right."""
+        self.told, self.refused_at_s = {rank, *self.ranks}, time.monotonic()
+        with self._meeting:
+            self.refused = self._broken = why
+            self._meeting.notify_all()
+
     def _combine(self, rank: int, combine: Callable[[list[Any], int], Any]) -> None:
         values = [self._brought[each] for each in range(self.options.workers)]
         try:
@@ -116,6 +131,8 @@ class Rack:
         )
 
     def _require_whole(self) -> None:
+        if self.refused:
+            raise JoinError(self.refused)
         if self._broken is not None:
             raise RankLeft(f"memory://{self.name}: {self._broken}, so nothing more is summed; connect all ranks again")
 
@@ -128,13 +145,20 @@ def _join(name: str, rank: int, options: RackOptions, facts: str) -> Rack:
     """Return the rack with this rank in it. Raises JoinError."""
     with _racks_lock:
         rack = _racks.get(name)
+        if rack is not None and rack.refused and rank not in rack.told:
+            rack.told.add(rank)
+            if time.monotonic() < rack.refused_at_s + REFUSED_S:
+                raise JoinError(rack.refused)
         if rack is None or rack.broken:
             rack = Rack(name, options, facts)
         if (rack.options, rack.facts) != (options, facts):
-            raise JoinError(
+            why = (
                 f"rank {rank} joins memory://{name} with {options}, {facts}; "
                 f"ranks {sorted(rack.ranks)} have {rack.options}, {rack.facts}: all ranks need the same"
             )
+            if len(rack.ranks) < rack.options.workers:
+                rack.refuse(rank, why)
+            raise JoinError(why)
         if rank in rack.ranks:
             raise JoinError(f"rank {rank} of memory://{name} is taken: give each thread its own rank")
         if not 0 <= rank < options.workers:
@@ -145,10 +169,10 @@ def _join(name: str, rank: int, options: RackOptions, facts: str) -> Rack:
 
 
 def _part(rack: Rack, rank: int) -> None:
-    """Take a rank out; a rack that nobody is in is forgotten."""
+    """Take a rank out; a rack that nobody is in is forgotten, unless late ranks are to be told why."""
     with _racks_lock:
         rack.ranks.discard(rank)
-        if not rack.ranks and _racks.get(rack.name) is rack:
+        if not rack.ranks and not rack.refused and _racks.get(rack.name) is rack:
             del _racks[rack.name]
 
 

@@ -204,15 +204,39 @@ def test_places_and_settings_have_to_fit() -> None:
     with join("fit", 0):
         with pytest.raises(JoinError, match="rank 0 of memory://fit is taken"):
             join("fit", 0)
-        with pytest.raises(JoinError, match=r"codec thc\(\), seed 0.*codec fixed\(\), seed 0: all ranks need the same"):
-            join("fit", 1, codec="thc")
-        with pytest.raises(JoinError, match="seed 9"):
-            join("fit", 1, seed=9)
-        with pytest.raises(JoinError, match=r"loss=0\.5"):
-            join("fit", 1, query="&loss=0.5")
         with pytest.raises(JoinError, match="has ranks 0 to 1"):
             join("fit", 2)
         join("fit", 1).close()
+
+
+DIFFERENT: list[tuple[dict[str, Any], str]] = [
+    ({"codec": "uhc"}, r"codec uhc\(\), seed 0.*codec fixed\(\), seed 0.*: all ranks need the same"),
+    ({"seed": 9}, "seed 9.*seed 0"),
+    ({"query": "&loss=0.5"}, r"loss=0\.5.*loss=0\.0"),
+    ({"on_nonfinite": "skip"}, "on_nonfinite skip.*on_nonfinite error"),
+]
+
+
+@pytest.mark.parametrize(("differing", "words"), DIFFERENT)
+def test_settings_that_differ_are_one_error_on_all_ranks(differing: dict[str, Any], words: str) -> None:
+    """Also on the rank that waits already, and on the one that comes last; then all can connect again."""
+    with join("differ", 0, workers=3, deadline_s=600.0) as first:
+        waits = first.submit(np.ones(2, np.float32))
+        with pytest.raises(JoinError, match=words):
+            join("differ", 1, workers=3, **differing)
+        assert isinstance(waits.exception(600), JoinError)
+        with pytest.raises(JoinError, match=words):
+            join("differ", 2, workers=3)
+        with join("differ", 1, workers=3), join("differ", 2, workers=3):
+            pass
+
+
+def test_one_that_differs_harms_no_ranks_that_are_complete() -> None:
+    with join("whole", 0) as first, join("whole", 1) as second:
+        with pytest.raises(JoinError, match="seed 9"):
+            join("whole", 1, seed=9)
+        futures = [job.submit(np.ones(2, np.float32)) for job in (first, second)]
+        assert [future.result(20).mean.tolist() for future in futures] == [[1, 1]] * 2
 
 
 def test_futures_cannot_be_cancelled_and_callbacks_cannot_block() -> None:

@@ -80,6 +80,16 @@ def names_from_json(text: str) -> tuple[str, ...]:
     return tuple(str(name) for name in json.loads(text))
 
 
+def settings_to_json(settings: Iterable[tuple[str, str]]) -> str:
+    """Return a member's settings as text."""
+    return json.dumps(dict(settings))
+
+
+def settings_from_json(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the settings of a text. Raises ValueError or AttributeError when it holds none."""
+    return tuple((str(name), str(value)) for name, value in json.loads(text).items())
+
+
 def report_to_json(report: Report) -> str:
     """Return what a worker reported as text."""
     return json.dumps(asdict(report))

@@ -36,6 +36,7 @@ Phases of a member::
   join:   absent -> WAITING, OVER -> WAITING with a report; another incarnation takes any rank over, as WAITING.
   leave:  IN -> LEFT, in RUNNING only, or LOST if unfinished; LOST stays while its epoch runs; others are forgotten.
   lose:   WAITING, IN, OVER -> LOST.   expel: WAITING -> LOST, who lacks what nobody has any more.
+  dispute: WAITING -> LOST, all workers, whose settings differ before the first epoch.
 
 A job over a tree of switches has one record, and these states. What `installed` and `removed` note of each switch
 counts when all have it; which is next, `JobRecord.next_switches` says.
@@ -208,6 +209,14 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
     workers = record.request.workers
     left = f"; {after.live} of {workers} workers are left, a quorum is {record.quorum}"
     return change(after, why + (left if record.quorum < workers else ""))
+
+
+def dispute(record: JobRecord, why: str) -> JobRecord:
+    """Give up all workers that wait: they need the same settings, and nobody knows whose are right."""
+    for member in record.members:
+        if member.is_worker and member.phase is Phase.WAITING:
+            record = _with_member(record, replace(member, phase=Phase.LOST, report=None, why=why))
+    return record
 
 
 def expel(record: JobRecord) -> JobRecord:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from hopsum.watch.heartbeat import POSITION
-from hopsum_controlplane.cluster import lifecycle, placement, views
+from hopsum_controlplane.cluster import agreement, lifecycle, placement, views
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.documents import document, leaves_of, where
 from hopsum_controlplane.cluster.errors import (
@@ -91,6 +91,7 @@ class Manager:
         self._excused_s = -math.inf
         self._successors: dict[str, tuple[int, float]] = {}
         """By job the epoch that a worker waits for the end of whose predecessor has left it, and since when."""
+        self._disputes = agreement.Disputes()
         self._check_fit(devices)
         timing = {"clock": clock, "monotonic": monotonic}
         self._lines = Lines(config, devices, self._ledger, pipeline=pipeline, remove_existing=remove_existing, **timing)
@@ -169,7 +170,8 @@ class Manager:
 
         Another incarnation takes the place of who had the rank, which ends the epoch that it was in. Who was in the
         job's last epoch joins again with its report. Raises InvalidRequest, UnknownJob, NotAdmitted, NoRoom or
-        StoreError; nothing has changed then.
+        StoreError; nothing has changed then, except that settings which differ before the first epoch give up all
+        who wait, see `agreement`.
         """
         try:
             return self._join(request)
@@ -185,7 +187,8 @@ class Manager:
             at, leaf = self._stand(record, request, rank)
             secret = member_secret(request.token, record.name, rank, request.incarnation)
             member = Member(at, request.side_port, request.incarnation, digest(secret), request.version, leaf=leaf)
-            member = replace(member, report=request.report)
+            member = replace(member, report=request.report, settings=tuple(sorted(request.settings.items())))
+            self._require_agreement(record, member)
             before = record.member(rank)
             self._ledger.apply(record.name, lambda now: lifecycle.join(now, member))
             if before is not None and before.incarnation != request.incarnation:
@@ -194,6 +197,25 @@ class Manager:
         self._lines.follow(record.name)
         lease_s = self._lease_s(record)
         return Joined(rank, secret, lease_s, min(self._config.heartbeat_s, lease_s / _BEATS_PER_LEASE))
+
+    def _require_agreement(self, record: JobRecord, member: Member) -> None:
+        """Refuse a worker with other settings than the job's, and give up who waits where nobody knows which are right.
+
+        Raises InvalidRequest.
+        """
+        now_s, name = self._monotonic(), record.name
+        why = self._disputes.against(name, member.rank, now_s) if member.is_worker else ""
+        hint = "start all workers of the job again, with the same settings"
+        if not why and (why := agreement.conflict(record, member)):
+            if agreement.is_settled(record, member.rank):
+                hint = "the job goes on without this worker: start it again, with the settings of the others"
+            else:
+                waiting = {each.rank for each in record.members if each.phase is Phase.WAITING}
+                self._ledger.apply(name, lambda now: lifecycle.dispute(now, why))
+                self._disputes.note(name, why, {*waiting, member.rank}, now_s + self._lease_s(record))
+        if why:
+            _log.warning("rank %d of job %s is refused: %s", member.rank, name, why, extra={"job": name})
+            raise InvalidRequest(f"job {name!r}: {why}", hint=hint)
 
     def await_membership(
         self, job: str, rank: int, secret: bytes, *, known_epoch: int = 0, timeout_s: float = 0.0
@@ -312,6 +334,7 @@ class Manager:
             names = {record.name for record in records}
             self._leases.keep_only(names)
             self._refusals.keep_only(names)
+            self._disputes.keep_only(names)
             for record in records:
                 for rank in self._leases.expired(record, now_s):
                     self._lose(record, rank)

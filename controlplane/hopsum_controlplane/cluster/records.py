@@ -44,6 +44,7 @@ class Member:
     `entered` is the last epoch that it was let into, `told` the last one that it may know of: it has been answered
     with it, or was to be. `report` is what it holds of that one, until it is told of another; 0 and None for none.
     `why` says why it was given up, if not for silence. `leaf` is the switch that it stands at in a tree, "" elsewhere.
+    `settings` are what it needs to have in common with the other workers, name and value, by name.
     """
 
     endpoint: WorkerEndpoint
@@ -57,6 +58,7 @@ class Member:
     report: Report | None = field(default=None, repr=False)
     why: str = ""
     leaf: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
 
     @property
     def rank(self) -> int:

@@ -20,6 +20,8 @@ from hopsum_controlplane.jobs import MAX_RANK, MAX_UDP_PORT, JobSpec, WorkerEndp
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VERSION_CHARACTERS = 64
+_MAX_SETTINGS = 32
+_SETTING = re.compile(r"[ -~]{0,256}")
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ class JoinRequest:
     `ip` and `udp_port` are the source of its datagrams as the switch sees it. `rank` None leaves the choice to the
     controller. `mac` None is for switches that make it up, `side_port` is the TCP port where peers reach it. It draws
     the 16 bytes of `incarnation` once in its life: whoever comes with others is another one. Who was in an epoch that
-    is over has sealed it, and joins again with its `report`.
+    is over has sealed it, and joins again with its `report`. `settings` are what all workers of the job need to have in
+    common, by name; a worker without any is not compared.
     """
 
     job: str
@@ -129,6 +132,7 @@ class JoinRequest:
     wire_version: int
     version: str = ""
     report: Report | None = field(default=None, repr=False)
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first thing that is wrong."""
@@ -145,6 +149,7 @@ class JoinRequest:
         if len(self.version) > _VERSION_CHARACTERS:
             hint = f"it has at most {_VERSION_CHARACTERS}"
             raise self._wrong(f"a version of {len(self.version)} characters", hint)
+        self._check_settings()
         try:
             ipv4_to_int(self.ip)
             if self.mac is not None:
@@ -153,6 +158,14 @@ class JoinRequest:
                 self.report.check()
         except ControlPlaneError as error:
             raise self._wrong(error.what, error.hint) from error
+
+    def _check_settings(self) -> None:
+        if len(self.settings) > _MAX_SETTINGS:
+            raise self._wrong(f"{len(self.settings)} settings", f"send at most {_MAX_SETTINGS}")
+        for name, value in self.settings.items():
+            if not _NAME.fullmatch(name) or not _SETTING.fullmatch(value):
+                hint = "send short names, and values of at most 256 characters of printable ASCII"
+                raise self._wrong(f"setting {name!r:.80} = {value!r:.80}", hint)
 
     def _wrong(self, what: str, hint: str) -> InvalidRequest:
         return InvalidRequest(f"join of job {self.job!r:.80}: {what}", hint=hint)

@@ -24,7 +24,7 @@ from hopsum_controlplane.cluster.records import JobRecord, Member, Phase, State
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _APPLICATION_ID = 0x686F7073  # "hops"
 _BUSY_S = 0.2
 
@@ -41,7 +41,8 @@ CREATE TABLE members (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, rank INTEGER NOT NULL, port INTEGER NOT NULL,
     mac TEXT NOT NULL, ip TEXT NOT NULL, udp_port INTEGER NOT NULL, side_port INTEGER, incarnation BLOB NOT NULL,
     secret_digest BLOB NOT NULL, version TEXT NOT NULL, phase TEXT NOT NULL, entered INTEGER NOT NULL,
-    told INTEGER NOT NULL, report TEXT, why TEXT NOT NULL, leaf TEXT NOT NULL, PRIMARY KEY (name, rank)
+    told INTEGER NOT NULL, report TEXT, why TEXT NOT NULL, leaf TEXT NOT NULL, settings TEXT NOT NULL,
+    PRIMARY KEY (name, rank)
 ) STRICT;
 CREATE TABLE retired (
     name TEXT NOT NULL REFERENCES jobs ON DELETE CASCADE, position INTEGER NOT NULL, incarnation BLOB NOT NULL,
@@ -67,6 +68,9 @@ ALTER TABLE jobs ADD COLUMN branches TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE jobs ADD COLUMN confirmed TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE members ADD COLUMN leaf TEXT NOT NULL DEFAULT '';
 """,
+    3: """
+ALTER TABLE members ADD COLUMN settings TEXT NOT NULL DEFAULT '{}';
+""",
 }
 
 _JOB_COLUMNS = (
@@ -75,7 +79,7 @@ _JOB_COLUMNS = (
 )
 _MEMBER_COLUMNS = (
     "name, rank, port, mac, ip, udp_port, side_port, incarnation, secret_digest, version, "
-    "phase, entered, told, report, why, leaf"  # in this order below
+    "phase, entered, told, report, why, leaf, settings"  # in this order below
 )
 
 
@@ -231,7 +235,7 @@ class Store:
                 branches=codec.branches_from_json(branches),
                 confirmed=codec.names_from_json(confirmed),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(f"{self.path} is damaged: job {name!r}: {error!r:.200}", hint=_DAMAGED) from error
         if (record.job is None) != (record.state is State.FORMING) or record.name != name:
             raise StoreError(f"{self.path} is damaged: job {name!r} contradicts itself", hint=_DAMAGED)
@@ -281,13 +285,15 @@ def _member_row(name: str, member: Member) -> tuple[object, ...]:
     at = member.endpoint
     where = (at.rank, at.port, at.mac, at.ip, at.udp_port, member.side_port)
     report = None if member.report is None else codec.report_to_json(member.report)
-    phase = (member.phase.value, member.entered, member.told, report, member.why, member.leaf)
+    settings = codec.settings_to_json(member.settings)
+    phase = (member.phase.value, member.entered, member.told, report, member.why, member.leaf, settings)
     return (name, *where, member.incarnation, member.secret_digest, member.version, *phase)
 
 
 def _member(row: tuple[Any, ...]) -> Member:
     _, rank, port, mac, ip, udp_port, side_port, incarnation, secret, version, *rest = row
-    phase, entered, told, report, why, leaf = rest
+    phase, entered, told, report, why, leaf, settings = rest
     endpoint = WorkerEndpoint(rank=rank, port=port, mac=mac, ip=ip, udp_port=udp_port)
     held = None if report is None else codec.report_from_json(report)
-    return Member(endpoint, side_port, incarnation, secret, version, Phase(phase), entered, told, held, why, leaf)
+    seat = (endpoint, side_port, incarnation, secret, version, Phase(phase), entered, told, held, why, leaf)
+    return Member(*seat, settings=codec.settings_from_json(settings))

@@ -37,6 +37,7 @@ def join_request(message: Any, token: str) -> JoinRequest:
         wire_version=message.wire_version,
         version=message.version,
         report=_report(message.report) if message.HasField("report") else None,
+        settings=dict(message.settings),
     )
 
 

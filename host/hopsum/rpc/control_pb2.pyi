@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 40b249319eff14b781f0116bdcdd2e87
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 b30cd1aadd45b3933dc01f5dec086566
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -87,7 +87,14 @@ class LocateReply(_message.Message):
     def __init__(self, send_to: _Optional[_Union[Endpoint, _Mapping]] = ..., workers: _Optional[int] = ..., leaves: _Optional[_Iterable[_Union[LocateReply.Leaf, _Mapping]]] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("job", "rank", "endpoint", "mac", "side_port", "incarnation", "wire_version", "version", "report")
+    __slots__ = ("job", "rank", "endpoint", "mac", "side_port", "incarnation", "wire_version", "version", "report", "settings")
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     JOB_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +104,7 @@ class JoinRequest(_message.Message):
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     job: str
     rank: int
     endpoint: Endpoint
@@ -106,7 +114,8 @@ class JoinRequest(_message.Message):
     wire_version: int
     version: str
     report: Report
-    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., mac: _Optional[str] = ..., side_port: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., wire_version: _Optional[int] = ..., version: _Optional[str] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
+    settings: _containers.ScalarMap[str, str]
+    def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., mac: _Optional[str] = ..., side_port: _Optional[int] = ..., incarnation: _Optional[bytes] = ..., wire_version: _Optional[int] = ..., version: _Optional[str] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("epoch", "delivered_to", "submitted_to", "held", "allreduces_begun")

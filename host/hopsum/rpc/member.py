@@ -69,10 +69,14 @@ class Member:
     Args:
         token: of the job.
         version: of hopsum, for the controller's lists.
+        settings: that the controller compares with those of the other workers, by name.
     """
 
-    def __init__(self, channel: Channel, job: str, token: str, *, version: str = "") -> None:
+    def __init__(
+        self, channel: Channel, job: str, token: str, *, version: str = "", settings: Mapping[str, str] | None = None
+    ) -> None:
         self.job = job
+        self._settings = dict(settings or {})
         self._channel = channel
         self._token = token
         self._version = version
@@ -127,6 +131,7 @@ class Member:
             incarnation=self._incarnation,
             wire_version=WIRE_VERSION,
             version=self._version,
+            settings=self._settings,
         )
         return self._join(wait_s)
 

@@ -10,18 +10,17 @@ What fails on the way gives everything back: sockets are closed and the rank is 
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
 from hopsum.agent import Agent
+from hopsum.agreement import hopsum_version, shared_settings
 from hopsum.codec import Codec
 from hopsum.config import Config, ConfigError
 from hopsum.membership import JobMembership, MembershipError
@@ -54,7 +53,7 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
     wait_s = config.membership_wait_s
     with ExitStack() as stack:
         channel = stack.enter_context(Channel(place))
-        member = Member(channel, job, token, version=_version())
+        member = Member(channel, job, token, version=hopsum_version(), settings=shared_settings(config))
         located = member.locate(wait_s)
         send_to = _place(located, config.ip)
         codec = ways.codec(located.workers)  # what does not fit the job takes no rank
@@ -142,8 +141,3 @@ def token_of(config: Config, token_file: str) -> str:
         raise ConfigError(f"{where} holds no token: it is one line of letters, digits, - and _")
     return found
 
-
-def _version() -> str:
-    with contextlib.suppress(PackageNotFoundError):
-        return version("hopsum")
-    return "unknown"

@@ -202,13 +202,34 @@ def test_books_of_before_trees_are_brought_up(store: Store, path: Path) -> None:
     records = many()
     for each in records:
         store.put(each)
-    for table, column in (("jobs", "branches"), ("jobs", "confirmed"), ("members", "leaf")):
+    for table, column in (("jobs", "branches"), ("jobs", "confirmed"), ("members", "leaf"), ("members", "settings")):
         store._database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     store._database.execute("PRAGMA user_version = 2")
     brought = reopened(store)
     assert brought.load().records == tuple(records)
     assert brought.load().last_epoch == 9
     brought.close()
+
+
+def test_books_of_before_settings_are_brought_up(store: Store) -> None:
+    """Members of a version 3 have told no settings, so that they are compared with nobody."""
+    records = many()
+    for each in records:
+        store.put(each)
+    store._database.execute("ALTER TABLE members DROP COLUMN settings")
+    store._database.execute("PRAGMA user_version = 3")
+    brought = reopened(store)
+    assert brought.load().records == tuple(records)
+    brought.close()
+
+
+def test_settings_come_back(store: Store) -> None:
+    told = replace(member(0), settings=(("codec", "thc(bits=4)"), ("seed", "7")))
+    kept = life.join(record(), told)
+    store.put(kept)
+    again = reopened(store)
+    assert again.load().records == (kept,)
+    again.close()
 
 
 def test_an_older_version_is_brought_up(store: Store, tmp_path: Path) -> None:
@@ -247,7 +268,7 @@ def test_what_cannot_be_brought_up_is_left_as_it_was(
 
 
 def test_a_newer_version(store: Store, path: Path) -> None:
-    store._database.execute("PRAGMA user_version = 4")
+    store._database.execute("PRAGMA user_version = 5")
     store.close()
-    with pytest.raises(StoreError, match=r"has version 4, this program knows 1 \.\. 3; use the hopsum that wrote it"):
+    with pytest.raises(StoreError, match=r"has version 5, this program knows 1 \.\. 4; use the hopsum that wrote it"):
         Store(path)

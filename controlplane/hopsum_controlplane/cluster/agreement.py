@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that the workers of one job need to have in common, and what becomes of those that differ.
+
+A worker that differs from a job that has run, or runs, is refused alone: the others go on. While a job forms for the
+first time nobody knows which of two workers is right: the join is refused, everybody who waits is given up with the
+same words, and so is each other rank that joins within a lease, until one that was told joins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, State
+
+UNTOLD: Final = "(not told)"
+
+
+def conflict(record: JobRecord, member: Member) -> str:
+    """Say in what a worker that joins differs from one that is in the job or waits; "" if in nothing.
+
+    A worker without settings differs from nobody.
+    """
+    for other in record.members:
+        compared = other.is_worker and other.phase in LEASED and other.rank != member.rank and other.settings
+        if compared and member.is_worker and member.settings and other.settings != member.settings:
+            return _difference(*sorted((other, member), key=lambda each: each.rank))
+    return ""
+
+
+def is_settled(record: JobRecord, rank: int) -> bool:
+    """Return whether the job has its settings from an epoch that other workers than this rank know or are to know."""
+    others = [each for each in record.members if each.is_worker and each.rank != rank and each.phase in LEASED]
+    return record.state in (State.INSTALLING, State.RUNNING) or any(each.told for each in others)
+
+
+def _difference(first: Member, second: Member) -> str:
+    """Name both values of each setting in which two workers differ."""
+    one, two = dict(first.settings), dict(second.settings)
+    names = [name for name in sorted({*one, *two}) if one.get(name) != two.get(name)]
+    told = [
+        f"rank {member.rank} has {', '.join(f'{name} {values.get(name, UNTOLD)}' for name in names)}"
+        for member, values in ((first, one), (second, two))
+    ]
+    return f"{'; '.join(told)}: all ranks need the same"
+
+
+@dataclass
+class _Dispute:
+    why: str
+    until_s: float
+    told: set[int] = field(default_factory=set)
+
+
+class Disputes:
+    """What workers of jobs that formed differed in, for those that join later. In memory only; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._disputes: dict[str, _Dispute] = {}
+
+    def note(self, job: str, why: str, told: Collection[int], until_s: float) -> None:
+        """Remember a difference, and the ranks that were told of it."""
+        self._disputes[job] = _Dispute(why, until_s, set(told))
+
+    def against(self, job: str, rank: int, now_s: float) -> str:
+        """Return what a rank that joins is to be told, once; "" when nothing is, or the job begins anew."""
+        found = self._disputes.get(job)
+        if found is None:
+            return ""
+        if rank in found.told or now_s > found.until_s:
+            del self._disputes[job]
+            return ""
+        found.told.add(rank)
+        return found.why
+
+    def keep_only(self, jobs: Collection[str]) -> None:
+        """Forget other jobs."""
+        self._disputes = {job: found for job, found in self._disputes.items() if job in jobs}
