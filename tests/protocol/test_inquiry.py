@@ -206,3 +206,29 @@ def test_a_short_deadline_is_asked_about_in_its_last_quarter() -> None:
     subject = Worker(Membership(7, 0, 2, 1), Timing(retransmit_s=1.0, deadline_s=0.4))
     submit(subject)
     assert subject.get_timer() == pytest.approx(0.3)
+
+
+def test_ranks_with_different_operations_are_told_so() -> None:
+    """The others have another codec: the switch says by what it sums."""
+    subject, switch = make(), Aggregator(jobs=[job(workers=3)])
+    where = worker(0)
+    switch.receive(where.port, where.ip, where.udp_port, update(0, op=Op.MAX32).pack() + bytes(1024))
+    submit(subject)
+    error, _ = run(subject, switch)
+    assert "The switch sums this round by MAX32 and this rank sent ADD32: codecs differ. " in str(error)
+
+
+def test_the_switch_is_asked_early_and_again_before_the_deadline() -> None:
+    """`inquire` words a line of the log; what it heard long ago does not word the error."""
+    subject = make()
+    submit(subject)
+    headers(subject, 0.0)
+    subject.inquire()
+    (asked,) = headers(subject, 5.0)
+    assert asked.kind == Kind.PROBE
+    subject.receive_datagram(answer(asked, held=1, contributors=0b010, count=State.COLLECTING), 5.0)
+    assert "ranks 0, 2 are missing in slot 0, round 1 (arrived: rank 1)" in subject.lack()
+    assert subject.left_s(5.0) == 95.0
+    error, asked_at = run(subject, held=1, contributors=0b011, count=State.COLLECTING)
+    assert asked_at == [99.0]
+    assert error.missing_ranks == (2,)

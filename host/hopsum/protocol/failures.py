@@ -39,7 +39,8 @@ def no_answer(
     return NoAnswer(
         f"no result from {own.switch} within {waited_s:.3g} s: epoch {own.epoch}, rank {own.rank}, slot "
         f"{oldest.slot}, round {oldest.round}, UPDATE sent {sent} times; {unhelpful}. {reduce.missing} of "
-        f"{len(reduce.held)} chunks lack their result. {inquiry.finding(oldest)}. {_advice(own, missing)}. Then "
+        f"{len(reduce.held)} chunks lack their result. {inquiry.finding(oldest)}. {inquiry.other_op(oldest, reduce.op)}"
+        f"{_advice(own, missing)}. Then "
         "continue in a new epoch",
         missing,
     )

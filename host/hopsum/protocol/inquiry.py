@@ -18,7 +18,7 @@ from typing import Final
 from hopsum.protocol.outbox import Outbox
 from hopsum.protocol.stream import Place, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, Timing
-from hopsum.wire import Header, Kind, State
+from hopsum.wire import Header, Kind, Op, State
 
 PROBES_MAX: Final = 3
 """PROBEs for one all-reduce: one and its answer may be lost on the way."""
@@ -93,6 +93,13 @@ class Inquiry:
         if answer is None or (answer.count, answer.held) != (State.COLLECTING, oldest.round):
             return ()
         return tuple(rank for rank in self._membership.below if not answer.contributors >> rank & 1)
+
+    def other_op(self, oldest: Place, op: int) -> str:
+        """Return in words that the switch sums a place by another operation than `op`; empty if it does not say so."""
+        answer = self._answer_about(oldest)
+        if answer is None or answer.held != oldest.round or answer.op in (0, op):
+            return ""
+        return f"The switch sums this round by {Op(answer.op).name} and this rank sent {Op(op).name}: codecs differ. "
 
     def finding(self, oldest: Place) -> str:
         """Return what is known of a place, as a sentence: who is missing, or where the result or the UPDATE is."""
