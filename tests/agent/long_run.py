@@ -59,13 +59,13 @@ class Watching(Thc):
     def start(self, x: NDArray[np.float32], context: Context, *given: Any, **options: Any) -> RangeReduction:
         return _Watched(self, x, context, *given, **options)
 
-    def longest_left_out(self, part: slice = slice(None)) -> int:
-        """Return the longest run of all-reduces, of these, that some block did not take part in."""
-        longest = run = np.zeros(len(self.took_part[0]), int)
-        for row in self.took_part[part]:
+    def left_out(self) -> list[int]:
+        """Return after each all-reduce how many in a row some block did not take part in, itself included."""
+        found, run = [], np.zeros(len(self.took_part[0]), int)
+        for row in self.took_part:
             run = np.where(row, 0, run + 1)
-            longest = np.maximum(longest, run)
-        return int(longest.max())
+            found.append(int(run.max()))
+        return found
 
 
 class _Watched(RangeReduction):
@@ -125,9 +125,13 @@ class LongRun:
     def _watch(self, residuals: list[NDArray[np.float32]]) -> None:
         self.norms.append(max(float(_block_norms(each).max()) for each in residuals) / self.largest)
 
-    def longest_left_out(self, part: slice = slice(None)) -> int:
-        """Return s of a part of the run."""
-        return max(codec.longest_left_out(part) for codec in self.codecs)
+    def left_out(self) -> NDArray[np.int64]:
+        """Return by all-reduce how many in a row somebody has been left out of."""
+        return np.max([codec.left_out() for codec in self.codecs], axis=0)
+
+    def longest_left_out(self) -> int:
+        """Return s."""
+        return int(self.left_out().max())
 
     @property
     def left(self) -> float:
@@ -137,8 +141,12 @@ class LongRun:
     @property
     def allowed(self) -> float:
         """Return the bound of the module's text, in parts of X."""
+        return float(self.allow(np.array(self.longest_left_out())))
+
+    def allow(self, left_out: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what the bound is where a rank is left out so many times in a row, in parts of X."""
         root = (SPREAD * leftover(self.codecs[0])) ** 0.5
-        return float((self.longest_left_out() + root) / (1 - root))
+        return np.asarray((left_out + root) / (1 - root), np.float64)
 
     def table(self) -> list[str]:
         """Return the figures by tenths of the run."""

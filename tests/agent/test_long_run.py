@@ -20,17 +20,17 @@ ALLREDUCES = 2000 * int(os.environ.get("TEST_SCALE", "1"))
 
 def unbounded(run: LongRun) -> list[str]:
     """Say in which ways residuals are not bounded."""
-    first, second = np.array_split(np.array(run.norms), 2)
+    # Whoever is left out k times in a row keeps k vectors more. How often that is depends on the machine's load.
+    first, second = np.array_split(np.array(run.norms) / run.allow(run.left_out()), 2)
     found = []
     if run.left > SPREAD * leftover(run.codecs[0]):
         found.append(f"an encoding left {run.left:.4f} of the energy, in theory {leftover(run.codecs[0]):.4f}")
     if max(run.norms) > run.allowed:
         found.append(f"a residual of {max(run.norms):.3f}, theory allows {run.allowed:.3f}")
-    runs = run.longest_left_out(slice(first.size)), run.longest_left_out(slice(first.size, None))
-    if second.max() / (1 + runs[1]) > 1.75 * first.max() / (1 + runs[0]):  # a busy machine leaves out more in a row
-        found.append(f"largest residual {first.max():.3f}, then {second.max():.3f}; left out {runs} times in a row")
+    if second.max() > 1.75 * first.max():
+        found.append(f"largest residual, in parts of what may be left, {first.max():.3f}, then {second.max():.3f}")
     if second.mean() > 1.4 * first.mean():
-        found.append(f"mean residual {first.mean():.3f}, then {second.mean():.3f}")
+        found.append(f"mean residual, in parts of what may be left, {first.mean():.3f}, then {second.mean():.3f}")
     return found
 
 

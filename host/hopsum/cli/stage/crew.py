@@ -18,7 +18,7 @@ from typing import Any
 from hopsum.cli.stage.seat import Seat
 from hopsum_topologies.launch import die_with_parent
 
-SILENCE_S = 120.0
+SILENCE_S = 600.0
 """Nobody says anything for so long: something hangs."""
 JOIN_S = 10.0
 
