@@ -17,7 +17,6 @@ from hopsum.cli.bench import allreduce, dataplane
 from hopsum_topologies.bmv2 import bmv2_unavailable
 from hopsum_topologies.shaping import BURST_BYTES
 
-
 FRAME_BYTES = 1538
 """The most that a frame is on the wire, with preamble and gap."""
 
@@ -128,7 +127,7 @@ def test_allreduce() -> None:
             assert (found["link_utilisation_down"] is not None) == shaped
             if shaped:
                 bits = entry["rate_bits_per_s"] * found["seconds"]  # that pass in this time, besides those of one burst
-                late = found["retransmits"] * FRAME_BYTES  # answers to what was sent again may come after the last result
+                late = found["retransmits"] * FRAME_BYTES  # answers may come after the last result
                 assert 0 < found["link_utilisation_down"] < 1.05 * (1 + 8 * (BURST_BYTES + late) / bits)
             least = chunks * (512 + 32 + 42) if name.startswith("thc") else elements * (4 if "32" in name else 2)
             assert least <= found["wire_bytes_up"]

@@ -200,8 +200,8 @@ class Report:
         up, down = "packets up", "packets down"
         table.add_row(up, f"{self.agents.packets_up:,}", f"{self.interfaces.packets_up:,}", f"{counts.arrived:,}")
         table.add_row(down, f"{self.agents.packets_down:,}", f"{self.interfaces.packets_down:,}", f"{counts.replies:,}")
-        table.add_row("lost before it, up", "", f"{lost.before_interfaces:,}", f"{lost.before_program:,}")
-        table.add_row("lost before it, or late, down", f"{lost.before_workers:,}", f"{lost.behind_program:,}", "")
+        table.add_row("lost before here, up", "", f"{lost.before_interfaces:,}", f"{lost.before_program:,}")
+        table.add_row("lost before here or late, down", f"{lost.before_workers:,}", f"{lost.behind_program:,}", "")
         for link, packets in counts.uplinks.items():
             table.add_row(f"packets up {link}", "", f"{packets:,}", "")
         table.add_row("bytes up", f"{self.agents.bytes_up:,}", f"{self.interfaces.bytes_up:,}", "")
