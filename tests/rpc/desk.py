@@ -54,6 +54,7 @@ class Desk:
         self.joins: list[JoinRequest] = []
         self.gone: list[int] = []
         self.watchers: list[Callable[[str], None]] = []
+        self.unreachable = ""
         self.before: Callable[[str], None] = lambda name: None
 
     # ---- as a manager ---------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ class Desk:
         with self.changed:
             self._know(job, rank, secret)
             state, serves = (State.RUNNING, self.epoch) if self.document else (State.FORMING, 0)
-            return Beat(state, serves, self.over if epoch else "")
+            return Beat(state, serves, self.over if epoch else "", switch_unreachable=self.unreachable)
 
     def disconnected(self, job: str, rank: int, secret: bytes) -> None:
         with self.changed:

@@ -20,7 +20,7 @@ from hopsum.aggregation import Aggregation
 from hopsum.codec import CodecError
 from hopsum.config import ConfigError, resolve
 from hopsum.connection import UrlError
-from hopsum.errors import EpochOver
+from hopsum.errors import EpochOver, NoAnswer
 from hopsum.membership import MembershipError
 from hopsum.rpc.channel import TlsError
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
@@ -251,3 +251,23 @@ def test_a_token_stands_in_no_settings_message(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no token") as raised:
         hopsum.connect(f"hopsum://127.0.0.1:1/ddp?token_file={path}")
     assert "two words" not in str(raised.value)
+
+
+def test_a_switch_that_nobody_reaches_is_the_error_in_time(served: Served) -> None:
+    """Nothing comes from the switch, not even an ICMP answer, and the controller says that it does not reach it."""
+    desk, service = served
+    jobs = _connect_all(service)
+    assert _sum(jobs) == [[0.5, 2]] * 2
+    desk.switch._answer = lambda *_: None  # type: ignore[method-assign]
+    futures = [job.submit(np.ones(3, np.float32)) for job in jobs]
+    with desk.changed:
+        count = len(desk.beats)
+    desk.wait(lambda: len(desk.beats) > count + 4)
+    assert not any(future.done() for future in futures), "silence alone is a slow rank's, and no error"
+    for job in jobs:
+        job._wait_s = 0.5  # type: ignore[attr-defined]
+    desk.unreachable = "leaf1: no session"
+    for rank, future in enumerate(futures):
+        with pytest.raises(NoAnswer, match=rf"rank {rank}: nothing came .* does not reach it either \(leaf1: no sess"):
+            future.result(60)
+    _close(jobs)

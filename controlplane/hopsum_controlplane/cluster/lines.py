@@ -89,6 +89,11 @@ class Lines(Mapping[str, Line]):
             return troubles[record.switch]
         return "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items() if trouble)
 
+    def unreachable(self, record: JobRecord) -> str:
+        """Return which switches of a job cannot be reached, and why; an empty string when all can."""
+        lines = [line for line in self.of(record) if line.trouble_kind == "unreachable"]
+        return "; ".join(f"{line.config.name}: {line.trouble}" for line in lines)
+
     def counters(self, record: JobRecord) -> dict[str, Mapping[str, int]]:
         """Read what the switches did with the packets of a job that runs, by switch; nothing where one cannot say."""
         if record.state is not State.RUNNING:

@@ -265,7 +265,8 @@ class Manager:
         served = record.state is State.RUNNING and member.phase in (Phase.IN, Phase.LEFT)
         now = record.epoch if served else 0
         lost = tuple(each.rank for each in record.members if served and each.is_worker and each.phase is Phase.LOST)
-        return Beat(record.state, now, record.reason if epoch not in (0, now) else "", lost)
+        reason = record.reason if epoch not in (0, now) else ""
+        return Beat(record.state, now, reason, lost, self._lines.unreachable(record) if now else "")
 
     def _mind_rounds(self, record: JobRecord, member: Member, position: float) -> None:
         """End an epoch in time before its rounds, which do not wrap (N4), run out."""

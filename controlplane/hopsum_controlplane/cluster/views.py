@@ -91,13 +91,14 @@ class Beat:
 
     `epoch` is the one that the switch serves with this member in it, 0 for none. `reason` says why the epoch that the
     member named is over, or why it has been given up; empty when neither is so. `lost_ranks` are the workers that the
-    epoch goes on without.
+    epoch goes on without. `switch_unreachable` says why a switch of that epoch cannot be reached; empty when it can.
     """
 
     state: State
     epoch: int
     reason: str
     lost_ranks: tuple[int, ...] = ()
+    switch_unreachable: str = ""
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,13 @@ def pending_message(pending: Pending, again_s: float) -> pb.AwaitMembershipReply
 
 def beat_message(beat: Beat) -> pb.HeartbeatReply:
     """Return what a worker is told that lives."""
-    return pb.HeartbeatReply(state=_state(beat.state), epoch=beat.epoch, reason=beat.reason, lost_ranks=beat.lost_ranks)
+    return pb.HeartbeatReply(
+        state=_state(beat.state),
+        epoch=beat.epoch,
+        reason=beat.reason,
+        lost_ranks=beat.lost_ranks,
+        switch_unreachable=beat.switch_unreachable,
+    )
 
 
 def job_message(view: JobView) -> pb.Job:

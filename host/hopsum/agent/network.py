@@ -67,6 +67,11 @@ class Silence:
         self._since_s = time.monotonic()
         self._received, self._retransmits = self._counts()
 
+    @property
+    def lasted_s(self) -> float:
+        """Return the seconds since something came, as `lasts` saw it last."""
+        return time.monotonic() - self._since_s
+
     def lasts(self) -> bool:
         """Say whether nothing has come for SILENCE_S, in spite of repetitions."""
         received, retransmits = self._counts()
@@ -111,6 +116,11 @@ class Network:
         self._stopping = threading.Event()
         self._wait_s = _WAIT_S if transport.can_wake else _POLL_S
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def silent_s(self) -> float:
+        """Return the seconds since the switch said anything, or since something is in progress."""
+        return self._silence.lasted_s
 
     def submit(self, task: Task, exchange: Exchange) -> None:
         """Append an exchange to the stream."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 b30cd1aadd45b3933dc01f5dec086566
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 128d9bde4ded8fc5ff1e91c620906c37
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -205,16 +205,18 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., epoch: _Optional[int] = ..., statistics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("state", "epoch", "reason", "lost_ranks")
+    __slots__ = ("state", "epoch", "reason", "lost_ranks", "switch_unreachable")
     STATE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     LOST_RANKS_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_UNREACHABLE_FIELD_NUMBER: _ClassVar[int]
     state: JobState
     epoch: int
     reason: str
     lost_ranks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, state: _Optional[_Union[JobState, str]] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., lost_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+    switch_unreachable: str
+    def __init__(self, state: _Optional[_Union[JobState, str]] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., lost_ranks: _Optional[_Iterable[int]] = ..., switch_unreachable: _Optional[str] = ...) -> None: ...
 
 class AttendRequest(_message.Message):
     __slots__ = ("job", "rank", "epoch")

@@ -11,6 +11,7 @@ from typing import Any
 from hopsum.agent import Agent
 from hopsum.agent.tally import heartbeat_counts
 from hopsum.agent.unfinished import why_unfinished
+from hopsum.errors import NoAnswer
 from hopsum.membership import JobMembership
 from hopsum.rpc.change import EpochChange
 from hopsum.rpc.lease import Lease
@@ -42,7 +43,7 @@ class JobAgent(Agent):
         wait_s: float,
         **rest: Any,
     ) -> None:
-        self._lease, self._held = lease, held
+        self._lease, self._held, self._wait_s = lease, held, wait_s
         self._change = EpochChange(rank, self, member, lease, statistics=self._counts, check=check, wait_s=wait_s)
         super().__init__(membership, rank, **rest)
         self._change.enter()
@@ -77,6 +78,15 @@ class JobAgent(Agent):
 
     def _note_silence(self) -> None:
         self._lease.hurry()
+        why, told_s = self._lease.switch_unreachable
+        if why and min(told_s, self._engine.network.silent_s) >= self._wait_s:
+            self.end(
+                NoAnswer(
+                    f"rank {self.rank}: nothing came from the switch for {self._wait_s:.3g} s, and the controller does "
+                    f"not reach it either ({why}). Start the switch again, and connect again; or wait longer "
+                    "(membership_wait_s)"
+                )
+            )
 
     def _counts(self) -> Mapping[str, float]:
         """Return what heartbeats carry."""

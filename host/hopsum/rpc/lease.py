@@ -66,6 +66,8 @@ class Lease:
         """Why the program ends before its work is done, if it does."""
         self._process = os.getpid()
         self._silent_since: float | None = None
+        self._unreachable: tuple[str, float] | None = None
+        """Why the controller cannot reach a switch, as it said last, and since when it says so."""
         self._thread = threading.Thread(target=self._run, name=f"hopsum-lease-{self._seat.rank}", daemon=True)
         self._thread.start()
 
@@ -91,6 +93,12 @@ class Lease:
         """Ask soon whether the epoch goes on: the switch is silent. Any thread; may be called again and again."""
         if time.monotonic() - self._beat_at >= HURRY_S:
             self._roused.set()
+
+    @property
+    def switch_unreachable(self) -> tuple[str, float]:
+        """Return why the controller cannot reach a switch of the epoch, and for how many seconds it has said so."""
+        why, since = self._unreachable or ("", time.monotonic())
+        return why, time.monotonic() - since
 
     def abandon(self, why: str) -> None:
         """Leave the job soon, in this object's thread: the program ends before its work is done. Any thread."""
@@ -158,6 +166,8 @@ class Lease:
             self._end(self._refused, lost=True)
             return 0.0
         self._note_answer()
+        since = time.monotonic() if self._unreachable is None else self._unreachable[1]
+        self._unreachable = (reply.switch_unreachable, since) if reply.switch_unreachable else None
         if epoch and (reply.state != pb.JOB_STATE_RUNNING or reply.epoch != epoch):
             self._end(_reason(reply, epoch), lost=False)
         elif epoch and reply.lost_ranks and on_without is not None:

@@ -19,6 +19,7 @@ from hopsum_controlplane.cluster import (
     SwitchTrouble,
 )
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica, TableEntry
+from hopsum_controlplane.errors import SessionLostError
 from hopsum_controlplane.tables import admit
 from hopsum_controlplane.testing import Failure, FakeDevice
 
@@ -259,3 +260,29 @@ def test_who_looks_at_an_epoch_that_is_just_over_makes_no_trouble(cluster: Clust
     second.start_again()
     assert cluster.manager._lines["s1"].counters(before) == {}
     assert cluster.manager.switches()[0].trouble == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(SessionLostError("nobody answers"), "s1: nobody answers"), (ControlPlaneError("odd"), "")]
+)
+def test_workers_hear_that_their_switch_is_not_reached(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, error: ControlPlaneError, text: str
+) -> None:
+    """Only of a switch that gives no answer, and only as long as it gives none."""
+    crew = cluster.run()
+    assert crew[0].beat().switch_unreachable == ""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(device_of(cluster), "read_counter", fail)
+        cluster.manager.job("job")
+        (switch,) = (each for each in cluster.manager.switches() if each.name == "s1")
+        assert switch.trouble.startswith("nobody answers" if text else "odd")
+        beat = crew[0].beat()
+    assert beat.switch_unreachable == text
+    assert (beat.state, beat.epoch) == (State.RUNNING, crew[0].epoch), "sums may go on"
+    cluster.clock.sleep(2)
+    cluster.manager.tick()
+    assert crew[0].beat().switch_unreachable == ""
