@@ -207,7 +207,22 @@ def _address(config: Config, host: str) -> str:
         raise UrlError(f"URL {config.url!r}: no IPv4 address of host {host!r}: {error}") from error
 
 
-def _open_controller(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+def controller_at(config: Config) -> tuple[Any, str, str]:
+    """Return where the controller of a hopsum:// URL is (a `hopsum.rpc.channel.Place`), the job's name, and its token.
+
+    Raises:
+        ConfigError: a URL of another kind, or malformed, or a token that cannot be read.
+        HopsumError: files for TLS that do not fit.
+    """
+    parts = _split(config)
+    if parts.scheme != "hopsum":
+        raise UrlError(f"URL {config.url!r}: a controller's job is hopsum://HOST:PORT/JOB")
+    _, place, job, token = _controller(config, parts)
+    return place, job, token
+
+
+def _controller(config: Config, parts: SplitResult) -> tuple[Any, Any, str, str]:
+    """Return the module that opens jobs, and `controller_at`."""
     query = _query(config, parts, {"token_file": str, "ca": str, "tls": _on_or_off})
     job = unquote(parts.path.strip("/"))
     if not parts.hostname or not parts.port or not job:
@@ -225,6 +240,11 @@ def _open_controller(config: Config, parts: SplitResult, group: Any) -> Aggregat
         certificate_file=config.certificate_file,
         key_file=config.key_file,
     )
+    return rpc, place, job, token
+
+
+def _open_controller(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+    rpc, place, job, token = _controller(config, parts)
     # the controller is given time to bring a switch back
     patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
     ways = rpc.Ways(codec=partial(codec_of, config), agent=partial(_open_agent, patient))

@@ -165,6 +165,46 @@ def test_a_rank_of_another_wire_version(practice: Practice) -> None:
     assert "install the same hopsum" in report["joins"].finding
 
 
+def test_refusals_that_are_over_fail_nothing(practice: Practice) -> None:
+    crew = practice.cluster.make("train")
+    with pytest.raises(ControlPlaneError):
+        crew[0].join(wire_version=99)
+    practice.cluster.clock.sleep(60)
+    assert "1 refused, the last 61 s ago" in practice.examine()["joins"].finding
+    for worker in crew:
+        worker.join()
+    for worker in crew:
+        worker.membership()
+        worker.leave()
+    practice.cluster.clock.sleep(360)
+    practice.manager.tick()
+    assert practice.manager.job("train").missing_ranks == (0, 1)
+    report = practice.examine()
+    assert report["joins"].status is Status.PASS
+    assert "1 refused, the last 7 min ago" in report["joins"].finding
+    assert report["joins"].finding.endswith("that is over")
+
+
+def test_a_refused_worker_that_nobody_waits_for_is_over_after_a_while(practice: Practice) -> None:
+    crew = practice.cluster.make("train")
+    with pytest.raises(ControlPlaneError):
+        crew[0].join(wire_version=99)
+    assert practice.examine()["joins"].status is Status.FAIL
+    practice.cluster.clock.sleep(3600)
+    assert practice.examine()["joins"].status is Status.PASS
+
+
+def test_a_rank_that_left_is_named_and_not_called_silent(practice: Practice) -> None:
+    crew = practice.cluster.run("train")
+    for worker in crew:
+        worker.beat(allreduces=1, datagrams_sent=10)
+    crew[1].leave()
+    report = practice.examine(lambda: crew[0].beat(allreduces=1, datagrams_sent=30, retransmits=20) and None)
+    assert "rank 1 at 10.0.1.2:4001 has left" in fails(report, "quorum", "slots")["finding"]
+    assert report["slots"].finding.endswith("nothing is complete, and rank 1 is gone")
+    assert "start rank 1 again" in report["slots"].fix
+
+
 def test_a_rank_that_was_given_up(practice: Practice) -> None:
     crew = practice.cluster.run("train")
 
@@ -196,7 +236,8 @@ def test_a_rank_that_a_running_job_does_without(practice: Practice) -> None:
     assert "rank 1 of job 'train' at 10.0.1.2:4001 was given up" in report["leases"].fix
     crew[0].leave()
     row = fails(practice.examine(crew[2].beat), "quorum")
-    assert "gone: ranks 0, 1" in row["finding"]
+    lost = "rank 1 at 10.0.1.2:4001 was given up: it was silent for 10 s"
+    assert f"rank 0 at 10.0.1.1:4000 has left; {lost}" in row["finding"]
 
 
 def test_a_rank_that_is_about_to_be(practice: Practice) -> None:
@@ -217,7 +258,7 @@ def test_a_quorum_out_of_reach(practice: Practice) -> None:
     crew[2].leave()
     row = fails(practice.examine(crew[1].beat), "quorum")
     assert "1 workers are left" in row["finding"]
-    assert "gone: ranks 0, 2" in row["finding"]
+    assert "rank 0 at 10.0.1.1:4000 has left; rank 2 at 10.0.1.3:4002 has left" in row["finding"]
 
 
 def test_a_rank_that_sends_nothing(practice: Practice) -> None:

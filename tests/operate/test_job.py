@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import stat
@@ -190,6 +191,35 @@ def test_delete_says_what_is_gone(cluster: Cluster, at: list[str], capsys: pytes
     assert main(["delete", "b", "c", "--json", *at]) == 0
     assert json.loads(capsys.readouterr().out) == {"deleted": ["b", "c"]}
     assert cluster.manager.jobs() == []
+
+
+def test_a_job_with_workers_is_deleted_only_when_told_so(
+    cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.run("busy")
+    cluster.make("idle")
+    epoch = cluster.manager.job("busy").epoch
+    assert main(["delete", "idle", "busy", *at]) == 1  # nobody at the terminal
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "job 'busy' is running, with ranks 0, 1 in it; nothing was deleted: give --yes" in told.err
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for answer in ("", "n\n"):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        assert main(["delete", "idle", "busy", *at]) == 1
+        assert "End it? [y/N]" in capsys.readouterr().err
+        assert len(cluster.manager.jobs()) == 2
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert main(["delete", "idle", "busy", *at]) == 0
+    assert capsys.readouterr().out == f"job 'idle' is gone\njob 'busy' is gone: ended for ranks 0, 1, epoch {epoch}\n"
+    cluster.run("busy")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main(["delete", "busy", "--yes", "--json", *at]) == 0
+    assert json.loads(capsys.readouterr().out) == {"deleted": ["busy"]}
 
 
 def test_the_administrators_token_comes_from_a_file_that_others_cannot_read(

@@ -178,6 +178,40 @@ def test_the_doctor_names_a_rank_that_does_not_come(controller: Controller, caps
         _close(jobs)
 
 
+def test_the_doctor_takes_the_url_that_workers_take(
+    controller: Controller, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(url: str, *arguments: str) -> dict[str, dict[str, Any]]:
+        doctor([url, "--json", "--settle", "0", *arguments])
+        return {each["check"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
+
+    def statuses(url: str, *checks: str) -> list[str]:
+        found = told(url)
+        return [found[check]["status"] for check in checks]
+
+    token_file = tmp_path / "token"
+    token_file.write_text("nobody's")
+    with controller.running(), ExitStack() as stack:
+        operator = controller.operator(stack)
+        token = operator.create("train", 2, SLOTS).token
+        url = f"hopsum://{controller.address}/{{}}?token_file={token_file}"
+        assert statuses(url.format("train"), "url", "controller", "job", "token") == ["pass"] * 3 + ["fail"]
+        token_file.write_text(token)
+        assert statuses(url.format("trian"), "controller", "job", "token") == ["pass", "fail", "skip"]
+        assert "cannot be read" in told(f"hopsum://{controller.address}/train?token_file=/nowhere")["url"]["finding"]
+        assert statuses(url.format("train"), "token", "address", "route", "switch") == ["pass"] * 3 + ["skip"]
+        jobs = controller.connect_all("train", token)
+        found = told(url.format("train"))
+        assert {each["status"] for each in found.values()} <= {"pass", "skip"}, found
+        assert "answers rank 0" in found["switch"]["finding"] or "run this as root" in found["switch"]["fix"]
+        jobs[1].close()
+        found = told(url.format("train"))
+        assert "rank 1 at 127.0.0.1" in found["quorum"]["finding"]
+        assert "has left" in found["quorum"]["finding"]
+        jobs[0].close()
+    assert statuses(url.format("train"), "url", "controller", "job") == ["pass", "fail", "skip"]
+
+
 def test_workers_go_on_while_the_controller_is_away(controller: Controller) -> None:
     with controller.running(), ExitStack() as stack:
         token = controller.operator(stack).create("train", 2, SLOTS).token

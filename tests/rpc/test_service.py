@@ -97,6 +97,22 @@ def test_a_job_from_creation_to_deletion(operator: JobsClient, channel: Channel)
         assert _code(raised) == "NOT_FOUND"
 
 
+def test_a_jobs_token_shows_this_job_and_nothing_else(operator: JobsClient, channel: Channel) -> None:
+    mine, other = operator.create("mine", 2, 16), operator.create("other", 2, 16)
+    holder = JobsClient(channel, mine.token)
+    assert (holder.job("mine").name, holder.job("mine").workers) == ("mine", 2)
+    with pytest.raises(ControllerError, match="wrong token for job 'other'") as raised:
+        holder.job("other")
+    assert _code(raised) == "UNAUTHENTICATED"
+    for refused in (holder.jobs, holder.switches, lambda: holder.delete("mine"), lambda: holder.create("more", 2, 16)):
+        with pytest.raises(ControllerError, match="jobs are for the administrator") as raised:
+            refused()
+        assert _code(raised) == "UNAUTHENTICATED"
+    assert [job.name for job in operator.jobs()] == ["mine", "other"]
+    assert JobsClient(channel, other.token).job("other").name == "other"
+    assert operator.job("other").name == "other"
+
+
 def test_a_job_forms_again_after_all_have_left(operator: JobsClient, channel: Channel) -> None:
     made = operator.create("train", 2, 16)
     (first, before), (second, _) = _join_all(channel, "train", made.token)

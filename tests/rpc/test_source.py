@@ -25,7 +25,7 @@ from hopsum.membership import MembershipError
 from hopsum.rpc.channel import TlsError
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
 from hopsum.rpc.member import Leaf, Location
-from hopsum.rpc.source import _place
+from hopsum.rpc.source import leaf_of
 from hopsum_controlplane.service.server import Service
 
 from .desk import FIRST_EPOCH, NAME, TOKEN, Desk, desk_service
@@ -59,14 +59,14 @@ def test_a_worker_finds_its_leaf() -> None:
     first = Leaf(("127.0.0.1", 47500), ("127.0.1.0/24", "10.0.0.0/8"))
     second = Leaf(("127.0.0.1", 47501), ("127.0.1.64/26",))
     located = Location(first.send_to, 4, (first, second))
-    assert _place(located, "127.0.1.5") == first.send_to
-    assert _place(located, "127.0.1.70") == second.send_to
-    assert _place(Location(first.send_to, 4), "127.0.7.7") == first.send_to
+    assert leaf_of(located, "127.0.1.5") == first.send_to
+    assert leaf_of(located, "127.0.1.70") == second.send_to
+    assert leaf_of(Location(first.send_to, 4), "127.0.7.7") == first.send_to
     with pytest.raises(ConfigError, match=r"none of the job's leaves: it has 127\.0\.0\.1 towards 127\.0\.0\.1"):
-        _place(located, "")
+        leaf_of(located, "")
     away = Location(("240.0.0.1", 1), 4, (Leaf(("240.0.0.1", 1), ("10.0.0.0/8",)),))
     with pytest.raises(ConfigError, match=r"no address towards 240\.0\.0\.1, which has 10\.0\.0\.0/8"):
-        _place(away, "127.0.1.5")  # nothing leads there from loopback
+        leaf_of(away, "127.0.1.5")  # nothing leads there from loopback
 
 
 def test_workers_join_sum_and_leave(served: Served, token_file: Path) -> None:

@@ -7,6 +7,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import Channel, Place
@@ -49,8 +50,18 @@ def take_look(client: JobsClient, clock: Callable[[], float] = time.monotonic) -
         except ControllerError as error:
             if error.code != "NOT_FOUND":  # deleted meanwhile
                 raise
-    now_s = clock()
-    for at_s, job in jobs:  # each was true when it was asked for
+    return _look(switches, jobs, clock())
+
+
+def job_look(client: JobsClient, name: str) -> Look:
+    """Ask for one job with its counters, and for no switch. Raises ControllerError."""
+    job, now_s = as_values(client.job(name)), time.monotonic()
+    return _look([], [(now_s, job)], now_s)
+
+
+def _look(switches: list[dict[str, Any]], jobs: list[tuple[float, dict[str, Any]]], now_s: float) -> Look:
+    """Return a look at `now_s` of jobs that were asked for at their times."""
+    for at_s, job in jobs:
         for member in job["members"]:
             if member["heartbeat_age_s"] is not None:
                 member["heartbeat_age_s"] += now_s - at_s

@@ -6,6 +6,7 @@ kernel        what this machine's kernel says of interfaces, routes, neighbours 
 asking        PROBEs to a switch, from an address that it admits
 slots         what the copies of a job's slots hold, in words
 worker_side   the checks of one worker, in their order
+joining_side  the checks of one worker of a controller's job, in their order
 controller_side  the checks of a controller's switches and jobs, in their order (switchboard_checks, job_checks)
 """
 

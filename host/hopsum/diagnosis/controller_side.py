@@ -39,7 +39,7 @@ _OF_SWITCHES: Final[dict[str, _Check]] = {
     "primary": switchboard_checks.check_primary,
     "entries": switchboard_checks.check_entries,
 }
-_OF_JOBS: Final[dict[str, _Check]] = {
+OF_JOBS: Final[dict[str, _Check]] = {
     "members": job_checks.check_members,
     "joins": job_checks.check_joins,
     "leases": job_checks.check_leases,
@@ -48,7 +48,7 @@ _OF_JOBS: Final[dict[str, _Check]] = {
     "writing": job_checks.check_writing,
     "slots": job_checks.check_slots,
 }
-CHECKS: Final = ("controller", "job", *_OF_SWITCHES, *_OF_JOBS, "drops", "clock")
+CHECKS: Final = ("controller", "job", *_OF_SWITCHES, *OF_JOBS, "drops", "clock")
 
 
 def apart_s(look: Look) -> float:
@@ -74,7 +74,7 @@ def examine_controller(before: Look, after: Look, *, where: str, now_s: float, j
             report.rows += [skipped(check, "nothing to be learnt without the job") for check in left]
             return report
         before, after = _only(before, job), _only(after, job)
-    report.rows += [check(before, after) for check in (*_OF_SWITCHES.values(), *_OF_JOBS.values())]
+    report.rows += [check(before, after) for check in (*_OF_SWITCHES.values(), *OF_JOBS.values())]
     report.rows += [switchboard_checks.check_drops(before, after), job_checks.check_clock(after, now_s)]
     return report
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from hopsum.diagnosis.rows import Row, failed, passed, skipped
 from hopsum.protocol.inquiry import name_ranks
-from hopsum.watch.looks import Look, Stall, Values, grown, said, stall, workers_of
+from hopsum.watch.looks import Look, Stall, Values, grown, refused_now, said, stall, workers_of
+from hopsum.watch.words import ago
 
 _QUIET: Final = 1 / 3
 """Share of a lease that is left when a heartbeat has been missed: they come at least three times in one."""
@@ -25,7 +26,9 @@ def check_members(before: Look, after: Look) -> Row:
         f"job {job['name']!r} waits for {name_ranks(job['missing_ranks'])}; there are {_there(job)} of {job['workers']}"
         for job in short
     )
-    because = "".join(f" Its last epoch ended: {job['reason']}." for job in short if job["reason"])
+    because = "".join(
+        f" Its last epoch ended {ago(job['ended_age_s'])}: {job['reason']}." for job in short if job["reason"]
+    )
     fix = f"start these ranks, or see in their logs why they do not join.{because}"
     return failed(check, told, fix, {"missing": {job["name"]: job["missing_ranks"] for job in short}})
 
@@ -34,11 +37,9 @@ def check_joins(before: Look, after: Look) -> Row:
     """Check that no rank is missing because it was refused."""
     check = "joins"
     refused = [job for job in after.jobs if job["joins_refused"]]
-    missing = [job for job in refused if job["missing_ranks"]]
+    missing = [job for job in refused if refused_now(job)]
     if missing:
-        told = "; ".join(
-            f"job {job['name']!r}: {job['joins_refused']} refused, the last: {job['last_refusal']}" for job in missing
-        )
+        told = "; ".join(_refusals(job) for job in missing)
         fix = "do what the refusal says, and start that worker again"
         return failed(check, told, fix, {"refused": {job["name"]: job["joins_refused"] for job in missing}})
     versions = {
@@ -46,8 +47,13 @@ def check_joins(before: Look, after: Look) -> Row:
     }
     mixed = {name: found for name, found in versions.items() if len(found) > 1}
     advice = "".join(f"job {name!r} has workers of hopsum {', '.join(found)}. " for name, found in mixed.items())
-    told = f"{len(refused)} jobs had joins refused, and have all their ranks" if refused else "none refused"
-    return passed(check, told, {"versions": versions}, advice=advice.strip())
+    over = "; ".join(f"{_refusals(job)}: that is over" for job in refused)
+    return passed(check, over or "none refused", {"versions": versions}, advice=advice.strip())
+
+
+def _refusals(job: Values) -> str:
+    when = ago(job["last_refusal_age_s"])
+    return f"job {job['name']!r}: {job['joins_refused']} refused, the last {when}: {job['last_refusal']}"
 
 
 def check_leases(before: Look, after: Look) -> Row:
@@ -87,7 +93,7 @@ def check_quorum(before: Look, after: Look) -> Row:
         return passed(check, f"in reach in {len(running)} running jobs")
     told = "; ".join(
         f"job {job['name']!r}: {len(workers_of(job, 'in'))} workers are left in epoch {job['epoch']}, its quorum is "
-        f"{job['quorum']}; gone: {name_ranks([member['rank'] for member in workers_of(job, 'left', 'lost')])}"
+        f"{job['quorum']}; {_gone(job)}"
         for job in short
     )
     fix = "no sum can be complete: stop the others too and start all ranks again, or make the job with a lower quorum"
@@ -140,15 +146,34 @@ def check_slots(before: Look, after: Look) -> Row:
         done = sum(grown(earlier["counters"], job["counters"]).get("completed", 0) for earlier, job in heard)
         return passed(check, f"{done:g} completed in {seconds:.1f} s; nobody sends again without an end")
     told = "; ".join(
-        f"job {name!r}: for {found.seconds:.1f} s nothing is complete, "
-        + (f"and {name_ranks(found.behind)} sent nothing" if found.behind else "though all ranks send")
+        f"job {name!r}: for {found.seconds:.1f} s nothing is complete, " + _why_still(found)
         for name, found in standing.items()
     )
     fix = "; ".join(_stalled_fix(job, standing[job["name"]]) for _, job in heard if job["name"] in standing)
     return failed(check, told, fix, {"behind": {name: list(found.behind) for name, found in standing.items()}})
 
 
+def _why_still(found: Stall) -> str:
+    if found.behind:
+        return f"and {name_ranks(found.behind)} sent nothing"
+    if found.gone:
+        return f"and {name_ranks(found.gone)} {'is' if len(found.gone) == 1 else 'are'} gone"
+    return "though all ranks send"
+
+
+def _gone(job: Values) -> str:
+    """Say who left the epoch, or was given up and why."""
+    told = [
+        f"rank {member['rank']} at {_at(member)} "
+        + ("has left" if member["phase"] == "left" else f"was given up: {member['reason']}")
+        for member in workers_of(job, "left", "lost")
+    ]
+    return "; ".join(told) or "nobody has left"
+
+
 def _stalled_fix(job: Values, found: Stall) -> str:
+    if not found.behind and found.gone:
+        return f"job {job['name']!r}: see quorum: start {name_ranks(found.gone)} again, and the others if they ended"
     if not found.behind:
         return (
             f"job {job['name']!r}: datagrams do not arrive, or replies do not come back: see drops, and run hopsum "
@@ -176,7 +201,7 @@ def check_clock(after: Look, now_s: float) -> Row:
 
 def _given_up(lost: Iterable[tuple[Values, Values]]) -> str:
     return "; ".join(
-        f"rank {member['rank']} of job {job['name']!r} at {_at(member)} was given up: silent for {job['lease_s']:g} s"
+        f"rank {member['rank']} of job {job['name']!r} at {_at(member)} was given up: {member['reason']}"
         for job, member in lost
     )
 

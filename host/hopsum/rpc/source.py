@@ -55,7 +55,7 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
         channel = stack.enter_context(Channel(place))
         member = Member(channel, job, token, version=hopsum_version(), settings=shared_settings(config))
         located = member.locate(wait_s)
-        send_to = _place(located, config.ip)
+        send_to = leaf_of(located, config.ip)
         codec = ways.codec(located.workers)  # what does not fit the job takes no rank
         link = UdpLink((config.ip or "0.0.0.0", config.udp_port), send_to)
         stack.callback(link.close)
@@ -89,7 +89,7 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
         return made
 
 
-def _place(located: Location, ip: str) -> tuple[str, int]:
+def leaf_of(located: Location, ip: str) -> tuple[str, int]:
     """Return where this worker sends to: over a tree, to the leaf that has a network of its address.
 
     Raises ConfigError when none has.

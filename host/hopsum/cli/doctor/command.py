@@ -33,7 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
         "running job is not disturbed. Ends with 1 if a line failed.",
     )
     parser.add_argument(
-        "target", nargs="?", metavar="MEMBERSHIP", help="the job's membership file, or a URL: file://, udp://"
+        "target", nargs="?", metavar="MEMBERSHIP", help="the job's membership file, or a URL: hopsum://, file://, udp://"
     )
     parser.add_argument(
         "--rank", type=int, help="which worker; else the setting rank (HOPSUM_RANK, RANK), else whose address is here"
@@ -74,7 +74,19 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     settle_s = 1.0 if options.settle is None else options.settle
     patience = Patience(answer_s=options.wait, refusal_s=options.wait / 2, settle_s=settle_s)
+    if options.target.startswith("hopsum://"):
+        return _examine_url(options, patience)
     return _print(examine(options.target, rank, observer=options.observer, patience=patience), options)
+
+
+def _examine_url(options: argparse.Namespace, patience: Patience) -> int:
+    try:
+        from hopsum.cli.doctor.job_url import url_report
+    except ModuleNotFoundError as error:
+        print(f"hopsum doctor: hopsum:// needs {error.name}; pip install 'hopsum[rpc]'", file=sys.stderr)
+        return 1
+    config = resolve({"url": options.target, "rank": options.rank})
+    return _print(url_report(config, patience, options.settle), options)
 
 
 def _examine_controller(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +16,7 @@ from hopsum.cli.operator import operator
 from hopsum.cli.operator_arguments import add_operator_arguments
 from hopsum.errors import HopsumError
 from hopsum.rpc.jobs import as_values
+from hopsum.watch.looks import workers_of
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -27,8 +28,9 @@ def build_parser() -> argparse.ArgumentParser:
     _word(words, "list", "all jobs, a line for each", _list)
     showing = _word(words, "show", "one job: members, leases, and what the switch counted of it", _show)
     showing.add_argument("name", metavar="JOB")
-    deleting = _word(words, "delete", "end jobs, whoever is in them, and free their slots", _delete)
+    deleting = _word(words, "delete", "end jobs and free their slots; one with workers only when told so", _delete)
     deleting.add_argument("names", metavar="JOB", nargs="+")
+    deleting.add_argument("--yes", action="store_true", help="also where workers are in a job, without a question")
     return parser
 
 
@@ -74,9 +76,16 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _delete(options: argparse.Namespace) -> int:
-    """Delete one after the other; the first that fails ends it, and what is named before it is gone."""
+    """Delete one after the other; the first that fails ends it, and what is named before it is gone.
+
+    Nothing is deleted where one of them has workers in it, unless --yes or a person at the terminal says so.
+    """
     gone: list[str] = []
     with operator(options) as client:
+        jobs = {job["name"]: job for job in map(as_values, client.jobs())}
+        busy = [jobs[name] for name in dict.fromkeys(options.names) if name in jobs and _inside(jobs[name])]
+        if busy and not options.yes and not _confirmed(busy):
+            return 1
         try:
             for name in options.names:
                 client.delete(name)
@@ -86,5 +95,31 @@ def _delete(options: argparse.Namespace) -> int:
                 print(json.dumps({"deleted": gone}))
             else:
                 for name in gone:
-                    print(f"job {name!r} is gone")
+                    print(f"job {name!r} is gone{_ended(jobs.get(name))}")
     return 0
+
+
+def _confirmed(busy: Sequence[Mapping[str, Any]]) -> bool:
+    """Ask whether jobs that workers are in shall end; say what to do where there is nobody to be asked."""
+    told = "; ".join(f"job {job['name']!r} is {job['state']}, with {_inside(job)} in it" for job in busy)
+    if not sys.stdin.isatty():
+        print(f"hopsum job: {told}; nothing was deleted: give --yes to end them all the same", file=sys.stderr)
+        return False
+    print(f"{told}. End {'it' if len(busy) == 1 else 'them'}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    print("hopsum job: nothing was deleted", file=sys.stderr)
+    return False
+
+
+def _inside(job: Mapping[str, Any]) -> str:
+    """Return in words which workers a job's end ends: those in its epoch, or waiting for one; empty for none."""
+    ranks = [str(member["rank"]) for member in workers_of(job, "in", "waiting", "over")]
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}" if ranks else ""
+
+
+def _ended(job: Mapping[str, Any] | None) -> str:
+    """Say what was ended with a job."""
+    if job is None or not _inside(job):
+        return ""
+    return f": ended for {_inside(job)}" + (f", epoch {job['epoch']}" if job["epoch"] else "")

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of a worker's way into a controller's job, on the host where it runs or is to run (hopsum:// URLs).
+
+    check       fails when
+    url         it is malformed, or its token cannot be read
+    controller  it gives no answer, as it is asked (address, TLS)
+    job         it has no such job
+    token       it is another job's, or no longer the job's
+    address, route, mtu, neighbour, buffer, offload    as those of a worker with a membership file
+    switch      nobody listens there, or the switch does not answer a worker of the running epoch on this host
+    round trip  PROBEs are lost; not made unless a worker of the epoch is on this host
+    members ... slots  as those of a controller's job
+
+The controller is asked with the job's token, as a worker asks. What it says of the job is looked at twice, so that
+every member was heard in the meantime. The switch is sent PROBEs, which change nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hopsum.diagnosis import host_checks, kernel, switch_checks
+from hopsum.diagnosis.asking import Asker, Line, Questions, RawLine, UdpLine
+from hopsum.diagnosis.controller_side import OF_JOBS
+from hopsum.diagnosis.rows import Report, Row, Status, failed, passed, skipped
+from hopsum.diagnosis.worker_side import Patience
+from hopsum.membership import Endpoint
+from hopsum.watch.looks import Look, Values
+
+WAY: Final = ("address", "route", "mtu", "neighbour", "switch", "round trip", "buffer", "offload")
+ASKED: Final = ("url", "controller", "job", "token")
+CHECKS: Final = (*ASKED, *WAY, *OF_JOBS)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the controller said to the job's token.
+
+    `own_ip` is this host's address towards the switch, None without a way there. The looks have this job only, and are
+    None where the controller does not show a job to its token; `refusal` says why then.
+    """
+
+    controller: str
+    job: str
+    workers: int
+    send_to: Endpoint
+    own_ip: str | None
+    before: Look | None = None
+    after: Look | None = None
+    refusal: str = ""
+
+
+def not_admitted(url: str, check: str, finding: str, fix: str) -> Report:
+    """Return the report of a worker that cannot even ask where its switch is; `check` is one of ASKED."""
+    report = Report(f"worker of {url}")
+    report.rows += [passed(earlier, "right") for earlier in ASKED[: ASKED.index(check)]]
+    report.rows.append(failed(check, finding, fix))
+    left = CHECKS[CHECKS.index(check) + 1 :]
+    report.rows += [skipped(each, f"nothing to be learnt without {check}") for each in left]
+    return report
+
+
+def examine_admission(url: str, found: Admission, rank: int | None, patience: Patience) -> Report:
+    """Make the checks that follow the controller's answer.
+
+    Args:
+        rank: which worker asks the switch; any of the running epoch on this host if left out.
+    """
+    report = Report(f"worker of {url}")
+    report.rows += [
+        passed("url", f"job {found.job!r} of the controller at {found.controller}"),
+        passed("controller", f"{found.controller} answers"),
+        passed("job", f"{found.workers} workers, which send to {found.send_to}"),
+        passed("token", "it is the job's"),
+    ]
+    report.rows += _Way(found, rank, patience).rows()
+    if found.before is None or found.after is None:
+        report.rows += [skipped(check, found.refusal) for check in OF_JOBS]
+    else:
+        report.rows += [check(found.before, found.after) for check in OF_JOBS.values()]
+    return report
+
+
+class _Way:
+    """The way from this host to the switch."""
+
+    def __init__(self, found: Admission, rank: int | None, patience: Patience) -> None:
+        self._found, self._patience = found, patience
+        self._job: Values | None = found.after.job(found.job) if found.after is not None else None
+        self._member = _member_here(self._job, rank)
+        self._own = Endpoint(found.own_ip, 0) if found.own_ip is not None else None
+        if self._member is not None:
+            self._own = Endpoint(self._member["endpoint"]["ip"], int(self._member["endpoint"]["udp_port"]))
+
+    def rows(self) -> list[Row]:
+        """Make the checks of WAY in their order."""
+        switch, own = self._found.send_to, self._own
+        if own is None:
+            fix = f"add a route to {switch.ip}, or have the switch's send_to mended in the controller's configuration"
+            missing = failed("address", f"this host has no way to {switch.ip}, where workers send to", fix)
+            return [missing, *(skipped(check, "nothing to be learnt without address") for check in WAY[1:])]
+        rows = [host_checks.check_address(own)]
+        if rows[0].status is Status.PASS:
+            rows.append(host_checks.check_route(own, switch))
+        if rows[-1].status is not Status.PASS:
+            rows += [skipped(check, f"nothing to be learnt without {rows[-1].check}") for check in WAY[len(rows) : 6]]
+        else:
+            rows.append(host_checks.check_mtu(own, switch, None))
+            rows += self._asked(own, kernel.route_to(switch.ip, own.ip))
+        window = int(self._job["slots"]) if self._job is not None else 1
+        return [*rows, host_checks.check_buffer(window), host_checks.check_offload()]
+
+    def _asked(self, own: Endpoint, route: kernel.Route) -> list[Row]:
+        """Check neighbour, switch and round trip by PROBEs."""
+        questions, refusal = self._questions(own)
+        wait_s = self._patience.answer_s
+        try:
+            neighbour = switch_checks.check_neighbour(self._found.send_to.ip, route, questions, wait_s)
+            if questions is None:
+                why = f"nobody can ask from UDP {own}: {refusal}"
+                return [neighbour, skipped("switch", why, "run this as root"), skipped("round trip", why)]
+            if self._member is None:
+                return [neighbour, self._listens(questions), skipped("round trip", "no worker of an epoch is here")]
+            switch = switch_checks.check_switch(questions, self._found.send_to, route, wait_s)
+            if switch.status is not Status.PASS:
+                return [neighbour, switch, skipped("round trip", "nothing to be learnt without switch")]
+            slots = int(self._job["slots"]) if self._job is not None else 1
+            probes = self._patience.probes
+            trip = switch_checks.check_round_trip(questions, slots, probes=probes, wait_s=wait_s / 4)
+            return [neighbour, switch, trip]
+        except OSError as error:
+            told = f"nothing can be sent to {self._found.send_to}: {error.strerror}"
+            fix = "look for a firewall rule of this host (nft list ruleset, iptables -L OUTPUT)"
+            return [skipped("neighbour", told), failed("switch", told, fix), skipped("round trip", told)]
+        finally:
+            if questions is not None:
+                questions.close()
+
+    def _questions(self, own: Endpoint) -> tuple[Questions | None, str]:
+        rank, epoch = (0, 0) if self._member is None else (int(self._member["rank"]), int((self._job or {})["epoch"]))
+        ways: tuple[Callable[[Endpoint, Endpoint], Line], ...] = (UdpLine, RawLine)
+        refusal = ""
+        for way in ways:
+            try:
+                return Questions(Asker(rank, epoch, own), way(own, self._found.send_to)), ""
+            except OSError as error:
+                refusal = refusal or str(error.strerror)
+        return None, refusal
+
+    def _listens(self, questions: Questions) -> Row:
+        """Check that nothing comes back which says that nobody listens: a switch answers members of an epoch only."""
+        where = self._found.send_to
+        questions.ask([(0, 1)], wait_s=self._patience.answer_s)
+        if errno.ECONNREFUSED in questions.unreachable:
+            fix = "start the switch (hopsum switch), or see whether send_to of the controller's configuration is right"
+            return failed("switch", f"{where}: port unreachable, nobody listens there", fix)
+        if questions.unreachable:
+            fix = "check what is between: routers, firewalls, the switch"
+            return failed("switch", f"{where}: host or network unreachable", fix)
+        told = f"{where} refuses nothing; it answers workers of a running epoch only, and none of this job is here"
+        return skipped("switch", told)
+
+
+def _member_here(job: Values | None, rank: int | None) -> Mapping[str, Any] | None:
+    """Return the member of a job's running epoch on this host that asks; None where there is none."""
+    if job is None or job["state"] != "running":
+        return None
+    for member in job["members"]:
+        endpoint = member["endpoint"]
+        here = member["phase"] == "in" and endpoint is not None and kernel.is_local(endpoint["ip"])
+        if here and rank in (None, member["rank"]):
+            found: Mapping[str, Any] = member
+            return found
+    return None
