@@ -118,6 +118,12 @@ class Config:
     membership_wait_s: float = field(
         default=60.0, metadata=_about(_seconds(0, 86400), "for the job's membership file, or its other ranks")
     )
+    replacement_wait_s: float = field(
+        default=30.0,  # a supervisor has a process with torch back by then; who has none waits no longer than that
+        metadata=_about(
+            _seconds(0, 86400), "for another worker in the place of one that is gone; 0: the others end at once (hopsum://)"
+        ),
+    )
     token: str = field(default="", repr=False, metadata=_about(_SECRET, "of the controller's job (hopsum://)"))
     token_file: str = field(default="", metadata=_about(_text(), "that holds the token instead"))
     ca_file: str = field(default="", metadata=_about(_text(), "by which the controller's certificate is known (PEM)"))

@@ -11,6 +11,7 @@ collective://gloo, collective://nccl                  torch.distributed; needs n
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,7 @@ from hopsum.codec import Codec, make_codec
 from hopsum.config import Config, ConfigError, nearest, resolve
 from hopsum.membership import JobMembership, MembershipError, WorkerEndpoint, read_membership
 from hopsum.memory import MemoryAggregation, RackOptions
+from hopsum.notice import telling
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link
 from hopsum.transport.raw import RawLink
@@ -102,12 +104,37 @@ def _split(config: Config) -> SplitResult:
 
 def codec_of(config: Config, workers: int) -> Codec:
     """Make the codec of the settings. Raises ConfigError for options that it does not have, CodecError for others."""
+    slow = f"codec {config.codec}: still compiling its kernels (numba), which takes half a minute once on a machine"
     try:
-        return make_codec(
-            config.codec, workers=workers, backend=config.backend, threads=config.threads, **config.codec_options
-        )
+        with telling(slow):
+            return make_codec(
+                config.codec, workers=workers, backend=config.backend, threads=config.threads, **config.codec_options
+            )
     except TypeError as error:
         raise ConfigError(f"codec_options {config.codec_options} of codec {config.codec}: {error}") from error
+
+
+def _codec_for(config: Config, workers: int) -> Codec:
+    """Make the codec of a job of so many workers. Raises as `codec_of`, and ConfigError for a job of another size."""
+    _require_world(config, workers)
+    return codec_of(config, workers)
+
+
+def _require_world(config: Config, workers: int) -> None:
+    """Refuse a job that the world of torchrun cannot fill, or of whatever has set RANK and WORLD_SIZE.
+
+    Jobs that are smaller than the world are fine: groups of ranks may have one each. So is a world of one, in which
+    every rank has been started by itself.
+    """
+    told = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]
+    if not all(each.isdecimal() for each in told) or config.rank != int(told[0]):
+        return
+    world = int(told[1])
+    if workers > world > 1:
+        raise ConfigError(
+            f"the job has {workers} workers, and this program was started as rank {told[0]} of {world} (WORLD_SIZE): "
+            f"start {workers} ranks, or make a job for {world} workers"
+        )
 
 
 def membership_at(target: str) -> JobMembership:
@@ -247,7 +274,7 @@ def _open_controller(config: Config, parts: SplitResult, group: Any) -> Aggregat
     rpc, place, job, token = _controller(config, parts)
     # the controller is given time to bring a switch back
     patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
-    ways = rpc.Ways(codec=partial(codec_of, config), agent=partial(_open_agent, patient))
+    ways = rpc.Ways(codec=partial(_codec_for, config), agent=partial(_open_agent, patient))
     opened: Aggregation = rpc.open_job(config, place, job, token, ways)
     return opened
 
@@ -264,7 +291,7 @@ def _open_agent(
 ) -> Agent:
     rank = _rank(config, len(membership.workers)) if rank is None else rank
     seat = membership.worker(rank)  # before a table is solved
-    codec = codec or codec_of(config, len(membership.workers))
+    codec = codec or _codec_for(config, len(membership.workers))
     timing = Timing(
         retransmit_s=config.retransmit_s,
         retransmit_min_s=config.retransmit_min_s,

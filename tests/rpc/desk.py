@@ -99,7 +99,9 @@ class Desk:
             self._know(job, rank, secret)
             self.changed.wait_for(lambda: self.document, timeout_s)
             if not self.document:
-                return Pending(tuple(r for r in range(self.workers) if r not in self.waiting), State.FORMING)
+                missing = tuple(rank for rank in range(self.workers) if rank not in self.waiting)
+                gone = tuple(rank for rank in missing if rank not in self.members)
+                return Pending(missing, State.FORMING, gone_ranks=gone, reason=self.over)
             return self.document
 
     def heartbeat(self, job: str, rank: int, secret: bytes, *, epoch: int, statistics: Mapping[str, float]) -> Beat:

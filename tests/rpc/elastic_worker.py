@@ -69,7 +69,8 @@ def train(job: Aggregation, steps: int, tell: Tell, before: Callable[[int], None
 def main() -> None:
     """Arguments: URL, token, rank, steps. Told as JSON lines."""
     url, token, rank, steps = sys.argv[1:]
-    with hopsum.connect(url, token=token, rank=int(rank), codec="fixed", backend="numpy", deadline_s=WAIT_S) as job:
+    waits = {"deadline_s": WAIT_S, "replacement_wait_s": WAIT_S}
+    with hopsum.connect(url, token=token, rank=int(rank), codec="fixed", backend="numpy", **waits) as job:
         train(job, int(steps), lambda told: print(json.dumps(told), flush=True))
 
 

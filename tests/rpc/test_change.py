@@ -77,7 +77,8 @@ class Asking:
         self.join_again = around.join_again
         self._around = around
 
-    def membership(self, wait_s: float, *, known_epoch: int) -> JobMembership:
+    def membership(self, wait_s: float, *, known_epoch: int, replacement_wait_s: float) -> JobMembership:
+        assert (wait_s, replacement_wait_s) == (7.0, 3.0)
         return self._around.next(known_epoch)
 
 
@@ -101,6 +102,7 @@ def made() -> Iterator[tuple[Entering, EpochChange]]:
         statistics=dict,
         check=lambda membership: around.note("check", membership.epoch),
         wait_s=7.0,
+        replacement_wait_s=3.0,
     )
     change.enter()
     yield around, change
@@ -150,9 +152,9 @@ def missing(known: int) -> JobMembership:
 @pytest.mark.parametrize(
     ("join", "following", "kind", "message"),
     [
-        (refuse("UNAUTHENTICATED", "rank 1 was given up"), None, EpochOver, "rank 1: over.*given up.*newcomer"),
+        (refuse("UNAUTHENTICATED", "rank 1 was given up"), None, EpochOver, "rank 1 has no place .*rank 1 was given"),
         (refuse("UNAVAILABLE", "no answer"), None, MembershipError, "no answer. Nothing was heard of a next epoch"),
-        (None, refuse("NOT_FOUND", "no job 'ddp'"), EpochOver, "rank 1: over; no job 'ddp'. To take part, close"),
+        (None, refuse("NOT_FOUND", "no job 'ddp'"), EpochOver, "rank 1 has no place in the job any more: no job 'ddp'"),
         (None, missing, MembershipError, "rank 1: over; job 'ddp' is not complete within 7 s: ranks 0 have not joined"),
     ],
 )  # fmt: skip
@@ -169,8 +171,8 @@ def test_how_it_ends(
 
 def test_a_place_that_is_lost_is_the_end(made: tuple[Entering, EpochChange]) -> None:
     around, _ = made
-    around.told[1]("rank 1 was given up: not heard of for 15 s")
-    with pytest.raises(EpochOver, match=r"rank 1: rank 1 was given up: not heard of for 15 s\. To take part"):
+    around.told[1]("rank 1 was given up: nothing was heard of it for 15 s")
+    with pytest.raises(EpochOver, match="rank 1 has no place in the job any more: rank 1 was given up: nothing was"):
         raise ended(around)
     assert ("seal",) not in around.log
 

@@ -133,17 +133,30 @@ def test_numbers_of_all_reduces_go_on_together(served: Served) -> None:
             pool.submit(survivor.close)
 
 
-def test_nobody_takes_the_place(served: Served) -> None:
+def test_nobody_takes_the_place(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     desk, service = served
-    with crew(service, membership_wait_s=2.0) as (survivor, lost):
+    with crew(service, replacement_wait_s=1.0) as (survivor, lost):
         waiting, queued = survivor.submit(vector(survivor)), survivor.submit(vector(survivor))
         vanish(lost)
         desk.end("rank 1 was silent", lost=1)
         for future in (waiting, queued):
-            with pytest.raises(MembershipError, match=r"rank 1 was silent; .*not complete.*: ranks 1 have not"):
+            with pytest.raises(MembershipError, match="rank 1 was silent; nobody has taken the place of rank 1"):
                 future.result(WAIT_S)
-        with pytest.raises(MembershipError, match="ranks 1 have not"):
+        with pytest.raises(MembershipError, match="nobody has taken the place of rank 1"):
             survivor.submit(vector(survivor))
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    waits = "rank 0 of job 'ddp': waiting for another worker in the place of rank 1 (rank 1 was silent), for 1 s more "
+    assert waits + "at most (replacement_wait_s; 0 ends at once)" in said
+
+
+def test_nobody_is_waited_for_whom_the_user_does_not_want(served: Served) -> None:
+    desk, service = served
+    with crew(service, replacement_wait_s=0) as (survivor, lost):
+        waiting = survivor.submit(vector(survivor))
+        vanish(lost)
+        desk.end("rank 1 was silent", lost=1)
+        with pytest.raises(MembershipError, match=r"nobody has taken the place of rank 1 in job 'ddp' within 0 s"):
+            waiting.result(WAIT_S)
 
 
 def test_a_worker_that_was_given_up_does_not_go_on(served: Served) -> None:
@@ -152,9 +165,9 @@ def test_a_worker_that_was_given_up_does_not_go_on(served: Served) -> None:
         waiting = jobs[1].submit(vector(jobs[1]))
         with desk.changed:
             del desk.members[1]
-        with pytest.raises(EpochOver, match=r"rank 1 is not with this secret.*newcomer"):
+        with pytest.raises(EpochOver, match=r"rank 1 has no place .*: rank 1 is not with this secret"):
             waiting.result(WAIT_S)
-        with pytest.raises(EpochOver, match="newcomer"):
+        with pytest.raises(EpochOver, match="has no place in the job any more"):
             jobs[1].resume()
 
 

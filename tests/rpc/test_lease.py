@@ -18,6 +18,10 @@ from hopsum.rpc.member import Seat
 WAIT_S = 60
 
 
+def no_news(epoch: int) -> Any:
+    raise ControllerError("no such method", "UNIMPLEMENTED")
+
+
 class Told:
     """A member without a controller, and who hears of the epoch's end. `answer` makes each reply."""
 
@@ -29,6 +33,7 @@ class Told:
         self.heard: list[tuple[str, str]] = []
         self.left = 0
         self.unfinished: list[str] = []
+        self.news: Callable[[int], Any] = no_news
         self.answer: Callable[[int], Any] = lambda epoch: pb.HeartbeatReply(state=pb.JOB_STATE_RUNNING, epoch=epoch)
 
     def beat(self, epoch: int, statistics: Mapping[str, float], timeout_s: float) -> Any:
@@ -41,6 +46,9 @@ class Told:
     def leave(self, wait_s: float, *, unfinished: str = "") -> None:
         self.left += 1
         self.unfinished.append(unfinished)
+
+    def attend(self, epoch: int) -> Any:
+        return self.news(epoch)
 
     def note(self, what: str) -> Callable[[str], None]:
         def hear(reason: str) -> None:

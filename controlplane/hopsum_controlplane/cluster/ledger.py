@@ -17,6 +17,8 @@ from hopsum_controlplane.epochs import EpochAllocator
 
 _log = logging.getLogger(__name__)
 
+KEPT_DELETED = 256
+"""So many deleted jobs are remembered, for their workers to be told."""
 Step = Callable[[JobRecord], JobRecord | None]
 
 
@@ -50,6 +52,8 @@ class Ledger:
         self._watchers: list[Callable[[str], None]] = []
         self._monotonic = monotonic
         self._past: dict[str, Past] = {}
+        self._deleted: dict[str, str] = {}
+        """By name in words, the last ones: only in memory."""
         self._epochs = EpochAllocator()
         self.observe_epoch(books.last_epoch)
 
@@ -66,9 +70,12 @@ class Ledger:
 
     def get(self, name: str) -> JobRecord:
         """Return a record. Raises UnknownJob when there is none."""
-        record = self.find(name)
+        with self.changed:
+            record, deleted = self._records.get(name), self._deleted.get(name)
+        if record is None and deleted is not None:
+            raise UnknownJob(f"no job {name!r:.80}: {deleted}", hint="make it again to use it")
         if record is None:
-            raise UnknownJob(f"no job {name!r:.80}", hint="make it first; it may have been deleted")
+            raise UnknownJob(f"no job {name!r:.80}", hint="make it first, or look for its name in `hopsum job list`")
         return record
 
     def check_new(self, name: str) -> None:
@@ -121,6 +128,7 @@ class Ledger:
                 del self._records[name]
                 self._digests -= _digests(before)
                 self._past.pop(name, None)
+                self._note_deleted(before)
             else:
                 self._keep(after)
             self.changed.notify_all()
@@ -143,6 +151,13 @@ class Ledger:
         """Return what happened to a job since this object was made."""
         with self.changed:
             return self._past.get(name, Past())
+
+    def _note_deleted(self, record: JobRecord) -> None:
+        why = record.reason if record.state is State.ENDING else "it was deleted"
+        self._deleted.pop(record.name, None)
+        self._deleted[record.name] = f"{why} at {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}"
+        for name in list(self._deleted)[:-KEPT_DELETED]:
+            del self._deleted[name]
 
     def _keep(self, record: JobRecord) -> None:
         self._store.put(record)
@@ -169,4 +184,6 @@ def _report(before: JobRecord | None, after: JobRecord | None) -> None:
     details = {"job": record.name, "switch": record.switch, "epoch": record.epoch, "state": now}
     ends = after is not None and after.state in (State.CHANGING, State.ENDING)
     because = f", because {record.reason}" if ends else ""
-    _log.info("job %s: %s -> %s%s", record.name, was, now, because, extra=details)
+    stopped = ends and before is not None and before.state is State.RUNNING and not record.finished
+    level = logging.WARNING if stopped else logging.INFO
+    _log.log(level, "job %s: %s -> %s%s", record.name, was, now, because, extra=details)

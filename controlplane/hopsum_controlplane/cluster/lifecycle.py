@@ -61,7 +61,7 @@ from dataclasses import replace
 
 from hopsum_controlplane.cluster.decision import Report, check_together, decide, too_late
 from hopsum_controlplane.cluster.errors import InvalidRequest, NoRoom, NotAdmitted
-from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
+from hopsum_controlplane.cluster.records import FINISHED, LEASED, JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import Job, WorkerEndpoint
@@ -300,12 +300,12 @@ def change(record: JobRecord, reason: str) -> JobRecord:
     return replace(after, retired=_last((*after.retired, *gone)))
 
 
-def end(record: JobRecord) -> JobRecord | None:
+def end(record: JobRecord, reason: str = "the job was deleted") -> JobRecord | None:
     """Delete the job: None when it is gone at once, because nothing of it is on a switch."""
     if record.state is State.FORMING:
         return None
     confirmed = record.confirmed if record.state in (State.CHANGING, State.ENDING) else ()
-    return replace(record, state=State.ENDING, reason="the job was deleted", confirmed=confirmed)
+    return replace(record, state=State.ENDING, reason=reason, confirmed=confirmed)
 
 
 def removed(record: JobRecord, at: str = "") -> JobRecord | None:
@@ -339,7 +339,7 @@ def _end_if_all_gone(record: JobRecord) -> JobRecord:
     if any(member.phase is Phase.IN and member.is_worker for member in record.members):
         return record
     lost = any(member.phase is Phase.LOST and _belongs(record, member) for member in record.members)
-    return change(record, f"all its workers have left{' or are lost' if lost else ''}")
+    return change(record, f"{FINISHED}{' or are lost' if lost else ''}")
 
 
 def _belongs(record: JobRecord, member: Member) -> bool:
@@ -352,7 +352,7 @@ def _belongs(record: JobRecord, member: Member) -> bool:
 def _no_newcomer(record: JobRecord, member: Member, what: str) -> NotAdmitted:
     return NotAdmitted(
         f"rank {member.rank} of job {record.name!r} {what}",
-        hint="join as a newcomer, which draws a new incarnation: close, connect again, and fetch the others' state",
+        hint="close, connect again, and take the others' state (fetch_state)",
     )
 
 

@@ -3,6 +3,7 @@
 
     no controller   compare the program, adopt what the books say runs here; a switch that forgot has lost its jobs
     ready           allot an epoch, write it in the books, then on the switch, then the job runs
+    in turn         one thing for each job that wants something, then again; a pass ends whatever one job wants (pace)
     over, deleted   remove the entries, confirm, then the books
     trees           of a job over several switches a line does its own part, when the books say that it is next
     audit           what others changed is put right; a job that lost entries is over first (rule E1)
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
 from hopsum_controlplane.adoption import Fate
@@ -29,6 +31,7 @@ from hopsum_controlplane.cluster.errors import OtherProgram, StoreError
 from hopsum_controlplane.cluster.forwarding import Forwarding
 from hopsum_controlplane.cluster.ledger import Ledger
 from hopsum_controlplane.cluster.links import LinkConfig
+from hopsum_controlplane.cluster.pace import Pace
 from hopsum_controlplane.cluster.records import JobRecord, State
 from hopsum_controlplane.cluster.retries import Retries
 from hopsum_controlplane.controller import Controller
@@ -45,6 +48,8 @@ DeviceSource = Device | Callable[[], Device]
 
 PROBE_S = 1.0
 """How often a switch is asked which program it runs: with that a restart is noticed."""
+_PASSES = 4
+"""Through all jobs, before the switch is looked at again."""
 _PATIENCE_S = 1.0
 """A look waits for the work on a switch no longer than this."""
 
@@ -90,6 +95,9 @@ class Line:
         self._remove_existing = remove_existing
         self._lock = threading.Lock()
         self._retries = Retries(monotonic)
+        self._pace = Pace(monotonic)
+        self._served = ""
+        """The job that something was done for last."""
         self._audit_at_s = 0.0
         self._probe_at_s = 0.0
 
@@ -123,6 +131,10 @@ class Line:
     def job_trouble(self, job: str) -> str:
         """Return why the switch does not do what a job wants, an empty string when it does."""
         return self.trouble or self._retries.trouble(job)
+
+    def pause(self, job: str) -> str:
+        """Return why the switch does not begin the next epoch of a job that is ready, an empty string if it does."""
+        return self._pace.trouble(job)
 
     def refusal(self, spec: JobSpec) -> str:
         """Return why a job like this cannot go on this switch, however much room there is, or an empty string."""
@@ -198,8 +210,9 @@ class Line:
         if self._audit_is_due():
             self._audit(controller)
         self._forward()
-        while (record := self._next()) is not None:
-            self._work(controller, record)
+        for _ in range(_PASSES):
+            if not self._serve_all(controller):
+                break
 
     def _probe(self) -> None:
         """Raise SwitchForgotError when the switch does not run our program any more."""
@@ -215,12 +228,23 @@ class Line:
         if self._retries.worth_telling():
             _log.error("switch %s: %s; next attempt in %g s", self.config.name, error, delay_s, extra=details)
 
-    def _next(self) -> JobRecord | None:
-        for record in self._ledger.records(self.config.name):
-            wants = self.config.name in record.next_switches and self._retries.due(record.name)
-            if wants and (not record.ready or self._ready(record)):
-                return record
-        return None
+    def _serve_all(self, controller: Controller) -> bool:
+        """Do one thing for each job that wants something, in turn; return whether there was any."""
+        names = [record.name for record in self._ledger.records(self.config.name)]
+        self._pace.keep_only(names)
+        after = bisect_right(names, self._served)
+        served = False
+        for name in names[after:] + names[:after]:
+            record = self._ledger.find(name)
+            if record is not None and self._wants_something(record):
+                self._served, served = name, True
+                self._work(controller, record)
+        return served
+
+    def _wants_something(self, record: JobRecord) -> bool:
+        if self.config.name not in record.next_switches or not self._retries.due(record.name):
+            return False
+        return not record.ready or (self._pace.due(record.name) and self._ready(record))
 
     def _work(self, controller: Controller, record: JobRecord) -> None:
         try:
@@ -248,6 +272,7 @@ class Line:
         self._forward()
         begun = self._ledger.apply(record.name, self._take_epoch, missing_ok=True)
         if begun is not None and begun.state is State.INSTALLING:  # nobody left, or deleted it
+            self._pace.begun(record.name)
             self._write(controller, begun)
 
     def _take_epoch(self, record: JobRecord) -> JobRecord:

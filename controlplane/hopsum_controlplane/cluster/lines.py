@@ -85,6 +85,8 @@ class Lines(Mapping[str, Line]):
     def trouble(self, record: JobRecord) -> str:
         """Return why the switches do not do what a job wants, an empty string when they do."""
         troubles = {line.config.name: line.job_trouble(record.name) for line in self.of(record)}
+        if record.ready:
+            troubles[record.switch] = troubles[record.switch] or self._lines[record.switch].pause(record.name)
         if not record.branches:
             return troubles[record.switch]
         return "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items() if trouble)

@@ -119,14 +119,19 @@ class Manager:
             self._ledger.add(record)
         return views.of_created(record, token)
 
-    def delete_job(self, name: str) -> None:
+    def delete_job(self, name: str, *, by: str = "") -> None:
         """Delete a job, whoever is in it. When this returns it is gone, and its slots are free.
+
+        `by` says who asked, for the log and for the job's workers.
 
         Raises UnknownJob, StoreError, and SwitchTrouble when the job's entries could not be removed yet: it is over
         for its members, its slots stay taken, and the controller goes on trying; so does a second call.
         """
-        before = self._ledger.get(name)
-        self._ledger.apply(name, lifecycle.end)
+        before, by = self._ledger.get(name), printable(by)
+        reason = f"the job was deleted{' by ' if by else ''}{by}"
+        level = logging.WARNING if before.members else logging.INFO
+        _log.log(level, "job %s: %s, with %d members", name, reason, len(before.members), extra={"job": name})
+        self._ledger.apply(name, lambda now: lifecycle.end(now, reason))
         self._lines.end(before)
         record = self._ledger.find(name)
         if record is not None and record.state is State.ENDING:
@@ -237,7 +242,8 @@ class Manager:
                     return document(record, rank, self._config)
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
-                    return Pending(record.missing_ranks, record.state, self._lines.trouble(record))
+                    trouble = self._lines.trouble(record)
+                    return Pending(record.missing_ranks, record.state, trouble, record.gone_ranks, record.reason)
                 self._ledger.changed.wait(left_s)
                 record, member = self._with_secret(job, rank, secret)
 
@@ -451,8 +457,8 @@ class Manager:
         return record, member
 
     def _given_up(self, record: JobRecord, member: Member) -> str:
-        why = member.why or f"not heard of for {self._lease_s(record):g} s"
-        return f"rank {member.rank} of job {record.name!r} was given up: {why}; it can join again as a newcomer"
+        why = member.why or f"nothing was heard of it for {self._lease_s(record):g} s"
+        return f"rank {member.rank} of job {record.name!r} was given up: {why}"
 
     def _lease_s(self, record: JobRecord) -> float:
         return self._config.lease_s if record.request.lease_s is None else record.request.lease_s

@@ -12,6 +12,9 @@ from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.jobs import Job, JobSpec, WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 
+FINISHED = "all its workers have left"
+"""Why an epoch is over whose workers have done their work."""
+
 
 class State(enum.Enum):
     """Where a job is."""
@@ -170,6 +173,17 @@ class JobRecord:
             return ()
         waiting = {member.rank for member in self.members if member.phase is Phase.WAITING}
         return tuple(rank for rank in self.request.worker_ranks if rank not in waiting)
+
+    @property
+    def gone_ranks(self) -> tuple[int, ...]:
+        """Return those of `missing_ranks` that nobody has: never joined, left, or given up."""
+        there = {member.rank for member in self.members if member.phase in LEASED}
+        return tuple(rank for rank in self.missing_ranks if rank not in there)
+
+    @property
+    def finished(self) -> bool:
+        """Return whether the last epoch is over because its workers have done their work."""
+        return self.reason == FINISHED
 
     @property
     def ready(self) -> bool:

@@ -78,11 +78,16 @@ class Joined:
 
 @dataclass(frozen=True)
 class Pending:
-    """No epoch yet. `missing_ranks` are the workers that are waited for; none when the switch is."""
+    """No epoch yet. `missing_ranks` are the workers that are waited for; none when the switch is.
+
+    `gone_ranks` are those of them that nobody has; `reason` is why the last epoch ended, empty before the first.
+    """
 
     missing_ranks: tuple[int, ...]
     state: State
     trouble: str = ""
+    gone_ranks: tuple[int, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True)

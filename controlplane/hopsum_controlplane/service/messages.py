@@ -90,6 +90,8 @@ def pending_message(pending: Pending, again_s: float) -> pb.AwaitMembershipReply
             again_s=again_s,
             state=_state(pending.state),
             trouble=pending.trouble,
+            gone_ranks=pending.gone_ranks,
+            reason=pending.reason,
         )
     )
 

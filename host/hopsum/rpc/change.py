@@ -6,6 +6,7 @@
     IN       the place is lost (Lease)          OUT      EpochOver
     SEALED   joined again                       WAITING
     WAITING  membership of another epoch        IN       the agent enters it, heartbeats name it
+    WAITING  ranks gone for `replacement_wait_s` OUT     MembershipError: nobody took their places
     SEALED   refused                            OUT      EpochOver, with the controller's reason
     both     `wait_s` over                      OUT      MembershipError: who is missing, or no controller
     any      stop                               STOPPED  nothing is said any more
@@ -29,7 +30,6 @@ from hopsum.rpc.errors import ControllerError, ControllerUnreachable
 from hopsum.rpc.lease import Lease, Statistics
 from hopsum.rpc.member import Member
 
-AGAIN: Final = "close, and connect again: this worker is a newcomer then, and fetch_state gives it what the others have"
 _log: Final = logging.getLogger(__name__)
 
 
@@ -58,6 +58,7 @@ class EpochChange:
         rank: for messages.
         check: raises MembershipError for a membership that is not this worker's.
         wait_s: for the controller, and for the other ranks.
+        replacement_wait_s: for others in the places of ranks that are gone.
     """
 
     def __init__(
@@ -70,9 +71,11 @@ class EpochChange:
         statistics: Statistics,
         check: Callable[[JobMembership], None],
         wait_s: float,
+        replacement_wait_s: float,
     ) -> None:
         self._rank, self._agent, self._member, self._lease = rank, agent, member, lease
         self._statistics, self._check, self._wait_s = statistics, check, wait_s
+        self._replacement_wait_s = replacement_wait_s
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -93,7 +96,7 @@ class EpochChange:
             self._thread.join()
 
     def _lose(self, reason: str) -> None:
-        self._agent.end(EpochOver(f"rank {self._rank}: {reason}. To take part, {AGAIN}"))
+        self._agent.end(EpochOver(f"rank {self._rank} has no place in the job any more: {reason}"))
 
     def _begin(self, reason: str) -> None:
         with self._lock:
@@ -115,13 +118,15 @@ class EpochChange:
         over = self._agent.membership
         if over.side_channels is None:
             raise EpochOver("its workers have no side channels, so nobody can go on in another one: connect again")
-        _log.info("rank %d: %s", self._rank, reason)
+        _log.warning("rank %d: %s", self._rank, reason)
         sealed, begun = self._agent.seal()
         self._member.join_again(sealed, begun, self._wait_s)
-        membership = self._member.membership(self._wait_s, known_epoch=over.epoch)
+        membership = self._member.membership(
+            self._wait_s, known_epoch=over.epoch, replacement_wait_s=self._replacement_wait_s
+        )
         self._check(membership)
         self._agent.enter(membership)
-        _log.info("rank %d goes on in epoch %d", self._rank, membership.epoch)
+        _log.warning("rank %d goes on in epoch %d", self._rank, membership.epoch)
         self.enter()
 
     def _ending(self, reason: str, error: BaseException) -> HopsumError:
@@ -129,8 +134,8 @@ class EpochChange:
         text = f"rank {self._rank}: {reason}; {error}"
         if isinstance(error, ControllerUnreachable):
             made: HopsumError = MembershipError(f"{text}. Nothing was heard of a next epoch in {self._wait_s:g} s")
-        elif isinstance(error, ControllerError):
-            made = EpochOver(f"{text}. To take part, {AGAIN}")
+        elif isinstance(error, ControllerError):  # which says itself what happened, and what to do
+            made = EpochOver(f"rank {self._rank} has no place in the job any more: {error}")
         else:
             made = MembershipError(text) if isinstance(error, MembershipError) else EpochOver(text)
         made.__cause__ = error

@@ -123,11 +123,15 @@ class Channel:
     def stream(self, service: str, name: str, request: Any, *, secret: str = "") -> Replies:
         """Return the replies to a request as they come, without a deadline.
 
-        Takes what `call` takes, and raises nothing: the replies do.
+        Takes what `call` takes. The replies raise what it raises, this only ControllerUnreachable for a closed channel.
         """
         method = methods(service)[name]
         send = self._channel.unary_stream(method.path, *_forms(method))
-        return Replies(send(request, metadata=_metadata(secret)), lambda error: self._error(error, name, 0.0))
+        try:
+            replies = send(request, metadata=_metadata(secret))
+        except ValueError:  # as grpc says it
+            raise ControllerUnreachable(f"{name}: the channel to {self.place.target} is closed", "CANCELLED") from None
+        return Replies(replies, lambda error: self._error(error, name, 0.0))
 
     def close(self) -> None:
         """Close it; calls in progress end with ControllerUnreachable. Harmless when it is closed."""

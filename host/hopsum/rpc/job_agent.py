@@ -29,6 +29,7 @@ class JobAgent(Agent):
         held: what else goes when the agent has gone.
         check: raises MembershipError for a membership that is not this worker's.
         wait_s: for the other ranks, in every change.
+        replacement_wait_s: for others in the places of ranks that are gone.
     """
 
     def __init__(
@@ -41,10 +42,20 @@ class JobAgent(Agent):
         held: ExitStack,
         check: Callable[[JobMembership], None],
         wait_s: float,
+        replacement_wait_s: float,
         **rest: Any,
     ) -> None:
         self._lease, self._held, self._wait_s = lease, held, wait_s
-        self._change = EpochChange(rank, self, member, lease, statistics=self._counts, check=check, wait_s=wait_s)
+        self._change = EpochChange(
+            rank,
+            self,
+            member,
+            lease,
+            statistics=self._counts,
+            check=check,
+            wait_s=wait_s,
+            replacement_wait_s=replacement_wait_s,
+        )
         super().__init__(membership, rank, **rest)
         self._change.enter()
 

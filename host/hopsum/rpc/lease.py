@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that keeps a worker's place: heartbeats until it stops, or the controller says that the epoch is over.
+"""The threads that keep a worker's place: heartbeats until it stops, or the controller says that the epoch is over.
 
     state     heartbeat                                        next      also
     FORMING   answered, or not                                 FORMING   no epoch yet: nothing can be over
@@ -10,8 +10,13 @@
     HELD      another state or epoch                           FORMING   `on_over` is called, once, in this thread
     HELD      refused                                          OVER      `on_lost` is called, once, in this thread
     any       `hurry`                                          same      a heartbeat now, at most one in HURRY_S
+    any       news from the controller, or its stream broke    same      a heartbeat now
     any       `abandon`                                        LEFT      LEAVE at once, as unfinished, with the reason
     any       `stop`                                           STOPPED   LEAVE, unless it was refused or has left
+
+News come over a stream (Attend), which the second thread reads and opens again: only heartbeats are believed, since
+they say which epoch they are about. The stream also tells the controller that this process is there; when it ends
+without LEAVE, and no heartbeat follows, the place is lost soon. A controller of before hears heartbeats only.
 
 Without an answer the agent goes on: where the controller is down the switch keeps serving, and where it has given this
 worker up the switch's silence ends the all-reduce.
@@ -28,7 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from hopsum.rpc import control_pb2 as pb
-from hopsum.rpc.channel import CALL_S
+from hopsum.rpc.channel import CALL_S, Replies
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
 from hopsum.rpc.jobs import word_of
 from hopsum.rpc.member import Member
@@ -38,9 +43,10 @@ Told = Callable[[str], None]
 Without = Callable[[Sequence[int]], None]
 HURRY_S: Final = 1.0
 _FIRST_AGAIN_S: Final = 0.2
+_LONGEST_AGAIN_S: Final = 2.0
 _LEAVE_S: Final = 3.0
 """LEAVE is tried for so long at least: longer than a channel to a controller that was away waits to connect again."""
-_HASTE_S: Final = 0.4
+_HASTE_S: Final = 0.9
 """That a program which ends by an error waits for its LEAVE."""
 _log: Final = logging.getLogger(__name__)
 
@@ -70,6 +76,9 @@ class Lease:
         """Why the controller cannot reach a switch, as it said last, and since when it says so."""
         self._thread = threading.Thread(target=self._run, name=f"hopsum-lease-{self._seat.rank}", daemon=True)
         self._thread.start()
+        self._news: Replies | None = None
+        self._attending = threading.Thread(target=self._attend, name=f"hopsum-news-{self._seat.rank}", daemon=True)
+        self._attending.start()
 
     def enter(
         self, epoch: int, statistics: Statistics, on_over: Told, on_lost: Told, on_without: Without | None = None
@@ -125,6 +134,10 @@ class Lease:
             return
         if other:
             self._thread.join()
+        self._leave()
+        self._end_news()
+
+    def _leave(self) -> None:
         if not self._refused:
             try:
                 self._member.leave(min(CALL_S, max(_LEAVE_S, self._seat.heartbeat_s)))
@@ -150,6 +163,34 @@ class Lease:
         with self._lock:
             self._refused, self._told = f"it left: {self._unfinished}", None
         return 0.0
+
+    def _attend(self) -> None:
+        """Ask at once whenever the controller has news; open the stream again whenever it breaks."""
+        pause_s = _FIRST_AGAIN_S
+        while not self._stopping.wait(pause_s * random.uniform(0.5, 1.0)) and not self._refused:
+            try:
+                self._news = news = self._member.attend(self._epoch)
+                if self._stopping.is_set():
+                    news.cancel()
+                for reply in news:
+                    pause_s = _FIRST_AGAIN_S
+                    if reply.epoch != self._epoch or reply.lost_ranks:
+                        self._roused.set()
+                return  # this worker has left
+            except ControllerError as error:
+                if error.code == "UNIMPLEMENTED":
+                    return
+                self._roused.set()
+                if not isinstance(error, ControllerUnreachable) and error.code != "RESOURCE_EXHAUSTED":
+                    return  # no place any more, which the heartbeat hears as well
+            pause_s = min(2 * pause_s, _LONGEST_AGAIN_S)
+
+    def _end_news(self) -> None:
+        news = self._news
+        if news is not None:
+            news.cancel()
+        if threading.current_thread() is not self._attending:
+            self._attending.join()
 
     def _beat(self) -> float:
         """Send one heartbeat; return how long to wait for the next one."""

@@ -18,14 +18,15 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
 from hopsum.membership import JobMembership, MembershipError, parse_membership
+from hopsum.notice import AFTER_S, Notice
 from hopsum.protocol.resume import Sealed
 from hopsum.rpc import control_pb2 as pb
-from hopsum.rpc.channel import CALL_S, Channel
+from hopsum.rpc.channel import CALL_S, Channel, Replies
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
 from hopsum.rpc.services import WORKERS
 from hopsum.wire import WIRE_VERSION
@@ -97,7 +98,8 @@ class Member:
 
         Tries for `wait_s` seconds to reach the controller. Raises ControllerError.
         """
-        reply = _until(wait_s, lambda left_s: self._call("Locate", pb.LocateRequest(job=self.job), timeout_s=left_s))
+        request = pb.LocateRequest(job=self.job)
+        reply = _until(wait_s, lambda left_s: self._call("Locate", request, timeout_s=left_s), self._notice())
         leaves = (Leaf((each.send_to.ip, each.send_to.udp_port), tuple(each.networks)) for each in reply.leaves)
         return Location((reply.send_to.ip, reply.send_to.udp_port), reply.workers, tuple(leaves))
 
@@ -159,31 +161,61 @@ class Member:
         return self._join(wait_s)
 
     def _join(self, wait_s: float) -> Seat:
-        reply = _until(wait_s, lambda left_s: self._call("Join", self._request, timeout_s=left_s))
+        reply = _until(wait_s, lambda left_s: self._call("Join", self._request, timeout_s=left_s), self._notice())
         self._seat = Seat(reply.rank, reply.lease_s, reply.heartbeat_s, reply.secret.hex())
         return self._seat
 
-    def membership(self, wait_s: float, *, known_epoch: int = 0) -> JobMembership:
+    def membership(
+        self, wait_s: float, *, known_epoch: int = 0, replacement_wait_s: float | None = None
+    ) -> JobMembership:
         """Return the job's membership when all ranks are there, under another epoch than `known_epoch`.
 
-        Joins again, as before, where it is told to.
+        Joins again, as before, where it is told to. Who is waited for longer than a few seconds stands on the log.
+
+        Args:
+            wait_s: for ranks that are to join, since nobody was gone.
+            replacement_wait_s: for others in the places of ranks that are gone, since the call; after a known epoch
+                only. `wait_s` if left out.
 
         Raises:
-            MembershipError: not within `wait_s` seconds; the message names the ranks that are missing.
+            MembershipError: not within that time; the message names the ranks that are missing.
             ControllerError: this worker is no longer in the job, or there is no controller.
         """
-        deadline, lack = time.monotonic() + wait_s, "nobody was asked"
-        while (left_s := deadline - time.monotonic()) > 0:
-            reply = _until(left_s, lambda left_s: self._poll(known_epoch, left_s))
+        began = nobody_gone_since = time.monotonic()
+        limit, notice, most_s = began + wait_s, self._notice(), 0.0  # the first answer says at once who is gone
+        while True:
+            reply = self._poll(known_epoch, limit - time.monotonic(), most_s, notice)
+            most_s = AFTER_S
             if reply.WhichOneof("outcome") == "membership":
                 return parse_membership(reply.membership, where=f"membership of job {self.job!r}")
-            lack = _lack(reply.pending)
-            if self.seat.rank in reply.pending.missing_ranks:  # an epoch began and ended before it was told here
-                self._join(max(0.0, deadline - time.monotonic()))
-            time.sleep(max(0.0, min(reply.pending.again_s, deadline - time.monotonic())))
-        raise MembershipError(
-            f"job {self.job!r} is not complete within {wait_s:g} s: {lack}. Start all workers of the job, or wait "
-            "longer (membership_wait_s)"
+            pending, now = reply.pending, time.monotonic()
+            if self.seat.rank in pending.missing_ranks:  # an epoch began and ended before it was told here
+                self._join(max(0.0, limit - now))
+            gone = list(pending.gone_ranks) if known_epoch and replacement_wait_s is not None else []
+            if gone:
+                nobody_gone_since, limit = now, began + (replacement_wait_s or 0.0)
+                self._tell_gone(notice, pending, gone, limit - now)
+            else:
+                limit = nobody_gone_since + wait_s
+                notice.say(_awaited(pending), limit - now, "membership_wait_s")
+            if now >= limit:
+                raise self._given_up(pending, gone, replacement_wait_s if gone else wait_s)
+            time.sleep(max(0.0, min(pending.again_s, limit - now)))
+
+    def _tell_gone(self, notice: Notice, pending: Any, gone: list[int], left_s: float) -> None:
+        if left_s > 0:
+            what = f"another worker in the place of {_ranks(gone)} ({pending.reason or 'gone'})"
+            notice.say(what, left_s, "replacement_wait_s; 0 ends at once", at_once=True)
+
+    def _given_up(self, pending: Any, gone: list[int], wait_s: float | None) -> MembershipError:
+        if gone:
+            return MembershipError(
+                f"nobody has taken the place of {_ranks(gone)} in job {self.job!r} within {wait_s:g} s. Start all "
+                "workers that have ended again, or wait longer (replacement_wait_s)"
+            )
+        return MembershipError(
+            f"job {self.job!r} is not complete within {wait_s:g} s: {_lack(pending)}. Start all workers of the job, or "
+            "wait longer (membership_wait_s)"
         )
 
     def beat(self, epoch: int, statistics: Mapping[str, float], timeout_s: float = CALL_S) -> Any:
@@ -191,6 +223,16 @@ class Member:
         seat = self.seat
         request = pb.HeartbeatRequest(job=self.job, rank=seat.rank, epoch=epoch, statistics=statistics)
         return self._call("Heartbeat", request, secret=seat.secret, timeout_s=timeout_s)
+
+    def attend(self, epoch: int) -> Replies:
+        """Return what the controller tells of the place from now on, each time it changes: HeartbeatReplies.
+
+        It renews no lease. While it is open the controller knows that this process is there: when it breaks off the
+        lease becomes short. The replies raise ControllerError.
+        """
+        seat = self.seat
+        request = pb.AttendRequest(job=self.job, rank=seat.rank, epoch=epoch)
+        return self._channel.stream(WORKERS, "Attend", request, secret=seat.secret)
 
     def leave(self, wait_s: float = CALL_S, *, unfinished: str = "") -> None:
         """Give the rank back, trying for `wait_s` seconds. Harmless without one, or when the controller took it.
@@ -210,10 +252,22 @@ class Member:
                 raise
         self._seat = None
 
-    def _poll(self, known_epoch: int, wait_s: float) -> Any:
+    def _poll(self, known_epoch: int, wait_s: float, most_s: float, notice: Notice) -> Any:
+        """Ask for a membership, trying for `wait_s` seconds; the controller waits with its answer for `most_s`."""
         seat = self.seat
-        request = pb.AwaitMembershipRequest(job=self.job, rank=seat.rank, known_epoch=known_epoch, timeout_s=wait_s)
-        return self._call("AwaitMembership", request, secret=seat.secret, timeout_s=wait_s + CALL_S)
+
+        def ask(left_s: float) -> Any:
+            timeout_s = min(left_s, most_s)
+            request = pb.AwaitMembershipRequest(
+                job=self.job, rank=seat.rank, known_epoch=known_epoch, timeout_s=timeout_s
+            )
+            return self._call("AwaitMembership", request, secret=seat.secret, timeout_s=timeout_s + CALL_S)
+
+        return _until(wait_s, ask, notice)
+
+    def _notice(self) -> Notice:
+        who = "this worker" if self._seat is None else f"rank {self._seat.rank}"
+        return Notice(f"{who} of job {self.job!r}")
 
     def _call(self, name: str, request: Any, *, secret: str | None = None, timeout_s: float) -> Any:
         secret = self._token if secret is None else secret
@@ -227,8 +281,23 @@ def _lack(pending: Any) -> str:
     return f"its switch is not written{': ' if pending.trouble else ''}{pending.trouble}"
 
 
-def _until(wait_s: float, call: Callable[[float], Answer]) -> Answer:
-    """Return what `call` returns, given seconds for one try; where there is no answer, again until `wait_s` is over."""
+def _awaited(pending: Any) -> str:
+    """Say the same as what somebody waits for."""
+    if pending.missing_ranks:
+        return f"{_ranks(pending.missing_ranks)} to join"
+    return f"the job's switch to be written{': ' if pending.trouble else ''}{pending.trouble}"
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    each = list(ranks)
+    return f"rank{'s' if len(each) > 1 else ''} {', '.join(map(str, each))}"
+
+
+def _until(wait_s: float, call: Callable[[float], Answer], notice: Notice | None = None) -> Answer:
+    """Return what `call` returns, given seconds for one try; where there is no answer, again until `wait_s` is over.
+
+    What takes long is told by the notice.
+    """
     deadline, (pause_s, longest_s) = time.monotonic() + wait_s, _AGAIN_S
     while True:
         left_s = deadline - time.monotonic()
@@ -238,5 +307,7 @@ def _until(wait_s: float, call: Callable[[float], Answer]) -> Answer:
             may_pass = isinstance(error, ControllerUnreachable) or error.code == _BUSY
             if not may_pass or time.monotonic() + pause_s > deadline:
                 raise
+            if notice is not None:
+                notice.say(f"an answer: {error}", deadline - time.monotonic(), "membership_wait_s")
         time.sleep(pause_s * random.uniform(0.5, 1.0))
         pause_s = min(2 * pause_s, longest_s)

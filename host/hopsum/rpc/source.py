@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsum.agent import Agent
+from hopsum.agent.unfinished import why_unfinished
 from hopsum.agreement import hopsum_version, shared_settings
 from hopsum.codec import Codec
 from hopsum.config import Config, ConfigError
@@ -65,7 +66,7 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
         side_port = None if side is None else side.getsockname()[1]
         seat = member.join(link.local, wait_s, rank=config.rank, mac=mac_of(ip), side_port=side_port)
         lease = Lease(member)
-        stack.callback(lease.stop)
+        stack.push(partial(_stop, lease))
         membership = member.membership(wait_s)
         _require_ours(membership, seat.rank, link, send_to)
         held = stack.pop_all()
@@ -82,11 +83,19 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
                 held=held,
                 check=partial(_require_ours, rank=seat.rank, link=link, send_to=send_to),
                 wait_s=wait_s,
+                replacement_wait_s=config.replacement_wait_s,
             )
-        except BaseException:
-            held.close()
+        except BaseException as error:
+            held.__exit__(type(error), error, error.__traceback__)
             raise
         return made
+
+
+def _stop(lease: Lease, kind: Any, error: BaseException | None, trace: Any) -> None:
+    """Leave the job; where that is for an error, others that are in an epoch with this worker hear it at once."""
+    if why := why_unfinished(error):
+        lease.abandon(why)
+    lease.stop()
 
 
 def leaf_of(located: Location, ip: str) -> tuple[str, int]:

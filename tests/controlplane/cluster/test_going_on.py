@@ -63,7 +63,8 @@ def test_the_same_members_go_on(cluster: Cluster) -> None:
 def test_a_newcomer_begins_behind_the_others(cluster: Cluster) -> None:
     first, second = cluster.run()
     second.start_again()
-    assert first.membership() == Pending((0,), State.FORMING)
+    why = "rank 1 was started again, at 10.0.1.2:4001"
+    assert first.membership() == Pending((0,), State.FORMING, reason=why)
     first.join(report=Report(first.epoch, 40, 60, ((30, 45),), 3))
     document = document_of(first)
     expected = {"start": 60, "start_epoch": document["epoch"], "allreduces": 3, "replaced": [1]}
@@ -105,7 +106,7 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
     epoch, standing = first.epoch, cluster.standing()
     pass_a_lease(cluster, first, third)
     assert first.beat() == Beat(State.RUNNING, epoch, "", (1,))
-    why = "rank 1 of job 'job' was given up: not heard of for 10 s; it can join again as a newcomer"
+    why = "rank 1 of job 'job' was given up: nothing was heard of it for 10 s"
     assert second.beat() == Beat(State.RUNNING, 0, why)
     with pytest.raises(NotAdmitted, match="given up"):
         second.membership()
@@ -132,7 +133,7 @@ def test_less_than_a_quorum_ends_the_epoch(cluster: Cluster) -> None:
     assert (beat.state, beat.epoch) == (State.FORMING, 0)
     assert beat.reason.endswith("nothing was heard of it for 10 s; 1 of 3 workers are left, a quorum is 2")
     first.join()
-    assert first.membership() == Pending((1, 2), State.FORMING)
+    assert first.membership() == Pending((1, 2), State.FORMING, gone_ranks=(1, 2), reason=beat.reason)
 
 
 def test_rounds_run_out(cluster: Cluster) -> None:

@@ -117,7 +117,7 @@ def test_a_member_that_is_lost_ends_the_epoch_and_all_join_again() -> None:
     assert (now.state, now.epoch, now.missing_ranks) == (State.FORMING, 0, (0, 1))
     now = back(now, 0, report())
     for what in (None, report()):  # whatever it still holds, and though it was only silent
-        with pytest.raises(NotAdmitted, match=r"given up: it was silent for its lease; join as a newcomer"):
+        with pytest.raises(NotAdmitted, match=r"given up: it was silent for its lease; close, connect again"):
             back(now, 1, what)
     assert lifecycle.join(now, member(1, life=1)).ready
 

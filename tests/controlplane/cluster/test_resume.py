@@ -102,8 +102,8 @@ def test_a_join_that_is_repeated() -> None:
 @pytest.mark.parametrize(
     ("report_of", "message"),
     [
-        (None, "was in epoch 9, of which it reports nothing; join as a newcomer, which draws a new incarnation"),
-        (7, "reports epoch 7, the last one that it was told of is 9; join as a newcomer"),
+        (None, "was in epoch 9, of which it reports nothing; close, connect again, and take the others' state"),
+        (7, "reports epoch 7, the last one that it was told of is 9; close, connect again"),
         (10, "reports epoch 10, the last one that it was told of is 9"),
     ],
 )

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import Pending, State
+from hopsum_controlplane.cluster.pace import LONGEST_S
 from hopsum_controlplane.entries import Update
 from hopsum_controlplane.testing import FakeDevice
 
@@ -87,6 +88,7 @@ def test_workers_and_operators_at_once(make_cluster: MakeCluster) -> None:
     cluster.manager.tick()
     assert [device.together for device in devices.values()] == [0, 0]
     cluster.check()
+    cluster.clock.sleep(LONGEST_S)  # after so many short epochs
     for crew in crews:
         for worker in crew:
             worker.start_again()

@@ -64,6 +64,7 @@ class Plan:
             "seed": self.seed,
             "deadline_s": self.deadline_s,
             "membership_wait_s": self.membership_wait_s,
+            "replacement_wait_s": self.membership_wait_s,
         }
 
     def journal(self, rank: int) -> Path:
