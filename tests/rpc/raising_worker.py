@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that sums once, and then ends by an exception that nobody handles, without a `with` statement."""
+"""A rank that sums twice, and then ends by an exception that nobody handles, without a `with` statement."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def main() -> None:
     url, token, rank = sys.argv[1:]
     job = hopsum.connect(url, token=token, rank=int(rank), codec="fixed", backend="numpy", deadline_s=60)
     job.allreduce(np.float32([job.rank, 2]))
+    job.allreduce(np.float32([job.rank, 2]))  # when it is here all ranks have had the first
     raise RuntimeError("a bad batch")
 
 

@@ -104,6 +104,7 @@ def test_an_exception_that_nobody_handles(controller: Controller, desk: tuple[Ma
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as child:
         job = controller.connect("train", token, 0)
         assert job.allreduce(np.float32([0, 2])).mean.tolist() == [0.5, 2]
+        job.submit(np.float32([0, 2]))
         _, said = child.communicate(timeout=60)
     assert "RuntimeError: a bad batch" in said
     _reason(manager, "rank 1 left unfinished: RuntimeError: a bad batch")
