@@ -7,5 +7,6 @@ base       what a drill is, is given, and says
 place      addresses, namespaces and links      stage     switch and controller, what is done to them, what is left
 crew       a job and its workers                worker    a worker's process; training: what it trains
 journal    what workers write down              checks    what is computed from it
-workers, switch, controller, network, jobs      the drills, by what they break
+news       when ranks know of another one       proxy     TCP connections that can die in silence
+workers, programs, switch, controller, connections, network, jobs, churn, crowd    the drills, by what they break
 """

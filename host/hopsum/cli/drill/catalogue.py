@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hopsum.cli.drill import controller, jobs, network, switch, workers
+from hopsum.cli.drill import churn, connections, controller, crowd, jobs, network, programs, switch, workers
 from hopsum.cli.drill.base import Drill, needs_namespaces, needs_nothing
 from hopsum.cli.drill.controller_drills import CONTROLLER_DRILLS
 
@@ -35,16 +35,52 @@ _ALL: Final = (
         workers.paused,
     ),
     Drill(
+        "worker-raises",
+        "a worker's program ends by an exception: the others know at once, its rank can be taken",
+        needs_nothing,
+        programs.raises,
+    ),
+    Drill(
+        "worker-forks",
+        "a forked child of a worker exits: the worker keeps its place",
+        needs_nothing,
+        programs.forks,
+    ),
+    Drill(
         "switch-restarted",
         "the switch dies and comes back empty: sums take longer, and have the same bits",
         needs_nothing,
         switch.restarted,
     ),
     Drill(
+        "switch-gone",
+        "the switch dies for good: every rank says so, and fails at its own limit",
+        needs_nothing,
+        switch.gone,
+    ),
+    Drill(
         "controller-down",
         "the controller dies and comes back: the job goes on, and is adopted",
         needs_nothing,
         controller.down,
+    ),
+    Drill(
+        "controller-paused",
+        "the controller is stopped for longer than a lease: nobody is given up",
+        needs_nothing,
+        controller.paused,
+    ),
+    Drill(
+        "connections-dead",
+        "TCP connections die in silence, to the switch and to a worker: all go on over new ones",
+        needs_nothing,
+        connections.dead,
+    ),
+    Drill(
+        "route-flaps",
+        "a worker's own interfaces and routes go away and come back: sums wait, and lose nothing",
+        needs_namespaces,
+        network.flaps,
     ),
     Drill(
         "split",
@@ -57,6 +93,18 @@ _ALL: Final = (
         "a job is killed and made again all the time: the other stays bit-exact",
         needs_namespaces,
         jobs.two,
+    ),
+    Drill(
+        "job-churn",
+        "a job is joined again and again: another one starts in time",
+        needs_nothing,
+        churn.job_churn,
+    ),
+    Drill(
+        "crowd",
+        "a crowd without a token keeps the controller busy: whoever has one is served",
+        needs_nothing,
+        crowd.crowded,
     ),
     *CONTROLLER_DRILLS,
 )

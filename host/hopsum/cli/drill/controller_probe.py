@@ -26,7 +26,7 @@ class Probe:
 
     def __init__(self, stage: Stage, name: str, lease_s: float) -> None:
         self.name = name
-        self._address = stage.place.controller_address
+        self.address = stage.place.controller_address
         network = IPv4Network(stage.place.ports[0][1])
         self._ip = str(network.network_address + (network.num_addresses > 1))
         with stage.operator() as operator:
@@ -34,13 +34,18 @@ class Probe:
 
     def epoch(self, *, stay: bool = False) -> int:
         """Join, and return the epoch that begins; then leave, which ends it, unless told to stay without a word."""
-        with Channel(Place.of(self._address, tls=False)) as channel:
-            member = Member(channel, self.name, self._token)
-            member.join((self._ip, 1024 + secrets.randbelow(1 << 15)), PATIENCE_S, rank=0, mac=_MAC)
+        with Channel(Place.of(self.address, tls=False)) as channel:
+            member = self.join(channel)
             found = member.membership(PATIENCE_S).epoch
             if not stay:
                 member.leave(PATIENCE_S)
         return found
+
+    def join(self, channel: Channel) -> Member:
+        """Join as a new incarnation, which ends the epoch of the one before."""
+        member = Member(channel, self.name, self._token)
+        member.join((self._ip, 1024 + secrets.randbelow(1 << 15)), PATIENCE_S, rank=0, mac=_MAC)
+        return member
 
 
 def beats(stage: Stage, crew: Crew) -> None:

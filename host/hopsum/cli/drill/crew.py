@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from hopsum.cli.drill.base import PATIENCE_S, DrillFailed, await_that
 from hopsum.cli.drill.journal import read_journal
 from hopsum.cli.drill.stage import Stage
-from hopsum.cli.drill.training import Plan, options_of
+from hopsum.cli.drill.training import Order, Plan, options_of
 from hopsum.codec import job_tables, make_codec
 from hopsum_topologies.process import ManagedProcess
 
@@ -20,9 +22,13 @@ _MARGIN_S: Final = 1.0
 
 
 class Crew:
-    """One job with a worker on each rank; `first_seat` is where rank 0 sits, `folder` what holds its files.
+    """One job with a worker on each rank.
 
-    Settings that are not given are those of `Plan`.
+    Args:
+        first_seat: where rank 0 sits.
+        folder: holds the job's files.
+        controllers: by rank, the address at which it reaches the controller, where that is another one.
+        settings: those that are not given are `Plan`'s.
     """
 
     def __init__(
@@ -35,10 +41,12 @@ class Crew:
         first_seat: int = 0,
         codec: str = "thc",
         folder: str = "",
+        controllers: Mapping[int, str] | None = None,
         **settings: Any,
     ) -> None:
         self.stage, self.job, self.workers = stage, job, workers
         self._first_seat = first_seat
+        self._controllers = controllers or {}
         at = stage.context.folder / (folder or job)
         at.mkdir()
         seed, options = stage.context.seed, options_of(codec, workers)
@@ -63,9 +71,12 @@ class Crew:
         """Return a rank's process, the one that was started last."""
         return self.stage.processes[self.name(rank)]
 
-    def start(self, rank: int) -> None:
-        """Start a worker's process."""
+    def start(self, rank: int, *, bare: bool = False) -> None:
+        """Start a worker's process; a bare one connects without a `with` statement."""
         command = [sys.executable, "-m", "hopsum.cli.drill.worker", str(self._plan_path), str(rank)]
+        command += ["--bare"] * bare
+        if rank in self._controllers:
+            command += ["--url", f"hopsum://{self._controllers[rank]}/{self.job}"]
         namespace = self.stage.place.namespace_of(self._first_seat + rank)
         self.stage.start(self.name(rank), command, namespace=namespace)
 
@@ -78,6 +89,16 @@ class Crew:
     def journals(self) -> dict[int, list[dict[str, Any]]]:
         """Return all entries by rank."""
         return {rank: self.journal(rank) for rank in range(self.workers)}
+
+    def since(self, at_s: float, rank: int, *kinds: str, words: str = "") -> dict[str, Any] | None:
+        """Return a rank's first entry of some kinds since a time, with a text that has a pattern; None without one."""
+        entries = (entry for entry in self.journal(rank) if entry["at"] >= at_s and entry["kind"] in kinds)
+        return next((entry for entry in entries if re.search(words, entry.get("text", ""))), None)
+
+    def order(self, rank: int, order: Order) -> None:
+        """Give a rank an order, which it follows after its step."""
+        self.stage.happened(f"{self.name(rank)} is told to {order}")
+        _write_at_once(self.plan.order(rank), order)
 
     def steps(self, rank: int) -> int:
         """Return how many steps a rank has behind it, those of the state that it may have come with included."""

@@ -7,6 +7,9 @@
     failed   an all-reduce that has no result: the error, and whether its vector was given back (`taken`)
     void     the same where workers were replaced: the training goes on with the next step
     end      the last step is done
+    raised   a Mishap is on its way up; `closed`: it has left the connection's `with` statement
+    forked   a child was forked and has ended: its exit status
+    log      what the library logged
 
 Vectors stand there as `Probe`s: what they are along a few directions, so that sums of them can be compared without
 keeping them. Lines are written one by one: what is there was so when its process was killed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drills in which the network between one worker and everybody else goes down and comes back."""
+"""Drills in which one worker is cut off: the network to everybody else goes down, or its own interfaces and routes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Final
 
 from hopsum.cli.drill.base import Context, DrillFailed, DrillReport
 from hopsum.cli.drill.crew import Crew
-from hopsum.cli.drill.place import Veths
+from hopsum.cli.drill.news import require_no_break
+from hopsum.cli.drill.place import WAYS, Veths
+from hopsum.cli.drill.reference import same_bits
 from hopsum.cli.drill.stage import Stage, first_sign, staged
-from hopsum.cli.drill.workers import comes_back, judge, require_refusal
+from hopsum.cli.drill.workers import comes_back, judge, longest_pause_s, require_refusal
 
 LEASE_S: Final = 6.0
+FLAPPING: Final = 1
+FLAP_S: Final = 1.0
 
 
 def split(context: Context) -> DrillReport:
@@ -54,6 +58,34 @@ def _shorter(stage: Stage, crew: Crew) -> str:
     again_s = first_sign(going_on, "step after the split")
     stage.report.numbers |= {"split_s": round(mended_s - cut_s, 3), "stood_s": round(again_s - cut_s, 3)}
     return f"training stood for {again_s - cut_s:.1f} s, {1e3 * (again_s - mended_s):.0f} ms of them with the links up"
+
+
+def flaps(context: Context) -> DrillReport:
+    """Take one worker's own interfaces and routes away for a while, again and again: sums wait, and lose nothing."""
+    with staged(context, "route-flaps", seats=3) as stage:
+        crew = Crew(stage, "train", 3)
+        crew.train(10)
+        place, stood_s = veths(stage), []
+        for way in WAYS * context.steps(1):
+            place.leave_network(FLAPPING, way)
+            gone_s = stage.happened(f"rank {FLAPPING} has no way to the switch: {way}")
+            time.sleep(FLAP_S)
+            place.enter_network(FLAPPING)
+            stage.happened(f"rank {FLAPPING} has it again")
+            crew.train(10)
+            stood_s.append(longest_pause_s(crew, 0, gone_s))
+        crew.finish()
+        require_no_break(crew)
+        report = stage.report
+        report.recovered = (
+            f"{len(stood_s)} times without a way for {FLAP_S:g} s; training stood for {max(stood_s):.1f} s at most, "
+            "in one epoch"
+        )
+        report.numbers = {"flaps": len(stood_s), "stood_at_most_s": round(max(stood_s), 3)}
+        judge(stage, crew)
+        if report.checks["replicas_equal"].ok:
+            report.checks["replicas_equal"] = same_bits(crew, report.steps)
+    return report
 
 
 def veths(stage: Stage) -> Veths:

@@ -11,17 +11,21 @@ its peers, by the same addresses that the switch knows. Both links go down and u
 from __future__ import annotations
 
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 from hopsum.wire import HOPSUM_UDP_PORT
+from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 
 SERVICE_MAC: Final = "02:00:00:00:00:fe"
 SERVICE_IP: Final = "10.0.0.254"
+WAYS: Final = ("down", "unreachable", "prohibit")
+"""To have no way to the switch: interfaces that are down, and routes of these types."""
+_OWN: Final = ("eth0", "eth1")
 _LOCALHOST: Final = "127.0.0.1"
-_GRPC_PORT, _CONTROLLER_PORT, _THRIFT_PORT = 9559, 4700, 9090
+_GRPC_PORT, _CONTROLLER_PORT, _PAGE_PORT, _THRIFT_PORT = 9559, 4700, 4701, 9090
 
 
 class Place(Protocol):
@@ -30,10 +34,14 @@ class Place(Protocol):
     grpc_address: str
     """Of the switch's P4Runtime server."""
     controller_address: str
+    page_address: str
+    """For the controller's page, where it is to have one."""
     send_to: str | None
     """Where workers send to, if not to SERVICE_IP."""
     ports: list[tuple[int, str]]
     """Switch ports, and the networks of the workers behind them."""
+    is_silent: bool
+    """Whether nobody answers for a switch that is gone."""
 
     def switch_command(self, driver: str, python: str) -> list[str]:
         """Return what starts the switch."""
@@ -52,8 +60,10 @@ class Loopback:
         grpc, controller = _free_port(socket.SOCK_STREAM), _free_port(socket.SOCK_STREAM)
         self.grpc_address = f"{_LOCALHOST}:{grpc}"
         self.controller_address = f"{_LOCALHOST}:{controller}"
+        self.page_address = f"{_LOCALHOST}:{_free_port(socket.SOCK_STREAM)}"
         self.send_to: str | None = f"{_LOCALHOST}:{_free_port(socket.SOCK_DGRAM)}"
         self.ports = [(1, "127.0.0.0/8")]
+        self.is_silent = False
 
     def switch_command(self, driver: str, python: str) -> list[str]:
         """Return what starts the switch, which is native."""
@@ -79,8 +89,10 @@ class Veths:
         self._seats: list[Namespace] = []
         self.grpc_address = f"{_LOCALHOST}:{_GRPC_PORT}"
         self.controller_address = f"10.9.0.1:{_CONTROLLER_PORT}"
+        self.page_address = f"{_LOCALHOST}:{_PAGE_PORT}"
         self.send_to: str | None = None
         self.ports = [(seat + 1, f"{_address(seat)}/32") for seat in range(seats)]
+        self.is_silent = True
         try:
             self.middle = self._stack.enter_context(Namespace())
             self.middle.ip("addr", "add", "10.9.0.1/32", "dev", "lo")
@@ -117,6 +129,21 @@ class Veths:
             self.middle.ip("link", "set", "dev", interface, "up")
         self._route(seat)  # which went with the link
 
+    def leave_network(self, seat: int, way: str) -> None:
+        """Break a seat's own way to everybody else; `way` is one of WAYS."""
+        away = self._seats[seat]
+        if way == "down":
+            for interface in _OWN:
+                away.ip("link", "set", "dev", interface, "down")
+        else:
+            away.ip("route", "replace", way, f"{SERVICE_IP}/32")
+
+    def enter_network(self, seat: int) -> None:
+        """Mend a seat's own way again, as a DHCP client or an operator does."""
+        for interface in _OWN:
+            self._seats[seat].ip("link", "set", "dev", interface, "up")
+        self._routes(seat)
+
     def close(self) -> None:
         """Leave the middle, and remove all namespaces."""
         self._stack.close()
@@ -127,14 +154,22 @@ class Veths:
         away.add_veth("eth0", f"s{seat + 1}", self.middle)
         away.ip("link", "set", "dev", "eth0", "address", f"02:00:00:00:02:{seat:02x}")
         away.ip("addr", "add", f"{_address(seat)}/32", "dev", "eth0")
-        away.ip("route", "add", f"{SERVICE_IP}/32", "dev", "eth0", "src", _address(seat))
-        away.ip("neigh", "add", SERVICE_IP, "lladdr", SERVICE_MAC, "dev", "eth0", "nud", "permanent")
         away.add_veth("eth1", f"m{seat + 1}", self.middle)
         near, far = f"10.1.{seat}.1", f"10.1.{seat}.2"
         away.ip("addr", "add", f"{far}/24", "dev", "eth1")
-        away.ip("route", "add", "default", "via", near, "src", _address(seat))
+        self._routes(seat)
         self.middle.ip("addr", "add", f"{near}/24", "dev", f"m{seat + 1}")
         self._route(seat)
+
+    def _routes(self, seat: int) -> None:
+        """Write the routes of a seat, which go with its interfaces."""
+        away, own = self._seats[seat], _address(seat)
+        for kind in WAYS[1:]:
+            with suppress(TopologyError):  # it is not there
+                away.ip("route", "del", kind, f"{SERVICE_IP}/32")
+        away.ip("route", "replace", f"{SERVICE_IP}/32", "dev", "eth0", "src", own)
+        away.ip("neigh", "replace", SERVICE_IP, "lladdr", SERVICE_MAC, "dev", "eth0", "nud", "permanent")
+        away.ip("route", "replace", "default", "via", f"10.1.{seat}.1", "src", own)
 
     def _route(self, seat: int) -> None:
         self.middle.ip("route", "replace", f"{_address(seat)}/32", "via", f"10.1.{seat}.2")

@@ -14,11 +14,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Final
 
 from hopsum.cli.drill.base import PATIENCE_S, Check, Context, DrillFailed, DrillReport, Event, await_that
 from hopsum.cli.drill.place import SERVICE_IP, SERVICE_MAC, Loopback, Place, Veths
+from hopsum.cli.drill.proxy import Proxy
 from hopsum.rpc import control_pb2 as pb
 from hopsum.rpc.channel import Channel
 from hopsum.rpc.channel import Place as RpcPlace
@@ -39,7 +40,7 @@ _CONFIG: Final = """\
 [controller]
 database = "{folder}/books.sqlite"
 listen = "{listen}"
-metrics_listen = ""
+metrics_listen = "{page}"
 admin_token_file = "{folder}/admin.token"
 lease_s = {lease_s}
 heartbeat_s = {heartbeat_s}
@@ -61,6 +62,10 @@ class Stage:
 
     def __init__(self, context: Context, report: DrillReport, place: Place, lease_s: float) -> None:
         self.context, self.report, self.place, self.lease_s = context, report, place, lease_s
+        self.proxy: Proxy | None = None
+        """Between controller and switch, where there is one."""
+        self.page = ""
+        """HOST:PORT of the controller's page, where it has one."""
         self.processes: dict[str, ManagedProcess] = {}
         """By what they are called; those that were started last under each name."""
         self._admin = secrets.token_urlsafe(24)
@@ -120,10 +125,11 @@ class Stage:
         text = _CONFIG.format(
             folder=self.context.folder,
             listen=self.place.controller_address,
+            page=self.page,
             lease_s=self.lease_s,
             heartbeat_s=_HEARTBEAT_S,
             driver=self.context.target,
-            address=self.place.grpc_address,
+            address=self.place.grpc_address if self.proxy is None else self.proxy.address,
             mac=SERVICE_MAC,
             ip=SERVICE_IP,
             send_to=f'send_to = "{self.place.send_to}"' if self.place.send_to else "",
@@ -182,13 +188,22 @@ class Stage:
 
 @contextmanager
 def staged(
-    context: Context, name: str, *, seats: int = 0, losses: Mapping[int, float] | None = None, lease_s: float = LEASE_S
+    context: Context,
+    name: str,
+    *,
+    seats: int = 0,
+    losses: Mapping[int, float] | None = None,
+    lease_s: float = LEASE_S,
+    proxied: bool = False,
+    page: bool = False,
 ) -> Iterator[Stage]:
     """Run switch and controller for the block, then end all and check that nothing is left.
 
     Args:
         seats: network namespaces for so many workers; on loopback if 0 and the target allows it.
         losses: share of frames that switch ports lose each way.
+        proxied: with a proxy between controller and switch.
+        page: with the controller's page.
 
     Raises DrillFailed when they do not come up; with everything ended, as after whatever the block raises.
     """
@@ -201,6 +216,11 @@ def staged(
         stack.callback(place.close)
         stack.callback(stage.stop)
         context.note("starting switch and controller")
+        if proxied:
+            host = place.grpc_address.rpartition(":")[0]
+            stage.proxy = stack.enter_context(closing(Proxy(host, place.grpc_address)))
+        if page:
+            stage.page = place.page_address
         stage.write_config()
         stage.start_switch()
         if losses:

@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drill in which the switch dies."""
+"""Drills in which the switch dies: it comes back empty, or never."""
 
 from __future__ import annotations
 
+import re
 import signal
+from typing import Final
 
 from hopsum.cli.drill.base import Context, DrillFailed, DrillReport
 from hopsum.cli.drill.crew import Crew
+from hopsum.cli.drill.news import MARGIN_S, hears, require_within
 from hopsum.cli.drill.reference import same_bits
 from hopsum.cli.drill.stage import first_sign, staged
+from hopsum.cli.drill.worker import FAILED
 from hopsum.cli.drill.workers import judge, seats_for
+
+LIMIT_S: Final = 15.0
+"""That workers wait for a switch which is gone, by their own choice; also for each other at the start."""
+_NEVER_S: Final = 600.0
 
 
 def restarted(context: Context) -> DrillReport:
@@ -44,4 +52,36 @@ def restarted(context: Context) -> DrillReport:
         judge(stage, crew)
         if report.checks["replicas_equal"].ok:
             report.checks["replicas_equal"] = same_bits(crew, report.steps)
+    return report
+
+
+def gone(context: Context) -> DrillReport:
+    """Kill the switch for good: every rank says so within seconds, and fails at the limit that it has chosen.
+
+    Where the switch's host answers "port unreachable", the limit is `membership_wait_s`. Where nobody answers, it is
+    `deadline_s`.
+    """
+    with staged(context, "switch-gone", seats=seats_for(context, 3)) as stage:
+        deadline_s = LIMIT_S if stage.place.is_silent else _NEVER_S
+        crew = Crew(stage, "train", 3, membership_wait_s=LIMIT_S, deadline_s=deadline_s)
+        crew.train(20)
+        at_s = stage.signal("switch", signal.SIGKILL)
+        said_s = max(hears(crew, rank, at_s, "is not there|waited", f"word of rank {rank}") for rank in range(3)) - at_s
+        for rank in range(3):
+            crew.ended(rank, FAILED)
+        failed = [crew.journal(rank, "failed")[-1] for rank in range(3)]
+        for entry in failed:
+            if not re.search(r"\bswitch\b", entry["text"]):
+                raise DrillFailed(f"an all-reduce failed without naming the switch: {entry['text']}")
+        last_s = max(entry["at"] for entry in failed) - at_s
+        require_within("all ranks said it", said_s, stage.lease_s + MARGIN_S)
+        require_within("all ranks failed", last_s, LIMIT_S + stage.lease_s + MARGIN_S)
+        stage.start_switch()
+        report = stage.report
+        report.detected_ms = 1e3 * said_s
+        report.detected = "all ranks had said in their logs that no switch answers"
+        report.recovered = f"all failed within {last_s:.1f} s, with a limit of {LIMIT_S:g} s: {failed[0]['error']}"
+        report.numbers = {"said_after_s": round(said_s, 3), "failed_after_s": round(last_s, 3)}
+        report.steps = min(crew.steps(rank) for rank in range(3))
+        judge(stage, crew)
     return report

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,17 @@ from hopsum.codec import LookupTable, best_table
 
 LEARNING_RATE: Final = np.float32(0.1)
 NOISE: Final = np.float32(0.5)
+
+
+class Order(StrEnum):
+    """A drill's order to one worker, which it follows between two steps."""
+
+    RAISE = "raise"
+    """An exception that nobody handles."""
+    RAISE_IN_FLIGHT = "raise in flight"
+    """The same, with an all-reduce under way."""
+    FORK = "fork"
+    """A child that exits normally."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,19 @@ class Plan:
     def journal(self, rank: int) -> Path:
         """Return where a rank's journal is."""
         return Path(self.folder) / f"rank{rank}.jsonl"
+
+    def order(self, rank: int) -> Path:
+        """Return the file of orders to a rank."""
+        return Path(self.folder) / f"order{rank}"
+
+    def take_order(self, rank: int) -> Order | None:
+        """Return the order to a rank, and remove it; None without one."""
+        path = self.order(rank)
+        if not path.exists():
+            return None
+        order = Order(path.read_text(encoding="utf-8"))
+        path.unlink()
+        return order
 
     @property
     def goal(self) -> Path:
