@@ -76,7 +76,8 @@ class Worker:
                 with self._opened() as job:
                     return self._live(job)
             except Mishap:
-                self._journal.write("closed")
+                if not self._bare:
+                    self._journal.write("closed")
                 raise
             except EpochOver as error:
                 self._fail("failed", error)
