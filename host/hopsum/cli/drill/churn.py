@@ -25,6 +25,8 @@ _LATER: Final = "zzz"
 _PACE_S: Final = 0.05
 _LEASE_S: Final = 60.0
 """Of the jobs that do not train."""
+_THREADS: Final = 4
+"""That join the first job."""
 _JOINS: Final = 20
 """Of the first job before anything is asked of the controller."""
 
@@ -94,12 +96,14 @@ def _churning(probe: Probe) -> Iterator[list[float]]:
         except BaseException as error:
             failed.append(error)
 
-    thread = threading.Thread(target=churn, name="drill-churn", daemon=True)
-    thread.start()
+    threads = [threading.Thread(target=churn, name="drill-churn", daemon=True) for _ in range(_THREADS)]
+    for thread in threads:
+        thread.start()
     try:
         yield joined
     finally:
         ending.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
     if failed:
         raise DrillFailed(f"joining again and again failed: {failed[0]}")
