@@ -40,8 +40,6 @@ class Place(Protocol):
     """Where workers send to, if not to SERVICE_IP."""
     ports: list[tuple[int, str]]
     """Switch ports, and the networks of the workers behind them."""
-    is_silent: bool
-    """Whether nobody answers for a switch that is gone."""
 
     def switch_command(self, driver: str, python: str) -> list[str]:
         """Return what starts the switch."""
@@ -63,7 +61,6 @@ class Loopback:
         self.page_address = f"{_LOCALHOST}:{_free_port(socket.SOCK_STREAM)}"
         self.send_to: str | None = f"{_LOCALHOST}:{_free_port(socket.SOCK_DGRAM)}"
         self.ports = [(1, "127.0.0.0/8")]
-        self.is_silent = False
 
     def switch_command(self, driver: str, python: str) -> list[str]:
         """Return what starts the switch, which is native."""
@@ -92,7 +89,6 @@ class Veths:
         self.page_address = f"{_LOCALHOST}:{_PAGE_PORT}"
         self.send_to: str | None = None
         self.ports = [(seat + 1, f"{_address(seat)}/32") for seat in range(seats)]
-        self.is_silent = True
         try:
             self.middle = self._stack.enter_context(Namespace())
             self.middle.ip("addr", "add", "10.9.0.1/32", "dev", "lo")
