@@ -90,10 +90,16 @@ class Crew:
         """Return all entries by rank."""
         return {rank: self.journal(rank) for rank in range(self.workers)}
 
-    def since(self, at_s: float, rank: int, *kinds: str, words: str = "") -> dict[str, Any] | None:
-        """Return a rank's first entry of some kinds since a time, with a text that has a pattern; None without one."""
-        entries = (entry for entry in self.journal(rank) if entry["at"] >= at_s and entry["kind"] in kinds)
-        return next((entry for entry in entries if re.search(words, entry.get("text", ""))), None)
+    def since(self, at_s: float, rank: int, *kinds: str, words: str = "", logger: str = "") -> dict[str, Any] | None:
+        """Return a rank's first entry of some kinds since a time, None without one.
+
+        Its text has the pattern `words`; what was logged, was by a logger whose name begins with `logger`.
+        """
+        for entry in self.journal(rank):
+            wanted = entry["at"] >= at_s and entry["kind"] in kinds and re.search(words, entry.get("text", ""))
+            if wanted and entry.get("logger", logger).startswith(logger):
+                return entry
+        return None
 
     def order(self, rank: int, order: Order) -> None:
         """Give a rank an order, which it follows after its step."""

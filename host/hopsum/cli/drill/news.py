@@ -9,28 +9,31 @@ from hopsum.cli.drill.base import DrillFailed, await_that
 from hopsum.cli.drill.crew import Crew
 from hopsum.cli.drill.stage import Stage, first_sign
 
+_CONTROLLER: Final = "hopsum.rpc"
+"""Logs what the controller says."""
 MARGIN_S: Final = 2.0
 """Beyond a lease, for the news to reach all ranks."""
 
 
 def others_know(crew: Crew, rank: int, at_s: float, within_s: float) -> float:
-    """Return the seconds after which the last of the others knew, by its log or by an error, that a rank had gone.
+    """Return the seconds after which the last of the others knew that a rank had gone.
 
+    It knows by what the controller told it, or by an error; a wait for that rank's part of a sum is no knowledge.
     Raises DrillFailed when they were more than `within_s`.
     """
     took_s = 0.0
     for other in set(range(crew.workers)) - {rank}:
         what = f"word of rank {rank} in the journal of rank {other}"
-        took_s = max(took_s, hears(crew, other, at_s, rf"\branks? (\d+, )*{rank}\b", what) - at_s)
+        took_s = max(took_s, hears(crew, other, at_s, rf"\branks? (\d+, )*{rank}\b", what, _CONTROLLER) - at_s)
     require_within("all other ranks knew of it", took_s, within_s)
     return took_s
 
 
-def hears(crew: Crew, rank: int, at_s: float, words: str, what: str) -> float:
-    """Return when a rank's log or one of its errors since `at_s` had a pattern. Raises DrillFailed."""
+def hears(crew: Crew, rank: int, at_s: float, words: str, what: str, logger: str = "") -> float:
+    """Return when a rank's log or one of its errors since `at_s` had a pattern; see `Crew.since`. Raises DrillFailed."""
 
     def heard() -> float | None:
-        entry = crew.since(at_s, rank, "log", "void", "failed", words=words)
+        entry = crew.since(at_s, rank, "log", "void", "failed", words=words, logger=logger)
         return None if entry is None else float(entry["at"])
 
     return first_sign(heard, what)
