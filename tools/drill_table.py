@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of docs/reliability.md: `python tools/drill_table.py NATIVE.json BMV2.json`, from `hopsum drill all --json`.
+"""The table of docs/reliability.md: `python tools/drill_table.py NATIVE.json BMV2.json`, of `hopsum drill all --json`.
 
 Prints Markdown: one line for each drill and target, in the order of the catalogue. It fails for a run in which a check
 does not hold, or a drill was skipped.

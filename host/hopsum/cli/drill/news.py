@@ -30,7 +30,7 @@ def others_know(crew: Crew, rank: int, at_s: float, within_s: float) -> float:
 
 
 def hears(crew: Crew, rank: int, at_s: float, words: str, what: str, logger: str = "") -> float:
-    """Return when a rank's log or one of its errors since `at_s` had a pattern; see `Crew.since`. Raises DrillFailed."""
+    """Return when a rank's log or one of its errors since `at_s` had a pattern; as `Crew.since`. Raises DrillFailed."""
 
     def heard() -> float | None:
         entry = crew.since(at_s, rank, "log", "void", "failed", words=words, logger=logger)
