@@ -22,7 +22,7 @@ from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
 from hopsum.errors import EpochOver, NoAnswer
 from hopsum.membership import MembershipError
 
-from .cluster import EPOCH, HASTY, PATIENT, Cluster
+from .cluster import ASKING, EPOCH, HASTY, PATIENT, Cluster
 
 WAIT_S = 60
 X = np.arange(1, 1001, dtype=np.float32)
@@ -67,7 +67,7 @@ def test_below_a_leaf_only_the_own_rack_is_named(stack: ExitStack) -> None:
     workers = tuple(replace(each, leaf=leaves[each.rank]) for each in cluster.membership.workers)
     cluster.membership = replace(cluster.membership, workers=workers)
     with pytest.raises(NoAnswer) as raised:
-        cluster.agent(0, "thc", HASTY).submit(X).result(WAIT_S)
+        cluster.agent(0, "thc", ASKING).submit(X).result(WAIT_S)
     assert "rank 1 is missing in slot 0, round 1 (arrived: rank 0); its leaf does not see rank 2" in str(raised.value)
     assert raised.value.missing_ranks == (1,)
 

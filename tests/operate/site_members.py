@@ -26,7 +26,7 @@ from hopsum_topologies.netns import enter_namespace
 
 FOLDER = str(Path(__file__).resolve().parent)
 ELEMENTS = 2500
-ANSWER_S = 60.0
+ANSWER_S = 300.0
 SETTINGS: dict[str, Any] = {"codec": "fixed", "backend": "numpy", "deadline_s": ANSWER_S}
 
 

@@ -26,7 +26,7 @@ from hopsum.rpc.jobs import JobsClient
 from hopsum_topologies import Bmv2Switch
 from hopsum_topologies.process import ManagedProcess
 
-START_S = 60.0
+START_S = 300.0
 NOBODY = "127.0.0.1:1"
 CONFIG = """\
 [controller]

@@ -25,7 +25,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "operating.md").read_text()
 PORTS = {"9559": socket.SOCK_STREAM, "47500": socket.SOCK_DGRAM, "4700": socket.SOCK_STREAM, "4701": socket.SOCK_STREAM}
-START_S, TRAINING_S = 60.0, 180.0
+START_S, TRAINING_S = 300.0, 900.0
 
 
 class Reader:

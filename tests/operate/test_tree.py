@@ -32,7 +32,7 @@ from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
 from hopsum_topologies.process import ManagedProcess
 
-START_S, SUM_S = 60.0, 60.0
+START_S, SUM_S = 300.0, 300.0
 WORKERS, UPLINK = 4, 9
 LEAVES = ("leaf1", "leaf2")
 CONTROLLER = """\

@@ -268,9 +268,9 @@ def test_a_full_job_is_an_error_at_once(operator: JobsClient, channel: Channel) 
     Member(channel, "train", made.token).join(("127.0.0.1", 5000), 5.0)
     start = time.monotonic()
     with pytest.raises(ControllerError, match="all 1 ranks of job 'train' are taken") as raised:
-        Member(channel, "train", made.token).join(("127.0.0.1", 5001), 60.0)
+        Member(channel, "train", made.token).join(("127.0.0.1", 5001), 600.0)
     assert _code(raised) == "FAILED_PRECONDITION"
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 300
 
 
 def test_waiting_names_who_is_missing_and_waits_no_longer_than_told(operator: JobsClient, channel: Channel) -> None:

@@ -191,7 +191,7 @@ def test_no_controller_is_one_error_in_time() -> None:
     start = time.monotonic()
     with pytest.raises(ControllerUnreachable, match=r"controller at 127\.0\.0\.1:1, without TLS, gave no answer"):
         hopsum.connect("hopsum://127.0.0.1:1/ddp", token="t", membership_wait_s=0.5)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60
 
 
 def test_a_controller_that_comes_later_is_waited_for() -> None:

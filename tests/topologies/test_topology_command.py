@@ -20,7 +20,7 @@ from hopsum.cli.topology.workers import commands_for, follow
 from hopsum_topologies.catalogue import CATALOGUE, topology
 from hopsum_topologies.commands import Ended, Line
 
-DEADLINE_S = 180.0
+DEADLINE_S = 600.0
 CHUNKS = -(-6000 // 256)
 """Of the vector below."""
 SUM = """

@@ -121,6 +121,7 @@ def restore(agent: Agent, folder: Path, spans: list[Span]) -> dict[str, Any]:
 def fail(agent: Agent, folder: Path, spans: list[Span]) -> dict[str, Any]:
     """Rank 1 leaves after two steps; the others must notice."""
     trainer = Trainer(agent)
+    dist.barrier()  # the deadline is for who leaves, not for who starts later
     for _ in range(2):
         trainer.step()
     if agent.rank == 1:
@@ -136,7 +137,7 @@ def main() -> None:
     scenario, rank, workers, membership, store = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(workers))
-    timing = Timing(retransmit_s=0.2, deadline_s=1.0 if scenario == "fail" else 60.0)
+    timing = Timing(retransmit_s=0.2, deadline_s=5.0 if scenario == "fail" else 60.0)
     codec = make_codec("thc", workers=int(workers), backend="numpy")  # numba takes longer to load than all this
     spans: list[Span] = []
     with Agent(membership, int(rank), codec=codec, timing=timing, trace=spans.append) as agent:

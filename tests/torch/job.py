@@ -21,7 +21,7 @@ from hopsum_controlplane.slots import SlotRange
 from ..transport.server import LOCALHOST, UdpSwitch, job_for
 
 EPOCH, SLOTS = 5, 32
-RANKS_S = 400.0
+RANKS_S = 1200.0
 """For all ranks to end: ten times what they need, since machines are shared."""
 
 

@@ -18,7 +18,7 @@ from hopsum_topologies.process import ManagedProcess
 from hopsum_topologies.scratch import temporary_folder
 
 _PROGRAM = "simple_switch_grpc"
-_START_S = 20.0
+_START_S = 60.0
 
 
 def bmv2_unavailable() -> str | None:

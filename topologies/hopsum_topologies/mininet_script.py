@@ -34,7 +34,7 @@ from mininet.log import setLogLevel
 from mininet.net import Mininet
 from mininet.node import Switch
 
-START_S = 20.0
+START_S = 60.0
 END_S = 5.0
 POLL_S = 0.05
 

@@ -37,7 +37,7 @@ _SIOCETHTOOL = 0x8946
 # linux/ethtool.h: receive and transmit checksums, scatter-gather, TSO, GSO, GRO
 _ETHTOOL_OFFLOADS = (0x15, 0x17, 0x19, 0x1F, 0x24, 0x2C)
 _IP_TIMEOUT_S = 20.0
-_CARRY_S = 5.0
+_CARRY_S = 20.0
 _POLL_S = 0.005
 _numbers = itertools.count()
 _owned: set[str] = set()
