@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -18,9 +18,12 @@ from hopsum.codec import CODECS, Context, ErrorFeedback, job_tables, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import RoundLost
 from hopsum.membership import MembershipError
+from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.resume import Resume
 from hopsum.protocol.worker import Timing
 from hopsum.transport.lossy import Mishaps
+from hopsum.transport.side_proof import Dialler, EpochKey
+from hopsum.wire import Op
 
 from ..transport.server import LOCALHOST
 from .cluster import EAGER, EPOCH, Cluster
@@ -185,3 +188,22 @@ def test_side_channels_without_a_key_are_refused(stack: ExitStack) -> None:
     cluster.membership = replace(cluster.membership, side_key=None)
     with pytest.raises(MembershipError, match="has side channels and no side_key"):
         cluster.agent(0, "fixed")
+
+
+def test_a_forged_message_is_counted_and_harms_nothing(stack: ExitStack) -> None:
+    """Somebody who knows all but the key says FOUND in a peer's name: sums are right, and the statistics say so."""
+    cluster = with_side_channels(Cluster(stack, WORKERS, quorum=2))
+    agents = cluster.agents("fixed")
+    sides = cluster.membership.side_channels
+    assert sides is not None
+    found = PeerMessage(PeerKind.FOUND, 1, EPOCH, 0, 1, Op.ADD32, 0b11, b"\xff" * 1024).pack()
+    dialler = Dialler(1, 0, EpochKey(EPOCH, bytes(32)), bytes(16))
+    for said in (len(found).to_bytes(4, "big") + found, dialler.hello + bytes(32) + found):
+        with socket.create_connection(sides[0], timeout=WAIT_S) as intruder, suppress(OSError):
+            intruder.sendall(said)
+            while intruder.recv(100):
+                pass
+    futures = [agent.submit(x) for agent, x in zip(agents, vectors(0), strict=True)]
+    assert len({future.result(WAIT_S).mean.tobytes() for future in futures}) == 1
+    assert agents[0].statistics.peers_refused == {"hello": 1, "forged": 1}
+    close_together(agents)

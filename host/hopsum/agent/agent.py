@@ -145,7 +145,9 @@ class Agent(Aggregation):
     @property
     def statistics(self) -> AgentStatistics:
         """Return the counts so far; traffic is live."""
-        found = self._transport.statistics
+        found, refused = self._transport.statistics, dict[str, int]()
+        if isinstance(self._transport, RepairingTransport):
+            refused = dict(self._transport.side_statistics.closed)
         asked = found.worker.fetches, found.worker.repaired
         return replace(
             self._engine.statistics,
@@ -153,6 +155,7 @@ class Agent(Aggregation):
             fetches=asked[0],
             repaired=asked[1],
             failed_sends=dict(found.link.failures),
+            peers_refused=refused,
         )
 
     @property

@@ -83,6 +83,8 @@ class AgentStatistics:
     """Of those: that came from a peer."""
     failed_sends: Mapping[str, int] = field(default_factory=dict)
     """System calls that failed for a while, by the errno's name; what they would have sent was lost, and sent again."""
+    peers_refused: Mapping[str, int] = field(default_factory=dict)
+    """Connections to the side channel that were closed for cause, by reason: "forged" is nobody's who has the key."""
     within: tuple[int, ...] = (0,) * len(LATENCY_BOUNDS_S)
     """Of the all-reduces: those that took no longer than each of LATENCY_BOUNDS_S, in their order."""
     codes: Mapping[Op, int] = field(default_factory=dict)
