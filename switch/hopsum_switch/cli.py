@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, TypeVar
 
+from hopsum_switch.address import ServerError, default_address
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.observe.metrics import MetricsError, MetricsServer
 from hopsum_switch.observe.trace import Trace, trace_to
@@ -23,7 +24,7 @@ from hopsum_switch.ports.base import PortError, check_port_number
 from hopsum_switch.ports.interface import InterfacePort
 from hopsum_switch.ports.udp import UdpAddress, UdpPort, parse_udp_address
 from hopsum_switch.ports.unix import UnixPort
-from hopsum_switch.server import DEFAULT_DEVICE_ID, DEFAULT_GRPC, ServerError, SwitchServer
+from hopsum_switch.server import DEFAULT_DEVICE_ID, SwitchServer
 from hopsum_switch.state.randomness import MASK
 
 T = TypeVar("T")
@@ -124,6 +125,7 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
         device_id=arguments.device_id,
         cpu_port=arguments.cpu_port,
         make_engine=engine_maker(Backend(arguments.backend), seed=arguments.seed, observer=trace),
+        bind_after_start=arguments.bind_after_start,
     )
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -178,9 +180,15 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--grpc",
-        default=DEFAULT_GRPC,
-        metavar="HOST:PORT",
-        help=f"where P4Runtime and management listen; PORT 0 is any free one; or unix:PATH (default {DEFAULT_GRPC})",
+        default=default_address(),
+        metavar="ADDRESS",
+        help="where P4Runtime and management listen: unix:PATH, for this user alone, or HOST:PORT, for whoever"
+        " reaches it; PORT 0 is any free one (default %(default)s)",
+    )
+    parser.add_argument(
+        "--bind-after-start",
+        action="store_true",
+        help="let management open ports over AF_UNIX paths and network interfaces while the switch runs",
     )
     parser.add_argument(
         "--device-id",

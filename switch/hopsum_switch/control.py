@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopsum_switch.address import default_address
 from hopsum_switch.management import ManagementClient, ManagementError
 from hopsum_switch.observe.snapshot import Change, Snapshot, SnapshotError, compare
 from hopsum_switch.observe.trace_text import shortened
-from hopsum_switch.server import DEFAULT_GRPC
 
 _TIMEOUT_S = 30.0
 
@@ -71,7 +71,7 @@ def _shown(change: Change, *, full: bool) -> str:
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description="Look at a running embedded switch.")
     parser.add_argument(
-        "--grpc", default=DEFAULT_GRPC, metavar="HOST:PORT", help=f"where the switch listens (default {DEFAULT_GRPC})"
+        "--grpc", default=default_address(), metavar="ADDRESS", help="where the switch listens (default %(default)s)"
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("ports", help="show ports with their counters, as JSON")

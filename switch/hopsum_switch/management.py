@@ -13,7 +13,8 @@ Service `hopsum_switch.Management`, on P4Runtime's address; unary methods, UTF-8
              in the form that `hopsum_switch.observe.snapshot` describes; all keys may be left out (everything)
 
 INVALID_ARGUMENT says what is wrong with a request, FAILED_PRECONDITION why a port cannot be opened or closed, or that
-no program is loaded.
+no program is loaded. PERMISSION_DENIED is the answer to BindUnix and BindInterface, unless the switch was started with
+`--bind-after-start`: a switch that runs as root would hand out files and interfaces of its machine.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class BadRequestError(Exception):
     """A request that is not as the method wants it."""
 
 
+class BindRefusedError(Exception):
+    """A port that may be opened at the start of the switch only."""
+
+
 class NoProgramError(Exception):
     """A request needs a loaded program."""
 
@@ -53,8 +58,10 @@ class NoProgramError(Exception):
 class Management:
     """The methods, without gRPC: each takes and returns a JSON object."""
 
-    def __init__(self, dataplane: Dataplane) -> None:
+    def __init__(self, dataplane: Dataplane, *, bind_after_start: bool = False) -> None:
+        """Serve `dataplane`; open ports over paths and interfaces only if `bind_after_start`."""
         self._dataplane = dataplane
+        self._bind_after_start = bind_after_start
         self._started = time.monotonic()
 
     def methods(self) -> dict[str, Callable[[Json], Json]]:
@@ -77,13 +84,15 @@ class Management:
         return self._bind(request["port"], port)
 
     def bind_unix(self, request: Json) -> Json:
-        """Open an AF_UNIX port. Raises BadRequestError or PortError: nothing was opened."""
+        """Open an AF_UNIX port. Raises BadRequestError, BindRefusedError or PortError: nothing was opened."""
         _check_keys(request, required={"port": int, "path": str})
+        self._check_may_bind("--unix PORT=PATH")
         return self._bind(request["port"], UnixPort.bind(request["path"]))
 
     def bind_interface(self, request: Json) -> Json:
-        """Open a port over an interface. Raises BadRequestError or PortError: nothing was opened."""
+        """Open a port over an interface. Raises BadRequestError, BindRefusedError or PortError: nothing was opened."""
         _check_keys(request, required={"port": int, "interface": str})
+        self._check_may_bind("-i PORT@NAME")
         return self._bind(request["port"], InterfacePort(request["interface"]))
 
     def unbind(self, request: Json) -> Json:
@@ -115,6 +124,13 @@ class Management:
             frozen = freeze(engine)
         return frozen.select(names, request.get("first", 0), request.get("count")).as_json()
 
+    def _check_may_bind(self, option: str) -> None:
+        if not self._bind_after_start:
+            raise BindRefusedError(
+                "this switch opens such a port at its start only: start it with the port"
+                f" ({option}), or with --bind-after-start"
+            )
+
     def _bind(self, number: int, port: Port) -> Json:
         self._dataplane.bind(number, port)
         return {"port": number, **port.describe()}
@@ -135,7 +151,7 @@ class ManagementClient:
     """One method per RPC. Every method raises ManagementError: refused, or no answer in time."""
 
     def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
-        """Talk to the switch whose gRPC address is `address` (HOST:PORT); nothing is sent yet."""
+        """Talk to the switch whose gRPC address is `address` (HOST:PORT or unix:PATH); nothing is sent yet."""
         self._channel = grpc.insecure_channel(
             address, options=[("grpc.max_receive_message_length", _MAX_SNAPSHOT_BYTES), ("grpc.enable_http_proxy", 0)]
         )
@@ -198,6 +214,8 @@ def _handler(method: Callable[[Json], Json]) -> Callable[[bytes, grpc.ServicerCo
             return _dump(method(_load(request)))
         except (BadRequestError, SnapshotError, ValueError) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except BindRefusedError as error:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         except (PortError, NoProgramError) as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         raise AssertionError("abort raises")

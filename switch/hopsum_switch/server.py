@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 from p4.v1 import p4runtime_pb2_grpc
 
+from hopsum_switch.address import ServerError, listen
 from hopsum_switch.engine import Engine
 from hopsum_switch.management import Management, add_to_server
 from hopsum_switch.p4runtime.p4info import parse_text
@@ -27,16 +28,22 @@ from hopsum_switch.p4runtime.service import MAX_STREAMS, P4RuntimeService
 from hopsum_switch.ports.base import check_port_number
 from hopsum_switch.ports.dataplane import Dataplane
 
-DEFAULT_GRPC = "127.0.0.1:9559"
 DEFAULT_DEVICE_ID = 0  # as bmv2
-_UNIX = "unix:"
 _UNARY_THREADS = 8
 _MAX_MESSAGE_BYTES = 64 << 20  # a compiled program can have many megabytes
 _GRACE_S = 0.5  # for requests that are being answered when the server stops
 
-
-class ServerError(Exception):
-    """The switch cannot start; the message says what to change."""
+# A client whose host or path has gone says nothing more, and TCP alone would believe in its stream, and so in its
+# mastership, for hours. Clients may ask the same of the switch.
+_PING_EVERY_MS, _PING_ANSWER_MS, _PINGS_ALLOWED_EVERY_MS = 5_000, 5_000, 1_000
+_KEEPALIVE = (
+    ("grpc.keepalive_time_ms", _PING_EVERY_MS),
+    ("grpc.keepalive_timeout_ms", _PING_ANSWER_MS),
+    ("grpc.http2.ping_timeout_ms", _PING_ANSWER_MS),  # what newer versions of gRPC wait for; otherwise a minute
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),  # no bound: an idle stream is the usual one
+    ("grpc.http2.min_ping_interval_without_data_ms", _PINGS_ALLOWED_EVERY_MS),
+)
 
 
 class SwitchServer:
@@ -49,11 +56,12 @@ class SwitchServer:
         device_id: int = DEFAULT_DEVICE_ID,
         cpu_port: int | None = None,
         make_engine: EngineFactory = Engine,
+        bind_after_start: bool = False,
     ) -> None:
         """Prepare a switch; nothing listens yet.
 
-        `grpc_address`: HOST:PORT, port 0 for any, or unix:PATH, which only who may write there reaches, from any
-        network namespace.
+        `grpc_address`: HOST:PORT, port 0 for any, or unix:PATH, which only this user reaches, from any network
+        namespace. `bind_after_start`: whether management opens ports over paths and interfaces.
 
         Raises PortError: a switch port `cpu_port` does not exist.
         """
@@ -61,7 +69,7 @@ class SwitchServer:
             check_port_number(cpu_port)
         self.device_id = device_id
         self.dataplane = Dataplane()
-        self.management = Management(self.dataplane)
+        self.management = Management(self.dataplane, bind_after_start=bind_after_start)
         self._service = P4RuntimeService(self.dataplane, make_engine, device_id=device_id, cpu_port=cpu_port)
         self._asked_address = grpc_address
         self._thread: threading.Thread | None = None
@@ -82,24 +90,17 @@ class SwitchServer:
         """
         server = grpc.server(
             ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix="grpc"),
-            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES)],
+            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), *_KEEPALIVE],
         )
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(self._service, server)
         add_to_server(self.management, server)
-        host, _, port_text = self._asked_address.rpartition(":")
-        is_path = self._asked_address.startswith(_UNIX) and self._asked_address != _UNIX
         try:
-            if not (is_path or (host and port_text.isascii() and port_text.isdigit())):
-                raise RuntimeError("neither HOST:PORT nor unix:PATH")
-            port = server.add_insecure_port(self._asked_address)
-        except RuntimeError as error:
+            address = listen(server.add_insecure_port, self._asked_address)
+        except ServerError:
             server.stop(None)
-            raise ServerError(
-                f"cannot listen on {self._asked_address}: it is in use or not an address of this machine;"
-                f" choose another HOST:PORT ({error})"
-            ) from error
+            raise
         server.start()
-        self._server, self.grpc_address = server, self._asked_address if is_path else f"{host}:{port}"
+        self._server, self.grpc_address = server, address
 
     def run(self) -> None:
         """Carry packets in this thread until `stop` is called."""

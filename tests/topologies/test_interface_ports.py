@@ -263,7 +263,7 @@ with ManagementClient(sys.argv[1], timeout_s=60) as client:
 
 def test_a_native_switch_serves_interfaces_of_a_namespace(namespace: Namespace, tmp_path: Path) -> None:
     namespace.add_veth("s2", "p2")
-    arguments = {"interfaces": {0: "s"}, "namespace": namespace, "extra": ("--trace",)}
+    arguments = {"interfaces": {0: "s"}, "namespace": namespace, "extra": ("--trace", "--bind-after-start")}
     with NativeSwitch(PROGRAM, P4INFO, **arguments) as switch, raw(namespace, "p2") as peer:
         command = [sys.executable, "-c", BIND, switch.address]
         client = ManagedProcess(command, tmp_path / "log", namespace=namespace.name)
@@ -294,7 +294,10 @@ def test_a_native_switch_says_why_it_cannot_start(namespace: Namespace) -> None:
 
 
 def test_management_refuses_what_is_not_ethernet() -> None:
-    with SwitchServer() as switch, ManagementClient(switch.grpc_address, timeout_s=DEADLINE_S) as client:
+    with (
+        SwitchServer(bind_after_start=True) as switch,
+        ManagementClient(switch.grpc_address, timeout_s=DEADLINE_S) as client,
+    ):
         with pytest.raises(ManagementError, match="interface lo is not Ethernet"):
             client.bind_interface(1, "lo")
         assert client.list_ports() == {}

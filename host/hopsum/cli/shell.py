@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.shell import SHELL_ELECTION_ID, open_shell
+from hopsum_switch.address import default_address
 
 
 def _election_id(text: str) -> tuple[int, int]:
@@ -23,7 +24,12 @@ def build_parser() -> argparse.ArgumentParser:
         prog="hopsum shell",
         description="Open p4runtime-shell on a running switch, native or bmv2. Nothing is pushed unless asked.",
     )
-    parser.add_argument("address", help="HOST:PORT of the switch's P4Runtime server")
+    parser.add_argument(
+        "address",
+        nargs="?",
+        default=default_address(),
+        help="HOST:PORT or unix:PATH of the switch's P4Runtime server (default %(default)s)",
+    )
     parser.add_argument("--device-id", type=int, default=0)
     parser.add_argument(
         "--election-id",

@@ -15,12 +15,19 @@
 
 What the program itself drops is in its own counters, if it has any. A scrape holds packets up for as long as the
 counters are copied.
+
+On loopback only requests for 127.0.0.1, ::1 or localhost are answered: a web page that has its own name lead here reads
+nothing. A client has 10 s; of more than 16 at once the oldest is cut off.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import logging
+import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -35,7 +42,8 @@ _log = logging.getLogger("hopsum_switch.metrics")
 
 PATH = "/metrics"
 MAX_CELLS = 256  # shown of one counter
-_CLIENT_TIMEOUT_S = 10.0
+MAX_CLIENTS = 16
+CLIENT_S = 10.0
 
 
 class MetricsError(Exception):
@@ -130,19 +138,60 @@ class _Server(ThreadingMixIn, TCPServer):
 
     def __init__(self, address: tuple[str, int], dataplane: Dataplane) -> None:
         self.dataplane = dataplane
+        self._clients: dict[Any, float] = {}  # socket -> until when; the oldest first
+        self._lock = threading.Lock()
         super().__init__(address, _Handler)
+        self.local_only = ipaddress.ip_address(str(self.server_address[0])).is_loopback
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, in place of the oldest client where there are too many."""
+        with self._lock:
+            self._clients[request] = time.monotonic() + CLIENT_S
+            self._cut_off(list(self._clients)[:-MAX_CLIENTS])
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Cut off whom the time is over for; called twice a second."""
+        now = time.monotonic()
+        with self._lock:
+            self._cut_off([client for client, until in self._clients.items() if until < now])
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a client and close its connection."""
+        with self._lock:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def _cut_off(self, clients: list[Any]) -> None:
+        """End what these clients' threads wait for, so that they close; the caller holds the lock."""
+        for client in clients:
+            del self._clients[client]
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Keep a client that went away out of the log's errors."""
         _log.debug("a scrape by %s broke off", client_address, exc_info=True)
 
 
+def _is_local(host: str) -> bool:
+    """Return whether a Host header names this machine's loopback, with a port or without."""
+    name = host.removeprefix("[").partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
 class _Handler(BaseHTTPRequestHandler):
-    timeout = _CLIENT_TIMEOUT_S
+    timeout = CLIENT_S
     server: _Server
 
     def do_GET(self) -> None:
         """Answer one scrape."""
+        if self.server.local_only and not _is_local(self.headers.get("Host", "localhost")):
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "this is 127.0.0.1 or localhost, and has no other name")
+            return
         if self.path.partition("?")[0] != PATH:
             self.send_error(HTTPStatus.NOT_FOUND, f"metrics are at {PATH}")
             return

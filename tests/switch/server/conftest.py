@@ -16,7 +16,7 @@ from .controller import CPU_PORT, P4INFO, PROGRAM, Controller
 @pytest.fixture
 def empty_switch() -> Iterator[SwitchServer]:
     """A switch without a program."""
-    with SwitchServer(device_id=1, cpu_port=CPU_PORT) as switch:
+    with SwitchServer(device_id=1, cpu_port=CPU_PORT, bind_after_start=True) as switch:
         yield switch
 
 

@@ -70,6 +70,17 @@ def test_refusals_carry_the_message(client: ManagementClient) -> None:
     assert sorted(client.list_ports()) == [0, 1, 2, 3, 510]
 
 
+def test_after_the_start_nobody_opens_files_or_interfaces_unless_asked_for(tmp_path: Path) -> None:
+    with SwitchServer() as switch, ManagementClient(switch.grpc_address, timeout_s=DEADLINE_S) as client:
+        with pytest.raises(ManagementError, match=r"--unix PORT=PATH\), or with --bind-after-start.*PERMISSION_DENIED"):
+            client.bind_unix(1, str(tmp_path / "p1"))
+        with pytest.raises(ManagementError, match=r"-i PORT@NAME\), or with --bind-after-start.*PERMISSION_DENIED"):
+            client.bind_interface(1, "lo")
+        client.bind_udp(2, "127.0.0.1:0")
+        assert list(client.list_ports()) == [2]
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_silent_switch_is_an_error_not_a_hang() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

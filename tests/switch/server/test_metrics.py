@@ -7,16 +7,18 @@ import re
 import socket
 import subprocess
 import sys
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from hopsum_switch.observe.exposition import Family, Sample, expose
-from hopsum_switch.observe.metrics import MAX_CELLS, MetricsError, MetricsServer, collect
+from hopsum_switch.observe.metrics import MAX_CELLS, MAX_CLIENTS, MetricsError, MetricsServer, collect
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.unix import open_peer
 from hopsum_switch.server import SwitchServer
@@ -170,6 +172,57 @@ def test_a_silent_client_does_not_keep_others_waiting(dataplane: Dataplane) -> N
     with MetricsServer(dataplane) as server, socket.create_connection(("127.0.0.1", server.port)) as silent:
         silent.send(b"GET /met")
         assert scrape(server.url)
+
+
+def request(server: MetricsServer, host: str) -> str:
+    """Return the status line of a scrape with this Host header."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE_S) as client:
+        client.sendall(f"GET /metrics HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+        return client.makefile().readline().rstrip()
+
+
+def test_on_loopback_no_other_name_is_answered(dataplane: Dataplane) -> None:
+    with MetricsServer(dataplane) as server:
+        for host in ("localhost", "127.0.0.1", f"127.0.0.1:{server.port}", f"localhost:{server.port}", "[::1]:9100"):
+            assert request(server, host).endswith("200 OK")
+        for host in ("rebound.example", "127.evil.example", f"rebound.example:{server.port}", "[::2]", ""):
+            assert " 421 " in request(server, host)
+    with MetricsServer(dataplane, "0.0.0.0") as server:
+        assert request(server, "switch-7.example").endswith("200 OK")
+
+
+def test_of_many_clients_the_oldest_is_cut_off(dataplane: Dataplane) -> None:
+    with MetricsServer(dataplane) as server, ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE_S))
+            for _ in range(3 * MAX_CLIENTS)
+        ]
+        assert scrape(server.url)
+        for client in silent[: 2 * MAX_CLIENTS]:
+            assert client.recv(1) == b"", "it was closed"
+        wait_until(lambda: sum("process_request" in thread.name for thread in threading.enumerate()) <= MAX_CLIENTS)
+
+
+def test_a_client_that_sends_a_byte_now_and_then_has_its_time(
+    dataplane: Dataplane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hopsum_switch.observe.metrics.CLIENT_S", 0.2)
+    with (
+        MetricsServer(dataplane) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=0.05) as client,
+    ):
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            try:
+                client.send(b"G")
+                if client.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("it was served for ever")
 
 
 def test_a_taken_address_is_named(dataplane: Dataplane) -> None:
