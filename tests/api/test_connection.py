@@ -14,8 +14,8 @@ import pytest
 import hopsum
 from hopsum.agent import Agent
 from hopsum.aggregation import Aggregation
-from hopsum.config import ConfigError
-from hopsum.connection import UrlError, settings_of
+from hopsum.config import Config, ConfigError
+from hopsum.connection import UrlError, _codec_for, settings_of
 from hopsum.errors import NoAnswer
 from hopsum.membership import MembershipError
 
@@ -26,6 +26,23 @@ from ..torch.job import serve_job
 def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("RANK", "HOPSUM_RANK", "HOPSUM_URL", "HOPSUM_CONFIG"):
         monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "refused"),
+    [("0", "2", True), ("0", "1", False), ("1", "2", False), ("0", "8", False), ("x", "2", False)],
+)
+def test_a_job_that_torchruns_world_cannot_fill(
+    monkeypatch: pytest.MonkeyPatch, rank: str, world: str, refused: bool
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", world)
+    config = Config(url="file:///job.json", rank=0, codec="fixed", backend="numpy")
+    if not refused:
+        assert _codec_for(config, 3).workers == 3
+        return
+    with pytest.raises(ConfigError, match=r"the job has 3 workers.* rank 0 of 2 \(WORLD_SIZE\): start 3 ranks"):
+        _codec_for(config, 3)
 
 
 def _sum_over(urls: list[str]) -> None:

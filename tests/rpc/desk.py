@@ -139,7 +139,7 @@ class Desk:
         request.check()
         return CreatedJob(request.name, TOKEN, "leaf", 0, request.slots, request.workers)
 
-    def delete_job(self, name: str) -> None:
+    def delete_job(self, name: str, *, by: str) -> None:
         self.before("delete_job")
         raise UnknownJob(f"no job {name!r}", hint="look")
 

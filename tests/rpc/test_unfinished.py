@@ -22,6 +22,7 @@ from hopsum.aggregation import Aggregation
 from hopsum.errors import EpochOver, WorkersReplaced
 from hopsum.rpc.job_agent import JobAgent
 from hopsum_controlplane.cluster import JobRequest, Manager
+from hopsum_controlplane.cluster.manager import GRACE_S
 
 from .test_cluster import SLOTS, Controller, _close, _sum, _until
 from .test_cluster import controller as controller
@@ -108,6 +109,18 @@ def test_an_exception_that_nobody_handles(controller: Controller, desk: tuple[Ma
         _, said = child.communicate(timeout=60)
     assert "RuntimeError: a bad batch" in said
     _reason(manager, "rank 1 left unfinished: RuntimeError: a bad batch")
+    job.close()
+
+
+def test_who_is_killed_is_given_up_long_before_its_lease(controller: Controller, desk: tuple[Manager, str]) -> None:
+    manager, token = desk
+    url = f"hopsum://{controller.address}/train"
+    command = [sys.executable, "-m", "tests.rpc.elastic_worker", url, token, "1", "100"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as child:
+        job = controller.connect("train", token, 0)
+        _until(lambda: manager.job("train").members[1].statistics.get("datagrams_sent", 0) > 0)
+        child.kill()
+    _reason(manager, f"the connection of rank 1 ended, and nothing was heard of it for {GRACE_S:g} s")
     job.close()
 
 

@@ -16,6 +16,8 @@ from hopsum_controlplane.cluster.records import LEASED, JobRecord
 @dataclass
 class _Lease:
     until_s: float
+    shortened: bool = False
+    """Since it was renewed."""
     statistics: Mapping[str, float] = field(default_factory=dict)
     heartbeat_at_s: float | None = None
 
@@ -34,7 +36,7 @@ class Leases:
     ) -> None:
         """Let a lease run until then; `statistics`, of a heartbeat at `now_s`, replace those of the one before."""
         lease = self._leases.setdefault((job, rank), _Lease(until_s))
-        lease.until_s = until_s
+        lease.until_s, lease.shortened = until_s, False
         if statistics is not None:
             lease.statistics = dict(statistics)
             lease.heartbeat_at_s = now_s
@@ -43,7 +45,12 @@ class Leases:
         """Let a lease end then, if it would end later."""
         lease = self._leases.get((job, rank))
         if lease is not None:
-            lease.until_s = min(lease.until_s, until_s)
+            lease.until_s, lease.shortened = min(lease.until_s, until_s), True
+
+    def shortened(self, job: str, rank: int) -> bool:
+        """Return whether a lease was shortened since it was renewed."""
+        lease = self._leases.get((job, rank))
+        return lease is not None and lease.shortened
 
     def excuse(self, record: JobRecord, away_s: float, most_s: float) -> None:
         """Extend the leases of a job's members by seconds in which nobody could be heard, until `most_s` at most."""

@@ -122,15 +122,13 @@ class Manager:
     def delete_job(self, name: str, *, by: str = "") -> None:
         """Delete a job, whoever is in it. When this returns it is gone, and its slots are free.
 
-        `by` says who asked, for the log and for the job's workers.
+        `by` says who asked, for the job's workers.
 
         Raises UnknownJob, StoreError, and SwitchTrouble when the job's entries could not be removed yet: it is over
         for its members, its slots stay taken, and the controller goes on trying; so does a second call.
         """
         before, by = self._ledger.get(name), printable(by)
         reason = f"the job was deleted{' by ' if by else ''}{by}"
-        level = logging.WARNING if before.members else logging.INFO
-        _log.log(level, "job %s: %s, with %d members", name, reason, len(before.members), extra={"job": name})
         self._ledger.apply(name, lambda now: lifecycle.end(now, reason))
         self._lines.end(before)
         record = self._ledger.find(name)
@@ -360,9 +358,12 @@ class Manager:
             self._store.close()
 
     def _lose(self, record: JobRecord, rank: int) -> None:
-        why = f"the lease of rank {rank} ran out: nothing was heard of it for {self._lease_s(record):g} s"
+        why, told = f"the lease of rank {rank} ran out: nothing was heard of it for {self._lease_s(record):g} s", ""
+        if self._leases.shortened(record.name, rank):
+            told = f"its connection ended, and nothing was heard of it for {GRACE_S:g} s"
+            why = f"the connection of rank {rank} ended, and nothing was heard of it for {GRACE_S:g} s"
         try:
-            self._ledger.apply(record.name, lambda now: lifecycle.lose(now, rank, why))
+            self._ledger.apply(record.name, lambda now: lifecycle.lose(now, rank, why, told))
         except StoreError as error:  # the lease stays overdue
             _log.error("%s, and %s", why, error, extra={"job": record.name})
         else:

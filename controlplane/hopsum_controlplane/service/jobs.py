@@ -68,7 +68,7 @@ class Jobs:
 
     def _delete(self, request: Any, call: Call) -> Any:
         name = request.name
-        self._manager.delete_job(name)
+        self._manager.delete_job(name, by=call.peer)
         _log.info("job %s: deleted at the order of %s", name, call.peer, extra={"job": name, "peer": call.peer})
         return pb.DeleteReply()
 

@@ -151,7 +151,17 @@ def test_a_connection_that_ends_shortens_the_lease_until_the_member_is_heard_aga
     second.disconnect()
     cluster.clock.sleep(GRACE_S)
     cluster.manager.tick()
-    assert first.beat().epoch == 0
+    assert first.beat().reason == "the connection of rank 1 ended, and nothing was heard of it for 2 s"
+
+
+def test_workers_of_a_deleted_job_are_told(cluster: Cluster) -> None:
+    first, second = cluster.run()
+    cluster.manager.delete_job("job", by="ipv4:10.0.0.7:4000")
+    for call in (first.beat, second.join):
+        with pytest.raises(UnknownJob, match=r"no job 'job': the job was deleted by ipv4:10\.0\.0\.7:4000 at 20.* UTC"):
+            call()
+    with pytest.raises(UnknownJob, match="no job 'jib'; make it first"):
+        cluster.manager.job("jib")
 
 
 def test_an_absence_of_the_controller_is_nobodys_silence(cluster: Cluster) -> None:
