@@ -70,7 +70,7 @@ def test_rates_of_a_job(cluster: Cluster, switch: FakeDevice, address: str) -> N
     switch.counters["job_events"] = {Event.ADDED: 200, Event.COMPLETED: 100, Event.DUPLICATE: 10}
     switch.counters["drops"] = {Drop.SIMULATED: 20}
     for worker in crew:
-        worker.beat(allreduces=13, elements=13000, retransmits=6)
+        worker.beat(allreduces=13, elements=13000, retransmits=6, bytes_sent=5000, bytes_received=10000)
     found = document(before, look(cluster, address))
     assert found["seconds"] == 5
     (job,) = found["jobs"]
@@ -83,13 +83,18 @@ def test_rates_of_a_job(cluster: Cluster, switch: FakeDevice, address: str) -> N
         "stale": 0,
         "fault": 0,
     }
-    assert job["rates"] == {"allreduces": 2, "elements": 4000, "retransmits": 2}
+    assert job["rates"] == {
+        **{"allreduces": 2, "elements": 4000, "retransmits": 2},
+        **{"bytes_sent": 2000, "bytes_received": 4000},
+    }
+    assert (job["ratio_up"], job["ratio_down"]) == (8, 4)  # of 10,000 elements each
     assert (job["health"], job["health_reason"]) == ("healthy", "")
     assert job["behind"] == []
     assert found["switches"][0]["rates"] == {"simulated": 4}
     text = shown(json.loads(json.dumps(found)))
     assert "simulated 4" in text
     assert "4k" in text
+    assert "8x/4x" in text
 
 
 def test_a_narrow_terminal_has_fewer_columns(cluster: Cluster, address: str) -> None:

@@ -131,9 +131,9 @@ def test_list_and_show_tell_what_there_is(
     crew = cluster.make("train", workers=3, slots=16)
     crew[1].join()
     assert main(["list", *at]) == 0
-    (_, line) = capsys.readouterr().out.splitlines()
-    lack = "waits for ranks 0, 2 of 3 to join"
-    assert line.split(maxsplit=7) == ["train", "forming,", "waiting", "s1", "0-15", "1/3", "-", lack]
+    (_, line, below) = capsys.readouterr().out.splitlines()
+    assert line.split() == ["train", "forming,", "waiting", "s1", "0-15", "1/3", "-"]
+    assert below == "train: waits for ranks 0, 2 of 3 to join"
     enter(crew)
     assert main(["show", "train", *at]) == 0
     shown = capsys.readouterr().out

@@ -130,7 +130,7 @@ def test_two_jobs_on_one_switch(controller: Controller) -> None:
             "second": True,
         }
         operator.delete("first")
-        _over(jobs[0], "no job 'first'|the job was deleted")
+        _over(jobs[0], "no job 'first'|the job was deleted|job 'first' is being deleted")
         means = _sum(jobs[2:])
         assert means[0] == means[1]
         _close(jobs)

@@ -34,7 +34,7 @@ JOB: Final = (
     *("name", "state", "health", "health_reason", "reason", "trouble", "switch", "parts", "slot_base"),
     *("slots", "workers", "quorum", "observers", "lease_s", "missing_ranks"),
     *("epochs_begun", "joins_refused", "ended_age_s"),
-    *("rates", "codes", "latency_s", "nmse", "behind", "late"),
+    *("rates", "codes", "latency_s", "nmse", "ratio_up", "ratio_down", "behind", "late"),
 )
 MEMBER: Final = ("rank", "phase", "reason", "silent_s", "rates", "latency_s", "nmse")
 _ADDRESS: Final = re.compile(

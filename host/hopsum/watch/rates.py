@@ -10,6 +10,7 @@ from hopsum.watch.heartbeat import codes_name, latency_s, nmse
 from hopsum.watch.looks import Look, Stall, Values, grown, late, said, stall, told_over_s
 from hopsum.wire import Op
 
+FP32_BYTES = 4
 PACKETS = ("added", "completed", "duplicate", "answered", "stale", "fault")
 STATISTICS = ("allreduces", "elements", "retransmits", "bytes_sent", "bytes_received")
 
@@ -21,9 +22,10 @@ def document(before: Look, after: Look) -> dict[str, Any]:
     A rate that nobody can know yet is not there: no heartbeat came between the looks.
 
     A job also has `behind`, the ranks that it waits for if it stands still; `late`, those that come last to its
-    all-reduces; `codes`, lanes a second by op; `latency_s`, the mean time of an all-reduce; and `nmse` (see
-    `hopsum.watch.heartbeat`), both None where nobody told. Members have `rates`, `latency_s` and `nmse` of their own,
-    and `silent_s`, the seconds since they were heard, None without a lease.
+    all-reduces; `codes`, lanes a second by op; `latency_s`, the mean time of an all-reduce; `nmse` (see
+    `hopsum.watch.heartbeat`); `ratio_up` and `ratio_down`, the bytes of the summed vectors as float32 over the bytes of
+    UDP payload that were sent, and received. The last four are None where nobody told. Members have `rates`,
+    `latency_s` and `nmse` of their own, and `silent_s`, the seconds since they were heard, None without a lease.
 
     The health of a job that stands still is `stalled`, also where all its ranks are there; one whose all-reduces go on
     is `degraded` at worst.
@@ -63,6 +65,8 @@ def _job(before: Values | None, after: Values, seconds: float) -> dict[str, Any]
         "codes": {op.name.lower(): speed[name] for op in Op if speed.get(name := codes_name(op))},
         "latency_s": latency_s(sums),
         "nmse": nmse(sums),
+        "ratio_up": _ratio(sums, "bytes_sent"),
+        "ratio_down": _ratio(sums, "bytes_received"),
         "behind": [] if standing is None else list(standing.behind),
         "late": list(late(before, after)),
         "members": [
@@ -96,6 +100,12 @@ def _member(member: Values, moved: Mapping[str, float], speed: Mapping[str, floa
         "nmse": nmse(moved),
         "silent_s": None if left_s is None else silent_s,
     }
+
+
+def _ratio(sums: Mapping[str, float], name: str) -> float | None:
+    """Return the bytes of the vectors as float32 over the bytes on the wire; None where nobody told these."""
+    counted_bytes = sums.get(name, 0.0)
+    return FP32_BYTES * sums.get("elements", 0.0) / counted_bytes if counted_bytes > 0 else None
 
 
 def _summed(moved: Mapping[int, Mapping[str, float]]) -> dict[str, float]:

@@ -33,7 +33,10 @@ def build_parser() -> argparse.ArgumentParser:
         "running job is not disturbed. Ends with 1 if a line failed.",
     )
     parser.add_argument(
-        "target", nargs="?", metavar="MEMBERSHIP", help="the job's membership file, or a URL: hopsum://, file://, udp://"
+        "target",
+        nargs="?",
+        metavar="MEMBERSHIP",
+        help="the job's membership file, or a URL: hopsum://, file://, udp://",
     )
     parser.add_argument(
         "--rank", type=int, help="which worker; else the setting rank (HOPSUM_RANK, RANK), else whose address is here"

@@ -17,18 +17,22 @@ _COLOURS: Final = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "re
 
 
 def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print a line for each job."""
+    """Print a line for each job, and below them one for each that is not well."""
     if not jobs:
         console.print("no jobs")
         return
     table = Table(box=None, pad_edge=False)
-    for title in ("job", "state", "switch", "slots", "workers", "epoch", ""):
-        table.add_column(title, overflow="fold", no_wrap=title != "")
+    for title in ("job", "state", "switch", "slots", "workers", "epoch"):
+        table.add_column(title, overflow="fold")
     for job in jobs:
-        row = (job["name"], job["switch"], _slots(job), _workers(job), str(job["epoch"] or "-"), job["health_reason"])
+        row = (job["name"], job["switch"], _slots(job), _workers(job), str(job["epoch"] or "-"))
         name, *rest = map(escape, row)
         table.add_row(name, _state(job), *rest)
     console.print(table)
+    for job in jobs:
+        if job["health"] not in ("healthy", "idle"):
+            told = f"{escape(job['name'])}:[/] {escape(job['health_reason'])}"
+            console.print(f"[{_COLOURS[tone(job)]}]{told}", soft_wrap=not console.is_terminal)
 
 
 def print_job(job: Mapping[str, Any], console: Console) -> None:
@@ -39,6 +43,9 @@ def print_job(job: Mapping[str, Any], console: Console) -> None:
     console.print(about)
     if job["members"]:
         console.print(_members(job["members"]))
+        for member in job["members"]:
+            if member["reason"]:
+                console.print(f"rank {member['rank']} was given up: {escape(member['reason'])}")
     if job["counters"]:
         console.print(_counted(job))
 
@@ -77,8 +84,8 @@ def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _members(members: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for title in ("rank", "member", "address", "port", "lease", "all-reduces", "retransmits", "version", ""):
-        words = title in ("member", "address", "version", "")
+    for title in ("rank", "member", "address", "port", "lease", "all-reduces", "retransmits", "version"):
+        words = title in ("member", "address", "version")
         table.add_column(title, justify="left" if words else "right", no_wrap=title == "address")
     for member in members:
         left_s, told = member["lease_left_s"], member["statistics"]
@@ -91,7 +98,6 @@ def _members(members: Sequence[Mapping[str, Any]]) -> Table:
             "-" if left_s is None else f"{left_s:.1f} s",
             *(f"{told[name]:,.0f}" if name in told else "-" for name in ("allreduces", "retransmits")),
             escape(member["version"]),
-            escape(member["reason"]),
         )
     return table
 
@@ -107,4 +113,3 @@ def _slots(job: Mapping[str, Any]) -> str:
 def _workers(job: Mapping[str, Any]) -> str:
     """Return how many workers are there of how many: in the epoch, or waiting for the next one."""
     return f"{len(workers_of(job, 'in', 'waiting'))}/{job['workers']}"
-

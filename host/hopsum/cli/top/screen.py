@@ -24,7 +24,18 @@ _GAP = 2
 _LEFT_OUT = {
     "switches": ("put right", "audits", "largest free", "driver", "jobs"),
     "jobs": (
-        *("slots", "stale/s", "dup/s", "NMSE", "packets/s", "epoch", "elements/s", "latency", "retransmits/s"),
+        *(
+            "slots",
+            "stale/s",
+            "dup/s",
+            "NMSE",
+            "packets/s",
+            "epoch",
+            "fp32 up/down",
+            "elements/s",
+            "latency",
+            "retransmits/s",
+        ),
         *("switch", "sums/s"),
     ),
 }
@@ -118,11 +129,19 @@ def _job(job: Mapping[str, Any]) -> dict[str, str]:
         "stale/s": amount(rates.get("stale")),
         "all-reduces/s": amount(rates.get("allreduces")),
         "elements/s": amount(rates.get("elements")),
+        "fp32 up/down": _ratios(job),
         "latency": duration(job["latency_s"]),
         "NMSE": "-" if job["nmse"] is None else f"{job['nmse']:.2g}",
         "retransmits/s": amount(rates.get("retransmits")),
         "straggler": _ranks(job["behind"]) or (f"{_ranks(job['late'])} late" if job["late"] else ""),
     }
+
+
+def _ratios(job: Mapping[str, Any]) -> str:
+    """Return how many times fewer bytes than float32 go up and down: 6.9x/3.7x."""
+    if not job["rates"].get("elements") or job["ratio_up"] is None or job["ratio_down"] is None:
+        return "-"
+    return f"{job['ratio_up']:.2g}x/{job['ratio_down']:.2g}x"
 
 
 def _notes(job: Mapping[str, Any]) -> list[str]:
