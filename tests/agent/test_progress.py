@@ -16,9 +16,9 @@ import pytest
 from hopsum.agent import progress
 from hopsum.agent.progress import Progress
 from hopsum.errors import NoAnswer
+from hopsum.notice import AFTER_S, Waiting
 from hopsum.protocol.worker import Timing
 from hopsum.transport.udp import UdpTransport
-from hopsum.waiting import SAY_AFTER_S, Waiting
 from hopsum.wire import Op
 
 from .cluster import EAGER, Cluster
@@ -47,12 +47,12 @@ def lines(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
 def test_a_wait_has_one_line_and_another_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     clock, log = Clock(), logging.getLogger("hopsum.tests.waiting")
     waiting = Waiting(log, "rank 3", clock=clock)
-    assert waiting.say_in_s == SAY_AFTER_S
-    clock.now_s += SAY_AFTER_S - 1
+    assert waiting.say_in_s == AFTER_S
+    clock.now_s += AFTER_S - 1
     waiting.look(pytest.fail, 7.0)
     waiting.over()
     assert not lines(caplog, log.name), "a short wait is no matter"
-    clock.now_s += SAY_AFTER_S + 1
+    clock.now_s += AFTER_S + 1
     assert waiting.say_in_s == 0
     for left_s in (7.0, 6.0):
         waiting.look(lambda: "rank 2", left_s)
@@ -63,7 +63,7 @@ def test_a_wait_has_one_line_and_another_when_it_is_over(caplog: pytest.LogCaptu
     assert lines(caplog, log.name) == [
         "rank 3 has waited 6 s for rank 2; it waits 7 s more at most", "rank 3 goes on after 7.0 s",
     ]  # fmt: skip
-    clock.now_s += SAY_AFTER_S
+    clock.now_s += AFTER_S
     waiting.look(lambda: "rank 2")
     assert lines(caplog, log.name)[2] == "rank 3 has waited 5 s for rank 2; it waits without a limit"
 
@@ -86,7 +86,7 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     first.submit(Op.ADD32, payloads)
     looks.begin()
     first.step(0.01)
-    clock.now_s += SAY_AFTER_S - 0.5
+    clock.now_s += AFTER_S - 0.5
     looks.look()
     _step(first, lambda: "rank 1 is missing" in first.worker.lack())
     clock.now_s += 1
@@ -135,7 +135,7 @@ def test_a_promise_that_is_not_kept_is_said(
     stack: ExitStack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An all-reduce with more=True waits for the one that was promised."""
-    monkeypatch.setattr("hopsum.waiting.SAY_AFTER_S", 0.1)
+    monkeypatch.setattr("hopsum.notice.AFTER_S", 0.1)
     agent = Cluster(stack, 1).agent(0, "fixed", replace(EAGER, deadline_s=WAIT_S))
     said = threading.Event()
     handler = logging.Handler()

@@ -39,8 +39,8 @@ from hopsum.codec import AgreedError, Codec, Context
 from hopsum.codec.base import Reduction
 from hopsum.errors import EpochOver, HopsumError, WorkersReplaced
 from hopsum.membership import MembershipError
+from hopsum.notice import Waiting
 from hopsum.transport.udp import UdpTransport
-from hopsum.waiting import Waiting
 
 _log: Final = logging.getLogger(__name__)
 CLOSE: Final = None

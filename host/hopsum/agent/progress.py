@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from hopsum.notice import AFTER_S, Waiting
 from hopsum.transport.udp import UdpTransport
-from hopsum.waiting import SAY_AFTER_S, Waiting
 
 ABSENT_S: Final = 2.0
 """So long everything comes back as 'port unreachable' before it is said."""
-ASK_S: Final = SAY_AFTER_S - 1.0
+ASK_S: Final = AFTER_S - 1.0
 """So long no result comes before the switch is asked whom it waits for: its answer is here when the line is written."""
 ASK_EVERY_S: Final = 5.0
 _log: Final = logging.getLogger(__name__)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import HopsumError
+from hopsum.notice import Waiting
 from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.resume import Resume, Sealed
@@ -27,7 +28,6 @@ from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Timing, Worker
 from hopsum.transport.link import Link
 from hopsum.transport.side_channel import EpochKey, SideChannel, SideStatistics
 from hopsum.transport.udp import UdpTransport
-from hopsum.waiting import Waiting
 
 _log: Final = logging.getLogger(__name__)
 PEER_POLL_S: Final = 0.005
