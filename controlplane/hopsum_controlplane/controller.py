@@ -82,6 +82,8 @@ class Controller:
         self._allotments = Allotments(slots)
         self._held: dict[int, _Held] = {}  # by epoch: everything that is not confirmed gone
         self._used_epochs: set[int] = set()
+        self.taken_over = Repair()
+        """What was removed and restored when it took the switch over."""
         self._adoptions = self._take_over(adopt, remove_existing)
 
     @property
@@ -267,7 +269,7 @@ class Controller:
                 where=self._device.where,
                 hint="use that controller, or remove them, which cuts their workers off",
             )
-        self.put_right(audit)
+        self.taken_over = self.put_right(audit)
         return adoptions(adopt, audit, self._switch)
 
     def _compare(self, standing: Mapping[tuple[object, ...], Entity], *, thorough: bool = False) -> Audit:

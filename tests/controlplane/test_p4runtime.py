@@ -146,7 +146,7 @@ def test_proxies_are_not_asked(server: Server, monkeypatch: pytest.MonkeyPatch) 
 
 def test_another_client_is_primary(server: Server) -> None:
     server.arbitration_code = code_pb2.ALREADY_EXISTS
-    with pytest.raises(ControlPlaneError, match=r"our election id \(1, 0\) is not the primary's"):
+    with pytest.raises(ControlPlaneError, match=r"our election id 1 is not the primary's"):
         NativeDevice(server.address)
     assert our_threads() == []
 
@@ -163,7 +163,7 @@ def test_mastership_lost_later(server: Server) -> None:
         device.write(BATCH)
         server.pushed.put((code_pb2.ALREADY_EXISTS, 5))
         error = until_write_fails(device)
-        assert "the highest so far is (5, 0)" in str(error)
+        assert "the highest so far is 5;" in str(error)
         assert isinstance(error, NotPrimaryError), "nothing was sent"
 
 
@@ -175,7 +175,7 @@ def test_mastership_that_comes_back_is_not_taken(server: Server) -> None:
         server.pushed.put(None)
         device._session._client.stream_recv_thread.join(DEADLINE_S)  # so both have arrived
         for call in (device.cookie, lambda: device.write(BATCH), lambda: device.push(PIPELINE)):
-            with pytest.raises(NotPrimaryError, match=r"the highest so far is \(5, 0\)"):
+            with pytest.raises(NotPrimaryError, match="the highest so far is 5;"):
                 call()
 
 

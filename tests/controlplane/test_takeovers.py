@@ -24,9 +24,11 @@ from hopsum_controlplane.errors import NotPrimaryError, SwitchForgotError
 from hopsum_controlplane.tables import admit, reply
 from hopsum_topologies import Bmv2Switch, NativeSwitch
 
+from ..black_holes import BlackHoles
 from .test_audit import STRANGERS, altered, desired
 
 DEADLINE_S = 60.0
+SHORT_S = 5.0
 
 MakeSpec = Callable[..., JobSpec]
 
@@ -35,7 +37,7 @@ class Rig:
     """A switch process that can be restarted; `opened` devices are closed at the end."""
 
     def __init__(self, target: str, stack: ExitStack) -> None:
-        self._target = target
+        self.target = target
         self._stack = stack
         self._running = self._start()
         self.sessions: list[P4RuntimeDevice] = []
@@ -49,12 +51,12 @@ class Rig:
         return self._running.address
 
     def open(self, election_id: tuple[int, int] = (1, 0)) -> P4RuntimeDevice:
-        device = open_device(self._target, self.address, election_id=election_id, rpc_timeout_s=DEADLINE_S)
+        device = open_device(self.target, self.address, election_id=election_id, rpc_timeout_s=DEADLINE_S)
         self.sessions.append(self._stack.enter_context(device))
         return device
 
     def _start(self) -> Bmv2Switch | NativeSwitch:
-        if self._target == "bmv2":
+        if self.target == "bmv2":
             return self._stack.enter_context(Bmv2Switch({}))
         return self._stack.enter_context(NativeSwitch(*artifacts.compiled_program()))
 
@@ -189,3 +191,43 @@ def test_two_controllers(
         third = Controller(again, switch_endpoint, adopt=first.jobs)
         assert [third.adoptions[old.epoch].fate for old in (job, other)] == [Fate.RUNNING, Fate.LOST]
         assert read_standing(again) == desired(switch_endpoint, job)
+
+
+def test_after_a_dead_connection_the_same_controller_has_its_switch_again(
+    rig: Rig, pipeline: Pipeline, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
+) -> None:
+    """The switch still believes in the session that is dead; so it does after a power loss of the controller's host."""
+    with BlackHoles(rig.address) as way:
+
+        def connect() -> P4RuntimeDevice:
+            return open_device(rig.target, way.address, owner=7, rpc_timeout_s=SHORT_S, connect_timeout_s=DEADLINE_S)
+
+        device = ReconnectingDevice(connect, pipeline.cookie)
+        try:
+            ensure_pipeline(device, pipeline)
+            job = Controller(device, switch_endpoint).create_job(make_spec("first"))
+            way.swallow()
+            assert device.cookie() == pipeline.cookie
+            assert device.sessions == 2
+            again = Controller(device, switch_endpoint, adopt=[job])
+            again.delete_job(job)
+            assert read_standing(device) == desired(switch_endpoint)
+        finally:
+            device.close()
+
+
+def test_two_controllers_with_one_election_id(rig: Rig, pipeline: Pipeline) -> None:
+    with open_device(rig.target, rig.address, owner=7) as first:
+        first.push(pipeline)
+        with pytest.raises(NotPrimaryError, match="with the same election_id 1 as this one; stop that"):
+            open_device(rig.target, rig.address, owner=8)
+        assert first.cookie() == pipeline.cookie
+        first.write([Insert(STRANGERS[3])])
+        with open_device(rig.target, rig.address, owner=7) as newer:
+            newer.write([Delete(STRANGERS[3])])
+            with pytest.raises(NotPrimaryError):
+                first.write([Insert(STRANGERS[3])])
+    for owner in (8, 0, 7):  # nobody has it any more
+        with open_device(rig.target, rig.address, owner=owner) as later:
+            later.write([Insert(STRANGERS[3])])
+            later.write([Delete(STRANGERS[3])])

@@ -110,7 +110,7 @@ def test_a_cluster_that_is_well(practice: Practice) -> None:
     [
         (SessionLostError("no P4Runtime server answered", where="10.0.0.9:9559"), "switches"),
         (OtherProgram("it runs a program with cookie 0x7, not ours"), "program"),
-        (NotPrimaryError("our election id (1, 0) is not the primary's"), "primary"),
+        (NotPrimaryError("our election id 1 is not the primary's"), "primary"),
     ],
 )
 def test_a_switch_in_trouble(

@@ -88,7 +88,7 @@ def test_another_controller_has_it(ward: Ward) -> None:
     ward.connect(9, 0)
     report = ward.examine_until("primary")
     assert first_failure(report) == "primary"
-    assert "election id (1, 0) is not the primary's" in report["primary"].finding
+    assert "election id 1 is not the primary's" in report["primary"].finding
 
 
 def test_it_was_given_another_program(ward: Ward) -> None:

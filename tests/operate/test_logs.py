@@ -6,8 +6,15 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import re
+import socket
+import subprocess
+import sys
+import threading
+import warnings
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +58,52 @@ def test_levels_are_of_hopsum_and_others_warn() -> None:
     logging.getLogger("somebody.else").info("not shown")
     logging.getLogger("somebody.else").warning("shown")
     assert stream.getvalue().count("shown") == 1
+
+
+def test_a_librarys_message_says_whose_it_is_and_how_bad(tmp_path: Path) -> None:
+    """p4runtime-shell's receiving thread writes to the root logger, at CRITICAL, what is only a broken connection."""
+    stream = io.StringIO()
+    log_to(stream, form="json")
+    path = tmp_path / "p4runtime_sh" / "p4runtime.py"
+    record = logging.LogRecord("root", logging.CRITICAL, str(path), 1, "StreamChannel\n error", (), None)
+    record.threadName = "switch 0 at 127.0.0.1:9559"
+    logging.getLogger().handle(record)
+    logging.critical("ours")
+    found = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["level"], line["logger"], line["message"]) for line in found] == [
+        ("warning", "p4runtime_sh", "switch 0 at 127.0.0.1:9559: StreamChannel error"),
+        ("critical", "root", "ours"),
+    ]
+
+
+def test_what_a_thread_and_python_have_to_say_is_json_too() -> None:
+    stream = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        log_to(stream, form="json")
+        thread = threading.Thread(target=lambda: 1 // 0, name="of-a-test")
+        thread.start()
+        thread.join()
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+        logging.captureWarnings(False)
+    ended, warned = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (ended["level"], ended["message"]) == ("critical", "thread of-a-test ended")
+    assert "ZeroDivisionError" in ended["exception"]
+    assert "DeprecationWarning: old" in warned["message"]
+
+
+def test_every_line_of_a_controller_is_json(tmp_path: Path) -> None:
+    """Of one whose port is taken, about which gRPC's core has something to say of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = tmp_path / "cluster.toml"
+        config.write_text(
+            f'[controller]\ndatabase = "{tmp_path}/books.sqlite"\nlisten = "127.0.0.1:{taken.getsockname()[1]}"\n'
+            '[[switch]]\nname = "leaf1"\ndriver = "native"\naddress = "127.0.0.1:1"\nmac = "02:00:00:00:00:fe"\n'
+            'ip = "10.0.0.254"\nports = [{port = 1, network = "127.0.0.0/8"}]\n'
+        )
+        command = [sys.executable, "-m", "hopsum.cli.main", "controller", "--config", str(config), "--log", "json"]
+        clean = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
+    assert done.returncode == 1
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert "cannot listen" in lines[-1]["message"]

@@ -165,9 +165,9 @@ class Desk:
                 del self.members[lost]
             self._stepped()
 
-    def wait(self, condition: Callable[[], bool]) -> None:
+    def wait(self, condition: Callable[[], bool], timeout_s: float = 20) -> None:
         with self.changed:
-            assert self.changed.wait_for(condition, 20), (self.beats[-3:], self.left)
+            assert self.changed.wait_for(condition, timeout_s), (self.beats[-3:], self.left)
 
     def _stepped(self) -> None:
         self.changed.notify_all()

@@ -25,7 +25,7 @@ from hopsum.membership import MembershipError
 from hopsum.rpc.channel import TlsError
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
 from hopsum.rpc.member import Leaf, Location
-from hopsum.rpc.source import leaf_of
+from hopsum.rpc.source import leaf_of, token_of
 from hopsum_controlplane.service.server import Service
 
 from .desk import FIRST_EPOCH, NAME, TOKEN, Desk, desk_service
@@ -271,3 +271,13 @@ def test_a_switch_that_nobody_reaches_is_the_error_in_time(served: Served) -> No
         with pytest.raises(NoAnswer, match=rf"rank {rank}: nothing came .* does not reach it either \(leaf1: no sess"):
             future.result(60)
     _close(jobs)
+
+
+def test_a_token_that_others_can_read_is_warned_of(token_file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    token_file.chmod(0o600)
+    assert token_of(resolve(), str(token_file)) == TOKEN
+    assert caplog.text == ""
+    token_file.chmod(0o644)
+    assert token_of(resolve(), str(token_file)) == TOKEN
+    assert f"token file {token_file} has mode 0644: others can read it" in caplog.text
+    assert TOKEN not in caplog.text

@@ -37,6 +37,7 @@ from hopsum_controlplane.cluster.retries import Retries
 from hopsum_controlplane.controller import Controller
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
+from hopsum_controlplane.entries import Entity
 from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, SwitchForgotError, WriteError
 from hopsum_controlplane.jobs import Job, JobSpec
@@ -342,6 +343,7 @@ class Line:
         for record in self._ledger.records(name):
             if record.state is State.INSTALLING and name in record.parts:
                 self._over(record.parts[name], "the controller was interrupted while it was written")
+        self._tell("took off", controller.taken_over.removed)
         self.controller = controller
         self._forwarding = Forwarding(self.config, device, self._links) if self.config.forward else None
         self._audit_at_s = self._monotonic() + self._audit_s
@@ -370,6 +372,9 @@ class Line:
                 hint="stop what uses it, or let the controller remove it, which ends what runs there",
             )
         device.push(self._pipeline)
+        if cookie is not None:
+            what = "switch %s: took off a program with cookie %#x, and all that stood there; pushed ours"
+            _log.warning(what, name, cookie, extra={"switch": name})
 
     def _audit_is_due(self) -> bool:
         """Return whether it is time, or the switch may have changed in the time between two sessions."""
@@ -389,13 +394,28 @@ class Line:
 
     def _put_right(self, controller: Controller, audit: Audit) -> None:
         self.findings = tuple(audit.in_words())
-        for line in self.findings:
+        for line in _first(self.findings):
             _log.warning("switch %s: %s", self.config.name, line, extra={"switch": self.config.name})
         for finding in audit.findings:
             if finding.lost:
                 self._over(finding.job, f"switch {self.config.name} lost entries: {finding}")
         repair = controller.put_right(audit)
+        self._tell("took off", repair.removed)
+        self._tell("wrote again", repair.restored)
         self.put_right += len(repair.removed) + len(repair.restored)
+
+    def _tell(self, what: str, entities: Sequence[Entity]) -> None:
+        """Log what was done with entries that others had changed: so many, and the first few."""
+        if entities:
+            text = "; ".join(_first([str(entity) for entity in entities]))
+            count, details = len(entities), {"switch": self.config.name, "entries": len(entities)}
+            _log.warning("switch %s: %s %d entries: %s", self.config.name, what, count, text, extra=details)
+
+
+def _first(lines: Sequence[str], most: int = 5) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    more = [f"and {len(lines) - most} more"] if len(lines) > most else []
+    return [*lines[:most], *more]
 
 
 def _has(controller: Controller, job: Job) -> bool:

@@ -23,22 +23,26 @@ def pipelines(config: ClusterConfig, pipeline: Pipeline) -> dict[str, Pipeline]:
 
 
 def openers(
-    config: ClusterConfig, pipeline: Pipeline | Mapping[str, Pipeline], **timeouts: float
+    config: ClusterConfig, pipeline: Pipeline | Mapping[str, Pipeline], *, owner: int = 0, **timeouts: float
 ) -> dict[str, Callable[[], Device]]:
     """Return by switch name what opens a session with it that comes back as long as the switch runs `pipeline`.
 
-    `timeouts` are those of `open_device`. Nothing is opened yet; give the result to a Manager, and `pipeline` as well:
-    one for all switches, or by name.
+    `owner` and `timeouts` are those of `open_device`. Nothing is opened yet; give the result to a Manager, and
+    `pipeline` as well: one for all switches, or by name.
     """
     return {
-        switch.name: _opener(switch, pipeline[switch.name] if isinstance(pipeline, Mapping) else pipeline, timeouts)
+        switch.name: _opener(
+            switch, pipeline[switch.name] if isinstance(pipeline, Mapping) else pipeline, owner, timeouts
+        )
         for switch in config.switches
     }
 
 
-def _opener(switch: SwitchConfig, pipeline: Pipeline, timeouts: dict[str, float]) -> Callable[[], Device]:
+def _opener(switch: SwitchConfig, pipeline: Pipeline, owner: int, timeouts: dict[str, float]) -> Callable[[], Device]:
     def connect() -> Device:
         election_id = (switch.election_id, 0)
-        return open_device(switch.driver, switch.address, switch.device_id, election_id=election_id, **timeouts)
+        return open_device(
+            switch.driver, switch.address, switch.device_id, election_id=election_id, owner=owner, **timeouts
+        )
 
     return lambda: ReconnectingDevice(connect, pipeline.cookie)

@@ -12,7 +12,11 @@ Tokens and secrets are not in it, only their digests. Not thread-safe.
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
+import secrets
 import sqlite3
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +31,9 @@ from hopsum_controlplane.slots import SlotRange
 SCHEMA_VERSION = 4
 _APPLICATION_ID = 0x686F7073  # "hops"
 _BUSY_S = 0.2
+_PRIVATE = 0o600
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_log = logging.getLogger(__name__)
 
 _SCHEMA = """
 CREATE TABLE books (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), last_epoch INTEGER NOT NULL);
@@ -94,12 +101,15 @@ class Books:
 class Store:
     """The books at `path`, made when there are none; `Store(...)` holds the lock until `close`.
 
+    `owner` is a number of their own: switches know by it whose sessions are whose.
+
     Raises StoreError when another process has them, the file is none of ours, newer than this program, damaged or
     cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        _keep_private(path)
         with self._reported("opened"):
             self._database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:
@@ -159,6 +169,7 @@ class Store:
                 raise StoreError(f"{self.path} is another program's database", hint="choose another file")
             else:
                 self._migrate(version)
+            self.owner = self._owner()
         if journal != "wal":
             raise StoreError(f"{self.path} cannot have a write-ahead log", hint="put it on a local file system")
         wrong = [text for (text,) in database.execute("PRAGMA quick_check(1)") if text != "ok"]
@@ -170,6 +181,14 @@ class Store:
             self._database.execute(statement)
         self._database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _owner(self) -> int:
+        """Return the number of whoever has these books, drawn when they were first opened: 1 .. 2^32 - 1."""
+        execute = self._database.execute
+        execute("CREATE TABLE IF NOT EXISTS owner (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), number INTEGER)")
+        execute("INSERT OR IGNORE INTO owner VALUES (1, ?)", (1 + secrets.randbelow((1 << 32) - 1),))
+        ((number,),) = execute("SELECT number FROM owner")
+        return int(number)
 
     def _migrate(self, version: int) -> None:
         if not 1 <= version <= SCHEMA_VERSION:
@@ -246,6 +265,21 @@ _DAMAGED = (
     "put a copy back that was made with the controller stopped, or start with an empty database and remove what stands "
     "on the switches, which ends all jobs"
 )
+
+
+def _keep_private(path: Path) -> None:
+    """Make the file, if there is none, so that only its owner can read it, and take one back that others can read.
+
+    SQLite gives the files beside it the same mode. Says nothing where that fails: opening does.
+    """
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, _PRIVATE))
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & _OTHERS:
+            for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+                if each.exists():
+                    each.chmod(_PRIVATE)
+            _log.warning("books %s had mode %04o, others could read them: it is %04o now", path, mode, _PRIVATE)
 
 
 def _hint(error: sqlite3.Error) -> str:

@@ -65,11 +65,13 @@ def open_device(
     election_id: tuple[int, int] = CONTROLLER_ELECTION_ID,
     connect_timeout_s: float = 10.0,
     rpc_timeout_s: float = 10.0,
+    owner: int = 0,
 ) -> P4RuntimeDevice:
     """Open the switch whose P4Runtime server is at `address` (HOST:PORT), as the primary client.
 
-    Of two controllers the one with the higher `election_id`, 64 bits each, is the primary. Raises ControlPlaneError:
-    no such driver; SessionLostError: no server within `connect_timeout_s`; NotPrimaryError: another client is primary.
+    Of two controllers the one with the higher `election_id`, 64 bits each, is the primary; of the sessions of one
+    `owner`, 32 bits, with the low word 0, the last one. Raises ControlPlaneError: no such driver; SessionLostError: no
+    server within `connect_timeout_s`; NotPrimaryError: another client is primary.
     """
     check_driver(driver)
     module, name = _CLASSES[driver]
@@ -79,5 +81,6 @@ def open_device(
         election_id=election_id,
         connect_timeout_s=connect_timeout_s,
         rpc_timeout_s=rpc_timeout_s,
+        owner=owner,
     )
     return opened

@@ -15,9 +15,10 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2
 
-from hopsum_controlplane.devices._session import ElectionId, Session
+from hopsum_controlplane.devices._session import Session
 from hopsum_controlplane.devices.base import Capabilities, Device, Pipeline
 from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID
+from hopsum_controlplane.devices.election import ElectionId
 from hopsum_controlplane.encoding import decode_counter, decode_entity, fill_update
 from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import (
@@ -33,6 +34,8 @@ from hopsum_controlplane.program_reader import read_program
 _GetConfig = p4runtime_pb2.GetForwardingPipelineConfigRequest
 _SetConfig = p4runtime_pb2.SetForwardingPipelineConfigRequest
 _DETAILS_KEY = "grpc-status-details-bin"
+PROBE_TIMEOUT_S = 5.0
+"""For what a switch says of its program: asked every second or so, it also finds out whether the connection is dead."""
 _NO_PIPELINE = "the switch runs no program"
 
 
@@ -43,6 +46,7 @@ class P4RuntimeDevice(Device):
     `push_timeout_s`. Raises SessionLostError when there is no server, and NotPrimaryError when another client
     is primary, as every call does afterwards, before it sends anything. A context manager that closes.
     `role` is the name of a role on the server; without one it is full access, which is all that most servers have.
+    `owner` is whose sessions the low word of the election id counts, see `election`.
     """
 
     capabilities = Capabilities("p4runtime")
@@ -59,13 +63,13 @@ class P4RuntimeDevice(Device):
         rpc_timeout_s: float = 10.0,
         push_timeout_s: float = 60.0,
         role: str = "",
+        owner: int = 0,
     ) -> None:
         self._device_id = device_id
-        self._election_id = election_id
         self._rpc_timeout_s = rpc_timeout_s
         self._push_timeout_s = push_timeout_s
         self._role = role
-        self._session = Session.open(address, device_id, election_id, connect_timeout_s, role)
+        self._session = Session.open(address, device_id, election_id, connect_timeout_s, role, owner)
         self.where = self._session.where
         try:
             config = self._get_config(_GetConfig.P4INFO_AND_COOKIE)
@@ -146,7 +150,7 @@ class P4RuntimeDevice(Device):
         p4info = P4Info.from_text(pipeline.p4info)
         self._session.check()
         request = _SetConfig(device_id=self._device_id, role=self._role, action=_SetConfig.VERIFY_AND_COMMIT)
-        request.election_id.high, request.election_id.low = self._election_id
+        request.election_id.high, request.election_id.low = self._session.election_id
         request.config.p4info.CopyFrom(p4info.message)
         request.config.p4_device_config = self.device_config(pipeline)
         request.config.cookie.cookie = pipeline.cookie
@@ -174,7 +178,8 @@ class P4RuntimeDevice(Device):
         self._session.check()
         request = _GetConfig(device_id=self._device_id, response_type=response_type)
         try:
-            return self._session.stub.GetForwardingPipelineConfig(request, timeout=self._rpc_timeout_s).config
+            timeout_s = min(self._rpc_timeout_s, PROBE_TIMEOUT_S)
+            return self._session.stub.GetForwardingPipelineConfig(request, timeout=timeout_s).config
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.FAILED_PRECONDITION:  # how the specification says "no program yet"
                 return p4runtime_pb2.ForwardingPipelineConfig()
@@ -207,7 +212,7 @@ class P4RuntimeDevice(Device):
         request = p4runtime_pb2.WriteRequest(device_id=self._device_id, role=self._role)
         for update in updates:
             fill_update(self.p4info, update, request.updates.add())
-        request.election_id.high, request.election_id.low = self._election_id
+        request.election_id.high, request.election_id.low = self._session.election_id
         return request
 
     def _write(self, request: p4runtime_pb2.WriteRequest, batch: Sequence[Update], at: int) -> list[FailedUpdate]:

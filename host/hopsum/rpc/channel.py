@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,10 @@ from hopsum.rpc.services import BEARER, MESSAGE_BYTES_MAX, Method, methods
 
 CALL_S: Final = 5.0
 """Deadline of a call that the server answers at once."""
+MISSED_MAX: Final = 2
+"""Calls in a row that may go without an answer until another connection is opened."""
+PING_S: Final = 5.0
+"""A silent connection is asked whether it lives, and given up when it does not say so in that time again."""
 UNIX: Final = "unix:"
 _OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
@@ -27,6 +32,10 @@ _OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 5000),  # also how long one attempt may take
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.keepalive_time_ms", int(PING_S * 1000)),
+    ("grpc.keepalive_timeout_ms", int(PING_S * 1000)),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),  # no bound: a stream may have no news for hours
 )
 _NO_ANSWER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
@@ -88,15 +97,19 @@ def is_local(target: str) -> bool:
 class Channel:
     """One connection to the controller, opened by the first call and again whenever it broke. Thread-safe.
 
+    A connection on which MISSED_MAX calls in a row have had no answer in time is taken for dead, though nothing said
+    so, and another one is opened; calls that still wait on it end with ControllerUnreachable.
+
     Raises TlsError when one of the place's files cannot be read.
     """
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        if place.tls:
-            self._channel = grpc.secure_channel(place.target, _credentials(place), _OPTIONS)
-        else:
-            self._channel = grpc.insecure_channel(place.target, _OPTIONS)
+        self._tls = _credentials(place) if place.tls else None
+        self._lock = threading.Lock()
+        self._missed = 0
+        self._closed = False
+        self._channel = self._connected()
 
     def call(self, service: str, name: str, request: Any, *, secret: str = "", timeout_s: float = CALL_S) -> Any:
         """Return the reply to a request.
@@ -111,30 +124,35 @@ class Channel:
             ControllerUnreachable: no answer in time.
             ControllerError: the controller refused; the message is its own.
         """
-        method = methods(service)[name]
-        send = self._channel.unary_unary(method.path, *_forms(method))
+        method, channel = methods(service)[name], self._channel
         try:
-            return send(request, timeout=timeout_s, metadata=_metadata(secret))
+            send = channel.unary_unary(method.path, *_forms(method))
+            reply = send(request, timeout=timeout_s, metadata=_metadata(secret))
+            self._note(channel, missed=False)
+            return reply
         except grpc.RpcError as error:
+            self._note(channel, missed=error.code() is grpc.StatusCode.DEADLINE_EXCEEDED)
             raise self._error(error, name, timeout_s) from None  # grpc's own shows the metadata in tracebacks
-        except ValueError:  # as grpc says it
-            raise ControllerUnreachable(f"{name}: the channel to {self.place.target} is closed", "CANCELLED") from None
+        except ValueError:  # as grpc says that the channel is closed
+            raise self._gone(name) from None
 
     def stream(self, service: str, name: str, request: Any, *, secret: str = "") -> Replies:
         """Return the replies to a request as they come, without a deadline.
 
-        Takes what `call` takes. The replies raise what it raises, this only ControllerUnreachable for a closed channel.
+        Takes what `call` takes, and raises ControllerUnreachable where the channel is closed; else the replies raise.
         """
         method = methods(service)[name]
-        send = self._channel.unary_stream(method.path, *_forms(method))
         try:
+            send = self._channel.unary_stream(method.path, *_forms(method))
             replies = send(request, metadata=_metadata(secret))
-        except ValueError:  # as grpc says it
-            raise ControllerUnreachable(f"{name}: the channel to {self.place.target} is closed", "CANCELLED") from None
+        except ValueError:
+            raise self._gone(name) from None
         return Replies(replies, lambda error: self._error(error, name, 0.0))
 
     def close(self) -> None:
         """Close it; calls in progress end with ControllerUnreachable. Harmless when it is closed."""
+        with self._lock:
+            self._closed = True
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -144,6 +162,25 @@ class Channel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _connected(self) -> Any:
+        if self._tls is not None:
+            return grpc.secure_channel(self.place.target, self._tls, _OPTIONS)
+        return grpc.insecure_channel(self.place.target, _OPTIONS)
+
+    def _note(self, channel: Any, *, missed: bool) -> None:
+        """Count the calls without an answer on the present connection; leave it where they are too many."""
+        with self._lock:
+            if channel is not self._channel or self._closed:
+                return
+            self._missed = self._missed + 1 if missed else 0
+            if self._missed < MISSED_MAX:
+                return
+            self._missed, self._channel = 0, self._connected()
+        channel.close()
+
+    def _gone(self, name: str) -> ControllerUnreachable:
+        return ControllerUnreachable(f"{name}: the channel to {self.place.target} is closed", "CANCELLED")
 
     def _error(self, error: Any, name: str, timeout_s: float) -> ControllerError:
         code, told = error.code(), error.details() or "no reason given"

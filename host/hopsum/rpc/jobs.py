@@ -98,14 +98,19 @@ def word_of(enum: Any, number: int) -> str:
 
 
 def as_values(message: Any) -> dict[str, Any]:
-    """Return a message as what JSON can hold: all its fields by name, states as words, optional ones that lack None."""
+    """Return a message as what JSON can hold: all its fields by name, states as words, optional ones that lack None.
+
+    Of texts, some of which workers wrote, what a terminal may obey is escaped.
+    """
     values: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
-        if isinstance(value, MutableMapping):
-            value = dict(sorted(value.items()))
+        if isinstance(value, str):
+            value = _escaped(value)
+        elif isinstance(value, MutableMapping):
+            value = {_escaped(key): each for key, each in sorted(value.items())}
         elif isinstance(value, MutableSequence):
-            value = [as_values(each) if field.message_type else each for each in value]
+            value = [as_values(each) if field.message_type else _escaped(each) for each in value]
         elif field.message_type is not None:
             value = as_values(value) if message.HasField(field.name) else None
         elif field.enum_type is not None:
@@ -114,3 +119,9 @@ def as_values(message: Any) -> dict[str, Any]:
             value = None
         values[field.name] = value
     return values
+
+
+def _escaped(value: Any) -> Any:
+    if not isinstance(value, str) or value.isprintable():
+        return value
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in value)

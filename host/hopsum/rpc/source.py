@@ -10,14 +10,16 @@ What fails on the way gives everything back: sockets are closed and the rank is 
 
 from __future__ import annotations
 
+import logging
+import os
 import re
+import stat
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hopsum.agent import Agent
 from hopsum.agent.unfinished import why_unfinished
@@ -31,6 +33,8 @@ from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member import Location, Member
 from hopsum.transport.link import UdpLink
+
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +142,15 @@ def token_of(config: Config, token_file: str) -> str:
     if token_file:
         where = f"token file {token_file}"
         try:
-            found = Path(token_file).read_text(encoding="utf-8").strip()
+            with open(token_file, encoding="utf-8") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                found = file.read().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{where} cannot be read: {error}") from error
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            _log.warning(
+                "%s has mode %04o: others can read it, and take this job's ranks; chmod 600 %s", where, mode, token_file
+            )
     elif not found:
         raise ConfigError(
             "a job is joined with its token: ?token_file=PATH in the URL, the setting token_file, or HOPSUM_TOKEN. "
@@ -149,4 +159,3 @@ def token_of(config: Config, token_file: str) -> str:
     if not re.fullmatch(r"[\x21-\x7e]+", found):
         raise ConfigError(f"{where} holds no token: it is one line of letters, digits, - and _")
     return found
-

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
@@ -48,6 +49,32 @@ def many() -> list[JobRecord]:
 def reopened(store: Store) -> Store:
     store.close()
     return Store(store.path)
+
+
+def test_only_the_owner_reads_the_books(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    umask = os.umask(0)
+    try:
+        store = Store(path)
+        store.put(record())
+        modes = {each.name: each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
+        assert set(modes.values()) == {0o600}, modes
+        store.close()
+    finally:
+        os.umask(umask)
+    assert caplog.text == ""
+    path.chmod(0o644)
+    Store(path).close()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert f"books {path} had mode 0644, others could read them: it is 0600 now" in caplog.text
+
+
+def test_the_books_have_a_number_of_their_own(store: Store, tmp_path: Path) -> None:
+    again = reopened(store)
+    other = Store(tmp_path / "others.sqlite")
+    assert again.owner == store.owner != other.owner
+    assert 0 < store.owner < 1 << 32
+    again.close()
+    other.close()
 
 
 def test_everything_comes_back(store: Store) -> None:

@@ -71,7 +71,7 @@ def test_a_restarted_switch_gets_new_epochs(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_what_others_change_is_put_right(cluster: Cluster, restart: bool) -> None:
+def test_what_others_change_is_put_right(cluster: Cluster, restart: bool, caplog: pytest.LogCaptureFixture) -> None:
     crew, other = cluster.run(), cluster.run("other")
     device = device_of(cluster)
     device.write([Insert(MulticastGroup(9, (Replica(1, 1),))), Insert(TableEntry("jobs", {"epoch": 5}, "job", {}))])
@@ -86,6 +86,8 @@ def test_what_others_change_is_put_right(cluster: Cluster, restart: bool) -> Non
         view = cluster.manager.switches()[0]
         assert (view.audits, view.put_right) == (1, 2)
         assert [line.split(":")[0] for line in view.findings] == ["foreign", "foreign"]
+    assert "switch s1: took off 2 entries: " in caplog.text
+    assert "jobs[epoch=5]" in caplog.text
     cluster.check()
     assert {job.state for job in cluster.manager.jobs()} == {State.RUNNING}
 

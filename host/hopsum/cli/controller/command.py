@@ -63,7 +63,10 @@ def main(arguments: Sequence[str]) -> int:
         raise_limit()
         _serve(config, options.remove_existing)
     except ControlPlaneError as error:
-        print(f"hopsum controller: error: {error}", file=sys.stderr)
+        if options.log == "json":
+            _log.error("%s", error)
+        else:
+            print(f"hopsum controller: error: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -53,7 +53,7 @@ def running(
     with ExitStack() as stack:
         store = Store(config.database)
         stack.callback(store.close)
-        sources = openers(config, pipeline, connect_timeout_s=CONNECT_S)
+        sources = openers(config, pipeline, owner=store.owner, connect_timeout_s=CONNECT_S)
         manager = Manager(config, store, sources, clock=clock, pipeline=pipeline, remove_existing=remove_existing)
         stack.callback(manager.close)
         stack.enter_context(Pulse(manager, [switch.name for switch in config.switches]))

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's connection that dies in silence: another one is opened, and its place is kept."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from hopsum.rpc import control_pb2 as pb
+from hopsum.rpc.channel import MISSED_MAX, Channel, Place
+from hopsum.rpc.errors import ControllerUnreachable
+from hopsum.rpc.member import Member
+from hopsum.rpc.services import WORKERS
+
+from ..black_holes import BlackHoles
+from .desk import NAME, TOKEN, desk_service
+
+WAIT_S = 30.0
+SHORT_S = 0.5
+
+
+def test_after_two_missed_answers_there_is_another_connection() -> None:
+    with (
+        desk_service() as (_, service),
+        BlackHoles(service.address) as way,
+        Channel(Place.of(way.address)) as channel,
+    ):
+        member = Member(channel, NAME, TOKEN)
+        member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
+        request = pb.AttendRequest(job=NAME, rank=0)
+        replies = channel.stream(WORKERS, "Attend", request, secret=member.seat.secret)
+        next(replies)
+        way.swallow()
+        for _ in range(MISSED_MAX):
+            with pytest.raises(ControllerUnreachable):
+                member.beat(0, {}, SHORT_S)
+        assert member.beat(0, {}, WAIT_S).reason == ""
+        assert way.connections == 2
+        with pytest.raises(ControllerUnreachable):  # who waited on the dead one hears that it is over
+            next(replies)
+
+
+def assert_true(value: bool) -> None:
+    assert value
+
+
+def test_an_answer_between_two_that_are_missed_keeps_the_connection() -> None:
+    with desk_service() as (desk, service), Channel(Place.of(service.address)) as channel:
+        member = Member(channel, NAME, TOKEN)
+        member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
+        before, go_on = channel._channel, threading.Event()
+        desk.before = lambda _: assert_true(go_on.wait(WAIT_S))
+        for _ in range(2 * MISSED_MAX):
+            go_on.clear()
+            with pytest.raises(ControllerUnreachable):
+                member.beat(0, {}, SHORT_S)
+            go_on.set()
+            member.beat(0, {}, WAIT_S)
+        assert channel._channel is before
+        assert desk.left == []
+
+
+def test_a_dead_connection_is_noticed_without_a_call() -> None:
+    """Keepalive, on both sides: the worker's stream ends, and the controller hears that the worker may be gone."""
+    with (
+        desk_service() as (desk, service),
+        BlackHoles(service.address) as way,
+        Channel(Place.of(way.address)) as channel,
+    ):
+        member = Member(channel, NAME, TOKEN)
+        member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
+        request = pb.AttendRequest(job=NAME, rank=0)
+        replies = channel.stream(WORKERS, "Attend", request, secret=member.seat.secret)
+        next(replies)
+        way.swallow()
+        with pytest.raises(ControllerUnreachable):
+            next(replies)
+        desk.wait(lambda: desk.gone == [0], 2 * WAIT_S)
