@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -136,6 +136,7 @@ class P4Info:
         self.direct_meters = _by_id(_meter(meter, 0, meter.direct_table_id) for meter in message.direct_meters)
         self.registers = _by_id(_register(register) for register in message.registers)
         self.tables = _by_id(_table(table, self.direct_counters, self.direct_meters) for table in message.tables)
+        self._removed: dict[int, str] = {}
         self._headers = {
             header.preamble.name: tuple(_header_field(field, message) for field in header.metadata)
             for header in message.controller_packet_metadata
@@ -143,8 +144,16 @@ class P4Info:
         self._check_references()
 
     def table(self, table_id: int) -> TableInfo:
-        """Return a table. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
+        """Return a table. Raises P4RuntimeError (INVALID_ARGUMENT): no such id, or the program has no such table."""
+        if table_id in self._removed:
+            message = f"table {self._removed[table_id]} is not in the program: p4c removed it, as no packet comes to it"
+            raise P4RuntimeError(Code.INVALID_ARGUMENT, message)
         return _get(self.tables, table_id, "table")
+
+    def keep_tables(self, names: Collection[str]) -> None:
+        """Forget the tables that are not among `names`: those that the compiler left out of the program."""
+        self._removed = {number: table.name for number, table in self.tables.items() if table.name not in names}
+        self.tables = {number: table for number, table in self.tables.items() if table.name in names}
 
     def counter(self, counter_id: int) -> CounterInfo:
         """Return an indexed counter. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
@@ -245,6 +254,8 @@ def _match_field(field: p4info_pb2.MatchField, table: str) -> MatchField:
             f" {field.other_match_type or 'nothing known'}; known are"
             f" {', '.join(kind.value for kind in MatchKind)}",
         )
+    if not field.bitwidth and not field.HasField("type_name"):  # of type error or enum: the program has the width
+        return MatchField(field.id, field.name, 0, True, kind)
     return MatchField(*_field(field), kind)
 
 

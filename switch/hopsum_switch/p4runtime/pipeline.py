@@ -91,6 +91,7 @@ def verify(p4info: p4info_pb2.P4Info, device_config: bytes, cookie: int | None =
             Code.INVALID_ARGUMENT,
             "P4Info and program do not belong together: " + "; ".join(problems[:_SHOWN_PROBLEMS]) + more,
         )
+    info.keep_tables(program.tables)
     headers = (PacketHeader(name, info.packet_header(name)) for name in ("packet_in", "packet_out"))
     return Pipeline(info, program, device_config, cookie, *headers)
 
@@ -160,11 +161,20 @@ class PipelineManager:
 
 
 def mismatches(info: P4Info, program: Program) -> list[str]:
-    """Return what P4Info declares and the program has not, or has otherwise."""
+    """Return what P4Info declares and the program has not, or has otherwise.
+
+    A table that the program lacks is one that p4c removed, since no packet comes to it, unless the program has a table
+    that P4Info lacks: then the two are of different programs.
+    """
     problems: list[str] = []
+    declared = {table.name for table in info.tables.values()}
+    foreign = any(ir.keys and not ir.const_entries and name not in declared for name, ir in program.tables.items())
     for table in info.tables.values():
         ir = program.tables.get(table.name)
-        problems += [f"no table {table.name}"] if ir is None else _table_problems(info, table, ir)
+        if ir is not None:
+            problems += _table_problems(info, table, ir)
+        elif foreign:
+            problems.append(f"no table {table.name}")
     for counter in info.counters.values():
         ir_counter = program.counters.get(counter.name)
         if ir_counter is None or ir_counter.table is not None or ir_counter.size != counter.size:

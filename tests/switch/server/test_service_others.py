@@ -20,6 +20,7 @@ from p4.v1.p4runtime_pb2 import (
     PacketReplicationEngineEntry,
     RegisterEntry,
     Replica,
+    TableEntry,
     Update,
 )
 
@@ -28,7 +29,8 @@ from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.program.ir import Program
 from hopsum_switch.server import SwitchServer
 
-from .controller import DEADLINE_S, DELETE, INSERT, MODIFY, NAMES, P4INFO, PROGRAM, Controller, entry, l2
+from ..core.builder import assign, build, field, hexstr
+from .controller import DEADLINE_S, DELETE, INSERT, MODIFY, NAMES, P4INFO, PROGRAM, Controller, details, entry, l2
 
 MAC = b"\x0a\x0b\x0c\x0d\x0e\x0f"
 FRAME = MAC + b"\x01\x02\x03\x04\x05\x06" + b"\x12\x34payload"
@@ -178,6 +180,50 @@ def test_configs_that_cannot_run_are_refused_by_name(
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert message in details
     assert primary.get_pipeline() == before
+
+
+def looking_up(*, key: bool) -> tuple[p4info_pb2.P4Info, bytes]:
+    """P4Info with a table `gone`, which the program lacks, and `tbl_in`, with a key of type error or hidden."""
+    builder = build()
+    info = p4info_pb2.P4Info()
+    info.actions.add().preamble.id, info.actions[0].preamble.name = 21, "act"
+    for number, name in ((11, "gone"), *(((12, "tbl_in"),) if key else ())):
+        table = info.tables.add(size=16)
+        table.preamble.id, table.preamble.name = number, name
+        table.action_refs.add(id=21)
+        table.match_fields.add(id=1, name="parser_error", match_type=p4info_pb2.MatchField.EXACT)
+    if key:
+        table_json = builder.data["pipelines"][0]["tables"][0]
+        error = ["standard_metadata", "parser_error"]
+        table_json["key"] = [{"match_type": "exact", "name": "parser_error", "target": error, "mask": None}]
+        del table_json["default_entry"]
+    builder.primitives.append(assign(field("standard_metadata", "egress_spec"), hexstr(1)))
+    return info, builder.text().encode()
+
+
+def test_a_table_that_the_compiler_removed_is_missed_by_nobody(pushing: Controller) -> None:
+    info, program = looking_up(key=False)
+    pushing.set_pipeline("VERIFY_AND_COMMIT", p4info=info, program=program)
+    assert pushing.get_pipeline().config.p4info == info
+    assert pushing.read_tables() == []
+    with pytest.raises(grpc.RpcError) as caught:
+        pushing.read_tables(table_id=11)
+    assert "table gone is not in the program: p4c removed it" in details(caught.value)[0].message
+
+
+def test_a_key_of_type_error_has_the_programs_width(empty_switch: SwitchServer, pushing: Controller) -> None:
+    port = MemoryPort()
+    empty_switch.dataplane.bind(1, port)
+    info, program = looking_up(key=True)
+    pushing.set_pipeline("VERIFY_AND_COMMIT", p4info=info, program=program)
+    wanted = TableEntry(table_id=12)
+    wanted.match.add(field_id=1).exact.value = b"\1"  # PacketTooShort
+    wanted.action.action.action_id = 21
+    pushing.write(Update(type=INSERT, entity=Entity(table_entry=wanted)))
+    assert pushing.read_tables(table_id=12) == [wanted]
+    for frame in (b"\0", b"\0\0"):
+        empty_switch.dataplane.inject(0, frame)
+    assert port.take() == [b"\0"]
 
 
 def test_other_actions_and_other_clients_are_refused(primary: Controller) -> None:
