@@ -8,6 +8,7 @@ from typing import Final
 from hopsum.cli.drill.base import DrillFailed, await_that
 from hopsum.cli.drill.crew import Crew
 from hopsum.cli.drill.stage import Stage, first_sign
+from hopsum.rpc.errors import ControllerUnreachable
 
 _CONTROLLER: Final = "hopsum.rpc"
 """Logs what the controller says."""
@@ -70,7 +71,10 @@ def keeps_places(stage: Stage, crew: Crew) -> None:
         counted = {rank: crew.steps(rank) for rank in range(crew.workers)}
 
         def heard() -> bool:
-            members = operator.job(crew.job).members
+            try:
+                members = operator.job(crew.job).members
+            except ControllerUnreachable:  # it may wait for its switch, whose counters it shows
+                return False
             return len(members) == crew.workers and all(
                 member.statistics.get("allreduces", 0) > counted[member.rank] for member in members
             )

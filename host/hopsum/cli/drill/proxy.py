@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Final
 
 _CHUNK_BYTES: Final = 1 << 16
@@ -77,7 +78,8 @@ class Proxy:
             writer.transport.abort()
             return
         self._writers |= {writer, far_writer}
-        await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+        with suppress(asyncio.CancelledError):  # the proxy ends; asyncio would print it
+            await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one way until its end, which is forwarded too; what comes to a dead connection is read and lost."""
