@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from hopsum.agent import AgentClosed, AgentStatistics, AllReduceResult, Traffic
 from hopsum.agent.aggregation import Aggregation
 from hopsum.agent.order import Task
+from hopsum.agent.signature import MismatchError, digest_of
 from hopsum.codec import AgreedError, Codec, Context, Exchange
 from hopsum.errors import AllReduceFailed, EpochOver, HopsumError
 
@@ -28,10 +29,6 @@ __all__ = ["Aggregation", "Call", "JoinError", "MismatchError", "SerialAggregati
 
 class JoinError(HopsumError):
     """A rank cannot take part: its place is taken, or its settings are not those of the others."""
-
-
-class MismatchError(AgreedError):
-    """The ranks are not at the same all-reduce. None of them has a mean; residuals are as they were before."""
 
 
 class Call(NamedTuple):
@@ -43,6 +40,8 @@ class Call(NamedTuple):
     step: int
     skips: int
     """1 if a vector that is not finite is skipped, 0 if it is an error."""
+    names: int = 0
+    """31 bits of a digest of the names and lengths of its tensors."""
 
 
 def require_agreement(calls: list[Call]) -> None:
@@ -51,14 +50,14 @@ def require_agreement(calls: list[Call]) -> None:
         return
     told = [
         f"rank {rank} has all-reduce {call.number} of {call.elements} elements, step {call.step}, "
-        f"on_nonfinite={'skip' if call.skips else 'error'}"
+        f"on_nonfinite={'skip' if call.skips else 'error'}, names with digest {call.names:08x}"
         for rank, call in enumerate(calls)
         if rank == 0 or call != calls[0]
     ]
     more = f"; and {len(told) - 4} more ranks" if len(told) > 4 else ""
     raise MismatchError(
         f"the ranks are not at the same all-reduce: {'; '.join(told[:4])}{more}. All ranks submit vectors of the same "
-        "lengths in the same order"
+        "lengths and names in the same order"
     )
 
 
@@ -145,7 +144,8 @@ class SerialAggregation(Aggregation):
         try:
             with self._lock:
                 self._require_open()
-            self._agree(Call(task.number, task.x.size, task.step, int(task.on_nonfinite == "skip")))
+            names = digest_of(repr([(name, int(elements)) for name, elements in task.tensors]))
+            self._agree(Call(task.number, task.x.size, task.step, int(task.on_nonfinite == "skip"), names))
             context = Context(self._seed, task.step, self.rank)
             task.reduction = reduction = self.codec.start(
                 task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite, out=task.out

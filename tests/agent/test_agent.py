@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.agent import Agent, AllReduceResult, Traffic
+from hopsum.agent.signature import LANES
 from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, best_table, make_codec
 from hopsum.codec.table import expected_nmse
 from hopsum.transport.lossy import Mishaps
@@ -182,7 +183,7 @@ def test_many_in_the_queue_make_one_stream(stack: ExitStack) -> None:
     expected: list[tuple[int, int]] = []
     for size in sizes:
         blocks = -(-size // 1024)
-        expected += [(Op.MAX32, count) for count in _split(blocks, 256)]
+        expected += [(Op.MAX32, count) for count in _split(LANES + blocks, 256)]
         expected += [(Op.LOOKUP_ADD8, count) for count in _split(size, 1024)]
     for link in cluster.links:
         sent = sorted(link.headers, key=lambda header: (header.round, header.slot))

@@ -59,7 +59,7 @@ from hopsum.transport.udp import UdpTransport
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
 """Of an agent that is not told otherwise: workers of a training job may be minutes apart."""
 UNPROVED_MAX: Final = 2
-"""All-reduces that are kept for peers; the protocol counts their exchanges."""
+"""All-reduces that are kept for peers; the protocol counts their exchanges, the first of which has two parts."""
 MEMBERSHIP_WAIT_S: Final = 60.0
 
 
@@ -115,7 +115,7 @@ class Agent(Aggregation):
         super().__init__(f"agent of rank {rank}", rank=rank, codec=made, thread=f"hopsum-agent-{rank}")
         timing = timing or TIMING
         link = link or _link_for(membership, rank, gso)
-        policy = RepairPolicy(unproved_max=UNPROVED_MAX * self.codec.exchanges)
+        policy = RepairPolicy(unproved_max=UNPROVED_MAX * (self.codec.exchanges + 1))
         self._transport = _transport_for(membership, rank, timing, link, side, policy, on_lost)
         self._failed = False
         self._ended = False

@@ -8,6 +8,7 @@ The network has a thread of its own (network.py), so that codes are made, and su
     SHARING             results, another exchange left   SHARING    encoded now, to the network in its turn
     SHARING             results, none left               over       its future has the mean
     SHARING             AgreedError                      over       its future has the error, on all ranks alike
+    SHARING             MismatchError                    FAILED     on all ranks, by the signature (signature.py)
     QUEUED, SHARING     WorkersReplaced                  over       the same; its error feedback has the vector
     QUEUED, SHARING     anything else that fails         FAILED     and the agent with it, see below
     any                 close                            over       AgentClosed
@@ -25,6 +26,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Final, Literal
 
@@ -33,10 +35,11 @@ from numpy.typing import NDArray
 
 from hopsum.agent.network import Failed, GoOn, Network
 from hopsum.agent.order import Arrived, Task, append, end_series, next_in_stream
+from hopsum.agent.signature import MismatchError, Signer, signed, unsigned
 from hopsum.agent.tally import Tally
 from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult, Span, Traffic
 from hopsum.codec import AgreedError, Codec, Context
-from hopsum.codec.base import Reduction
+from hopsum.codec.base import Exchange, Reduction
 from hopsum.errors import EpochOver, HopsumError, WorkersReplaced
 from hopsum.membership import MembershipError
 from hopsum.notice import Waiting
@@ -85,6 +88,7 @@ class Engine:
         self.epoch = epoch
         """In messages."""
         self._rank = context.rank
+        self._signer = Signer(codec, context, overlap=overlap)
         self._overlap = overlap
         self._follow_s = follow_s
         self._trace = trace
@@ -190,6 +194,17 @@ class Engine:
         task = arrived.task
         if task not in self._tasks:  # it was ended without its results, see _let_go_on
             return
+        if task.parts:
+            task.first[arrived.part] = arrived
+            try:
+                if arrived.part == 0 and not arrived.done.lost[:1].any():
+                    self._signer.compare(replace(task.call, step=task.step), arrived.done.results)
+            except MismatchError as error:
+                self._fail(task, error)
+                return
+            if len(task.first) < task.parts:
+                return
+            arrived = _whole(task, arrived)
         task.arrived = arrived
         op = task.reduction.exchange.op.name if task.reduction and task.reduction.exchange else ""
         self._note_span(task, f"network {op}", self._sent_at.pop(task.number))
@@ -235,6 +250,7 @@ class Engine:
             self._take_behind()
 
     def _send(self, task: Task) -> None:
+        first = task.reduction is None
         if task.reduction is None:
             task.started_s = time.perf_counter()
             task.reduction = self._start(task)
@@ -247,7 +263,11 @@ class Engine:
             return
         task.waiting, task.sealed = True, exchange.last
         self._sent_at[task.number] = time.perf_counter()
-        self.network.submit(task, exchange)
+        parts: tuple[Exchange, ...] = (exchange,)
+        if first:
+            parts = signed(exchange, self._signer.sign(replace(task.call, step=task.step)))
+            task.parts = len(parts)
+        self.network.submit(task, *parts)
 
     def _start(self, task: Task) -> Reduction:
         self._tally.begin(task)
@@ -369,6 +389,19 @@ class Engine:
     def _note_span(self, task: Task, phase: str, start_s: float) -> None:
         if self._trace is not None:
             self._trace(Span(task.number, phase, start_s, time.perf_counter()))
+
+
+def _whole(task: Task, arrived: Arrived) -> Arrived:
+    """Return the first exchange of a task as its reduction takes it, once all parts are here."""
+    if task.reduction is None or task.reduction.exchange is None:
+        raise RuntimeError("an all-reduce has results of an exchange that it did not begin")
+    parts = [task.first[number].done for number in range(task.parts)]
+    task.first, task.parts = {}, 0
+    lost = [each.lost if each.lost.size else np.zeros(len(each.results), np.bool_) for each in parts]
+    joined = [np.concatenate(rows) for rows in zip(*((p.results, p.contributors) for p in parts), strict=True)]
+    any_lost = np.concatenate(lost) if any(each.lost.size for each in parts) else parts[0].lost
+    results, contributors, gone = unsigned(task.reduction.exchange, joined[0], joined[1], any_lost)
+    return arrived._replace(done=replace(parts[-1], results=results, contributors=contributors, lost=gone))
 
 
 def _all_nan(task: Task) -> NDArray[np.float32]:

@@ -105,8 +105,9 @@ class Network:
         self._transport = transport
         self._deliver = deliver
         self._on_silence = on_silence
-        self._submitted: SimpleQueue[tuple[Task, Exchange] | GoOn | None] = SimpleQueue()
-        self._tasks: dict[int, Task] = {}
+        self._submitted: SimpleQueue[tuple[Task, tuple[Exchange, ...]] | GoOn | None] = SimpleQueue()
+        self._tasks: dict[int, tuple[Task, int]] = {}
+        """By handle: whose exchange it is, and which part of it."""
         self._begun = begun
         self._silence = Silence(transport)
         self._progress = Progress(transport)
@@ -122,9 +123,9 @@ class Network:
         """Return the seconds since the switch said anything, or since something is in progress."""
         return self._silence.lasted_s
 
-    def submit(self, task: Task, exchange: Exchange) -> None:
-        """Append an exchange to the stream."""
-        self._submitted.put((task, exchange))
+    def submit(self, task: Task, *parts: Exchange) -> None:
+        """Append an exchange to the stream, in parts that arrive each by itself; no epoch ends between them."""
+        self._submitted.put((task, parts))
         self._transport.wake()
 
     def go_on(self, message: GoOn) -> None:
@@ -192,16 +193,17 @@ class Network:
         except Empty:
             return
 
-    def _submit(self, task: Task, exchange: Exchange) -> None:
+    def _submit(self, task: Task, parts: tuple[Exchange, ...]) -> None:
         if not self._tasks:
             self._silence.begin()
             self._progress.begin()
-        try:
-            handle = self._transport.submit(exchange.op, exchange.payloads, exchange.counts())
-        except Exception as error:
-            self._deliver(Failed(task, error))
-        else:
-            self._tasks[handle] = task
+        for number, part in enumerate(parts):
+            try:
+                handle = self._transport.submit(part.op, part.payloads, part.counts())
+            except Exception as error:
+                self._deliver(Failed(task, error))
+                return
+            self._tasks[handle] = task, number
             self._begun = max(self._begun, task.number + 1)
 
     def _unsealed(self) -> bool:
@@ -216,9 +218,9 @@ class Network:
                 return
             events = self._transport.step(self._wait_s)
         for event in events:
-            task = self._tasks.pop(event.handle)
+            task, part = self._tasks.pop(event.handle)
             if isinstance(event, AllReduceDone):
-                self._deliver(Arrived(task, event, Traffic.of(self._transport.statistics)))
+                self._deliver(Arrived(task, event, Traffic.of(self._transport.statistics), part))
             else:
                 self._deliver(Failed(task, event.error))
         if not self._tasks:

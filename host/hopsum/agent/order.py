@@ -32,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hopsum.agent.signature import Call
 from hopsum.agent.values import AllReduceResult, Traffic
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.base import OnNonfinite, Reduction, Tensors
@@ -47,6 +48,7 @@ class Task:
     tensors: Tensors
     on_nonfinite: OnNonfinite
     more: bool
+    """Another one was promised; it may be taken back. `call` keeps what was submitted."""
     out: NDArray[np.float32] | None = None
     future: Future[AllReduceResult] = field(default_factory=Future)
     number: int = 0
@@ -63,9 +65,19 @@ class Task:
     """All its exchanges are in the stream."""
     arrived: Arrived | None = None
     """Results that its reduction has not taken."""
+    first: dict[int, Arrived] = field(default_factory=dict)
+    """Of its first exchange, which is signed: the parts that are here, by number."""
+    parts: int = 0
+    """Of that exchange, so many; 0 before it is in the stream and once it was handed over."""
     error: BaseException | None = None
     follower: Task | None = None
     """The one submitted next, also when that one is over already."""
+
+    call: Call = field(init=False)
+    """What all ranks need to have in common; its step is set with the task's."""
+
+    def __post_init__(self) -> None:
+        self.call = Call(self.x.size, 0, self.on_nonfinite, self.more, self.tensors)
 
     def give_back(self) -> None:
         """Put all of the vector into the error feedback; one that is not finite is dropped, as if skipped."""
@@ -78,11 +90,12 @@ class Task:
 
 
 class Arrived(NamedTuple):
-    """The results of one exchange, and the traffic of the socket until then."""
+    """The results of one exchange, or of one part of it, and the traffic of the socket until then."""
 
     task: Task
     done: AllReduceDone
     traffic: Traffic
+    part: int = 0
 
 
 def append(tasks: list[Task], task: Task) -> None:

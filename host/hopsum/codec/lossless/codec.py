@@ -64,6 +64,9 @@ class Lossless:
             raise CodecError(f"{repeats} repeats of the sums: at least 1, the first time")
         kernels = kernels or load_kernels("auto")
         self.workers = workers
+        tries = f"{attempts} attempts, {repeats} repeats"
+        self.facts = f", gamma {gamma}, block_elements {block_elements}, index {index}, {tries}"
+        """Options that ranks need to have in common, in words."""
         self.backend = kernels.name
         work = Work(_sketch_kernels(kernels.name), kernels.threads)
         self._options = Options(workers, work, Sizing(gamma, block_elements, attempts), index, repeats)

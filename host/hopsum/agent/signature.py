@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signatures of all-reduces: what ranks need to have in common, compared by the switch in the first exchange.
+
+    lane pair   (v, M - v) for each number v of LANES, M = 2^31 - 1
+    after MAX   (largest v of all contributors, M - smallest v): equal to the own pair if and only if all have the same
+
+The pairs stand before the ranges or magnitudes (MAX32) with which an all-reduce of every codec begins, so they cost no
+frame of their own but where they fill one up. The first chunk goes as an exchange of its own, without any frame more:
+ranks with vectors of different numbers of chunks know it as soon as that chunk is summed, and wait for no other.
+
+The numbers are the elements, the codec, the seed, and a digest of everything: also of options, the step, names of
+tensors, and words. The largest and the smallest are told as they are; of a digest each rank tells what it has itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.base import AgreedError, Codec, Context, Exchange, OnNonfinite, Tensors
+from hopsum.wire import Op
+from hopsum.wire.payload import SHAPES
+
+MOST: Final = (1 << 31) - 1
+"""MAX32 takes lanes of 31 bits."""
+_CODECS: Final = ("another codec", "fixed", "lossless", "thc", "uhc")
+"""By number; never renumbered, since ranks of different versions compare them."""
+_MAX_TOLD: Final = 400
+
+
+class MismatchError(AgreedError):
+    """The ranks are not at the same all-reduce, or have different settings; every rank of that sum has this error.
+
+    Through a switch the stream of the ranks is out of step then: the aggregation is over, connect all ranks again. In
+    memory and collectively the next all-reduce can follow, and residuals are as they were before.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One all-reduce, as all ranks need to have it."""
+
+    elements: int
+    step: int
+    on_nonfinite: OnNonfinite
+    more: bool
+    """As submitted: whether another one was promised."""
+    tensors: Tensors
+
+
+class Signature(NamedTuple):
+    """What is compared of one all-reduce: numbers of 31 bits."""
+
+    elements: int
+    """At most MOST: of longer vectors the digest says the number."""
+    codec: int
+    seed: int
+    """Its low 31 bits."""
+    digest: int
+
+
+LANES: Final = 2 * len(Signature._fields)
+
+
+def digest_of(text: str) -> int:
+    """Return 31 bits of a text's SHA-256."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") & MOST
+
+
+class Signer:
+    """Makes and compares the signatures of one rank.
+
+    Args:
+        overlap: of the agent: it decides the order of exchanges.
+    """
+
+    def __init__(self, codec: Codec, context: Context, *, overlap: bool) -> None:
+        number = _CODECS.index(codec.name) if codec.name in _CODECS else 0
+        self._codec, self._seed = number, context.seed
+        self._workers, self._rank = codec.workers, context.rank
+        # What two implementations of one codec have in common; they may differ in everything else.
+        ways = [getattr(codec, name, "block") for name in ("rotation", "scale")]
+        options = getattr(codec, "facts", "")
+        table = f", table {codec.lookup}" if codec.lookup else ""
+        self._facts = f"codec {codec.name}, rotation {ways[0]}, scale {ways[1]}{options}{table}, overlap {overlap}"
+
+    def sign(self, call: Call) -> Signature:
+        """Return the signature of an all-reduce."""
+        digest = digest_of(f"{self._told(call)}, {call.elements} elements, seed {self._seed}, {self._names(call)}")
+        return Signature(min(call.elements, MOST), self._codec, self._seed & MOST, digest)
+
+    def compare(self, call: Call, results: NDArray[np.uint8]) -> None:
+        """Compare the results of the first exchange's first chunk. Raises MismatchError."""
+        own = self.sign(call)
+        pairs = results.reshape(-1)[: 4 * LANES].view(">u4").astype(np.int64).reshape(-1, 2)
+        largest, smallest = Signature(*pairs[:, 0].tolist()), Signature(*(MOST - pairs[:, 1]).tolist())
+        if largest == smallest == own:
+            return
+        differing = [
+            self._difference(name, getattr(own, name), {getattr(largest, name), getattr(smallest, name)})
+            for name in ("elements", "codec", "seed")
+        ]
+        told = [each for each in differing if each] or [
+            f"rank {self._rank} has {self._told(call)}, {self._names(call)[:_MAX_TOLD]}; {self._other} has something "
+            "else of these, or another version of hopsum"
+        ]
+        raise MismatchError(
+            f"the ranks are not at the same all-reduce, or have different settings: {'; '.join(told)}. All ranks need "
+            "the same settings, and submit vectors of the same lengths and names in the same order. Connect all ranks "
+            "again"
+        )
+
+    @property
+    def _other(self) -> str:
+        return f"rank {1 - self._rank}" if self._workers == 2 else "another rank"
+
+    def _difference(self, name: str, own: int, found: set[int]) -> str:
+        others = sorted(found - {own})
+        if not others:
+            return ""
+        words = {"elements": "a vector of {} elements", "codec": "codec {}", "seed": "seed {}"}[name]
+
+        def shown(value: int) -> str:
+            known = _CODECS[value] if name == "codec" and value < len(_CODECS) else str(value)
+            return words.format(known)
+
+        mine = words.format(self._seed) if name == "seed" else shown(own)
+        return f"rank {self._rank} has {mine}, {self._other} has {' or '.join(map(shown, others))}"
+
+    def _told(self, call: Call) -> str:
+        return f"{self._facts}, step {call.step}, on_nonfinite {call.on_nonfinite}, more {call.more}"
+
+    @staticmethod
+    def _names(call: Call) -> str:
+        return f"names {', '.join(f'{name} ({elements})' for name, elements in call.tensors) or '(none)'}"
+
+
+def signed(exchange: Exchange, signature: Signature) -> tuple[Exchange, ...]:
+    """Return the first exchange with a signature before it: its first chunk, and the others if there are any."""
+    if exchange.op != Op.MAX32:
+        raise RuntimeError(f"a codec whose first exchange is {exchange.op.name}: only MAX32 carries a signature")
+    full = SHAPES[Op.MAX32].elements
+    lanes = exchange.lanes + LANES
+    words = np.zeros(-(-lanes // full) * full, ">u4")
+    words[0:LANES:2] = signature
+    words[1:LANES:2] = MOST - np.array(signature)
+    words[LANES:lanes] = exchange.payloads.reshape(-1).view(">u4")[: exchange.lanes]
+    payloads = words.view(np.uint8).reshape(-1, 4 * full)
+    if len(payloads) == 1:
+        return (Exchange(exchange.op, payloads, lanes, exchange.last),)
+    return Exchange(exchange.op, payloads[:1], full), Exchange(exchange.op, payloads[1:], lanes - full, exchange.last)
+
+
+def unsigned(
+    exchange: Exchange, results: NDArray[np.uint8], contributors: NDArray[np.uint64], lost: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint8], NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return what a reduction takes of the results of a signed exchange: as if the codec's own had been summed.
+
+    Args:
+        exchange: the codec's own.
+        lost: bool[chunks], or empty. A chunk is lost if any of its lanes are, and has the contributors of all of them.
+    """
+    chunks = len(exchange.payloads)
+    moved = np.zeros_like(exchange.payloads)
+    moved.reshape(-1)[: 4 * exchange.lanes] = results.reshape(-1)[4 * LANES :][: 4 * exchange.lanes]
+    return moved, _joined(contributors, chunks, np.bitwise_and), _joined(lost, chunks, np.logical_or)
+
+
+def _joined(each: NDArray[Any], chunks: int, join: np.ufunc) -> NDArray[Any]:
+    """Return for each of the codec's chunks what holds of those that its lanes came in."""
+    if not each.size:
+        return each
+    after = np.append(each, each[-1:])[1 : chunks + 1]
+    joined: NDArray[Any] = join(each[:chunks], after)
+    return joined

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signatures: whatever differs between ranks is noticed by all of them, and nothing else is."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsum.agent import Agent
+from hopsum.agent.signature import LANES, MOST, Call, MismatchError, Signer, signed, unsigned
+from hopsum.codec import Context, Exchange, make_codec
+from hopsum.codec.simulate import simulate_switch
+from hopsum.errors import EpochOver
+from hopsum.wire import Op
+
+from .cluster import Cluster
+
+CODECS = {name: make_codec(name, workers=3, backend="numpy") for name in ("fixed", "lossless", "thc")}
+WAIT_S = 600.0
+
+CALLS = st.builds(
+    Call,
+    elements=st.sampled_from([1, 5000, 5001, MOST, MOST + 1, MOST + 7]),
+    step=st.sampled_from([0, 1]),
+    on_nonfinite=st.sampled_from(["error", "skip"]),
+    more=st.booleans(),
+    tensors=st.sampled_from([(), (("a", 1),), (("b", 1),)]),
+)
+SEEDS = st.sampled_from([0, 1, 1 << 31, (1 << 62) + 1])
+RANKS = st.tuples(CALLS, st.sampled_from(sorted(CODECS)), SEEDS, st.booleans())
+
+
+def signer(rank: int, codec: str, seed: int, overlap: bool) -> Signer:
+    return Signer(CODECS[codec], Context(seed, 0, rank), overlap=overlap)
+
+
+def exchange(lanes: int, seed: int = 0) -> Exchange:
+    words = np.zeros(-(-lanes // 256) * 256, ">u4")
+    words[:lanes] = np.random.default_rng(seed).integers(0, MOST, lanes, endpoint=True)
+    return Exchange(Op.MAX32, words.view(np.uint8).reshape(-1, 1024), lanes)
+
+
+def first_chunks(*parts: tuple[Exchange, ...]) -> Any:
+    """Return what a switch makes of the first chunks."""
+    return simulate_switch(Op.MAX32, [each[0].payloads for each in parts], None)[0]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(ranks=st.lists(RANKS, min_size=3, max_size=3), same=st.booleans())
+def test_all_ranks_notice_what_differs_and_nothing_else(ranks: list[Any], same: bool) -> None:
+    """Also where the vectors have different numbers of chunks."""
+    ranks = [ranks[0]] * 3 if same else ranks
+    signers = [signer(rank, *each[1:]) for rank, each in enumerate(ranks)]
+    lanes = [1, 1, 1] if same else [1, 601, 1201]
+    parts = [signed(exchange(lanes[rank]), signers[rank].sign(each[0])) for rank, each in enumerate(ranks)]
+    results = first_chunks(*parts)
+    agree = ranks.count(ranks[0]) == 3
+    for rank, each in enumerate(ranks):
+        if agree:
+            signers[rank].compare(each[0], results)
+        else:
+            with pytest.raises(MismatchError, match=f"rank {rank} has .*another rank has"):
+                signers[rank].compare(each[0], results)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(lanes=st.integers(1, 1100), ranks=st.integers(1, 4))
+def test_the_codec_takes_what_it_would_without_a_signature(lanes: int, ranks: int) -> None:
+    own = [exchange(lanes, rank) for rank in range(ranks)]
+    expected, _ = simulate_switch(Op.MAX32, [each.payloads for each in own], None)
+    parts = [signed(each, signer(0, "thc", 7, True).sign(Call(lanes, 0, "error", False, ()))) for each in own]
+    assert len(parts[0]) == (1 if lanes + LANES <= 256 else 2)
+    assert sum(int(part.counts().sum()) for part in parts[0]) == lanes + LANES
+    summed = [simulate_switch(Op.MAX32, [each[n].payloads for each in parts], None)[0] for n in range(len(parts[0]))]
+    results = np.concatenate(summed)
+    found, who, _ = unsigned(own[0], results, np.full(len(results), 3, np.uint64), np.zeros(0, np.bool_))
+    assert found.tobytes() == expected.tobytes()
+    assert who.tolist() == [3] * len(expected)
+
+
+def test_a_chunk_is_lost_with_any_of_its_lanes() -> None:
+    own = exchange(300)
+    results = np.zeros((2, 1024), np.uint8)
+    _, who, lost = unsigned(own, results, np.array([3, 0], np.uint64), np.array([False, True]))
+    assert (who.tolist(), lost.tolist()) == ([0, 0], [True, True])
+
+
+def test_numbers_that_differ_are_both_told() -> None:
+    calls = [Call(elements, 0, "error", False, ()) for elements in (5000, 5001, 5000)]
+    made = [("thc", 0), ("fixed", 1), ("thc", 0)]
+    signers = [signer(rank, codec, seed, True) for rank, (codec, seed) in enumerate(made)]
+    results = first_chunks(*(signed(exchange(5), s.sign(c)) for s, c in zip(signers, calls, strict=True)))
+    words = (
+        r"rank 0 has a vector of 5000 elements, another rank has a vector of 5001 elements; "
+        r"rank 0 has codec thc, another rank has codec fixed; rank 0 has seed 0, another rank has seed 1\. "
+    )
+    with pytest.raises(MismatchError, match=words):
+        signers[0].compare(calls[0], results)
+
+
+@pytest.fixture
+def stack() -> Any:
+    with ExitStack() as made:
+        yield made
+
+
+DIFFERENT: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str]] = {
+    "length": ([{}, {}], [{"elements": 5000}, {"elements": 5001}], "5000 elements.*5001 elements|5001.*5000"),
+    "chunks": ([{}, {}], [{"elements": 5000}, {"elements": 600_000}], "5000 elements.*600000|600000 el.*5000"),
+    "seed": ([{"seed": 0}, {"seed": 1}], [{}, {}], r"rank 0 has seed 0, rank 1 has seed 1|rank 1 has seed 1, rank 0"),
+    "codec": ([{"codec": "fixed"}, {"codec": "lossless"}], [{}, {}], "codec fixed.*codec lossless|lossless.*fixed"),
+    "name": ([{}, {}], [{"tensors": (("a", 5000),)}, {"tensors": (("b", 5000),)}], r"names [ab] \(5000\)"),
+    "step": ([{}, {}], [{"step": 3}, {"step": 4}], "step [34]"),
+    "on_nonfinite": ([{}, {}], [{"on_nonfinite": "skip"}, {"on_nonfinite": "error"}], "on_nonfinite (skip|error)"),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_through_a_switch_all_ranks_have_the_error(stack: ExitStack, what: str) -> None:
+    """The ranks are at a switch with a file: no controller has compared anything."""
+    made, submitted, words = DIFFERENT[what]
+    cluster = Cluster(stack, 2)
+    agents = [
+        stack.enter_context(Agent(cluster.membership, rank, link=cluster.links[rank], **{"codec": "fixed", **options}))
+        for rank, options in enumerate(made)
+    ]
+    futures = []
+    for agent, options in zip(agents, submitted, strict=True):
+        values = {**options}
+        futures.append(agent.submit(np.ones(values.pop("elements", 5000), np.float32), **values))
+    for future in futures:
+        error = future.exception(WAIT_S)
+        assert isinstance(error, MismatchError)
+        with pytest.raises(MismatchError, match=words):
+            raise error
+    for agent in agents:
+        with pytest.raises(EpochOver, match="the ranks are not at the same all-reduce"):
+            agent.submit(np.ones(2, np.float32))
+
+
+def test_a_signature_depends_on_what_the_codec_is_made_with() -> None:
+    call = Call(10, 0, "error", False, ())
+    kinds = [make_codec("thc", workers=3, backend="numpy", **options) for options in ({}, {"rotation": "none"})]
+    kinds += [make_codec("lossless", workers=3, backend="numpy", **options) for options in ({}, {"gamma": 2.0})]
+    digests = {Signer(codec, Context(0, 0, 0), overlap=True).sign(call).digest for codec in kinds}
+    assert len(digests) == 4
+    assert replace(call, more=True) != call
