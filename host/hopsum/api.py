@@ -33,6 +33,8 @@ class _Vector(NamedTuple):
     restore: Callable[[NDArray[np.float32]], Any]
     out: NDArray[np.float32] | None = None
     """Where the mean may be made: what the caller wants it in, if that is such a vector."""
+    is_half: bool = False
+    """Whether it is of float16."""
 
 
 class _Kept:
@@ -48,6 +50,7 @@ _kept: Final[WeakKeyDictionary[Any, _Kept]] = WeakKeyDictionary()
 _thread: Final = threading.local()
 """`finishing` while this thread, an aggregation's, resolves a future."""
 _opened: Final[dict[str, Aggregation]] = {}
+_MOST_HALF: Final = np.float32(np.finfo(np.float16).max)
 
 
 @overload
@@ -175,6 +178,8 @@ def _submit(
         _thread.finishing = True
         try:
             mean = arrived.result().mean
+            if vector.is_half:  # no mean of float16 is beyond its range: what is has it from the codec's error
+                mean = np.where(np.isfinite(mean), np.clip(mean, -_MOST_HALF, _MOST_HALF), mean)
             restored = vector.restore(mean if average else mean * np.float32(aggregation.workers))
         except BaseException as error:
             promised.set_exception(error)
@@ -202,7 +207,8 @@ def _read(tensor: Any, out: Any) -> _Vector:
         if out is not None:
             torch_side.require_out(tensor, out)
         place = None if out is None else torch_side.vector_of(out)
-        return _Vector(torch_side.read_tensor(tensor), lambda mean: torch_side.write_tensor(mean, tensor, out), place)
+        x, is_half = torch_side.read_tensor(tensor), str(tensor.dtype) == "torch.float16"
+        return _Vector(x, lambda mean: torch_side.write_tensor(mean, tensor, out), place, is_half)
     if not isinstance(tensor, np.ndarray | np.floating):
         raise TypeError(f"hopsum sums numpy arrays and torch tensors, not {type(tensor).__name__}")
     array = np.asarray(tensor)
@@ -214,7 +220,8 @@ def _read(tensor: Any, out: Any) -> _Vector:
     with np.errstate(over="ignore", invalid="ignore"):
         x = np.require(array.reshape(-1).astype(np.float32, copy=False), requirements=["C", "A"])
     plain = out is not None and out.dtype == np.float32 and out.flags.carray
-    return _Vector(x, lambda mean: _write(mean, array, out), out.reshape(-1) if plain and out is not None else None)
+    place = out.reshape(-1) if plain and out is not None else None
+    return _Vector(x, lambda mean: _write(mean, array, out), place, array.dtype == np.float16)
 
 
 def _write(mean: NDArray[np.float32], like: NDArray[Any], out: NDArray[Any] | None) -> NDArray[Any]:

@@ -207,3 +207,28 @@ class TestNoJob:
     def test_urls_are_checked(self) -> None:
         with pytest.raises(ConfigError, match="sums nowhere"):
             hopsum.allreduce(np.ones(2), "memry://x?workers=1")
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_half_precision_stays_within_its_range(average: bool) -> None:
+    """A mean of float16 is finite although the codec's error lies beyond; a sum may be too large for it."""
+    x = np.full(1024, 60000, np.float16)
+    x[::7] *= -1
+
+    def work(job: Aggregation) -> np.ndarray[Any, Any]:
+        return hopsum.allreduce(x, job, average=average)
+
+    found = run_ranks("memory://half?workers=2", work, 2, codec="thc")
+    assert bool(np.isfinite(found[0]).all()) == average
+    assert found[0].tobytes() == found[1].tobytes()
+
+
+def test_vectors_that_are_too_large_on_all_ranks_are_said_to_be() -> None:
+    def work(job: Aggregation) -> str:
+        with pytest.raises(NonFiniteError) as refused:
+            hopsum.allreduce(np.full(300, 3e38, np.float32), job)
+        return str(refused.value)
+
+    found = run_ranks("memory://large?workers=2", work, 2, codec="thc")
+    for rank, text in enumerate(found):
+        assert text.startswith(f"rank {rank}: the vector is finite, but too large for the codec: its largest")

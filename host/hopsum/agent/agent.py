@@ -409,8 +409,9 @@ def _codec_for(membership: JobMembership, codec: str | Codec) -> Codec:
         found = getattr(membership, name)
         if found != table:
             raise CodecError(
-                f"codec {made.name} sums with table {table}, but the switch looks up {found} ({name} of job "
-                f"{membership.job!r}): make the job with the codec's tables (hopsum.codec.job_tables(codec))"
+                f"job {membership.job!r} was not made for codec {made.name} with these options: its {name} is {found}, "
+                f"the codec's {table}. Make the job with `hopsum job create NAME --codec {made.name}` and the same "
+                "--codec-options (in Python: hopsum.codec.job_tables(codec)), or take the codec that it was made for"
             )
     if made.lookup is not None and made.code_group != membership.code_group:
         raise CodecError(

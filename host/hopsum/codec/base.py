@@ -279,11 +279,20 @@ def includes(contributors: NDArray[np.uint64], rank: int) -> NDArray[np.bool_]:
     return (contributors.astype(np.uint64) >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
 
 
-def nonfinite_error(x: NDArray[np.float32], tensors: Tensors, rank: int) -> NonFiniteError:
-    """Say which tensors of x are not finite; one that is finite here was not on another rank."""
+def nonfinite_error(
+    x: NDArray[np.float32], tensors: Tensors, rank: int, *, too_large: bool = False
+) -> NonFiniteError:
+    """Say which tensors of x are not finite; one that is finite here was not on another rank, or is `too_large`."""
     bad = ~np.isfinite(x)
     count = int(bad.sum())
     hint = "no rank has a mean; on_nonfinite='skip' (a GradScaler needs it) returns NaN instead of this error"
+    if not count and too_large:
+        return NonFiniteError(
+            f"rank {rank}: the vector is finite, but too large for the codec: its largest magnitude is "
+            f"{float(np.abs(x).max()):.3g}, and thc and uhc take blocks up to a root mean square of 2^120 = 1.33e36: "
+            f"scale it down; {hint}",
+            0,
+        )
     if not count:
         return NonFiniteError(f"another rank's vector is not finite, or out of range; rank {rank}'s is: {hint}", 0)
     found, first = [], 0

@@ -30,6 +30,7 @@ from hopsum.codec.base import (
     require_vector,
 )
 from hopsum.codec.feedback import ErrorFeedback
+from hopsum.codec.ranges import INFINITE
 
 
 class State(Enum):
@@ -45,6 +46,9 @@ class State(Enum):
 
 class VectorReduction(ABC):
     """One all-reduce of one vector; the contract is `hopsum.codec.base.Reduction`."""
+
+    _own: NDArray[np.uint32]
+    """Its ranges, made by `_first_exchange`."""
 
     def __init__(
         self,
@@ -107,7 +111,10 @@ class VectorReduction(ABC):
 
     def _skip(self) -> None:
         """End without a mean, since some rank's vector is not finite; an error if that was asked for."""
-        error = nonfinite_error(self._x, self._tensors, self.context.rank) if self._on_nonfinite == "error" else None
+        error = None
+        if self._on_nonfinite == "error":
+            large = bool(self._own.max(initial=0) >= INFINITE)
+            error = nonfinite_error(self._x, self._tensors, self.context.rank, too_large=large)
         self._withdraw()
         self._end(State.SKIPPED)
         if error is not None:

@@ -10,7 +10,7 @@ The route without a switch. Every exchange is one collective operation on 32-bit
     MAX32         MAX of signed words: values have 31 bits
     OR            BOR of bytes with gloo; NCCL has no OR: MAX of bytes that hold one bit each
 
-All ranks contribute to every chunk. Before every all-reduce the ranks compare notes (32 bytes each), so that ranks
+All ranks contribute to every chunk. Before every all-reduce the ranks compare notes (40 bytes each), so that ranks
 which are not at the same all-reduce have an error and do not wait. Operations go through a process group of their own:
 collectives of one group must come in one order on all ranks, and the script's own go on in other threads meanwhile.
 """
@@ -31,6 +31,7 @@ from hopsum.codec import Codec, Exchange
 from hopsum.codec.simulate import lane_values
 from hopsum.config import Config, ConfigError
 from hopsum.errors import AllReduceFailed
+from hopsum.torch.agreement import require_same
 from hopsum.wire import MAX_WORKERS, Op
 
 
@@ -62,16 +63,11 @@ def open_collective(
     codec = make(workers)
     timeout = timedelta(seconds=config.deadline_s)
     own = dist.new_group(backend=kind, timeout=timeout) if group is None else group
-    told: list[Any] = [None] * workers
-    dist.all_gather_object(told, facts, group=own)
-    rank = dist.get_rank(own)
-    differing = [other for other in range(workers) if told[other] != facts]
-    if differing:
-        raise JoinError(
-            f"collective://{kind}: rank {rank} has {facts}; rank {differing[0]} has {told[differing[0]]}: "
-            "all ranks need the same"
-        )
-    return CollectiveAggregation(kind, own, rank, codec=codec, seed=config.seed, owned=group is None)
+    try:
+        require_same(own, facts)
+    except ValueError as error:
+        raise JoinError(f"collective://{kind}: {error}") from None
+    return CollectiveAggregation(kind, own, dist.get_rank(own), codec=codec, seed=config.seed, owned=group is None)
 
 
 def _require_rank(kind: str, config: Config, group: Any) -> None:

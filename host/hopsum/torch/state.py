@@ -169,6 +169,12 @@ class State:
             on_nonfinite=self.on_nonfinite,
         )
 
+    @property
+    def facts(self) -> str:
+        """Return the options that ranks need to have in common, in words."""
+        shared = (name for name in _OPTIONS if name != "error_feedback")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in shared)
+
     def submit(self, bucket: Bucket) -> Submitted:
         """Begin the sums of a bucket; for the hook. Nothing may touch its buffer until the step is over.
 

@@ -28,6 +28,7 @@ import torch
 from hopsum.codec.base import AgreedError
 from hopsum.errors import WorkersReplaced
 from hopsum.torch.residuals import StepFeedback
+from hopsum.torch.tensors import within_range
 
 
 class Portion:
@@ -48,6 +49,7 @@ class Portion:
     def scatter(self, mean: torch.Tensor) -> None:
         """Write the mean into the buffer, in its type."""
         if mean.data_ptr() != self.buffer.data_ptr():
+            mean = within_range(mean, self.buffer.dtype)
             for place, own in zip(self.places, self.own_places(), strict=True):
                 self.buffer[place].copy_(mean[own])
 

@@ -30,6 +30,17 @@ def vector_of(out: torch.Tensor) -> NDArray[np.float32] | None:
     return flat
 
 
+def within_range(mean: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a float32 mean with finite elements beyond float16 at its limits, if it is to become float16.
+
+    No mean of float16 numbers is beyond them: what is has it from a codec's error. Infinities and NaN stay.
+    """
+    most = torch.finfo(torch.float16).max
+    if dtype != torch.float16 or not mean.numel() or not bool((mean.abs() > most).any()):
+        return mean
+    return torch.where(mean.isfinite(), mean.clamp(-most, most), mean)
+
+
 def write_tensor(mean: NDArray[np.float32], like: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     """Return a vector in the shape, type and place of `like`, in `out` if there is one.
 

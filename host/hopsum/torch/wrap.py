@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.aggregation import Aggregation
+from hopsum.torch.agreement import require_same
 from hopsum.torch.hook import hook
 from hopsum.torch.state import State
 
@@ -24,7 +25,8 @@ def wrap(ddp: nn.Module, agent: Aggregation, **options: Any) -> State:
 
     Raises:
         TypeError: not a DistributedDataParallel; the message says how to make one. Or an option that State has not.
-        ValueError: from State; or agent and process group disagree about ranks.
+        ValueError: from State; agent and process group disagree about ranks; or another rank has other options, then
+            on all ranks and with both values.
         RuntimeError: from torch: it has a communication hook already.
     """
     if not isinstance(ddp, DistributedDataParallel):
@@ -35,5 +37,6 @@ def wrap(ddp: nn.Module, agent: Aggregation, **options: Any) -> State:
             "ddp = DistributedDataParallel(model); wrap(ddp, agent)"
         )
     state = State(agent, ddp, **options)
+    require_same(ddp.process_group, state.facts)
     ddp.register_comm_hook(state, hook)
     return state

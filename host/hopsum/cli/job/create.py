@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from hopsum.cli.operator import operator, place_of
 from hopsum.codec import CODECS, CodecError, job_tables, make_codec
+from hopsum.config import Config
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import UNIX, Place, is_local
 from hopsum.rpc.jobs import as_values
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tables", "what the switch looks codes up in; codecs fixed and lossless need none"
     )
     codec = tables.add_mutually_exclusive_group()
-    codec.add_argument("--codec", choices=CODECS, help="of the workers: its table is worked out")
+    codec.add_argument("--codec", choices=CODECS, help="of the workers: its table is worked out (default: thc)")
     codec.add_argument("--table", type=_table, metavar="V0,...,V15", help="of sums in 8-bit lanes")
     tables.add_argument("--table16", type=_table, metavar="V0,...,V15", help="of sums in 16-bit lanes")
     tables.add_argument(
@@ -84,11 +85,16 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+DEFAULT_CODEC: Final = Config().codec
+"""As `hopsum.connect` takes it where nothing is said."""
+
+
 def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    if options.codec is None:
+    if options.codec is None and (options.table is not None or options.table16 is not None):
         if options.codec_options:
             options.parser.error("--codec-options without --codec")
         return {}
+    options.codec = options.codec or DEFAULT_CODEC
     if options.table16 is not None:
         options.parser.error("--codec works the table out: leave --table16 out")
     try:
