@@ -53,6 +53,7 @@ _OPTIONS: Final = (
     ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
     ("grpc.keepalive_time_ms", int(PING_S * 1000)),
     ("grpc.keepalive_timeout_ms", int(PING_S * 500)),
+    ("grpc.http2.ping_timeout_ms", int(PING_S * 500)),  # newer versions of gRPC wait for this, a minute without it
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),  # no bound: a stream may have no news for hours
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # of what clients may send; they do each 5 s

@@ -34,6 +34,7 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.keepalive_time_ms", int(PING_S * 1000)),
     ("grpc.keepalive_timeout_ms", int(PING_S * 1000)),
+    ("grpc.http2.ping_timeout_ms", int(PING_S * 1000)),  # newer versions of gRPC wait for this, a minute without it
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),  # no bound: a stream may have no news for hours
 )
