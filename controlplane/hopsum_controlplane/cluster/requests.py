@@ -149,6 +149,8 @@ class JoinRequest:
         if len(self.version) > _VERSION_CHARACTERS:
             hint = f"it has at most {_VERSION_CHARACTERS}"
             raise self._wrong(f"a version of {len(self.version)} characters", hint)
+        if not self.version.isprintable():
+            raise self._wrong(f"a version {self.version!r}", "send printable characters: terminals obey others")
         self._check_settings()
         try:
             ipv4_to_int(self.ip)

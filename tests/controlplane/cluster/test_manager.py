@@ -253,6 +253,7 @@ def test_an_observer_looks_and_is_not_waited_for(cluster: Cluster) -> None:
         ({"side_port": 65536}, InvalidRequest, "side port 65536"),
         ({"incarnation": b"short"}, InvalidRequest, "an incarnation of 5 bytes; it has 16"),
         ({"version": "v" * 65}, InvalidRequest, "a version of 65 characters"),
+        ({"version": "1\x1b[2J"}, InvalidRequest, r"a version .1.x1b.2J.; send printable"),
         ({"token": "wrong"}, NotAdmitted, "wrong token for job 'job'"),
         ({"job": "other"}, UnknownJob, "no job 'other'"),
         ({"ip": "10.0.1.2", "udp_port": 4001}, InvalidRequest, r"rank 1 is at 10\.0\.1\.2:4001 already"),
