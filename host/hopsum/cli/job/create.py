@@ -19,6 +19,7 @@ from hopsum.config import Config
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import UNIX, Place, is_local
 from hopsum.rpc.jobs import as_values
+from hopsum.wire import MAX_WORKERS
 
 SUMMARY: Final = "make a job: its slots are reserved, and workers join with its token"
 _CODES: Final = 16
@@ -90,11 +91,12 @@ DEFAULT_CODEC: Final = Config().codec
 
 
 def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    if options.codec is None and (options.table is not None or options.table16 is not None):
+    if options.codec is None:
         if options.codec_options:
             options.parser.error("--codec-options without --codec")
-        return {}
-    options.codec = options.codec or DEFAULT_CODEC
+        if options.table is not None or options.table16 is not None or not 1 <= options.workers <= MAX_WORKERS:
+            return {}  # such numbers the controller refuses
+        options.codec = DEFAULT_CODEC
     if options.table16 is not None:
         options.parser.error("--codec works the table out: leave --table16 out")
     try:
