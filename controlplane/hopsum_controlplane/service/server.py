@@ -35,7 +35,9 @@ BEAT_THREADS: Final = 4
 THREADS: Final = 16
 """For all other calls; those that wait for news hold none."""
 PING_S: Final = 10.0
-"""A silent connection is asked whether it lives, and closed when it does not say so in half that time."""
+"""A silent connection is asked whether it lives."""
+DEAD_S: Final = 60.0
+"""It is closed when it does not say so for so long: a worker that stands still has its whole lease."""
 IDLE_S: Final = 20.0
 """A connection without a call is closed after that."""
 HANDSHAKE_S: Final = 5.0
@@ -52,8 +54,8 @@ _OPTIONS: Final = (
     ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
     ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
     ("grpc.keepalive_time_ms", int(PING_S * 1000)),
-    ("grpc.keepalive_timeout_ms", int(PING_S * 500)),
-    ("grpc.http2.ping_timeout_ms", int(PING_S * 500)),  # newer versions of gRPC wait for this, a minute without it
+    ("grpc.keepalive_timeout_ms", int(DEAD_S * 1000)),
+    ("grpc.http2.ping_timeout_ms", int(DEAD_S * 1000)),  # newer versions of gRPC wait for this, a minute without it
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),  # no bound: a stream may have no news for hours
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # of what clients may send; they do each 5 s
