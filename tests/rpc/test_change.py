@@ -29,6 +29,7 @@ class Around:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.log: list[tuple[Any, ...]] = []
+        self.replacement_waits_s: list[float] = []
         self.membership = FIRST
         self.join: Callable[[], None] = lambda: None
         self.next: Callable[[int], JobMembership] = lambda known: replace(
@@ -78,11 +79,14 @@ class Asking:
         self._around = around
 
     def membership(self, wait_s: float, *, known_epoch: int, replacement_wait_s: float) -> JobMembership:
-        assert (wait_s, replacement_wait_s) == (7.0, 3.0)
+        assert wait_s == 7.0
+        self._around.replacement_waits_s.append(replacement_wait_s)
         return self._around.next(known_epoch)
 
 
 class Entering(Around):
+    switch_patience_s = 9.0
+
     def enter(self, membership: JobMembership) -> None:
         self.membership = membership
         self.note("enter", membership.epoch)
@@ -134,6 +138,17 @@ def test_one_change_after_the_other(made: tuple[Entering, EpochChange]) -> None:
             ("enter", epoch + 1),
             ("beats", epoch + 1),
         ]
+
+
+def test_ranks_that_are_gone_are_waited_for_no_longer_than_a_switch_that_is_gone_too(
+    made: tuple[Entering, EpochChange],
+) -> None:
+    around, _ = made
+    for around.switch_patience_s in (9.0, 0.25):
+        around.log.clear()
+        around.told[0]("rank 0 left unfinished")
+        around.wait_for("beats")
+    assert around.replacement_waits_s == [3.0, 0.25]
 
 
 def refuse(code: str, text: str) -> Callable[..., Any]:

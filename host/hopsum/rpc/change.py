@@ -47,6 +47,10 @@ class Changing(Protocol):
     def do_without(self, epoch: int, ranks: Sequence[int]) -> None:
         """Keep nothing for these workers, as long as this epoch lasts."""
 
+    @property
+    def switch_patience_s(self) -> float:
+        """Seconds that it would still wait for its switch if nothing comes from there."""
+
     def end(self, error: HopsumError) -> None:
         """Fail with this error."""
 
@@ -58,7 +62,8 @@ class EpochChange:
         rank: for messages.
         check: raises MembershipError for a membership that is not this worker's.
         wait_s: for the controller, and for the other ranks.
-        replacement_wait_s: for others in the places of ranks that are gone.
+        replacement_wait_s: for others in the places of ranks that are gone. Where the switch is gone too, no longer
+            than the agent would have waited for the switch: the ranks that are gone have failed for the same reason.
     """
 
     def __init__(
@@ -119,10 +124,11 @@ class EpochChange:
         if over.side_channels is None:
             raise EpochOver("its workers have no side channels, so nobody can go on in another one: connect again")
         _log.warning("rank %d: %s", self._rank, reason)
+        replacement_wait_s = min(self._replacement_wait_s, self._agent.switch_patience_s)
         sealed, begun = self._agent.seal()
         self._member.join_again(sealed, begun, self._wait_s)
         membership = self._member.membership(
-            self._wait_s, known_epoch=over.epoch, replacement_wait_s=self._replacement_wait_s
+            self._wait_s, known_epoch=over.epoch, replacement_wait_s=replacement_wait_s
         )
         self._check(membership)
         self._agent.enter(membership)

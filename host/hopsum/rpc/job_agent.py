@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -87,10 +88,24 @@ class JobAgent(Agent):
         if isinstance(self._transport, RepairingTransport):
             self._transport.do_without(epoch, ranks)
 
+    @property
+    def switch_patience_s(self) -> float:
+        """Seconds that this worker would still wait for its switch if nothing comes from there. Any thread."""
+        worker = self._transport.worker
+        limit_s = worker.timing.unreachable_s
+        own_s = math.inf if limit_s is None else limit_s - worker.absence.lasted_s
+        return max(0.0, min(own_s, self._wait_s - self._told_unreachable_s))
+
+    @property
+    def _told_unreachable_s(self) -> float:
+        """For how long nothing has come from the switch, and the controller has not reached it either."""
+        why, told_s = self._lease.switch_unreachable
+        return min(told_s, self._engine.network.silent_s) if why else 0.0
+
     def _note_silence(self) -> None:
         self._lease.hurry()
-        why, told_s = self._lease.switch_unreachable
-        if why and min(told_s, self._engine.network.silent_s) >= self._wait_s:
+        if self._told_unreachable_s >= self._wait_s:
+            why, _ = self._lease.switch_unreachable
             self.end(
                 NoAnswer(
                     f"rank {self.rank}: nothing came from the switch for {self._wait_s:.3g} s, and the controller does "

@@ -58,8 +58,8 @@ def restarted(context: Context) -> DrillReport:
 def gone(context: Context) -> DrillReport:
     """Kill the switch for good: every rank says so within seconds, and fails at the limit that it has chosen.
 
-    The limit is `membership_wait_s`. A rank that has not failed when another one does may wait for that one too, as
-    long at most.
+    The limit is `membership_wait_s`. A rank that hears of another's failure waits no longer for that one than it would
+    have waited for the switch.
     """
     with staged(context, "switch-gone", seats=seats_for(context, 3)) as stage:
         crew = Crew(stage, "train", 3, membership_wait_s=LIMIT_S, deadline_s=_NEVER_S)
@@ -74,8 +74,7 @@ def gone(context: Context) -> DrillReport:
                 raise DrillFailed(f"an all-reduce failed without naming the switch: {entry['text']}")
         first_s, last_s = (choose(entry["at"] for entry in failed) - at_s for choose in (min, max))
         require_within("all ranks said it", said_s, stage.lease_s + MARGIN_S)
-        require_within("the first rank failed", first_s, LIMIT_S + stage.lease_s + MARGIN_S)
-        require_within("all ranks failed", last_s, 2 * LIMIT_S + stage.lease_s + MARGIN_S)
+        require_within("all ranks failed", last_s, LIMIT_S + stage.lease_s + MARGIN_S)
         stage.start_switch()
         report = stage.report
         report.detected_ms = 1e3 * said_s
