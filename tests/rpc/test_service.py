@@ -115,12 +115,12 @@ def test_a_jobs_token_shows_this_job_and_nothing_else(operator: JobsClient, chan
 
 def test_what_a_worker_says_is_no_order_to_a_terminal(operator: JobsClient, channel: Channel) -> None:
     made = operator.create("train", 2, 16)
-    Member(channel, "train", made.token, version="\x1b]0;owned\x07\x1b[31m1.0\nrow\u202e\x9b2J").join(
-        ("127.0.0.1", 5000), 5.0, rank=0
-    )
-    [member] = as_values(operator.job("train"))["members"]
-    assert member["version"].isprintable()
-    assert "1.0" in member["version"]
+    loud = Member(channel, "train", made.token, version="\x1b]0;owned\x07\x1b[31m1.0\nrow\u202e\x9b2J")
+    with pytest.raises(ControllerError, match="send printable characters"):
+        loud.join(("127.0.0.1", 5000), 60.0, rank=0)
+    shown = as_values(operator.job("train"))
+    assert shown["members"] == []
+    assert shown["last_refusal"].isprintable()
     raw = pb.Job(name="train", reason="\x1b[2J", last_refusal="a\nb", members=[pb.Member(version="\x07é")])
     values = as_values(raw)
     assert (values["reason"], values["last_refusal"]) == ("\\x1b[2J", "a\\nb")

@@ -10,7 +10,7 @@ from hopsum.rpc import control_pb2 as pb
 from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.health import Health
 from hopsum_controlplane.cluster.records import Phase, State
-from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, printable
+from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.views import (
     Beat,
     CreatedJob,
@@ -21,9 +21,6 @@ from hopsum_controlplane.cluster.views import (
     Pending,
     SwitchView,
 )
-
-LONG = 1 << 10
-"""Characters of a text that is longer than any may be: what is too long is refused, and not cut."""
 
 
 def join_request(message: Any, token: str) -> JoinRequest:
@@ -38,7 +35,7 @@ def join_request(message: Any, token: str) -> JoinRequest:
         side_port=_given(message, "side_port"),
         incarnation=message.incarnation,
         wire_version=message.wire_version,
-        version=printable(message.version, LONG),
+        version=message.version,
         report=_report(message.report) if message.HasField("report") else None,
         settings=dict(message.settings),
     )
