@@ -83,7 +83,7 @@ class Controller:
         self._held: dict[int, _Held] = {}  # by epoch: everything that is not confirmed gone
         self._used_epochs: set[int] = set()
         self.taken_over = Repair()
-        """What was removed and restored when it took the switch over."""
+        """Entries that were removed and restored when it took the switch over."""
         self._adoptions = self._take_over(adopt, remove_existing)
 
     @property

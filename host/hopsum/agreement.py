@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all ranks of a job need to have in common, as texts that they compare."""
+"""Settings that all ranks of a job need to have in common, as texts that they compare."""
 
 from __future__ import annotations
 

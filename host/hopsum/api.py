@@ -34,7 +34,7 @@ class _Vector(NamedTuple):
     out: NDArray[np.float32] | None = None
     """Where the mean may be made: what the caller wants it in, if that is such a vector."""
     is_half: bool = False
-    """Whether it is of float16."""
+    """True for a vector of float16."""
 
 
 class _Kept:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Final
 
 AFTER_S: Final = 5.0
-"""What is over sooner is not told."""
+"""A wait that is over sooner is not told."""
 _log: Final = logging.getLogger(__name__)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where P4Runtime and management listen: HOST:PORT, or unix:PATH, a socket with mode 0600.
+"""The address of P4Runtime and management: HOST:PORT, or unix:PATH, a socket with mode 0600.
 
 Without an address given it is a socket in a folder of this user alone, so that no other user of the machine reaches
 the switch: $XDG_RUNTIME_DIR/hopsum-UID/switch.sock, or the same under the folder for temporary files.

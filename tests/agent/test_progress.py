@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker's log says of a wait: one line with whom it waits for, one when it is over."""
+"""A worker's log on a wait: one line with whom it waits for, one when it is over."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is awaited for long stands on the log, once."""
+"""A long wait stands on the log, once."""
 
 from __future__ import annotations
 

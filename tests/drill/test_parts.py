@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What drills of lost connections and lost ranks are made of, with faults that they have to see."""
+"""Parts of the drills of lost connections and lost ranks, with faults that they have to see."""
 
 from __future__ import annotations
 

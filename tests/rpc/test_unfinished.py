@@ -29,7 +29,7 @@ from .test_cluster import controller as controller
 
 ROOT = Path(__file__).parents[2]
 SERVES_PEERS_S = 10.0
-"""How long `close` serves peers that are not done."""
+"""Seconds for which `close` serves peers that are not done."""
 
 
 @pytest.fixture

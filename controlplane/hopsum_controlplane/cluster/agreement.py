@@ -54,7 +54,7 @@ class _Dispute:
 
 
 class Disputes:
-    """What workers of jobs that formed differed in, for those that join later. In memory only; not thread-safe."""
+    """Differences between workers of forming jobs, for those that join later. In memory only; not thread-safe."""
 
     def __init__(self) -> None:
         self._disputes: dict[str, _Dispute] = {}

@@ -22,7 +22,7 @@ LITTLE_LEFT = 1 / 3
 
 
 class Health(enum.Enum):
-    """How well a job is."""
+    """The health of a job."""
 
     HEALTHY = "healthy"
     IDLE = "idle"

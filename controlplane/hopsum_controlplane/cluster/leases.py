@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long members may be silent, and what they said last.
+"""Leases: the time that each member may be silent, and its last statistics.
 
 Nobody is given up because the controller was away. Leases are only in memory: a controller that starts hears everybody
 anew. A controller that was stopped for a while extends them by that (`excuse`).

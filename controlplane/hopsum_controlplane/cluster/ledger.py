@@ -24,7 +24,7 @@ Step = Callable[[JobRecord], JobRecord | None]
 
 @dataclass(frozen=True)
 class Past:
-    """What happened to a job since the controller was started.
+    """Counts and dates of a job since the controller was started.
 
     `begun` epochs were begun, the last one at `begun_at_s`; the last that ended did at `ended_at_s`. Times are seconds
     of the ledger's clock, None where it did not happen.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a job's next epoch may begin: at once, unless its last ones were short.
+"""The pace of a job's epochs: the next one begins at once, unless the last ones were short.
 
 A job whose workers come and go keeps its switch busy, and uses up epochs, which must not run ahead of the clock. So
 after FREE short epochs in a row the next one begins 1 s after the last one began, then 2 s, at most LONGEST_S. An

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Refused:
-    """How many joins of a job were refused, why and when the last one was; an empty string and None for none."""
+    """The number of refused joins of a job, with reason and time of the last one; an empty string and None for none."""
 
     count: int = 0
     last: str = ""

@@ -20,11 +20,11 @@ REQUEST_S: Final = 10.0
 class _Client:
     began_s: float
     asks: bool = True
-    """Whether its request is still to come, or a part of it."""
+    """True while its request, or a part of it, is still to come."""
 
 
 class Clients:
-    """Who is connected. Thread-safe.
+    """The connected clients. Thread-safe.
 
     Where there are `most`, a new one takes the place of the oldest whose request has not come yet; where all have
     asked, there is no place. `clock` has seconds that never go back.

@@ -74,7 +74,7 @@ class Task:
     """The one submitted next, also when that one is over already."""
 
     call: Call = field(init=False)
-    """What all ranks need to have in common; its step is set with the task's."""
+    """The call that all ranks need to have in common; its step is set with the task's."""
 
     def __post_init__(self) -> None:
         self.call = Call(self.x.size, 0, self.on_nonfinite, self.more, self.tensors)

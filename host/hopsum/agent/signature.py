@@ -53,7 +53,7 @@ class Call:
 
 
 class Signature(NamedTuple):
-    """What is compared of one all-reduce: numbers of 31 bits."""
+    """The numbers of one all-reduce that are compared, of 31 bits each."""
 
     elements: int
     """At most MOST: of longer vectors the digest says the number."""

@@ -37,7 +37,7 @@ CHECKS: Final = (*ASKED, *WAY, *OF_JOBS)
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What the controller said to the job's token.
+    """The controller's answers to the job's token.
 
     `own_ip` is this host's address towards the switch, None without a way there. The looks have this job only, and are
     None where the controller does not show a job to its token; `refusal` says why then.

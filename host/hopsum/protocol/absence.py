@@ -16,7 +16,7 @@ GAP_LEAST_S = 5.0
 
 
 class Absence:
-    """What the network said of one worker's switch."""
+    """The network's word on one worker's switch."""
 
     def __init__(self, timing: Timing) -> None:
         self._limit_s = timing.unreachable_s

@@ -85,7 +85,7 @@ class Timing:
     flush_after_s: float | None = None
     """A chunk that waits so long goes with FLUSH: its sum closes at min_quorum. None: never."""
     unreachable_s: float | None = None
-    """How long everything may come back as 'port unreachable' before the epoch is over. None: up to the deadline."""
+    """Seconds for which everything may come back as 'port unreachable'. None: up to the deadline."""
 
     def __post_init__(self) -> None:
         given = (

@@ -23,7 +23,7 @@ class Method(NamedTuple):
     """Class of the message."""
     reply: Any
     streams: bool = False
-    """Whether it has many replies."""
+    """True for a method with many replies."""
 
 
 def full_name(service: str) -> str:

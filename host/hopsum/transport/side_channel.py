@@ -71,7 +71,7 @@ DIAL_AGAIN_MAX_S: Final = 2.0
 FAREWELL_S: Final = 0.5
 """How long `close` tries to get rid of what is still to be said, per peer."""
 PROVE_S: Final = 5.0
-"""How long either side has to prove itself, from the first packet of a connection."""
+"""Seconds that either side has to prove itself, from the first packet of a connection."""
 PROVE_AGAIN_MAX_S: Final = 0.5
 UNPROVED_MAX: Final = 64
 
@@ -106,7 +106,7 @@ class SideChannel:
         self._retired: deque[Outgoing] = deque()
         """Of the epoch before; their connections are still to be closed."""
         self._members: tuple[EpochKey, dict[int, str]] = key, {}
-        """Who may prove itself: the epoch's key, and the address of each peer."""
+        """The epoch's key, and the address of each peer that may prove itself."""
         self._unproved: dict[int, Incoming] = {}
         """By descriptor, in the order in which they came."""
         self._proved: dict[int, Incoming] = {}

@@ -50,7 +50,7 @@ class Incoming:
     connection: socket.socket
     ip: str
     until: float
-    """When it is closed, unless it has proved itself by then."""
+    """The time at which it is closed, unless it has proved itself by then."""
     buffer: bytearray = field(default_factory=bytearray)
     listener: Listener | None = None
     """From HELLO on."""
@@ -86,7 +86,7 @@ class Outgoing:
     rest: memoryview = field(default_factory=lambda: memoryview(b""))
     """Of what is being sent."""
     until: float = 0.0
-    """When the connection is given up, unless the peer has proved itself by then."""
+    """The time at which the connection is given up, unless the peer has proved itself by then."""
     dial_at: float = 0.0
     pause_s: float = DIAL_AGAIN_S
 

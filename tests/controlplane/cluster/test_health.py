@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well a job is, from its first worker to its last, and in every view of it."""
+"""The health of a job, from its first worker to its last, and in every view of it."""
 
 from __future__ import annotations
 

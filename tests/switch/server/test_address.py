@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a switch listens when it is not told: a socket for its user alone, which its tools find, and only one has."""
+"""The address of a switch that is not told one: a socket for its user alone, which its tools find, and only one has."""
 
 from __future__ import annotations
 

@@ -37,14 +37,14 @@ class Lost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What interfaces and programs of the switches have counted at one moment."""
+    """Counts of the switches' interfaces and programs at one moment."""
 
     interfaces: InterfaceCounters
     """At the links of workers."""
     uplinks: dict[str, int]
     """Frames that went up between switches of a tree, by link."""
     events: dict[str, int]
-    """What became of the workers' frames."""
+    """The fate of the workers' frames."""
     replies: int
     """Frames that programs sent to workers."""
     drops: dict[str, int]

@@ -43,7 +43,7 @@ class Report:
     chunk_elements: int | None = None
     """Gradients in one packet of the codec, where that is fixed."""
     counts: Counts = field(default_factory=lambda: Counts(InterfaceCounters(0, 0, 0, 0), {}, {}, 0, {}))
-    """What the switches' interfaces and programs counted."""
+    """Counts of the switches' interfaces and programs."""
     agents: InterfaceCounters = field(default_factory=lambda: InterfaceCounters(0, 0, 0, 0))
     """What the agents themselves counted."""
     retransmits: int = 0
@@ -72,7 +72,7 @@ class Report:
 
     @property
     def counters_agree(self) -> bool:
-        """Whether interfaces, program and agents counted the same but for what was lost, and added no chunk twice."""
+        """Tell if interfaces, program and agents counted the same but for what was lost, and added no chunk twice."""
         whole = self.quorum == self.workers
         return (
             is_possible(self.lost, self.agents, self.counts)
@@ -82,7 +82,7 @@ class Report:
         )
 
     def _sent_again(self) -> bool:
-        """Whether no more was lost than was sent again: all sums are of all workers, and all workers have them.
+        """Return True if no more was lost than was sent again: all sums are of all workers, and all workers have them.
 
         A result that came from a peer may have been lost once more than it was asked for.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the other ranks of a job know that one has gone, and when it is back: by their journals."""
+"""Times at which the other ranks of a job know that one has gone, and that it is back: from their journals."""
 
 from __future__ import annotations
 
