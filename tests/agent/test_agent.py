@@ -219,7 +219,7 @@ def test_a_codec_must_fit_the_job(stack: ExitStack) -> None:
     with pytest.raises(CodecError, match="codec fixed for 3 workers in a job of 2"):
         cluster.agent(0, make_codec("fixed", workers=3))
     cluster.membership = replace(cluster.membership, table=None)
-    with pytest.raises(CodecError, match=r"looks up None \(table of job .test.\): make the job with"):
+    with pytest.raises(CodecError, match=r"its table is None, the codec's .*hopsum job create NAME --codec thc"):
         cluster.agent(0, "thc")
 
 
