@@ -181,5 +181,5 @@ def test_a_second_controller_takes_over(start: Start) -> None:
         type(device)(address, election_id=(0, 5))
     with type(device)(address, election_id=(2, 0)) as other:
         other.write([entry])
-        with pytest.raises(ControlPlaneError, match=r"highest so far is \(2, 0\)|another client is primary"):
+        with pytest.raises(ControlPlaneError, match=r"highest so far is 2;|another client is primary"):
             device.write([entry])

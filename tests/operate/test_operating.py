@@ -121,8 +121,8 @@ def test_from_an_empty_machine_to_two_jobs_with_metrics(reader: Reader) -> None:
     serving = reader.open_terminal(controller)
     serving.wait_for(lambda: "ready " in serving.log_text(), "the controller", START_S)
     created = reader.type(create)
-    assert re.search(r"^digits +forming +leaf1 +0-31 +0/2", created, re.MULTILINE)
-    assert re.search(r"^vectors +forming +leaf1 +32-63 +0/2", created, re.MULTILINE)
+    assert re.search(r"^digits +forming, idle +leaf1 +0-31 +0/2", created, re.MULTILINE)
+    assert re.search(r"^vectors +forming, idle +leaf1 +32-63 +0/2", created, re.MULTILINE)
 
     runs = [reader.open_terminal(block) for block in training]
     (url,) = re.findall(r"^metrics (\S+)$", serving.log_text(), re.MULTILINE)

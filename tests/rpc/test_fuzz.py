@@ -49,8 +49,9 @@ def address(cluster: Cluster) -> Iterator[str]:
 def _standing(cluster: Cluster, crew: list[Worker]) -> Any:
     """What must not change: the bystander's job in the books, on the switch, and as its workers hear."""
     [job] = [as_values(_job(cluster, crew[0].job))]
-    for member in job["members"]:
-        member["lease_left_s"] = None
+    for each in (job, *job["members"]):  # what time alone changes
+        for name in [name for name in each if name == "lease_left_s" or name.endswith("_age_s")]:
+            del each[name]
     switch = cluster.devices[job["switch"]]
     assert isinstance(switch, FakeDevice)
     entries = {key: entity for key, entity in switch.entities.items() if f"{job['epoch']}" in repr(entity)}
@@ -157,8 +158,9 @@ def _message(rng: random.Random, kind: Any, known: dict[str, Any]) -> Any:
         if field.name in known and rng.random() < 0.8:
             setattr(message, field.name, known[field.name])
         elif hasattr(present, "items"):
+            values = {pb.HeartbeatRequest: "float", pb.JoinRequest: "str"}.get(kind, "int")
             for _ in range(rng.choice((1, 3, 200))):
-                present[_VALUES["str"](rng)] = _VALUES["float"](rng) if kind is pb.HeartbeatRequest else 1
+                present[_VALUES["str"](rng)] = _VALUES[values](rng)
         elif hasattr(present, "extend"):
             make = _VALUES["int"] if field.message_type is None else _run
             present.extend(make(rng) for _ in range(rng.choice((1, 16, 17, 500))))
