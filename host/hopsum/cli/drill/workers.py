@@ -136,7 +136,7 @@ def comes_back(stage: Stage, crew: Crew, rank: int, at_s: float) -> None:
 def require_refusal(crew: Crew, rank: int) -> None:
     """Raise DrillFailed unless a rank was told that it had been given up."""
     texts = [entry["text"] for entry in crew.journal(rank, "failed") if entry["error"] == "EpochOver"]
-    if not any("heard" in text for text in texts):
+    if not any("given up" in text for text in texts):
         raise DrillFailed(f"rank {rank} was not told that it had been given up: {texts}")
 
 
