@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 
@@ -115,7 +115,14 @@ def _calls(address: str, count: int) -> Iterator[None]:
             for call in calls:
                 call.cancel()
 
-    thread = threading.Thread(target=keep, name="drill-calls", daemon=True)
+    with _in_thread(keep, ending):
+        yield
+
+
+@contextmanager
+def _in_thread(keep: Callable[[], None], ending: threading.Event) -> Iterator[None]:
+    """Run a function in a thread of its own for the block; at the block's end set the event and wait for the thread."""
+    thread = threading.Thread(target=keep, name="drill-crowd", daemon=True)
     thread.start()
     try:
         yield
@@ -145,13 +152,10 @@ def _connections(address: str, count: int, first: bytes = b"") -> Iterator[None]
                     break
             most[0] = max(most[0], len(held))
 
-    thread = threading.Thread(target=keep, name="drill-connections", daemon=True)
-    thread.start()
     try:
-        yield
+        with _in_thread(keep, ending):
+            yield
     finally:
-        ending.set()
-        thread.join()
         for each in held:
             each.close()
     if not most[0]:
