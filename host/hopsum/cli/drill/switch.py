@@ -7,7 +7,7 @@ import re
 import signal
 from typing import Final
 
-from hopsum.cli.drill.base import Context, DrillFailed, DrillReport
+from hopsum.cli.drill.base import Context, DrillFailed, DrillReport, await_that
 from hopsum.cli.drill.crew import Crew
 from hopsum.cli.drill.news import MARGIN_S, hears, require_within
 from hopsum.cli.drill.reference import same_bits
@@ -76,6 +76,8 @@ def gone(context: Context) -> DrillReport:
         require_within("all ranks said it", said_s, stage.lease_s + MARGIN_S)
         require_within("all ranks failed", last_s, LIMIT_S + stage.lease_s + MARGIN_S)
         stage.start_switch()
+        with stage.operator() as operator:
+            await_that(lambda: operator.switches()[0].reachable, "session of the controller with the new switch")
         report = stage.report
         report.detected_ms = 1e3 * said_s
         report.detected = "all ranks had said in their logs that no switch answers"
