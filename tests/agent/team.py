@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,6 +34,7 @@ from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
+from hopsum_topologies.free_port import free_port
 
 from ..transport.server import LOCALHOST
 from .laws import Books, Entry
@@ -253,9 +253,7 @@ def _worker(agent: Agent) -> Worker:
 
 def _free_ports() -> dict[int, int]:
     """Return TCP ports that are free now, by rank."""
-    with ExitStack() as held:
-        listening = [held.enter_context(socket.create_server((LOCALHOST, 0))) for _ in range(WORKERS)]
-        return {rank: each.getsockname()[1] for rank, each in enumerate(listening)}
+    return {rank: free_port() for rank in range(WORKERS)}
 
 
 def own_things() -> tuple[set[str], int]:

@@ -25,8 +25,9 @@ import pytest
 
 from hopsum.protocol.aggregator import Aggregator, Outcome
 from hopsum.wire import Event, Header, Kind, Op
+from hopsum_topologies.free_port import free_port
 
-from ..diagnosis.rig import PickySwitch, free_port, membership
+from ..diagnosis.rig import PickySwitch, membership
 from ..transport.server import LOCALHOST, job_for
 from .stepping_worker import RETRANSMIT_S
 
@@ -63,12 +64,12 @@ class Crew:
         self.stopped = self.aggregator.loses
         self._has_stopped = False
         switch = stack.enter_context(PickySwitch(self.aggregator, self._hear))
-        addresses = [(LOCALHOST, free_port()) for _ in range(WORKERS)]
+        addresses = [(LOCALHOST, free_port(socket.SOCK_DGRAM)) for _ in range(WORKERS)]
         job = job_for(addresses, epoch=EPOCH, slots=SLOTS, table=tuple(range(16)))
         self.aggregator.add_job(replace(job, quorum=quorum))
         document = membership(addresses, switch.address, epoch=EPOCH, slots=SLOTS, window=8, quorum=quorum)
         for entry in document["workers"]:
-            entry["side_port"] = free_port(socket.SOCK_STREAM)
+            entry["side_port"] = free_port()
             document["side_key"] = bytes(range(32)).hex()
         path = folder / "job.json"
         path.write_text(json.dumps(document))

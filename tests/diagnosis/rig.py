@@ -14,6 +14,7 @@ from typing import Any
 from hopsum.diagnosis import Patience
 from hopsum.protocol.aggregator import Aggregator
 from hopsum.wire import HOPSUM_BYTES, WIRE_VERSION, Header
+from hopsum_topologies.free_port import free_port
 
 from ..transport.server import LOCALHOST, UdpSwitch, job_for
 
@@ -36,12 +37,6 @@ class PickySwitch(UdpSwitch):
         heard = self._hears(Header.unpack(data))
         if heard is not None:
             super()._answer(heard.pack() + data[HOPSUM_BYTES:], host, port)
-
-
-def free_port(kind: int = socket.SOCK_DGRAM, host: str = LOCALHOST) -> int:
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def membership(workers: list[tuple[str, int]], switch: tuple[str, int], **changes: Any) -> dict[str, Any]:
@@ -71,7 +66,7 @@ class Job:
     ) -> None:
         self.aggregator = Aggregator()
         self.switch = stack.enter_context(PickySwitch(self.aggregator, hears))
-        self.addresses = [(LOCALHOST, free_port()) for _ in range(workers)]
+        self.addresses = [(LOCALHOST, free_port(socket.SOCK_DGRAM)) for _ in range(workers)]
         if known:
             self.aggregator.add_job(job_for(self.addresses, epoch=switch_epoch, slots=switch_slots, table=TABLE))
         self.document = membership(self.addresses, self.switch.address, **changes)

@@ -23,9 +23,10 @@ from hopsum.protocol.aggregator import ParentConfig
 from hopsum.protocol.worker import Timing
 from hopsum.transport.offload import Offload
 from hopsum.wire import Header, Kind, Op
+from hopsum_topologies.free_port import free_port
 
 from ..transport.server import LOCALHOST, address_bits, job_for
-from .rig import BRIEF, EPOCH, PATIENT, SLOTS, Job, free_port, membership
+from .rig import BRIEF, EPOCH, PATIENT, SLOTS, Job, membership
 
 WAIT_S = 60
 CHECKS = [
@@ -225,7 +226,7 @@ def test_a_stranger_has_the_port(make: Callable[..., Job]) -> None:
 
 def test_nobody_listens(make: Callable[..., Job]) -> None:
     job = make()
-    closed = (LOCALHOST, free_port())
+    closed = (LOCALHOST, free_port(socket.SOCK_DGRAM))
     job.document = membership(job.addresses, closed)
     report = examine(job.write(), 0, patience=BRIEF)
     assert_only_failure(report, "switch", AFTER_SWITCH)
@@ -274,7 +275,7 @@ def test_probes_that_are_lost(make: Callable[..., Job]) -> None:
 
 def test_peers_that_do_not_listen(make: Callable[..., Job]) -> None:
     job = make(3)
-    ports = [free_port(socket.SOCK_STREAM) for _ in range(3)]
+    ports = [free_port() for _ in range(3)]
     for entry, port in zip(job.document["workers"], ports, strict=True):
         entry["side_port"] = port
     with socket.create_server((LOCALHOST, ports[1])):

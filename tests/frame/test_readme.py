@@ -16,6 +16,7 @@ import pytest
 from hopsum.agent import Agent
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_switch.management import ManagementClient
+from hopsum_topologies.free_port import free_port
 from hopsum_topologies.native import NativeSwitch
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
@@ -24,14 +25,6 @@ WORKERS = 4
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 @pytest.mark.parametrize("backend", ["interpreter", "native"])
@@ -48,7 +41,7 @@ def test_the_job_of_the_readme_sums(backend: str, tmp_path: Path, monkeypatch: p
             bound = int(management.list_ports()[1]["address"].rpartition(":")[2])
         code = code.replace("127.0.0.1:9559", switch.address).replace('("127.0.0.1", 24677)', f'("127.0.0.1", {bound})')
         code = code.replace("6000 + rank", "ports[rank]")
-        names: dict[str, Any] = {"ports": free_ports(WORKERS)}
+        names: dict[str, Any] = {"ports": [free_port(socket.SOCK_DGRAM) for _ in range(WORKERS)]}
         exec(compile(code, "README.md", "exec"), names)  # closes its device at the end; the job stays
 
         def work(rank: int) -> np.ndarray:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -77,13 +78,7 @@ class Reader:
 
 
 def free_ports() -> dict[str, int]:
-    with ExitStack() as stack:
-        found = {}
-        for name, kind in PORTS.items():
-            each = stack.enter_context(socket.socket(socket.AF_INET, kind))
-            each.bind(("127.0.0.1", 0))
-            found[name] = int(each.getsockname()[1])
-        return found
+    return {name: free_port(kind) for name, kind in PORTS.items()}
 
 
 @pytest.fixture

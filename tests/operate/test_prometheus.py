@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -25,6 +24,7 @@ from hopsum_controlplane.metrics import collect
 from hopsum_controlplane.metrics.exposition import expose
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web import WebServer
+from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 
 from ..controlplane.cluster.world import Cluster, Worker, switch_config
@@ -84,9 +84,7 @@ def test_promtool_has_no_complaint(world: World) -> None:
 
 @pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on PATH")
 def test_every_question_of_the_dashboard_has_an_answer(world: World, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        at = f"127.0.0.1:{free.getsockname()[1]}"
+    at = f"127.0.0.1:{free_port()}"
     with WebServer(world.manager, "127.0.0.1:0", fresh_s=0) as server:
         config = tmp_path / "prometheus.yml"
         config.write_text(OFTEN + CONFIG.replace("127.0.0.1:4701", server.address))

@@ -17,6 +17,7 @@ from hopsum.codec import best_table
 from hopsum.protocol.aggregator import Aggregator
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, write_membership
 from hopsum_controlplane.slots import SlotRange
+from hopsum_topologies.free_port import free_port
 
 from ..transport.server import LOCALHOST, UdpSwitch, job_for
 
@@ -28,7 +29,7 @@ RANKS_S = 1200.0
 @contextmanager
 def serve_job(path: Path, workers: int) -> Iterator[UdpSwitch]:
     """Write the membership of a job on free ports of loopback, and sum for it."""
-    locals_ = _free_ports(workers)
+    locals_ = [(LOCALHOST, free_port(socket.SOCK_DGRAM)) for _ in range(workers)]
     table, aggregator = best_table(workers).values, Aggregator()
     aggregator.add_job(job_for(locals_, epoch=EPOCH, slots=SLOTS, table=table))
     endpoints = tuple(WorkerEndpoint(rank, 1, "02:00:00:00:01:01", *local) for rank, local in enumerate(locals_))
@@ -37,15 +38,6 @@ def serve_job(path: Path, workers: int) -> Iterator[UdpSwitch]:
     with UdpSwitch(aggregator) as switch:
         write_membership(job, path, dict.fromkeys(range(workers), switch.address))
         yield switch
-
-
-def _free_ports(count: int) -> list[tuple[str, int]]:
-    """Return addresses that were free a moment ago, for processes that cannot be handed a socket."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(count)]
-        for each in sockets:
-            each.bind((LOCALHOST, 0))
-        return [each.getsockname() for each in sockets]
 
 
 def run_ranks(script: Path, folder: Path, *arguments: str, workers: int = 2) -> list[dict[str, Any]]:

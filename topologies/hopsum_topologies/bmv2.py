@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.free_port import free_port
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.process import ManagedProcess
 from hopsum_topologies.scratch import temporary_folder
@@ -123,10 +124,8 @@ class Bmv2Switch:
                 raise TopologyError(f"port {port}: no interface {interface} in {where}; it has {sorted(known)}")
 
     def _free_ports(self) -> tuple[int, int]:
-        with self._inside(), socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            second.bind(("127.0.0.1", 0))
-            return int(first.getsockname()[1]), int(second.getsockname()[1])
+        with self._inside():
+            return free_port(), free_port()
 
     def _serving(self) -> bool:
         path = self.address.removeprefix("unix:")

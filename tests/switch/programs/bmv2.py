@@ -16,6 +16,7 @@ from pathlib import Path
 
 import grpc
 
+from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
 
 PROGRAM = "simple_switch_grpc"
@@ -34,7 +35,7 @@ class Bmv2:
     """A running simple_switch_grpc without a program; `address` is where its P4Runtime server listens."""
 
     def __init__(self, folder: Path) -> None:
-        grpc_port, frames_port, thrift_port = _free_ports(3)
+        grpc_port, frames_port, thrift_port = (free_port() for _ in range(3))
         self.address, frames = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{frames_port}"
         command = [PROGRAM, "--no-p4", "--device-id", str(DEVICE_ID), "--thrift-port", str(thrift_port)]
         command += ["--notifications-addr", f"ipc://{folder}/notifications.ipc", "--log-console", "--log-level", "warn"]
@@ -62,17 +63,6 @@ def running(folder: Path) -> Iterator[Bmv2]:
         yield switch
     finally:
         switch.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def _serves(port: int) -> bool:

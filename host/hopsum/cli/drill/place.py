@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.free_port import free_port
 from hopsum_topologies.netns import Namespace
 
 SERVICE_MAC: Final = "02:00:00:00:00:fe"
@@ -55,11 +56,11 @@ class Loopback:
     """Everybody on loopback, at ports that were free."""
 
     def __init__(self) -> None:
-        grpc, controller = _free_port(socket.SOCK_STREAM), _free_port(socket.SOCK_STREAM)
+        grpc, controller = free_port(), free_port()
         self.grpc_address = f"{_LOCALHOST}:{grpc}"
         self.controller_address = f"{_LOCALHOST}:{controller}"
-        self.page_address = f"{_LOCALHOST}:{_free_port(socket.SOCK_STREAM)}"
-        self.send_to: str | None = f"{_LOCALHOST}:{_free_port(socket.SOCK_DGRAM)}"
+        self.page_address = f"{_LOCALHOST}:{free_port()}"
+        self.send_to: str | None = f"{_LOCALHOST}:{free_port(socket.SOCK_DGRAM)}"
         self.ports = [(1, "127.0.0.0/8")]
 
     def switch_command(self, driver: str, python: str) -> list[str]:
@@ -173,9 +174,3 @@ class Veths:
 
 def _address(seat: int) -> str:
     return f"10.0.0.{seat + 1}"
-
-
-def _free_port(kind: socket.SocketKind) -> int:
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind((_LOCALHOST, 0))
-        return int(probe.getsockname()[1])
