@@ -5,24 +5,29 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hopsum.codec import make_codec
+from hopsum.codec import Codec, make_codec
 from hopsum.plan import Cost, Job, PlanError, Prediction, predict_ring, predict_summed, shipped_costs, winning_rates
 from hopsum.plan.step import AGGREGATORS, COMPUTE
 
 PERFORMANCE = (Path(__file__).resolve().parents[2] / "docs" / "performance.md").read_text()
 COSTS = shipped_costs()
-CODECS = {workers: make_codec("thc", workers=workers, backend="numpy") for workers in (4, 8)}
 JOB = Job(elements=25_000_000, workers=4, compute_s=0.2, link_bits_per_s=1e9)
 
 
+@cache
+def codec_of(workers: int) -> Codec:
+    return make_codec("thc", workers=workers, backend="numpy")
+
+
 def thc(job: Job, aggregator: str = "switch") -> Prediction:
-    return predict_summed(job, COSTS, CODECS[job.workers], aggregator)
+    return predict_summed(job, COSTS, codec_of(job.workers), aggregator)
 
 
 def simulate(encode_s: float, network_s: float, decode_s: float, vectors: int) -> float:
@@ -176,7 +181,7 @@ def test_winning_rates_are_where_the_all_reduces_cross() -> None:
         assert (ours(at).allreduce_s < theirs(at).allreduce_s) is wins
     assert winning_rates(JOB, theirs, theirs) == []
     slower = COSTS.replace({"encode_thc": Cost(1.0, "a snail")})
-    never = winning_rates(JOB, lambda job: predict_summed(job, slower, CODECS[4], "switch"), theirs)
+    never = winning_rates(JOB, lambda job: predict_summed(job, slower, codec_of(4), "switch"), theirs)
     assert never == []
 
 
@@ -218,4 +223,4 @@ def test_unknown_methods_are_refused() -> None:
     with pytest.raises(PlanError, match="'fpga': one of switch"):
         thc(JOB, "fpga")
     with pytest.raises(PlanError, match="made for 8 workers, the job has 4"):
-        predict_summed(JOB, COSTS, CODECS[8], "switch")
+        predict_summed(JOB, COSTS, codec_of(8), "switch")

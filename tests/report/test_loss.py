@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,12 +16,21 @@ from hopsum.cli.report.settings import Settings, Size
 from hopsum.cli.report.training import Case, make_case_codec, train
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.base import blocks_of
+from hopsum.codec.coded import Coded
 
 WORKERS = 4
 ELEMENTS = 3000
 SETTINGS = Settings(7, Size.SMALL)
-CODEC = make_case_codec(Case("published", WORKERS, 1))
-BLOCK = CODEC.block_elements
+
+
+@cache
+def codec() -> Coded:
+    return make_case_codec(Case("published", WORKERS, 1))
+
+
+@pytest.fixture(scope="module")
+def block() -> int:
+    return codec().block_elements
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +44,7 @@ def vectors(workers: int = WORKERS) -> list[np.ndarray[tuple[int], np.dtype[np.f
 
 def fate(missing: tuple[int, int] | None = None, lost: tuple[int, int] | None = None) -> Fate:
     """Return what loses one contribution and one result, (worker, chunk) each."""
-    present = np.ones((WORKERS, blocks_of(ELEMENTS, BLOCK)), np.bool_)
+    present = np.ones((WORKERS, blocks_of(ELEMENTS, codec().block_elements)), np.bool_)
     gone = np.zeros_like(present)
     if missing:
         present[missing] = False
@@ -54,33 +64,33 @@ def test_the_gradient_is_that_of_the_loss(learner: Learner) -> None:
     assert gradient.shape == (PARAMETERS,)
 
 
-def test_a_missing_contribution_is_divided_away_here_and_zero_there() -> None:
+def test_a_missing_contribution_is_divided_away_here_and_zero_there(block: int) -> None:
     feedback = {published: [ErrorFeedback(ELEMENTS) for _ in range(WORKERS)] for published in (False, True)}
     missing = fate(missing=(2, 1))
     ours, theirs = (
-        allreduce(CODEC, vectors(), (5, 1), feedback[published], missing, published=published)
+        allreduce(codec(), vectors(), (5, 1), feedback[published], missing, published=published)
         for published in (False, True)
     )
     assert all(np.array_equal(each, ours[0]) for each in ours)
     assert all(np.array_equal(each, theirs[0]) for each in theirs)
-    here = slice(BLOCK, 2 * BLOCK)
+    here = slice(block, 2 * block)
     np.testing.assert_allclose(theirs[0][here], ours[0][here] * (WORKERS - 1) / WORKERS, atol=1e-5)
-    np.testing.assert_array_equal(theirs[0][:BLOCK], ours[0][:BLOCK])
+    np.testing.assert_array_equal(theirs[0][:block], ours[0][:block])
     mine, whole = feedback[False][2].residual, vectors()[2]
     np.testing.assert_array_equal(mine[here], whole[here])  # all of it comes back
     believed = feedback[True][2].residual
     assert np.linalg.norm(believed[here]) < 0.5 * np.linalg.norm(whole[here])
-    np.testing.assert_array_equal(believed[:BLOCK], mine[:BLOCK])
+    np.testing.assert_array_equal(believed[:block], mine[:block])
 
 
-def test_a_missing_result_is_zero_at_one_worker_there_and_nowhere_here() -> None:
+def test_a_missing_result_is_zero_at_one_worker_there_and_nowhere_here(block: int) -> None:
     lost = fate(lost=(1, 0))
     ours, theirs = (
-        allreduce(CODEC, vectors(), (5, 1), [ErrorFeedback(ELEMENTS) for _ in vectors()], lost, published=published)
+        allreduce(codec(), vectors(), (5, 1), [ErrorFeedback(ELEMENTS) for _ in vectors()], lost, published=published)
         for published in (False, True)
     )
-    assert not theirs[1][:BLOCK].any()
-    np.testing.assert_array_equal(theirs[1][BLOCK:], theirs[0][BLOCK:])
+    assert not theirs[1][:block].any()
+    np.testing.assert_array_equal(theirs[1][block:], theirs[0][block:])
     assert all(np.array_equal(each, theirs[0]) for each in (*ours, theirs[0], theirs[2], theirs[3]))
 
 
