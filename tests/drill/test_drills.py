@@ -4,37 +4,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from hopsum.cli.drill.base import CHECKS, DrillReport
+from hopsum.cli.drill.base import CHECKS
 from hopsum.cli.drill.catalogue import DRILLS
 from hopsum.cli.drill.command import build_parser, main, run_one
 
 from ..cli.processes import assert_killed_command_leaves_nothing
 
 SMALL = "0.3"
-AT_A_TIME = 3
-
-
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[DrillReport]]]:
-    """Run all drills that can run here, several at a time: mostly they wait."""
-    folder = tmp_path_factory.mktemp("drills")
-    options = build_parser().parse_args(["--scale", SMALL, "--keep", str(folder)])
-    names = [name for name in DRILLS if not DRILLS[name].needs(options.target)]
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        yield {name: pool.submit(run_one, name, options, str) for name in names}
 
 
 @pytest.mark.parametrize("name", list(DRILLS))
-def test_drill(name: str, reports: dict[str, Future[DrillReport]]) -> None:
-    if name not in reports:
-        pytest.skip(DRILLS[name].needs("native"))
-    report = reports[name].result().as_json()
+def test_drill(name: str, tmp_path: Path) -> None:
+    options = build_parser().parse_args(["--scale", SMALL, "--keep", str(tmp_path)])
+    if reason := DRILLS[name].needs(options.target):
+        pytest.skip(reason)
+    report = run_one(name, options, str).as_json()
     assert report["ok"], report
     assert report["checks"] == dict.fromkeys(CHECKS, True), report
     assert report["killed"]
