@@ -4,9 +4,15 @@
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 SCALE  ?= 1
+# Processes that run tests; auto is what tests/conftest.py makes of the number of cores.
+WORKERS ?= auto
+PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal
+
+# Tests start hundreds of Python processes: without bytecode on disk each of them compiles all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-demo setup-dev lint docs ptf p4 p4-tna p4-tna-dump generate vectors wheel clean
+.PHONY: help demo check test setup-demo setup-dev lint docs ptf p4 p4-tna p4-tna-dump generate vectors wheel clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -20,8 +26,11 @@ setup-dev:
 demo: setup-demo ## four workers sum vectors through the switch; result against numpy
 	@$(VENV)/bin/hopsum demo $(ARGS)
 
+check: setup-dev lint  ## lint, types, import rules, unit tests: two minutes
+	@echo "==> unit tests" && $(PYTEST) -q -m "not system" $(ARGS)
+
 test: setup-dev lint docs  ## lint, types, import rules, docs, all tests (bmv2 and p4c where installed)
-	@echo "==> tests (a few minutes)" && TEST_SCALE=$(SCALE) $(PY) -m pytest $(ARGS)
+	@echo "==> tests (some minutes)" && TEST_SCALE=$(SCALE) $(PYTEST) $(ARGS)
 
 lint: setup-dev  ## ruff, mypy strict, import rules
 	@echo "==> ruff"            && $(VENV)/bin/ruff check .
