@@ -8,11 +8,27 @@ from pathlib import Path
 
 import pytest
 
+from .cases_table import cases_table
+
 TESTS = Path(__file__).resolve().parent
 SYSTEM = (
+    "agent/test_agent.py",
+    "agent/test_failures.py",
+    "agent/test_laws.py",
+    "agent/test_long_run.py",
+    "agent/test_stopped_worker.py",
+    "cli/test_bench.py",
+    "cli/test_bench_controlplane.py",
+    "cli/test_codec_compare.py",
     "cli/test_demo.py",
+    "cli/test_sum.py",
+    "controlplane/cluster/test_crash.py",
+    "controlplane/cluster/test_history.py",
     "controlplane/cluster/test_switch_processes.py",
     "controlplane/cluster/test_tree_bmv2.py",
+    "controlplane/test_shell.py",
+    "diagnosis/test_controller_native.py",
+    "diagnosis/test_doctor_namespaces.py",
     "drill/test_controller_drills.py",
     "drill/test_drills.py",
     "frame/test_p4_build.py",
@@ -20,11 +36,41 @@ SYSTEM = (
     "frame/test_tna_build.py",
     "frame/test_wheel.py",
     "fuzz",
+    "model",
     "operate",
+    "protocol/test_batch.py",
+    "protocol/test_epoch_change.py",
+    "protocol/test_pair.py",
     "ptf",
+    "rpc/test_cluster.py",
+    "rpc/test_restart.py",
+    "rpc/test_stubs.py",
+    "rpc/test_unfinished.py",
     "soak",
+    "switch/native",
+    "switch/programs/test_against_bmv2.py",
+    "switch/programs/test_yardstick.py",
+    "switch/random_programs",
+    "switch/server/test_address.py",
+    "switch/server/test_keepalive.py",
+    "switch/server/test_loops.py",
+    "switch/server/test_metrics.py",
+    "switch/server/test_process.py",
+    "switch/server/test_shell.py",
     "tna",
     "topologies",
+    "torch/test_agreement.py",
+    "torch/test_collective.py",
+    "torch/test_collective_example.py",
+    "torch/test_ddp.py",
+    "torch/test_example.py",
+    "torch/test_group.py",
+    "torch/test_published.py",
+    "torch/test_replaced.py",
+    "torch/test_wrap.py",
+    "torch_codec",
+    "transport/test_load.py",
+    "transport/test_raw.py",
     "vectors",
 )
 """Folders and modules that need processes, root, the network or minutes. Single tests carry the mark themselves."""
@@ -57,6 +103,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_system(item.path):
             item.add_marker("system")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    table = cases_table(each for report in reports for each in report.user_properties)
+    if table:
+        terminalreporter.section("data-plane cases")
+        terminalreporter.write_line(table)
 
 
 def _is_system(path: Path) -> bool:

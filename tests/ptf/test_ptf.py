@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from hopsum_ptf.recording import recordings
 from hopsum_ptf.results import Result, append_result, format_table, format_totals, read_results
 from hopsum_ptf.runner import list_cases
 from hopsum_topologies import Namespace, TopologyError, bmv2_unavailable
+
+from ..cases_table import CASES_ON
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "vectors" / "data"
@@ -60,11 +63,13 @@ def _run(target: str, *arguments: str) -> tuple[int, str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("target", ["native", "bmv2"])
-def test_every_case_passes(target: str) -> None:
-    status, output, table = _run(target)
+def test_every_case_passes(target: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    status, output, table = _run(target, "--logs", str(tmp_path))
+    cases = list_cases()
+    record_property(f"{CASES_ON}{target}", [astuple(each) for each in read_results(tmp_path / "results", cases)])
     assert status == 0, output
     skipped = dict.fromkeys(NOT_ON_BMV2 if target == "bmv2" else (), "skipped")
-    assert table == {**dict.fromkeys(list_cases(), "ok"), **skipped}, output
+    assert table == {**dict.fromkeys(cases, "ok"), **skipped}, output
 
 
 def test_interface_ports_do_what_unix_ports_do() -> None:
@@ -125,6 +130,16 @@ def test_only_passing_cases_are_recorded(tmp_path: Path) -> None:
     chosen = ("deliberate.Breaks", "deliberate.Passes")
     _run("native", "--folder", str(FAILING), "--record", str(tmp_path), *chosen)
     assert [path.name for path in recordings(tmp_path)] == ["deliberate.Passes.json.gz"]
+
+
+def test_the_command_shows_every_target() -> None:
+    case = "forwarding.KnownAddress"
+    command = [sys.executable, str(ROOT / "ptf_tests" / "run"), case]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    bmv2 = "ok" if bmv2_unavailable() is None else "skipped"
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ["case", "native", "bmv2", "tna"] in [line.split() for line in done.stdout.splitlines()]
+    assert [case, "ok", bmv2, "ok"] in [line.split() for line in done.stdout.splitlines()]
 
 
 def test_unknown_case_is_an_error() -> None:

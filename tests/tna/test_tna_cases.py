@@ -6,9 +6,14 @@ from __future__ import annotations
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 
+from hopsum_ptf.results import read_results
 from hopsum_ptf.runner import list_cases
+
+from ..cases_table import CASES_ON
 
 TARGET = Path(__file__).resolve().parents[2] / "ptf_tests" / "targets" / "tna"
 SKIPS = runpy.run_path(str(TARGET / "skips.py"))["SKIPS"]
@@ -23,8 +28,13 @@ OF_LOOKUP_ADD16 = {
 """They ask the target whether it has it."""
 
 
-def test_every_case_passes_or_is_about_something_that_the_program_does_not_have() -> None:
-    done = subprocess.run([sys.executable, str(TARGET / "run")], capture_output=True, text=True, check=False)
+def test_every_case_passes_or_is_about_something_that_the_program_does_not_have(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    command = [sys.executable, str(TARGET / "run"), "--logs", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    results = read_results(tmp_path / "results", list_cases())
+    record_property(f"{CASES_ON}tna", [astuple(each) for each in results])
     lines = [line.split() for line in done.stdout.splitlines()]
     start = lines.index(["case", "tna"])
     table = {line[0]: line[1] for line in lines[start + 1 :] if len(line) == 2}
