@@ -30,7 +30,7 @@ check: setup-dev lint  ## lint, types, import rules, unit tests: two minutes
 	@echo "==> unit tests" && $(PYTEST) -q -m "not system" $(ARGS)
 
 test: setup-dev lint docs  ## lint, types, import rules, docs, all tests (bmv2 and p4c where installed)
-	@echo "==> tests (some minutes)" && TEST_SCALE=$(SCALE) $(PYTEST) $(ARGS)
+	@echo "==> tests (some minutes)" && TEST_SCALE=$(SCALE) $(PYTEST) --durations 20 --durations-min 10 $(ARGS)
 
 lint: setup-dev  ## ruff, mypy strict, import rules
 	@echo "==> ruff"            && $(VENV)/bin/ruff check .

@@ -8,9 +8,12 @@ import os
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,18 +67,51 @@ def test_locator_finds_the_program_in_an_unpacked_wheel(wheel: Path, tmp_path: P
     assert page == (ROOT / "controlplane" / "hopsum_controlplane" / "web" / "page.html").read_text()
 
 
-def test_wheel_in_an_empty_environment_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
+def pip_install(venv: Path, *arguments: str) -> None:
+    """Install into an environment that has no pip, with this one's."""
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "--disable-pip-version-check"]
+    done = subprocess.run([*pip, "install", "-qq", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def add_required(requirement: Requirement, found: dict[str, Distribution]) -> None:
+    """Add to `found` what is installed here for a requirement and for all that it requires, extras included."""
+    name = canonicalize_name(requirement.name)
+    if name not in found:
+        found[name] = distribution(name)
+    for extra in ("", *sorted(requirement.extras)):
+        for line in found[name].requires or ():
+            each = Requirement(line)
+            if each.marker is not None and not each.marker.evaluate({"extra": extra}):
+                continue
+            if canonicalize_name(each.name) not in found or each.extras:
+                add_required(each, found)
+
+
+def link_required(venv: Path, extra: str) -> None:
+    """Link what the hopsum in `venv` requires from this environment, of which nothing else is found there."""
+    (packages,) = venv.glob("lib/python*/site-packages")
+    (metadata,) = packages.glob("hopsum-*.dist-info")
+    found: dict[str, Distribution] = {"hopsum": PathDistribution(metadata)}
+    add_required(Requirement(f"hopsum[{extra}]"), found)
+    for each in [each for name, each in found.items() if name != "hopsum"]:
+        for top in {path.parts[0] for path in each.files or () if path.parts[0] not in ("..", "__pycache__")}:
+            if not (packages / top).exists():
+                (packages / top).symlink_to(each.locate_file(top))
+
+
+@pytest.mark.parametrize("how", ["linked", "installed"])
+def test_wheel_in_an_empty_environment_runs_the_demo(how: str, wheel: Path, tmp_path: Path) -> None:
     """Everything that the demo needs comes with the wheel and its extra; nothing of the source tree is near."""
     venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-    pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [*pip, "--constraint", str(ROOT / "constraints.txt"), f"{wheel}[demo]"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    if how == "linked":
+        pip_install(venv, "--no-deps", str(wheel))
+        link_required(venv, "demo")
+    elif os.environ.get("HOPSUM_TEST_INSTALL") == "1":
+        pip_install(venv, "--constraint", str(ROOT / "constraints.txt"), f"{wheel}[demo]")
+    else:
+        pytest.skip("HOPSUM_TEST_INSTALL=1 installs torch and all else from the package index")
     command = [str(venv / "bin" / "hopsum"), "demo", "--workers", "2", "--steps", "20", "--json"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
