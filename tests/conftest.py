@@ -22,12 +22,17 @@ SYSTEM = (
     "cli/test_codec_compare.py",
     "cli/test_demo.py",
     "cli/test_sum.py",
+    "codec/estimation",
+    "codec/lossless/test_bench.py",
+    "codec/test_laws.py",
+    "codec/test_memory.py",
     "controlplane/cluster/test_crash.py",
     "controlplane/cluster/test_history.py",
     "controlplane/cluster/test_switch_processes.py",
     "controlplane/cluster/test_tree_bmv2.py",
     "controlplane/test_shell.py",
     "diagnosis/test_controller_native.py",
+    "diagnosis/test_doctor.py",
     "diagnosis/test_doctor_namespaces.py",
     "drill/test_controller_drills.py",
     "drill/test_drills.py",
@@ -42,6 +47,7 @@ SYSTEM = (
     "protocol/test_epoch_change.py",
     "protocol/test_pair.py",
     "ptf",
+    "report",
     "rpc/test_cluster.py",
     "rpc/test_restart.py",
     "rpc/test_stubs.py",
@@ -49,6 +55,7 @@ SYSTEM = (
     "soak",
     "switch/native",
     "switch/programs/test_against_bmv2.py",
+    "switch/programs/test_robustness.py",
     "switch/programs/test_yardstick.py",
     "switch/random_programs",
     "switch/server/test_address.py",
@@ -73,7 +80,7 @@ SYSTEM = (
     "transport/test_raw.py",
     "vectors",
 )
-"""Folders and modules that need processes, root, the network or minutes. Single tests carry the mark themselves."""
+"""Folders and modules that need processes, root, the network, or more than some seconds. Single tests carry the mark."""
 NOT_SYSTEM = "not system"
 """The mark expression of `make check`."""
 
