@@ -80,7 +80,7 @@ SYSTEM = (
     "transport/test_raw.py",
     "vectors",
 )
-"""Folders and modules that need processes, root, the network, or more than some seconds. Single tests carry the mark."""
+"""Folders and modules that need processes, root, the network, or more than some seconds."""
 NOT_SYSTEM = "not system"
 """The mark expression of `make check`."""
 
