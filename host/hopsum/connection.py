@@ -104,7 +104,10 @@ def _split(config: Config) -> SplitResult:
 
 def codec_of(config: Config, workers: int) -> Codec:
     """Make the codec of the settings. Raises ConfigError for options that it does not have, CodecError for others."""
-    slow = f"codec {config.codec}: still compiling its kernels (numba), which takes half a minute once on a machine"
+    slow = (
+        f"codec {config.codec}: still preparing its table and kernels; compiling the kernels takes half a minute, "
+        "once on a machine"
+    )
     try:
         with telling(slow):
             return make_codec(

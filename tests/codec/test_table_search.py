@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.codec import CodecError, LookupTable, best_table, table_search, table_solver
+from hopsum.codec.solved_tables import SOLVED
 from hopsum.codec.table import expected_nmse, optimal_table, require_switch_table
 from hopsum.codec.table_search import most_workers, pareto_front
 
@@ -176,3 +177,17 @@ def test_the_residual_is_what_the_contraction_says() -> None:
     contraction = expected_nmse(table, 1)
     measured, _ = residual_energies(table, 8, 1.0, 3)
     assert measured == pytest.approx(contraction / (1 - contraction), rel=0.03)
+
+
+@pytest.mark.parametrize(("lane_bits", "workers"), [(8, 16), (8, 17), (8, 18), (8, 36), (8, 64), (16, 64)])
+def test_solved_tables_are_what_the_search_finds(lane_bits: int, workers: int) -> None:
+    """`tools/generate_tables.py --check` compares all of them, which takes minutes."""
+    assert best_table(workers, lane_bits, bits=None) == table_search.search_table(workers, lane_bits, None, False)
+
+
+def test_solved_tables_hold_all_jobs_of_64_workers_and_fit_their_lanes() -> None:
+    assert list(SOLVED) == [(lane_bits, workers) for lane_bits in (8, 16) for workers in range(1, 65)]
+    for (lane_bits, workers), (values, eighths) in SOLVED.items():
+        table = LookupTable(values, 2.0 ** (-eighths / 8))
+        require_switch_table(table)
+        assert workers * table.granularity < 1 << lane_bits

@@ -28,6 +28,7 @@ from typing import Final
 
 from hopsum.codec.base import CodecError
 from hopsum.codec.lookup_table import SWITCH_GRANULARITY, LookupTable, expected_nmse, optimal_table, require_bits
+from hopsum.codec.solved_tables import SOLVED
 from hopsum.wire._layout import TABLE_ENTRIES
 
 SWITCH_BITS: Final = TABLE_ENTRIES.bit_length() - 1
@@ -56,6 +57,9 @@ def best_table(
 ) -> LookupTable:
     """Return the table for a job, the same on every rank: least expected error; see the module.
 
+    The search takes seconds of processor time where lanes have room. The tables of small jobs come from
+    `solved_tables` instead, which has what `search_table` found.
+
     Args:
         workers: of the job, at least 1.
         lane_bits: of a lane in which the switch adds table values, 1 to 32.
@@ -65,6 +69,17 @@ def best_table(
     Raises:
         CodecError: arguments outside their range, or so many workers that the coarsest table overflows a lane.
     """
+    solved = None if error_feedback else SOLVED.get((lane_bits, workers))
+    if solved is not None:
+        values, eighths = solved
+        table = LookupTable(values, _truncated(eighths))
+        if bits in (None, table.bits):
+            return table
+    return search_table(workers, lane_bits, bits, error_feedback)
+
+
+def search_table(workers: int, lane_bits: int, bits: int | None, error_feedback: bool) -> LookupTable:
+    """Return what `best_table` does, by searching. Arguments and errors are those of `best_table`."""
     if bits is not None:
         return pareto_front(bits, workers, lane_bits, error_feedback)[-1].table
     _require_room(1, workers, lane_bits)
@@ -158,5 +173,9 @@ def _first_of_least(errors: Sequence[float]) -> int:
 
 @cache
 def _table(granularity: int, eighths: int, bits: int) -> LookupTable:
-    truncated = 2.0 ** (-eighths / 8)
+    truncated = _truncated(eighths)
     return LookupTable(optimal_table(granularity, truncated, bits), truncated)
+
+
+def _truncated(eighths: int) -> float:
+    return float(2.0 ** (-eighths / 8))
