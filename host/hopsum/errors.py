@@ -20,6 +20,14 @@ class NoAnswer(AllReduceFailed):
         self.missing_ranks = missing_ranks
 
 
+class RankLeft(AllReduceFailed):
+    """An all-reduce waits for ranks that have left the job, so it never has a result. `ranks`: theirs, if known."""
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+
 class RoundLost(AllReduceFailed):
     """The switch has given up a round whose result this worker lacks."""
 

@@ -28,11 +28,7 @@ from numpy.typing import NDArray
 from hopsum.aggregation import Call, JoinError, SerialAggregation, Summed, require_agreement
 from hopsum.codec import Codec, Exchange
 from hopsum.codec.simulate import simulate_switch
-from hopsum.errors import AllReduceFailed, NoAnswer
-
-
-class RankLeft(AllReduceFailed):
-    """Another rank has left, so that there will be no sum any more."""
+from hopsum.errors import NoAnswer, RankLeft
 
 
 class RackOptions(NamedTuple):

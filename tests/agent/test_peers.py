@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hopsum.agent import Agent, AgentClosed
 from hopsum.codec import CODECS, Context, ErrorFeedback, job_tables, make_codec
 from hopsum.codec.simulate import simulate_switch
-from hopsum.errors import RoundLost
+from hopsum.errors import RankLeft, RoundLost
 from hopsum.membership import MembershipError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.resume import Resume
@@ -83,6 +83,23 @@ def test_without_side_channels_it_is_lost(stack: ExitStack) -> None:
     agents, _ = late(Cluster(stack, WORKERS, quorum=2))
     with pytest.raises(RoundLost):
         agents[2].submit(vectors(0)[2]).result(WAIT_S)
+
+
+def test_ranks_that_run_more_all_reduces_than_another_hear_that_it_has_left(stack: ExitStack) -> None:
+    """Rank 2 has fewer batches, and closes. The others fail long before their deadline, and say who is missing."""
+    cluster = with_side_channels(Cluster(stack, WORKERS))
+    agents = [cluster.agent(rank, "fixed", replace(EAGER, deadline_s=2 * WAIT_S)) for rank in range(WORKERS)]
+    for future in [agent.submit(x) for agent, x in zip(agents, vectors(0), strict=True)]:
+        future.result(WAIT_S)
+    pending = [agent.submit(x) for agent, x in zip(agents[:2], vectors(1), strict=False)]
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(agents[2].close)
+        for rank, future in enumerate(pending):
+            with pytest.raises(RankLeft, match=f"rank {rank} waits for rank 2, which has finished") as caught:
+                future.result(WAIT_S)
+            assert caught.value.ranks == (2,)
+        close_together(agents[:2])
+        closing.result(WAIT_S)
 
 
 def test_replicas_stay_equal_and_nothing_is_lost_or_doubled_at_loss(stack: ExitStack) -> None:

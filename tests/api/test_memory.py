@@ -15,8 +15,8 @@ from hopsum.agent import AgentClosed, AllReduceResult
 from hopsum.aggregation import Aggregation, JoinError, MismatchError
 from hopsum.codec import CodecError, ErrorFeedback, Exchange, NonFiniteError, make_codec
 from hopsum.codec.simulate import simulate_allreduce
-from hopsum.errors import EpochOver, NoAnswer
-from hopsum.memory import RackOptions, RankLeft, _arrivals
+from hopsum.errors import EpochOver, NoAnswer, RankLeft
+from hopsum.memory import RackOptions, _arrivals
 
 from .ranks import CODECS, run_ranks, vectors
 

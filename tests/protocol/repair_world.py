@@ -133,7 +133,7 @@ class RepairEpoch:
             self.submitted[rank] += 1
         leaves = len(self.done[rank]) == len(self.tasks)
         if leaves and each.repair is not None and now >= self._leaves_at[rank]:
-            each.repair.leave()
+            each.repair.leave(finished=True)
             self._leaves_at[rank] = now + LEAVE_EVERY_S
         for datagram in each.datagrams_to_send(now):
             self.network.send(partial(self._at_switch, rank, bytes(datagram)))

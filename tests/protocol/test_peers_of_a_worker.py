@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.errors import Expelled, NoAnswer
+from hopsum.errors import Expelled, NoAnswer, RankLeft
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, RepairPolicy, Timing, Worker
-from hopsum.wire import Header, Kind, Op
+from hopsum.wire import Header, Kind, Op, State
 
 TIMING = Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=1000.0)
 EVERYBODY = 0b1111
@@ -53,6 +53,15 @@ def hear(worker: Worker, rank: int, kind: PeerKind, position: int | None = None,
     fields = {"epoch": 7, "slot": slot, "round": round_, **more}
     worker.receive_peer(PeerMessage(kind, rank, **fields), now)
     worker.datagrams_to_send(now)
+
+
+def state(worker: Worker, position: int, contributors: int, held: State = State.COLLECTING, now: float = 0.3) -> None:
+    slot, round_ = worker.stream.place(position)
+    header = Header(
+        kind=Kind.STATE, op=Op.ADD32, worker=1, slot=slot, epoch=7, round=round_, held=round_, count=held,
+        contributors=contributors,
+    )  # fmt: skip
+    worker.receive_datagram(header.pack(), now)
 
 
 def found(worker: Worker, rank: int, position: int, now: float = 0.2, **more: Any) -> None:
@@ -333,13 +342,69 @@ def test_held_back_until_the_deadline() -> None:
     assert said(worker) == [(2, PeerKind.FOUND, 0, 1)], "it still serves"
 
 
+def test_a_sum_that_waits_for_a_worker_that_has_left_fails_at_once() -> None:
+    worker = make()
+    submit(worker)
+    from_switch(worker, 0)
+    done(worker)
+    hear(worker, 2, PeerKind.DONE, value=1)
+    submit(worker)
+    state(worker, 1, 0b0011)
+    assert worker.next_event() is None, "nobody has asked, and nobody has left"
+    probes = worker.statistics.probes
+    hear(worker, 2, PeerKind.LEAVE, value=2)
+    assert worker.statistics.probes == probes + 1, "the switch is asked at once"
+    state(worker, 1, 0b1011)
+    event = worker.next_event()
+    assert isinstance(event, AllReduceGone)
+    assert isinstance(event.error, RankLeft)
+    assert event.error.ranks == (2,)
+    assert "rank 1 waits for rank 2, which has finished and closed: slot 1, round 1" in str(event.error)
+
+
+def test_a_worker_that_has_left_is_waited_for_as_long_as_its_update_may_be_there() -> None:
+    """Rank 2 holds the result of position 0, so a STATE without it is old; rank 3, which is missing, has not left."""
+    worker = make()
+    submit(worker)
+    hear(worker, 2, PeerKind.LEAVE, value=2)
+    state(worker, 0, 0b0011)
+    assert worker.next_event() is None
+    hear(worker, 0, PeerKind.LEAVE, value=1)
+    state(worker, 0, 0b0111)
+    assert worker.next_event() is None
+    from_switch(worker, 0)
+    assert isinstance(worker.next_event(), AllReduceDone)
+
+
+def test_a_worker_that_leaves_unfinished_may_be_replaced() -> None:
+    worker = make()
+    submit(worker)
+    hear(worker, 2, PeerKind.LEAVE)
+    state(worker, 0, 0b1011)
+    assert worker.next_event() is None
+
+
+def test_a_worker_of_another_rack_that_has_left_is_not_waited_for() -> None:
+    worker = Worker(Membership(7, 1, 4, 2, rack=(0, 1)), TIMING, repair=RepairPolicy())
+    submit(worker)
+    hear(worker, 3, PeerKind.LEAVE, value=1)
+    state(worker, 0, 0b0010)
+    assert worker.next_event() is None, "rank 0 is missing, and has not left"
+    worker.inquire()
+    state(worker, 0, 0b0011, State.CLOSED)
+    event = worker.next_event()
+    assert isinstance(event, AllReduceGone)
+    assert isinstance(event.error, RankLeft)
+    assert event.error.ranks == (3,)
+
+
 def test_leaving() -> None:
     worker = make()
     submit(worker)
     from_switch(worker, 0)
     said(worker)
     assert worker.repair is not None
-    worker.repair.leave()
+    worker.repair.leave(finished=True)
     assert [(to, kind) for to, kind, *_ in said(worker)] == [(rank, PeerKind.LEAVE) for rank in (0, 2, 3)]
     for rank in (0, 3, 2):
         assert not worker.repair.everybody_left

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum.errors import Expelled, NoAnswer, RoundLost
+from hopsum.errors import Expelled, NoAnswer, RankLeft, RoundLost
 from hopsum.protocol.inquiry import Inquiry, name_ranks
 from hopsum.protocol.stream import Place
 from hopsum.protocol.worker_state import AllReduce, Membership, Unhelpful
@@ -65,6 +65,17 @@ def switch_gone(own: Membership, answers: int, lasted_s: float) -> NoAnswer:
         f"unreachable' ({answers} times), and nothing came from the switch. Check that the switch runs and listens at "
         f"this address. A switch that was restarted has lost the job (epoch {own.epoch}): make the job again, and "
         "connect again. Or wait longer (unreachable_s)"
+    )
+
+
+def finished_early(own: Membership, place: Place, ranks: tuple[int, ...]) -> RankLeft:
+    """Return the error of an all-reduce that waits for workers which have said LEAVE."""
+    has = "has" if len(ranks) == 1 else "have"
+    return RankLeft(
+        f"rank {own.rank} waits for {name_ranks(ranks)}, which {has} finished and closed: slot {place.slot}, round "
+        f"{place.round} of epoch {own.epoch} can never be complete. All ranks have to run the same number of "
+        "all-reduces: give each rank the same number of batches, or stop all ranks at the same step",
+        ranks,
     )
 
 

@@ -8,7 +8,9 @@
     GONE         peer -> asker         I held it and no longer do: you are further behind than anybody keeps results
     DONE         worker -> everybody   I hold all results before the stream position in `value`
     WHERE        worker -> peer        answer with DONE
-    LEAVE        worker -> everybody   I need no result of this epoch any more
+    LEAVE        worker -> everybody   I need no result of this epoch any more. `value`: 0, or one more than the stream
+                                       position before which I hold all results, where I have finished and nobody is
+                                       to take my place
     STATE_ASK    newcomer -> peer      send me the program's state for the newcomers of an epoch (in `round`) from byte
                                        `value` on
     STATE_PIECE  peer -> newcomer      here is some of it, from byte `value` on: payload as in state_transfer.py

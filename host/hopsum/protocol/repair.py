@@ -86,6 +86,8 @@ class Repair:
         self._outgoing: deque[tuple[int, PeerMessage]] = deque()
         self._asked: dict[int, _Asked] = {}
         self._left = 1 << membership.rank
+        self._held_to: dict[int, int] = {}
+        """Of workers that finished and said LEAVE, the position before which they hold every result."""
         self._done = 0
         self._where_at = 0.0
 
@@ -94,6 +96,7 @@ class Repair:
         self._own = membership
         self._outgoing.clear()
         self._asked.clear()
+        self._held_to.clear()
         self._left, self._done, self._where_at = 1 << membership.rank, 0, 0.0
         self.store.enter(now)
 
@@ -190,7 +193,13 @@ class Repair:
             self.store.note_done(message.sender, message.value)
         elif message.kind is PeerKind.LEAVE:
             self._left |= 1 << message.sender
+            if message.value:
+                self._held_to[message.sender] = message.value - 1
             self.store.note_left(message.sender)
+
+    def has_left_before(self, rank: int, position: int) -> bool:
+        """Say whether a worker has finished and left without the result of a position: it never sends its UPDATE."""
+        return self._held_to.get(rank, position + 1) <= position
 
     def announce(self, position: int) -> None:
         """Tell everybody that all results before a position are held here, if that is news."""
@@ -207,10 +216,13 @@ class Repair:
             self._left |= 1 << rank
             self._statistics.given_up |= 1 << rank
 
-    def leave(self) -> None:
-        """Tell everybody that no result of this epoch is needed any more; say it again as often as you like."""
+    def leave(self, *, finished: bool) -> None:
+        """Tell everybody that no result of this epoch is needed any more; say it again as often as you like.
+
+        `finished`: this worker sends no UPDATE any more, nor does another one in its place.
+        """
         for rank in self.peers:
-            self._say(rank, PeerKind.LEAVE)
+            self._say(rank, PeerKind.LEAVE, value=self._done + 1 if finished else 0)
 
     # ---- holding back -------------------------------------------------------------------------------
 

@@ -63,12 +63,12 @@ from hopsum.protocol.batch import ROWS_LEAST, plain_part, sort_out
 from hopsum.protocol.catching_up import CatchingUp
 from hopsum.protocol.decided import DecidedRuns
 from hopsum.protocol.epoch_change import Turn, carry_over, lacking, require_fitting, sealed_report
-from hopsum.protocol.failures import held_back, no_answer, not_caught_up, round_lost, switch_gone
+from hopsum.protocol.failures import finished_early, held_back, no_answer, not_caught_up, round_lost, switch_gone
 from hopsum.protocol.hearing import Hearing
 from hopsum.protocol.inquiry import Inquiry, name_ranks
 from hopsum.protocol.ledger import Ledger
 from hopsum.protocol.outbox import Outbox
-from hopsum.protocol.peer_messages import PeerMessage
+from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.repair import AHEAD, Repair, RepairPolicy, peer_fault
 from hopsum.protocol.replies import position_of
 from hopsum.protocol.resume import Resume, Sealed
@@ -258,6 +258,7 @@ class Worker:
             self._accepting.result(header, values, position, now)
         elif header.kind == Kind.STATE:
             self._inquiry.take(header)
+            self._require_company()
         else:
             self._on_stale(header, position, now)
 
@@ -291,6 +292,8 @@ class Worker:
             self._fail(gone)
         elif self.phase is Phase.RUN:
             self._accepting.opening.release()
+            if message.kind is PeerKind.LEAVE:
+                self.inquire()
 
     def note_unreachable(self, now: float) -> None:
         """Take the network's word that nobody listens at the switch's address: a loss, unless it lasts (A2)."""
@@ -403,6 +406,18 @@ class Worker:
             self._accepting.zeros(position, now)
         else:
             self._fail(round_lost(self.membership, header))
+
+    def _require_company(self) -> None:
+        """Fail if the oldest open sum waits for workers that have left without it (P4)."""
+        oldest = self._outbox.oldest
+        if self.repair is None or oldest is None or not self._ledger.active:
+            return
+        place = self.stream.place(oldest)
+        left = tuple(
+            rank for rank in self._inquiry.awaited_ranks(place) if self.repair.has_left_before(rank, oldest)
+        )
+        if left:
+            self._fail(finished_early(self.membership, place, left))
 
     def _require_going(self) -> None:
         if self._failure is not None:

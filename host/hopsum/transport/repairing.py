@@ -234,7 +234,7 @@ class RepairingTransport(UdpTransport):
         with self._changed:
             self._changed.notify_all()
             while repair is not None and self._channel.failure is None:
-                repair.leave()
+                repair.leave(finished=farewell)
                 self._say()
                 if repair.everybody_left or time.monotonic() >= until:
                     break
