@@ -7,9 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from .cases_table import cases_table
 
+# A busy machine generates examples slowly: that says nothing about a test.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 TESTS = Path(__file__).resolve().parent
 SYSTEM = (
     "agent/test_agent.py",

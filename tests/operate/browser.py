@@ -76,9 +76,11 @@ class Browser:
         return self._call(method, session=self._session, **arguments)
 
     def go(self, url: str) -> None:
-        """Load a page that is not the one shown; what its script asks for may not be there yet."""
-        assert "errorText" not in self.call("Page.navigate", url=url)
-        self.wait_for(f"document.readyState == 'complete' && location.href == {json.dumps(url)}", url)
+        """Load a page; what its script asks for may not be there yet."""
+        for each in ("about:blank", url):
+            self.complaints.clear()  # of the page before, whose server may be gone
+            assert "errorText" not in self.call("Page.navigate", url=each)
+            self.wait_for(f"document.readyState == 'complete' && location.href == {json.dumps(each)}", each)
 
     def value(self, expression: str) -> Any:
         """Return what an expression of JavaScript gives, as JSON can hold it."""
