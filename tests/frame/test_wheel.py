@@ -108,10 +108,10 @@ def test_wheel_in_an_empty_environment_runs_the_demo(how: str, wheel: Path, tmp_
     if how == "linked":
         pip_install(venv, "--no-deps", str(wheel))
         link_required(venv, "demo")
-    elif os.environ.get("HOPSUM_TEST_INSTALL") == "1":
+    elif os.environ.get("TEST_INSTALL") == "1":
         pip_install(venv, "--constraint", str(ROOT / "constraints.txt"), f"{wheel}[demo]")
     else:
-        pytest.skip("HOPSUM_TEST_INSTALL=1 installs torch and all else from the package index")
+        pytest.skip("TEST_INSTALL=1 installs torch and all else from the package index")
     command = [str(venv / "bin" / "hopsum"), "demo", "--workers", "2", "--steps", "20", "--json"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)

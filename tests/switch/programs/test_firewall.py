@@ -16,6 +16,8 @@ from hopsum_switch.state.match import Exact, Optional, Range, Ternary
 from hopsum_switch.state.multicast import Replica
 
 ALLOWED, DENIED, IGNORED = range(3)
+LINK = Ether(src="02:00:00:00:00:01", dst="ff:ff:ff:ff:ff:ff")
+"""Both addresses are given: scapy would send an ARP request of its own for the destination."""
 
 
 class Rule(NamedTuple):
@@ -70,7 +72,7 @@ def test_random_traffic_gets_the_best_rule_and_is_counted(firewall: Engine) -> N
         src, dst = rng.choice([0x0A000001, 0x0A000002, 0x0B000000]), rng.randrange(16)
         port, protocol = rng.choice([22, 80, 85, 1023, 1024, 60000]), rng.choice([6, 17])
         layer = TCP(dport=port) if protocol == 6 else UDP(dport=port)
-        frame = bytes(Ether() / IP(src=text(src), dst=text(dst)) / layer / bytes(rng.randrange(30)))
+        frame = bytes(LINK / IP(src=text(src), dst=text(dst)) / layer / bytes(rng.randrange(30)))
         best = verdict(src, dst, port, protocol)
         hits[best][0] += 1
         hits[best][1] += len(frame)
@@ -87,11 +89,11 @@ def test_random_traffic_gets_the_best_rule_and_is_counted(firewall: Engine) -> N
 @pytest.mark.parametrize(
     "frame",
     [
-        bytes(Ether() / ARP(pdst="10.0.0.1")),
-        bytes(Ether() / IP(src="10.0.0.1", dst="1.1.1.1") / ICMP()),
-        bytes(Ether() / IP(src="10.0.0.1", dst="1.1.1.1", proto=0x86) / b"12345678"),
-        bytes(Ether() / IP(src="10.0.0.1", dst="1.1.1.1", frag=5) / UDP(dport=80)),
-        bytes(Ether() / IP(src="10.0.0.1", dst="1.1.1.1") / UDP(dport=80))[:36],
+        bytes(LINK / ARP(pdst="10.0.0.1")),
+        bytes(LINK / IP(src="10.0.0.1", dst="1.1.1.1") / ICMP()),
+        bytes(LINK / IP(src="10.0.0.1", dst="1.1.1.1", proto=0x86) / b"12345678"),
+        bytes(LINK / IP(src="10.0.0.1", dst="1.1.1.1", frag=5) / UDP(dport=80)),
+        bytes(LINK / IP(src="10.0.0.1", dst="1.1.1.1") / UDP(dport=80))[:36],
     ],
     ids=["arp", "icmp", "constant entry without inspection", "fragment", "cut ports"],
 )
@@ -111,5 +113,5 @@ def test_broadcasts_flood_to_all_but_the_sender(firewall: Engine) -> None:
 
 def test_the_default_verdict_counts_without_a_rule(engine_of: Callable[[str], Engine]) -> None:
     engine = engine_of("firewall")
-    assert engine.process(1, bytes(Ether() / IP() / UDP(dport=80))) == []
+    assert engine.process(1, bytes(LINK / IP() / UDP(dport=80))) == []
     assert engine.counters.read("Forward.verdicts", DENIED).packets == 1

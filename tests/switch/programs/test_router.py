@@ -64,7 +64,7 @@ def test_the_longest_prefix_routes(router: Engine, dst: str, hop: int, ttl: int)
         frame("10.9.9.9", ihl=6),
         frame("10.9.9.9")[:33],
         frame("192.168.7.200"),  # a route to a next hop that does not exist
-        bytes(Ether() / ARP()),
+        bytes(Ether(src="02:00:00:00:00:01", dst="ff:ff:ff:ff:ff:ff") / ARP()),
         b"",
     ],
     ids=["ttl 1", "ttl 0", "checksum", "options", "cut", "no next hop", "arp", "empty"],
