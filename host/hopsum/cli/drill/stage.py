@@ -36,6 +36,8 @@ from hopsum_topologies.process import ManagedProcess
 LEASE_S: Final = 10.0
 """Longer than the longest pause between attempts to reach a controller that was away, and than a busy machine's."""
 _HEARTBEAT_S: Final = 0.2
+_LAST_SESSION: Final = (1 << 64) - 1
+"""Low word of an election id above all sessions of the controller: bmv2 keeps a connection that died in silence."""
 _CONFIG: Final = """\
 [controller]
 database = "{folder}/books.sqlite"
@@ -167,7 +169,7 @@ class Stage:
             left += [f"{each.slots_used} slots in use" for each in operator.switches() if each.slots_used]
         self.processes["controller"].stop()
         (switch,) = load_config(self.context.folder / "cluster.toml").switches
-        with open_device(switch.driver, switch.address, election_id=(switch.election_id, 0)) as device:
+        with open_device(switch.driver, switch.address, election_id=(switch.election_id, _LAST_SESSION)) as device:
             for table in JOB_TABLES:
                 left += [f"{len(entries)} entries of {table}" for entries in [device.read_table(table)] if entries]
             left += [f"group {group.id}" for group in device.read_groups() if group.id != FLOOD_GROUP]
