@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pytest does with all tests: which are system tests, and how many processes run them."""
+"""Settings of pytest for all tests: the system tests, and the number of processes."""
 
 from __future__ import annotations
 
