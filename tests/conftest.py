@@ -25,23 +25,36 @@ SYSTEM = (
     "cli/test_bench_controlplane.py",
     "cli/test_codec_compare.py",
     "cli/test_demo.py",
+    "cli/test_doctor.py",
+    "cli/test_main.py",
+    "cli/test_naive.py",
     "cli/test_sum.py",
+    "cli/test_top.py",
     "codec/estimation",
     "codec/lossless/test_bench.py",
+    "codec/lossless/test_losses.py",
     "codec/test_bench.py",
     "codec/test_docs.py",
+    "codec/test_feedback.py",
     "codec/test_laws.py",
     "codec/test_memory.py",
+    "codec/test_options.py",
     "codec/test_table_search.py",
     "codec/test_theory.py",
+    "contract",
     "controlplane/cluster/test_crash.py",
     "controlplane/cluster/test_history.py",
     "controlplane/cluster/test_pace.py",
+    "controlplane/cluster/test_restart.py",
     "controlplane/cluster/test_switch_processes.py",
     "controlplane/cluster/test_tree_bmv2.py",
+    "controlplane/cluster/test_web.py",
     "controlplane/test_shell.py",
     "controlplane/test_switches.py",
     "controlplane/test_takeovers.py",
+    "controlplane/test_traffic.py",
+    "controlplane/test_trees.py",
+    "controlplane/tofino/test_driver.py",
     "diagnosis/test_controller_native.py",
     "diagnosis/test_doctor.py",
     "diagnosis/test_doctor_namespaces.py",
@@ -54,13 +67,20 @@ SYSTEM = (
     "fuzz",
     "model",
     "operate",
+    "plan/test_command.py",
     "protocol/test_batch.py",
     "protocol/test_epoch_change.py",
     "protocol/test_pair.py",
+    "protocol/test_repair.py",
+    "protocol/test_sums.py",
+    "protocol/test_trees.py",
     "ptf",
     "report",
     "rpc/test_cluster.py",
+    "rpc/test_dead_connections.py",
+    "rpc/test_epochs.py",
     "rpc/test_restart.py",
+    "rpc/test_source.py",
     "rpc/test_stubs.py",
     "rpc/test_unfinished.py",
     "soak",
@@ -87,6 +107,7 @@ SYSTEM = (
     "torch/test_replaced.py",
     "torch/test_wrap.py",
     "torch_codec",
+    "transport/test_epoch_change.py",
     "transport/test_load.py",
     "transport/test_raw.py",
     "vectors",
@@ -106,9 +127,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return one process per core for unit tests, which compute, and two where most tests wait for other processes."""
+    """Return one process more than cores for unit tests, which compute, and twice as many where tests wait."""
     cores = len(os.sched_getaffinity(0))
-    return cores if config.option.markexpr == NOT_SYSTEM else 2 * cores
+    return cores + 1 if config.option.markexpr == NOT_SYSTEM else 2 * cores
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
