@@ -50,7 +50,7 @@ p4-tna: setup-dev ## recompile p4/tna for Tofino 1 and 2 (needs p4c-barefoot, mi
 	@$(PY) tools/compile_tna.py
 
 p4-tna-dump: setup-dev ## write again what p4c-barefoot's front end makes of p4/tna, which tests execute (a minute)
-	@PYTHONPATH=ptf_tests/common $(PY) tools/dump_tna.py
+	@$(PY) tools/dump_tna.py
 
 generate: setup-dev ## rewrite what is generated: Python and wire page from p4/shared, parts of docs/protocol.md
 	@$(PY) tools/generate_wire.py && $(PY) tools/generate_wire_page.py

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from pathlib import Path
+
+from hopsum_ptf.results import Result, format_table, format_totals
 
 CASES_ON = "data-plane cases on "
 """Before the target's name: the property of a test that holds (case, outcome, reason) of each case."""
@@ -13,9 +13,6 @@ CASES_ON = "data-plane cases on "
 
 def cases_table(properties: Iterable[tuple[str, list[tuple[str, str, str]]]]) -> str:
     """Return one column per target and a line of totals each, as `make ptf` prints them; "" if no case ran."""
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "ptf_tests" / "common"))
-    from hopsum_ptf.results import Result, format_table, format_totals
-
     found = [(name.removeprefix(CASES_ON), rows) for name, rows in properties if name.startswith(CASES_ON)]
     columns = {target: [Result(*row) for row in rows] for target, rows in found}
     totals = [format_totals(target, results) for target, results in columns.items()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile p4/v1model and benchmarks/naive with p4c's bmv2 back end and write their build folders with manifests.
+"""Compile p4/v1model and evaluation/naive with p4c's bmv2 back end and write their build folders with manifests.
 
 A manifest names the compiler's version, every flag and the hash of every source, so that a test without p4c notices
 stale artefacts and a test with the same p4c can compile again and compare.
@@ -61,10 +61,10 @@ class Program:
 
 
 P4 = ROOT / "p4"
-NAIVE = ROOT / "benchmarks" / "naive"
+NAIVE = ROOT / "evaluation" / "naive"
 PROGRAMS = (
     Program(P4, "v1model/main.p4", (P4 / "shared", P4 / "v1model"), P4 / "build", "hopsum"),
-    Program(ROOT, "benchmarks/naive/main.p4", (P4 / "shared", P4 / "v1model", NAIVE), NAIVE / "build", "naive"),
+    Program(ROOT, "evaluation/naive/main.p4", (P4 / "shared", P4 / "v1model", NAIVE), NAIVE / "build", "naive"),
 )
 
 NAMES = tuple(program.stem for program in PROGRAMS)

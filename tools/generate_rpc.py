@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate host/hopsum/rpc/control_pb2.py and .pyi from control.proto beside them.
+"""Generate wire/hopsum_wire/control/control_pb2.py and .pyi from control.proto beside them.
 
     python tools/generate_rpc.py             write the files
     python tools/generate_rpc.py --check     exit 1 with a diff if one is stale
@@ -25,8 +25,8 @@ sys.path[:0] = [str(ROOT / "tools")]
 
 from p4_subset import write_or_compare  # noqa: E402
 
-IMPORT_ROOT: Final = ROOT / "host"
-SOURCE: Final = IMPORT_ROOT / "hopsum" / "rpc" / "control.proto"
+IMPORT_ROOT: Final = ROOT / "wire"
+SOURCE: Final = IMPORT_ROOT / "hopsum_wire" / "control" / "control.proto"
 TARGETS: Final = (SOURCE.with_name("control_pb2.py"), SOURCE.with_name("control_pb2.pyi"))
 GRPCIO_TOOLS: Final = "1.62.3"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate host/hopsum/wire/_layout.py from p4/shared/{constants,types,headers}.p4.
+"""Generate wire/hopsum_wire/_layout.py from p4/shared/{constants,types,headers}.p4.
 
     python tools/generate_wire.py             write the file
     python tools/generate_wire.py --check     exit 1 with a diff if the file is stale
@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT / "tools")]
 
 from p4_subset import Declarations, HeaderField, SyntaxRefused, read_shared, write_or_compare  # noqa: E402
 
-TARGET = ROOT / "host" / "hopsum" / "wire" / "_layout.py"
+TARGET = ROOT / "wire" / "hopsum_wire" / "_layout.py"
 
 ENUMS = {"KIND_": "Kind", "FLAG_": "Flag", "OP_": "Op", "STATE_": "State", "DROP_": "Drop", "EVENT_": "Event"}
 """Prefix of the P4 constants that become members of an IntEnum."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate docs/wire.md from p4/shared: headers as diagrams, constants, payloads, and packets made with hopsum.wire.
+"""Generate docs/wire.md from p4/shared: headers as diagrams, constants, payloads, and packets made with hopsum_wire.
 
 python tools/generate_wire_page.py             write the page
 python tools/generate_wire_page.py --check     exit 1 with a diff if it is stale
@@ -15,11 +15,11 @@ from pathlib import Path
 from textwrap import wrap
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "host")]
+sys.path[:0] = [str(ROOT / "tools")]
 
-from hopsum.protocol.admission import JOB_CHECKS, PACKET_CHECKS  # noqa: E402
-from hopsum.wire import Drop, Op  # noqa: E402
-from hopsum.wire.payload import SHAPES  # noqa: E402
+from hopsum_oracle.admission import JOB_CHECKS, PACKET_CHECKS  # noqa: E402
+from hopsum_wire import Drop, Op  # noqa: E402
+from hopsum_wire.payload import SHAPES  # noqa: E402
 from p4_subset import Constant, Declarations, read_shared, write_or_compare  # noqa: E402
 from wire_page_parts import constant_rows, diagram, dump, examples, field_rows, table  # noqa: E402
 
@@ -43,7 +43,7 @@ def render(declared: Declarations) -> str:
     lines = [*_INTRODUCTION.splitlines(), ""]
     lines += [*_header(declared, MAIN_HEADER, "## The hopsum header"), ""]
     lines += ["## Payloads", "", *_payloads(declared), ""]
-    lines += ["## Packets", "", "Made with `hopsum.wire`.", "", *_packets()]
+    lines += ["## Packets", "", "Made with `hopsum_wire`.", "", *_packets()]
     lines += ["## Dropped frames", "", *_drops(), ""]
     lines += ["## Numbers", "", *_constants(declared)]
     lines += ["## Headers below", ""]

@@ -23,14 +23,11 @@ from tempfile import TemporaryDirectory
 from textwrap import wrap
 from typing import Any, NamedTuple
 
+from hopsum_ptf.matrix import meanings
+from hopsum_ptf.recording import Write, load, recordings
+from hopsum_topologies import bmv2_versions
+
 ROOT = Path(__file__).resolve().parent.parent
-# Installed or not, the packages of this tree are the ones meant.
-sys.path[:0] = [str(ROOT / name) for name in ("host", "switch", "controlplane", "topologies", "ptf_tests/common")]
-
-from hopsum_ptf.matrix import meanings  # noqa: E402
-from hopsum_ptf.recording import Write, load, recordings  # noqa: E402
-from hopsum_topologies import bmv2_versions  # noqa: E402
-
 DATA = ROOT / "tests" / "vectors" / "data"
 MANIFEST = DATA / "manifest.json"
 PAGE = ROOT / "docs" / "validation.md"
@@ -111,7 +108,7 @@ def render_page() -> str:
         *wrap(
             "Every case of `ptf_tests/cases` but those named below ran on bmv2 with a recorder beside it: what the "
             "control plane wrote, every frame in, every frame out with its port, and the counters at the end. "
-            "bmv2 sent bit for bit what the oracle, `hopsum.protocol.frame_aggregator`, predicted, on all ports and "
+            "bmv2 sent bit for bit what the oracle, `hopsum_oracle.frame_aggregator`, predicted, on all ports and "
             "nothing else. `tests/vectors` replays the recordings on the embedded switch in every test run, where bmv2 "
             "need not be installed.",
             118,

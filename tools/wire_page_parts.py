@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from hopsum.wire import Flag, Header, Kind, Op, State, pack_codes
-from hopsum.wire._layout import HOPSUM_BYTES, HOPSUM_FIELDS
-from hopsum.wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame
+from hopsum_wire import Flag, Header, Kind, Op, State, pack_codes
+from hopsum_wire._layout import HOPSUM_BYTES, HOPSUM_FIELDS
+from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame
 from p4_subset import Constant, HeaderField, SyntaxRefused
 
 ROW_BITS = 32

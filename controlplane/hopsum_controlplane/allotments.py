@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hopsum.wire import MAX_JOBS
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.slots import SlotAllocator, SlotRange
+from hopsum_wire import MAX_JOBS
 
 
 class Allotment(NamedTuple):

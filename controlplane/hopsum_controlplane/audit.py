@@ -19,13 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hopsum.wire import MAX_JOBS
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Entity, Insert, Modify, MulticastGroup, TableEntry
 from hopsum_controlplane.jobs import Job
 from hopsum_controlplane.plan import JOB_TABLES, decides_sums
 from hopsum_controlplane.tables.address import SWITCH_ADDRESS
 from hopsum_controlplane.tables.lookup import is_half_word
+from hopsum_wire import MAX_JOBS
 
 Key = tuple[object, ...]
 

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from hopsum.wire import JOB_EVENTS, MAX_SLOTS, Drop, Event
 from hopsum_controlplane.adoption import Adoption, adoptions, check_books, moved
 from hopsum_controlplane.allotments import Allotment, Allotments, Room
 from hopsum_controlplane.audit import Audit, Repair, Wanted, compare, epochs_in, is_of_a_job, read_standing
@@ -37,6 +36,7 @@ from hopsum_controlplane.plan import JOB_TABLES, Plan, plan
 from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.tables import address, admit
 from hopsum_controlplane.tables.lookup import without_half_words
+from hopsum_wire import JOB_EVENTS, MAX_SLOTS, Drop, Event
 
 
 @dataclass

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hopsum.wire import Op, down_bytes, up_bytes
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import JobSpec
+from hopsum_wire import Op, down_bytes, up_bytes
 
 
 def check_fit(device: Device, spec: JobSpec) -> None:

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hopsum.wire import HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, Op
 from hopsum_controlplane import lanes
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.slots import SlotRange
+from hopsum_wire import HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, Op
 
 SIDE_KEY_BYTES = 32
 MAX_PORT = 510  # bit<9>, and 511 means drop
@@ -217,7 +217,7 @@ class Job:
 
     `events_at_start` is what the switch's event counters of this job index showed before the job's first packet, by
     event number: they are the program's and go on counting from job to job. Empty stands for zeros. `code_group` is how
-    many codes the switch's program takes as a group, see `hopsum.wire.payload`: its workers pack them so. `ops` are
+    many codes the switch's program takes as a group, see `hopsum_wire.payload`: its workers pack them so. `ops` are
     the operations that the program has, in the order of their numbers. `side_key` is by what the workers of this epoch
     know each other on their side channels, hexadecimal; empty in books of before.
     """

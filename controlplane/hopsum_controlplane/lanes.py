@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hopsum.wire import TABLE_ENTRIES
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_wire import TABLE_ENTRIES
 
 LOOKUP_ADD8_LANE_BITS = 8
 LOOKUP_ADD16_LANE_BITS = 16

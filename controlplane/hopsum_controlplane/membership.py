@@ -16,7 +16,7 @@
 listens on ordinary UDP sockets. `window` is how many packets a worker should have in flight at most, at
 most `slots`. `leaf` is the leaf's number: a leaf knows what came from the workers below it, and of nobody else.
 
-`code_group` is how many 4-bit codes the switch's program takes as a group (see `hopsum.wire.payload`): 512 on software
+`code_group` is how many 4-bit codes the switch's program takes as a group (see `hopsum_wire.payload`): 512 on software
 switches, what half a pass consumes on Tofino. It concerns who packs codes, not lanes.
 
 `ops` are the operations of the switch's program, in the order of their numbers. A worker whose codec needs another one
@@ -44,11 +44,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from hopsum.wire import LANE_GROUP_CODES, WIRE_VERSION
 from hopsum_controlplane.addresses import ipv4_to_int
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.files import write_atomically
 from hopsum_controlplane.jobs import ALL_OPS, MAX_UDP_PORT, Job
+from hopsum_wire import LANE_GROUP_CODES, WIRE_VERSION
 
 Address = tuple[str, int]
 SideChannels = Mapping[int, Address] | bool | Literal["auto"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from hopsum.wire import LANE_GROUP_CODES, MAX_JOBS
+from hopsum_wire import LANE_GROUP_CODES, MAX_JOBS
 
 HALF_WORD_KEYS: Final = ("table_id", "c0", "c1")
 """Of the tables of half-words: which job's table, and two codes."""
@@ -38,7 +38,7 @@ class Program:
 
     `job_tables` hold what belongs to epochs, besides half-words. `half_words` are empty where the lookup is a
     polynomial; where they are not, `lookup_action` is that of table `lookup`. `code_group` is how many codes workers
-    pack as a group, see `hopsum.wire.payload`; `lookups` how many jobs may have a lookup table at the same time.
+    pack as a group, see `hopsum_wire.payload`; `lookups` how many jobs may have a lookup table at the same time.
     """
 
     job_tables: tuple[str, ...] = (*BASE_TABLES, *TREE_TABLES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hopsum.wire import CODE_GROUPS
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import P4Info, Table
 from hopsum_controlplane.program import (
@@ -17,6 +16,7 @@ from hopsum_controlplane.program import (
     HalfWord,
     Program,
 )
+from hopsum_wire import CODE_GROUPS
 
 
 def read_program(p4info: P4Info) -> Program:

@@ -28,13 +28,13 @@ from hopsum.aggregation import Aggregation
 from hopsum.agreement import facts_of, shared_settings
 from hopsum.codec import Codec, make_codec
 from hopsum.config import Config, ConfigError, nearest, resolve
-from hopsum.membership import JobMembership, MembershipError, WorkerEndpoint, read_membership
 from hopsum.memory import MemoryAggregation, RackOptions
 from hopsum.notice import telling
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link
 from hopsum.transport.raw import RawLink
-from hopsum.wire import MAX_WORKERS
+from hopsum_wire import MAX_WORKERS
+from hopsum_wire.membership import JobMembership, MembershipError, WorkerEndpoint, read_membership
 
 
 class UrlError(ConfigError):

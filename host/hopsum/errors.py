@@ -3,9 +3,18 @@
 
 from __future__ import annotations
 
+from hopsum_wire.errors import HopsumError
 
-class HopsumError(Exception):
-    """Base of all errors that hopsum raises on its own account."""
+__all__ = [
+    "AllReduceFailed",
+    "EpochOver",
+    "Expelled",
+    "HopsumError",
+    "NoAnswer",
+    "RankLeft",
+    "RoundLost",
+    "WorkersReplaced",
+]
 
 
 class AllReduceFailed(HopsumError):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers of the wire format and of the counters: the only place where they are written down.
-// host/hopsum/wire/_layout.py is generated from this file and headers.p4 (make generate).
+// wire/hopsum_wire/_layout.py is generated from this file and headers.p4 (make generate).
 
 #ifndef HOPSUM_CONSTANTS_P4
 #define HOPSUM_CONSTANTS_P4

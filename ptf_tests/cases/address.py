@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from hopsum.wire import Drop
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_ptf.bed import PORTS, SWITCH, station_mac
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import UDP_AT, altered, arp_request, ping
+from hopsum_wire import Drop
 
 SWITCH_MAC, SWITCH_IP = mac_to_int(SWITCH.mac), ipv4_to_int(SWITCH.ip)
 STATION, SENDER = mac_to_int(station_mac(6)), mac_to_int(station_mac(1))

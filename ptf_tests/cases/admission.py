@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from hopsum.wire import Drop
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import altered, lanes32, update
+from hopsum_wire import Drop
 
 
 class UnknownWorker(SwitchCase):

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hopsum.wire import Drop, Op
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import codes, lanes32, update
+from hopsum_wire import Drop, Op
 
 ALL_ONES = 2**32 - 1
 LARGEST = 2**31 - 1

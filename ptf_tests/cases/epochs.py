@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from hopsum.wire import Drop, Op
 from hopsum_controlplane import Controller
 from hopsum_ptf.bed import SWITCH
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import altered, codes, lanes32, update
+from hopsum_wire import Drop, Op
 
 TABLE = tuple(range(16))
 OTHER_TABLE = tuple(range(0, 48, 3))

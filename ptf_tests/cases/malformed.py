@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from hopsum.wire import Drop, Kind, Op
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import HOPSUM_AT, PAYLOAD_AT, altered, codes, lanes32, resized, update
+from hopsum_wire import Drop, Kind, Op
 
 TABLE = tuple(range(16))
 

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from hopsum.wire import Drop, Op, up_bytes
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import altered, codes, lanes32, payload, update
+from hopsum_wire import Drop, Op, up_bytes
 
 TABLE = tuple(range(16))
 

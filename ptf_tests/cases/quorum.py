@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from hopsum.wire import Flag, State
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import lanes32
+from hopsum_wire import Flag, State
 
 
 class AllButOne(SwitchCase):

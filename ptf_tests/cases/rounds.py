@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from hopsum.wire import Drop, Flag, Header, Kind, Op
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import lanes32, update
+from hopsum_wire import Drop, Flag, Header, Kind, Op
 
 LAST_ROUND = 2**32 - 1
 

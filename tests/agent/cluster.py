@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from hopsum.agent import Agent
 from hopsum.codec import Codec, best_table
-from hopsum.membership import Endpoint, JobMembership, WorkerEndpoint
-from hopsum.protocol.aggregator import Aggregator, JobConfig, WorkerConfig
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
-from hopsum.wire import LANE_GROUP_CODES, Header, Op
+from hopsum_oracle.aggregator import Aggregator, JobConfig, WorkerConfig
+from hopsum_wire import LANE_GROUP_CODES, Header, Op
+from hopsum_wire.membership import Endpoint, JobMembership, WorkerEndpoint
 
 from ..transport.server import LOCALHOST, UdpSwitch
 

@@ -14,7 +14,7 @@ from hopsum.codec.backends import load_kernels
 from hopsum.codec.range_codec import RangeReduction
 from hopsum.codec.thc import Thc
 from hopsum.transport.link import Link
-from hopsum.wire import HOPSUM_BYTES, Header, Kind
+from hopsum_wire import HOPSUM_BYTES, Header, Kind
 
 from .team import Tap
 

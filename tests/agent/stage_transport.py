@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import AllReduceFailed, WorkersReplaced
-from hopsum.protocol.resume import Resume, Sealed
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, Worker, WorkerStatistics
 from hopsum.transport.batches import LinkStatistics
 from hopsum.transport.repairing import RepairingTransport
 from hopsum.transport.udp import TransportStatistics
+from hopsum_wire.epochs import Resume, Sealed
 
 WAIT_S = 60
 

@@ -17,10 +17,10 @@ import numpy as np
 from hopsum.agent import Agent
 from hopsum.agent.values import AllReduceResult
 from hopsum.codec import ErrorFeedback, make_codec
-from hopsum.membership import read_membership
 from hopsum.protocol.worker import Timing
-from hopsum.wire import Op
-from hopsum.wire.payload import SHAPES
+from hopsum_wire import Op
+from hopsum_wire.membership import read_membership
+from hopsum_wire.payload import SHAPES
 
 RETRANSMIT_S = 0.02
 TIMING = Timing(retransmit_s=RETRANSMIT_S, backoff=1.5, retransmit_max_s=0.2, deadline_s=60.0)

@@ -23,11 +23,9 @@ from numpy.typing import NDArray
 from hopsum.agent import Agent, AllReduceResult
 from hopsum.codec import AgreedError, Codec, ErrorFeedback, job_tables
 from hopsum.codec.base import OnLost
-from hopsum.membership import JobMembership, parse_membership
 from hopsum.protocol.worker import Timing, Worker, WorkerStatistics
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
-from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_controlplane import Controller, Job, JobSpec, SwitchEndpoint, WorkerEndpoint, membership
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
@@ -35,6 +33,8 @@ from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
 from hopsum_topologies.free_port import free_port
+from hopsum_wire import HOPSUM_UDP_PORT
+from hopsum_wire.membership import JobMembership, parse_membership
 
 from ..transport.server import LOCALHOST
 from .laws import Books, Entry

@@ -16,7 +16,7 @@ from hopsum.agent.signature import LANES
 from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, best_table, make_codec
 from hopsum.codec.table import expected_nmse
 from hopsum.transport.lossy import Mishaps
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 from .cluster import PATIENT, WINDOW, Cluster
 

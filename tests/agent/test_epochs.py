@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from hopsum.agent.epochs import Epochs
-from hopsum.membership import Endpoint, JobMembership, MembershipError, WorkerEndpoint
-from hopsum.protocol.resume import Resume
+from hopsum_wire.epochs import Resume
+from hopsum_wire.membership import Endpoint, JobMembership, MembershipError, WorkerEndpoint
 
 SWITCH = Endpoint("127.0.0.1", 4800)
 SEATS = tuple(WorkerEndpoint(rank, Endpoint("127.0.0.1", 6000 + rank), SWITCH) for rank in range(3))

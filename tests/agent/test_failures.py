@@ -20,7 +20,7 @@ import pytest
 from hopsum.agent import Agent, AgentClosed
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
 from hopsum.errors import EpochOver, NoAnswer
-from hopsum.membership import MembershipError
+from hopsum_wire.membership import MembershipError
 
 from .cluster import ASKING, EPOCH, HASTY, PATIENT, Cluster
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from hopsum.membership import Endpoint, MembershipError, parse_membership, read_membership
-from hopsum.protocol.resume import Decided, Resume
-from hopsum.wire import Op
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, membership, write_membership
 from hopsum_controlplane.membership import write_document
 from hopsum_controlplane.slots import SlotRange
+from hopsum_wire import Op
+from hopsum_wire.epochs import Decided, Resume
+from hopsum_wire.membership import Endpoint, MembershipError, parse_membership, read_membership
 
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
 

@@ -18,11 +18,11 @@ from hopsum.agent import Agent
 from hopsum.codec import Codec, CodecError, make_codec
 from hopsum.config import ConfigError
 from hopsum.errors import RoundLost
-from hopsum.membership import MembershipError
 from hopsum.transport.link import Link
 from hopsum.transport.lossy import Mishaps
-from hopsum.wire import Header, Op
 from hopsum_controlplane import write_membership
+from hopsum_wire import Header, Op
+from hopsum_wire.membership import MembershipError
 
 from .laws import Entry
 from .team import WORKERS, Bench, Setting, Tap, Team

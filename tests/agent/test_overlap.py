@@ -15,7 +15,7 @@ from hopsum.agent import Agent, Span
 from hopsum.agent.timeline import draw, overlap_s
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
 from hopsum.errors import EpochOver, HopsumError
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 from .cluster import HASTY, PATIENT, WINDOW, Cluster, Gate
 

@@ -17,13 +17,13 @@ from hopsum.agent import Agent, AgentClosed
 from hopsum.codec import CODECS, Context, ErrorFeedback, job_tables, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import RankLeft, RoundLost
-from hopsum.membership import MembershipError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.resume import Resume
 from hopsum.protocol.worker import Timing
 from hopsum.transport.lossy import Mishaps
 from hopsum.transport.side_proof import Dialler, EpochKey
-from hopsum.wire import Op
+from hopsum_wire import Op
+from hopsum_wire.epochs import Resume
+from hopsum_wire.membership import MembershipError
 
 from ..transport.server import LOCALHOST
 from .cluster import EAGER, EPOCH, Cluster

@@ -19,7 +19,7 @@ from hopsum.errors import NoAnswer
 from hopsum.notice import AFTER_S, Waiting
 from hopsum.protocol.worker import Timing
 from hopsum.transport.udp import UdpTransport
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 from .cluster import EAGER, Cluster
 

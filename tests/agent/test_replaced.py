@@ -16,8 +16,8 @@ from hopsum.agent.order import Task
 from hopsum.agent.values import AgentClosed
 from hopsum.codec import Context, ErrorFeedback, make_codec
 from hopsum.errors import EpochOver, WorkersReplaced
-from hopsum.membership import MembershipError
-from hopsum.protocol.resume import Resume
+from hopsum_wire.epochs import Resume
+from hopsum_wire.membership import MembershipError
 
 from .stage_transport import WAIT_S, StageTransport
 

@@ -18,7 +18,7 @@ from hopsum.agent.signature import LANES, MOST, Call, MismatchError, Signer, sig
 from hopsum.codec import Codec, Context, Exchange, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.errors import EpochOver
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 from .cluster import Cluster
 

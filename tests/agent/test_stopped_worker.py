@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 
-from hopsum.protocol.aggregator import Aggregator, Outcome
-from hopsum.wire import Event, Header, Kind, Op
+from hopsum_oracle.aggregator import Aggregator, Outcome
 from hopsum_topologies.free_port import free_port
+from hopsum_wire import Event, Header, Kind, Op
 
 from ..diagnosis.rig import PickySwitch, membership
 from ..transport.server import LOCALHOST, job_for

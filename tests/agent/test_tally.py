@@ -12,8 +12,8 @@ import pytest
 from hopsum.agent.tally import RUN_ELEMENTS, RUNS, heartbeat_counts, sample
 from hopsum.codec import ErrorFeedback, best_table, make_codec
 from hopsum.codec.table import expected_nmse
-from hopsum.watch.heartbeat import LATENCY_BOUNDS_S, NAMES, latency_name, nmse
-from hopsum.wire import Op
+from hopsum_wire import Op
+from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, NAMES, latency_name, nmse
 
 from .cluster import PATIENT, Cluster
 

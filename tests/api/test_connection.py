@@ -17,7 +17,7 @@ from hopsum.aggregation import Aggregation
 from hopsum.config import Config, ConfigError
 from hopsum.connection import UrlError, _codec_for, settings_of
 from hopsum.errors import NoAnswer
-from hopsum.membership import MembershipError
+from hopsum_wire.membership import MembershipError
 
 from ..torch.job import serve_job
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hopsum.cli.demo import worker
-from hopsum.cli.demo.worker import Plan
-from hopsum.cli.stage.seat import Seat
+from hopsum_evaluation.demo import worker
+from hopsum_evaluation.demo.worker import Plan
+from hopsum_topologies.seat import Seat
 
 
 def quiet_gloo(seat: Seat, plan: Plan, pipe: Connection) -> None:

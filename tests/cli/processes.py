@@ -15,7 +15,7 @@ DEADLINE_S = 300.0
 
 def assert_killed_command_leaves_nothing(arguments: list[str], processes: int) -> None:
     """Start `hopsum ARGUMENTS`, wait until it has so many descendants, SIGKILL it, and wait for all of them to end."""
-    command = [sys.executable, "-m", "hopsum.cli.main", *arguments]
+    command = [sys.executable, "-m", "hopsum_cli.main", *arguments]
     parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         await_that(lambda: len(descendants(parent.pid)) >= processes, "the processes")

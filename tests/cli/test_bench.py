@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hopsum.cli.bench import allreduce, dataplane
+from hopsum_evaluation.bench import allreduce, dataplane
 from hopsum_topologies.bmv2 import bmv2_unavailable
 from hopsum_topologies.shaping import BURST_BYTES
 
@@ -23,7 +23,7 @@ FRAME_BYTES = 1538
 
 def bench(*arguments: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "hopsum.cli.main", "bench", *arguments, "--json"],
+        [sys.executable, "-m", "hopsum_cli.main", "bench", *arguments, "--json"],
         capture_output=True,
         text=True,
         timeout=900,

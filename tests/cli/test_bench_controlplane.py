@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hopsum.cli.bench import controlplane
-from hopsum.cli.bench.controlplane_run import Leaks, Target
+from hopsum_evaluation.bench import controlplane
+from hopsum_evaluation.bench.controlplane_run import Leaks, Target
 
 SMALL = ["--jobs=3", "--workers=2", "--times=1", "--runs=1"]
 

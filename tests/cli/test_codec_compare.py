@@ -16,19 +16,20 @@ import pytest
 from numpy.typing import NDArray
 from rich.console import Console
 
-from hopsum.cli.codec import WORDS, compare, main
-from hopsum.cli.codec.candidates import CANDIDATES
-from hopsum.cli.codec.measure import Cell, Plan, measure
-from hopsum.cli.codec.methods import Bits, count_bits
-from hopsum.cli.codec.plot import FLOOR, draw_methods, draw_variants, spread
-from hopsum.cli.codec.report import short, show, with_error
-from hopsum.cli.codec.vectors import DENSITY, VECTORS, make_vectors, recorded_origin
 from hopsum.codec import Exchange, best_table
 from hopsum.codec.table import expected_nmse
-from hopsum.wire import Op
+from hopsum_cli.main import COMMANDS, main
+from hopsum_evaluation.compare import compare
+from hopsum_evaluation.compare.candidates import CANDIDATES
+from hopsum_evaluation.compare.measure import Cell, Plan, measure
+from hopsum_evaluation.compare.methods import Bits, count_bits
+from hopsum_evaluation.compare.plot import FLOOR, draw_methods, draw_variants, spread
+from hopsum_evaluation.compare.report import short, show, with_error
+from hopsum_evaluation.compare.vectors import DENSITY, VECTORS, make_vectors, recorded_origin
+from hopsum_wire import Op
 
 BY_LABEL = {each.label: each for each in CANDIDATES}
-TINY = ("compare", "--scale", "0.0625", "--steps", "3")
+TINY = ("codec", "compare", "--scale", "0.0625", "--steps", "3")
 
 
 def plan_of(*labels: str, **changes: Any) -> Plan:
@@ -193,12 +194,12 @@ def test_without_matplotlib_the_extra_is_named(
     assert "pip install 'hopsum[plot]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", sorted(WORDS))
-def test_every_word_explains_itself(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", sorted(name for name in COMMANDS if name.startswith("codec ")))
+def test_every_word_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main([word, "--help"])
+        main([*name.split(), "--help"])
     assert stop.value.code == 0
-    assert f"usage: hopsum codec {word}" in capsys.readouterr().out
+    assert f"usage: hopsum {name}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ def test_every_word_explains_itself(word: str, capsys: pytest.CaptureFixture[str
 )
 def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["compare", *arguments])
+        main(["codec", "compare", *arguments])
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
 
@@ -253,7 +254,7 @@ def test_recorded_gradients_are_those_of_a_softmax_on_the_minibatches_of_their_s
     is a law of every gradient of cross-entropy: it asks nothing about how this processor rounds.
     """
     pytest.importorskip("torch")
-    from hopsum.cli.demo.model import load_images
+    from hopsum_evaluation.demo.model import load_images
 
     origin = recorded_origin()
     labels = load_images("digits").train_y.numpy()
@@ -277,8 +278,8 @@ def test_gradients_recorded_again_are_nearest_to_their_own() -> None:
     Gradients of two minibatches differ by a half.
     """
     torch = pytest.importorskip("torch")
-    from hopsum.cli.codec import capture
-    from hopsum.cli.demo.model import load_images
+    from hopsum_evaluation.compare import capture
+    from hopsum_evaluation.demo.model import load_images
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(capture, "MOMENTS", {"early": recorded_origin()["steps_before"]["early"]})

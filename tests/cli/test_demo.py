@@ -18,12 +18,12 @@ from hopsum_topologies.mininet_network import mininet_unavailable
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from hopsum.cli.demo import command
-from hopsum.cli.demo.report import Report
-from hopsum.cli.stage.crew import WorkerDied
 from hopsum_controlplane import Controller
 from hopsum_controlplane.entries import Delete
 from hopsum_controlplane.tables import lookup
+from hopsum_evaluation.demo import command
+from hopsum_evaluation.demo.report import Report
+from hopsum_topologies.crew import WorkerDied
 
 PARAMETERS = 38282
 HEADERS = 42 + 32
@@ -31,7 +31,7 @@ HEADERS = 42 + 32
 
 def run_demo(*arguments: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "hopsum.cli.main", "demo", "--json", *arguments],
+        [sys.executable, "-m", "hopsum_cli.main", "demo", "--json", *arguments],
         capture_output=True,
         text=True,
         timeout=900,
@@ -174,7 +174,7 @@ def test_a_killed_demo_leaves_nothing_behind(target: str) -> None:
 
 
 def test_missing_data_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hopsum.cli.demo.model.FASHION", Path("/nonexistent"))
+    monkeypatch.setattr("hopsum_evaluation.demo.model.FASHION", Path("/nonexistent"))
     assert command.main(["--data", "fashion"]) == 1
     assert "apt-get install dataset-fashion-mnist, or use --data digits" in capsys.readouterr().err
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum.cli.demo.account import Counts, Lost, read_quiet
-from hopsum.cli.demo.report import Report
-from hopsum.cli.stage.targets import InterfaceCounters
-from hopsum.wire import Event
+from hopsum_evaluation.demo.account import Counts, Lost, read_quiet
+from hopsum_evaluation.demo.report import Report
+from hopsum_topologies.one_switch import InterfaceCounters
+from hopsum_wire import Event
 
 UP_BYTES, DOWN_BYTES = 586, 1098
 PLACES = Lost._fields

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.cli.stage.seat import Seat
-from hopsum.cli.stage.targets import SWITCH, Stage, native_stage
 from hopsum.transport.offload import UDP_GRO, set_option
 from hopsum_controlplane import Controller, Job, JobSpec, WorkerEndpoint, write_membership
+from hopsum_topologies.one_switch import SWITCH, Stage, native_stage
+from hopsum_topologies.seat import Seat
 
-COMMAND = [sys.executable, "-m", "hopsum.cli.main", "doctor"]
+COMMAND = [sys.executable, "-m", "hopsum_cli.main", "doctor"]
 DEADLINE_S = 300.0
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hopsum.cli.main import COMMANDS, Command, build_parser, load, main
+from hopsum_cli.main import COMMANDS, GROUPS, Command, build_parser, load, main
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,13 +16,26 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
-    assert all(name in text and command.summary in text for name, command in COMMANDS.items())
+    ones = {name: row.summary for name, row in COMMANDS.items() if " " not in name}
+    groups = {name: group.summary for name, group in GROUPS.items()}
+    assert all(f"  {name} " in text and summary in text for name, summary in (ones | groups).items())
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
+@pytest.mark.parametrize("group", sorted(GROUPS))
+def test_help_of_a_group_lists_its_words(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([group, "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    rows = {name: row for name, row in COMMANDS.items() if name.startswith(f"{group} ")}
+    assert len(rows) > 1
+    assert all(name.split()[1] in text and row.summary in text for name, row in rows.items())
+
+
+@pytest.mark.parametrize("name", sorted([*COMMANDS, *GROUPS]))
 def test_every_command_explains_itself(name: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "hopsum.cli.main", name, "--help"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "hopsum_cli.main", *name.split(), "--help"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert f"usage: hopsum {name}" in done.stdout
@@ -39,6 +52,6 @@ def test_missing_dependency_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
     def missing(_: str) -> None:
         raise ModuleNotFoundError("No module named 'grpc'", name="grpc")
 
-    monkeypatch.setattr("hopsum.cli.main.import_module", missing)
+    monkeypatch.setattr("hopsum_cli.main.import_module", missing)
     with pytest.raises(SystemExit, match=r"needs the module grpc; pip install 'hopsum\[switch\]'"):
         load(Command("", "hopsum_switch.cli", "switch"))

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from hopsum.cli.demo import model
+from hopsum_evaluation.demo import model
 
 
 def test_digits() -> None:

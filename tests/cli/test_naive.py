@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""benchmarks/naive behind the control plane of the shipped program."""
+"""evaluation/naive behind the control plane of the shipped program."""
 
 from __future__ import annotations
 
 import pytest
 
-from hopsum.cli.bench.naive import NaiveDevice, naive_program
 from hopsum_controlplane import Controller, JobSpec, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.entries import TableEntry
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_evaluation.bench.naive import NaiveDevice, naive_program
 
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 30)
 

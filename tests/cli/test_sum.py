@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from hopsum.cli.stage.crew import Crew, WorkerDied
-from hopsum.cli.stage.seat import Seat
-from hopsum.cli.sums.worker import work
+from hopsum_evaluation.sums.worker import work
 from hopsum_topologies.bmv2 import bmv2_unavailable
+from hopsum_topologies.crew import Crew, WorkerDied
+from hopsum_topologies.seat import Seat
 
-COMMAND = [sys.executable, "-m", "hopsum.cli.main"]
+COMMAND = [sys.executable, "-m", "hopsum_cli.main"]
 DEADLINE_S = 300.0
 
 

@@ -9,9 +9,9 @@ import math
 import numpy as np
 import pytest
 
-from hopsum.cli.main import main
 from hopsum.codec import best_table
 from hopsum.codec.table import expected_nmse, pareto_front
+from hopsum_cli.main import main
 
 
 def solve(capsys: pytest.CaptureFixture[str], bits: int, granularity: int, inverse: float) -> dict[str, object]:

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hopsum.cli.operator import take_look
-from hopsum.cli.top import main
-from hopsum.cli.top.command import _forget
-from hopsum.cli.top.screen import amount, screen
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.jobs import JobsClient
-from hopsum.watch.looks import Look, all_told, grown
-from hopsum.watch.rates import document
-from hopsum.wire import Drop, Event
+from hopsum_cli.operator import take_look
+from hopsum_cli.top import main
+from hopsum_cli.top.command import _forget
+from hopsum_cli.top.screen import amount, screen
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_wire import Drop, Event
+from hopsum_wire.watch.looks import Look, all_told, grown
+from hopsum_wire.watch.rates import document
 
 from ..controlplane.cluster.world import LEASE_S, Cluster, switch_config
 
@@ -246,7 +246,7 @@ def test_the_loop_ends_when_it_is_interrupted(
         if len(sleeps) > 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("hopsum.cli.top.command.time.sleep", sleep)
+    monkeypatch.setattr("hopsum_cli.top.command.time.sleep", sleep)
     assert main(["--controller", address, "--interval", "0.5", *arguments]) == 0
     assert sleeps == [0.5] * 4
     out = capsys.readouterr().out

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from hopsum.codec import Codec, Context, ErrorFeedback, job_tables, make_codec
 from hopsum.codec.simulate import simulate_allreduce
-from hopsum.protocol.aggregator import Aggregator, JobConfig, WorkerConfig
 from hopsum.protocol.worker import AllReduceDone, Membership, Worker
+from hopsum_oracle.aggregator import Aggregator, JobConfig, WorkerConfig
 
 from .vectors import layered
 

@@ -25,7 +25,7 @@ from hopsum.codec.registry import CODECS, self_check
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.table import optimal_table
 from hopsum.codec.thc import Thc
-from hopsum.wire import CODE_GROUPS, unpack_codes
+from hopsum_wire import CODE_GROUPS, unpack_codes
 
 from .vectors import encode_alone, layered, normal
 

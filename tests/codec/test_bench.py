@@ -10,15 +10,15 @@ import sys
 
 import pytest
 
-from hopsum.cli.bench import main
-from hopsum.cli.bench.placement import one_core
-from hopsum.cli.bench.published import PublishedFailed, published_worker
+from hopsum_cli.main import main
+from hopsum_evaluation.bench.placement import one_core
+from hopsum_evaluation.bench.published import PublishedFailed, published_worker
 
 ACTIONS = ("encode", "decode", "contribution", "encode_feedback", "residual_read", "residual_write")
 
 
 def test_json_has_every_codec_and_backend(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["codec", "--json", "--scale", "0.004", "--runs", "5", "--workers", "4"]) == 0
+    assert main(["bench", "codec", "--json", "--scale", "0.004", "--runs", "5", "--workers", "4"]) == 0
     report = json.loads(capsys.readouterr().out)
     rows = {(row["codec"], row["backend"]): row for row in report["codecs"]}
     assert {("thc", "numpy"), ("fixed", "numpy")} <= set(rows)
@@ -50,7 +50,7 @@ def test_json_has_every_codec_and_backend(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_table_names_codecs_and_memcpy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["codec", "--scale", "0.001", "--runs", "5"]) == 0
+    assert main(["bench", "codec", "--scale", "0.001", "--runs", "5"]) == 0
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("thc numpy", "fixed numpy", "memcpy", "encode", "decode", "published, torch"))
 
@@ -74,5 +74,5 @@ def test_published_worker_that_ends_is_reported() -> None:
 @pytest.mark.parametrize("arguments", [["--runs", "4"], ["--scale", "0"], ["--workers", "65"]])
 def test_what_cannot_be_measured_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["codec", *arguments])
+        main(["bench", "codec", *arguments])
     assert "hopsum bench codec: error" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from hopsum.codec import make_codec
 from hopsum.codec.coded import Coded
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.codec.table import expected_nmse
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 from .vectors import Floats, nmse, normal
 

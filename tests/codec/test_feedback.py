@@ -11,7 +11,7 @@ from hopsum.codec import CodecError, Context, ErrorFeedback, NonFiniteError
 from hopsum.codec.range_codec import RangeReduction, State
 from hopsum.codec.ranges import pack_ranges
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 from .conftest import MakeCodec
 from .vectors import layered, normal

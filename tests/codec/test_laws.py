@@ -10,7 +10,7 @@ from hopsum.codec import CodecError, Context, LookupTable, SharedRanges
 from hopsum.codec.ranges import INFINITE, pack_ranges, read_ranges
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.table import optimal_table
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 from .conftest import MakeCodec
 from .vectors import encode_alone, layered, nmse, normal, only

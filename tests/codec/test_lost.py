@@ -11,7 +11,7 @@ from hopsum.codec import CodecError, Context, ErrorFeedback, make_codec
 from hopsum.codec.base import contributor_counts
 from hopsum.codec.range_codec import RangeReduction
 from hopsum.codec.simulate import simulate_switch
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 from .conftest import MakeCodec
 from .vectors import layered, normal

@@ -13,7 +13,7 @@ import pytest
 from hopsum.codec import Context, ErrorFeedback, SharedRanges, make_codec
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_switch
-from hopsum.wire.payload import up_bytes
+from hopsum_wire.payload import up_bytes
 
 from .vectors import normal
 

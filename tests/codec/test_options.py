@@ -21,8 +21,8 @@ from hopsum.codec.rotation import rotate_blocks, rotate_blocks_back
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.table import LookupTable, best_table, expected_nmse
 from hopsum.codec.uhc import uniform_table
-from hopsum.wire import Op
-from hopsum.wire.payload import SHAPES, unpack_codes
+from hopsum_wire import Op
+from hopsum_wire.payload import SHAPES, unpack_codes
 
 from .vectors import Floats, layered, nmse, normal
 

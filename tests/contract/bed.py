@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import xor
 
-from hopsum.protocol.aggregator import JobConfig, LeafConfig, ParentConfig, SwitchConfig, WorkerConfig
-from hopsum.protocol.frame_aggregator import FrameAggregator
-from hopsum.wire import JOB_EVENTS, Op
 from hopsum_controlplane.artifacts import compiled_program
+from hopsum_oracle.aggregator import JobConfig, LeafConfig, ParentConfig, SwitchConfig, WorkerConfig
+from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.engine import NativeEngine
 from hopsum_switch.program import load_program
 from hopsum_switch.state.match import Exact
 from hopsum_switch.state.multicast import Replica
+from hopsum_wire import JOB_EVENTS, Op
 
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 255)
 TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 255, 256, 0x7FFF, 0xFFFF)

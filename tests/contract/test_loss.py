@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from hopsum.wire import Drop
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.engine import NativeEngine
+from hopsum_wire import Drop
 
 from .bed import BROADCAST, AnyEngine, Bed
 from .traffic import Traffic

@@ -14,10 +14,10 @@ from operator import xor
 
 import pytest
 
-from hopsum.wire import Drop, Event
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.engine import NativeEngine
 from hopsum_switch.observe.coverage import Coverage
+from hopsum_wire import Drop, Event
 
 from .bed import PROGRAM, TABLE, TABLE16, AnyEngine, Bed, broadcast
 from .traffic import Traffic

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from hopsum.protocol.aggregator import JobConfig, LeafConfig, WorkerConfig
-from hopsum.wire import HOPSUM_UDP_PORT, Flag, Header, Kind, Op, up_bytes
-from hopsum.wire._layout import (
+from hopsum_oracle.aggregator import JobConfig, LeafConfig, WorkerConfig
+from hopsum_wire import HOPSUM_UDP_PORT, Flag, Header, Kind, Op, up_bytes
+from hopsum_wire._layout import (
     ARP_BYTES,
     ARP_FIELDS,
     ETHERNET_BYTES,
@@ -31,8 +31,8 @@ from hopsum.wire._layout import (
     UDP_FIELDS,
     Field,
 )
-from hopsum.wire.fields import header_bytes, pack_fields, unpack_fields
-from hopsum.wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame, ipv4_checksum
+from hopsum_wire.fields import header_bytes, pack_fields, unpack_fields
+from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame, ipv4_checksum
 
 from .bed import BROADCAST, STATION, SWITCH
 

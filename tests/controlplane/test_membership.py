@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from hopsum.wire import Op
 from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, membership, write_membership
 from hopsum_controlplane.slots import SlotRange
+from hopsum_wire import Op
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hopsum.wire import HOPSUM_UDP_PORT, Header, Kind, Op, pack_codes
-from hopsum.wire.frames import FramePath, build_frame
 from hopsum_controlplane import Controller, Job, JobSpec, SwitchEndpoint, artifacts
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_topologies import NativeSwitch
+from hopsum_wire import HOPSUM_UDP_PORT, Header, Kind, Op, pack_codes
+from hopsum_wire.frames import FramePath, build_frame
 
 WORKERS = 3
 CODES = 1024

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from hopsum.wire import Event, Op
 from hopsum_controlplane import (
     Controller,
     ControlPlaneError,
@@ -26,6 +25,7 @@ from hopsum_controlplane import (
 from hopsum_controlplane.cluster.codec import job_from_json, job_to_json
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_wire import Event, Op
 
 from ..protocol.jobs import TABLE, TABLE16
 from ..protocol.network import Network, Weather, make_task

@@ -16,8 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hopsum.protocol.worker import Membership, Worker
-from hopsum.wire import HOPSUM_BYTES, Header
-from hopsum.wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame
 from hopsum_controlplane import Controller, EpochAllocator, Rack, SwitchEndpoint, TreeController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.artifacts import compiled_program
@@ -30,6 +28,8 @@ from hopsum_switch.native.engine import NativeEngine
 from hopsum_switch.program import load_program
 from hopsum_switch.state.match import Exact
 from hopsum_switch.state.multicast import Replica
+from hopsum_wire import HOPSUM_BYTES, Header
+from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame
 
 from ..protocol.network import TIMING, Epoch, Network, Task
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hopsum.diagnosis import Patience
-from hopsum.protocol.aggregator import Aggregator
-from hopsum.wire import HOPSUM_BYTES, WIRE_VERSION, Header
+from hopsum_oracle.aggregator import Aggregator
 from hopsum_topologies.free_port import free_port
+from hopsum_wire import HOPSUM_BYTES, WIRE_VERSION, Header
 
 from ..transport.server import LOCALHOST, UdpSwitch, job_for
 

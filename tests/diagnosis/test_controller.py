@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from hopsum.cli.doctor import main
-from hopsum.cli.operator import take_look
 from hopsum.diagnosis.controller_side import CHECKS, apart_s, examine_controller
 from hopsum.diagnosis.rows import Report, Status
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.jobs import JobsClient
-from hopsum.watch.looks import Look
-from hopsum.wire import JOB_EVENTS, Drop, Event
+from hopsum_cli.doctor import main
+from hopsum_cli.operator import take_look
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.errors import OtherProgram
 from hopsum_controlplane.devices.base import Device
@@ -26,6 +24,8 @@ from hopsum_controlplane.entries import TableEntry
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import Failure, FakeDevice
+from hopsum_wire import JOB_EVENTS, Drop, Event
+from hopsum_wire.watch.looks import Look
 
 from ..controlplane.cluster.world import LEASE_S, Cluster, switch_config
 

@@ -19,11 +19,11 @@ import pytest
 from hopsum.agent import Agent
 from hopsum.diagnosis import Report, Status, examine, host_checks
 from hopsum.diagnosis.host_checks import CHARGED_BYTES, DATAGRAM_BYTES, judge_buffer
-from hopsum.protocol.aggregator import ParentConfig
 from hopsum.protocol.worker import Timing
 from hopsum.transport.offload import Offload
-from hopsum.wire import Header, Kind, Op
+from hopsum_oracle.aggregator import ParentConfig
 from hopsum_topologies.free_port import free_port
+from hopsum_wire import Header, Kind, Op
 
 from ..transport.server import LOCALHOST, address_bits, job_for
 from .rig import BRIEF, EPOCH, PATIENT, SLOTS, Job, membership

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from hopsum.diagnosis import Patience, Report, Status, asking, examine
-from hopsum.wire import HOPSUM_BYTES, Header, Kind
 from hopsum_topologies import Namespace
+from hopsum_wire import HOPSUM_BYTES, Header, Kind
 
 from .rig import membership
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.cli.drill.checks import mass, replicas_equal
-from hopsum.cli.drill.journal import Journal, Probes, digest, norm, read_journal
-from hopsum.cli.drill.training import added
 from hopsum.codec import Context, ErrorFeedback, make_codec
 from hopsum.codec.simulate import simulate_switch
+from hopsum_evaluation.drill.checks import mass, replicas_equal
+from hopsum_evaluation.drill.journal import Journal, Probes, digest, norm, read_journal
+from hopsum_evaluation.drill.training import added
 
 WORKERS, ELEMENTS, STEPS = 3, 3000, 6
 Journals = dict[int, list[dict[str, Any]]]

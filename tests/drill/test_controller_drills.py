@@ -15,14 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.cli.drill import controller_disk, controller_writes
-from hopsum.cli.drill.base import CHECKS, Context, DrillFailed
-from hopsum.cli.drill.catalogue import DRILLS
-from hopsum.cli.drill.command import main
-from hopsum.cli.drill.controller_books import differences
-from hopsum.cli.drill.controller_mortal import Found
-from hopsum.cli.drill.controller_probe import edit, refusal
-from hopsum.cli.drill.controller_writes import Deaths
 from hopsum.rpc.errors import ControllerError
 from hopsum_controlplane import SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.cluster import ClusterConfig, JobRequest, PortRule, State, SwitchConfig
@@ -34,6 +26,14 @@ from hopsum_controlplane.plan import plan
 from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.tables.address import switch_address
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_evaluation.drill import controller_disk, controller_writes
+from hopsum_evaluation.drill.base import CHECKS, Context, DrillFailed
+from hopsum_evaluation.drill.catalogue import DRILLS
+from hopsum_evaluation.drill.command import main
+from hopsum_evaluation.drill.controller_books import differences
+from hopsum_evaluation.drill.controller_mortal import Found
+from hopsum_evaluation.drill.controller_probe import edit, refusal
+from hopsum_evaluation.drill.controller_writes import Deaths
 
 ENDPOINT = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
 SWITCH = SwitchConfig("s1", "native", "127.0.0.1:1", 0, ENDPOINT, (PortRule(1, IPv4Network("10.0.0.0/16")),))
@@ -163,7 +163,7 @@ def test_a_small_disk_is_full_soon_and_goes_with_its_process(tmp_path: Path) -> 
     if reason := controller_disk.needs_tmpfs("native"):
         pytest.skip(reason)
     code = (
-        "import errno, pathlib, sys; from hopsum.cli.drill.controller_disk import small_disk\n"
+        "import errno, pathlib, sys; from hopsum_evaluation.drill.controller_disk import small_disk\n"
         "folder = pathlib.Path(sys.argv[1])\n"
         "with small_disk(folder):\n"
         "    try: (folder / 'ballast').write_bytes(bytes(64 << 20))\n"

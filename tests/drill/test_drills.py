@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.cli.drill.base import CHECKS
-from hopsum.cli.drill.catalogue import DRILLS
-from hopsum.cli.drill.command import build_parser, main, run_one
+from hopsum_evaluation.drill.base import CHECKS
+from hopsum_evaluation.drill.catalogue import DRILLS
+from hopsum_evaluation.drill.command import build_parser, main, run_one
 
 from ..cli.processes import assert_killed_command_leaves_nothing
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.cli.drill.base import DrillFailed
-from hopsum.cli.drill.crew import Crew
-from hopsum.cli.drill.crowd import _connections
-from hopsum.cli.drill.journal import Journal
-from hopsum.cli.drill.news import others_know, require_no_break
-from hopsum.cli.drill.proxy import Proxy
-from hopsum.cli.drill.training import Order, Plan
+from hopsum_evaluation.drill.base import DrillFailed
+from hopsum_evaluation.drill.crew import Crew
+from hopsum_evaluation.drill.crowd import _connections
+from hopsum_evaluation.drill.journal import Journal
+from hopsum_evaluation.drill.news import others_know, require_no_break
+from hopsum_evaluation.drill.proxy import Proxy
+from hopsum_evaluation.drill.training import Order, Plan
 
 PATIENCE_S = 30.0
 

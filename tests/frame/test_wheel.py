@@ -36,8 +36,11 @@ def test_wheel_holds_packages_program_and_licences(wheel: Path) -> None:
     for expected in (
         "hopsum/__init__.py",
         "hopsum/py.typed",
-        "hopsum/rpc/control.proto",
-        "hopsum/rpc/control_pb2.py",
+        "hopsum_wire/py.typed",
+        "hopsum_wire/control/control.proto",
+        "hopsum_wire/control/control_pb2.py",
+        "hopsum_cli/main.py",
+        "hopsum_evaluation/compare/gradients.npz",
         "hopsum_switch/__init__.py",
         "hopsum_controlplane/_p4/hopsum.json",
         "hopsum_controlplane/_p4/hopsum.p4info.txtpb",

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.aggregator import JobConfig
-from hopsum.protocol.decision import Copy
+from hopsum_oracle.aggregator import JobConfig
+from hopsum_oracle.decision import Copy
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.memory import Cells
 

@@ -15,9 +15,9 @@ from enum import IntEnum, auto
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.aggregator import JobConfig, WorkerConfig
-from hopsum.wire import HOPSUM_UDP_PORT, Flag, Header, Kind, Op, up_bytes
-from hopsum.wire._layout import (
+from hopsum_oracle.aggregator import JobConfig, WorkerConfig
+from hopsum_wire import HOPSUM_UDP_PORT, Flag, Header, Kind, Op, up_bytes
+from hopsum_wire._layout import (
     ARP_BYTES,
     ARP_FIELDS,
     ETHERNET_BYTES,
@@ -31,8 +31,8 @@ from hopsum.wire._layout import (
     LANES_BYTES,
     PROTO_ICMP,
 )
-from hopsum.wire.fields import pack_fields
-from hopsum.wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame, ipv4_checksum
+from hopsum_wire.fields import pack_fields
+from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame, ipv4_checksum
 
 from ..contract.bed import BROADCAST, STATION, SWITCH, leaf, parent, worker
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.wire._layout import Field
+from hopsum_wire._layout import Field
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from hopsum.wire import Header, Kind, Op, up_bytes
-from hopsum.wire._layout import HOPSUM_FIELDS
+from hopsum_wire import Header, Kind, Op, up_bytes
+from hopsum_wire._layout import HOPSUM_FIELDS
 
 from ..memory import resident_kib
 from ..soak.ledger import kernel_drops

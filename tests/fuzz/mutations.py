@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from hopsum.wire._layout import (
+from hopsum_wire._layout import (
     ARP_FIELDS,
     ETHERNET_BYTES,
     ETHERNET_FIELDS,
@@ -30,7 +30,7 @@ from hopsum.wire._layout import (
     UDP_FIELDS,
     Field,
 )
-from hopsum.wire.frames import FRAME_OVERHEAD_BYTES
+from hopsum_wire.frames import FRAME_OVERHEAD_BYTES
 
 from .corpus import HOPSUM_AT, ROW_BYTES, Frames, Ints, Layers
 from .fields import read, write

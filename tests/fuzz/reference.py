@@ -20,13 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hopsum.wire import Drop, Op
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.entries import Delete, Entity, Insert, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.p4info import P4Info
 from hopsum_switch.state.match import Exact
+from hopsum_wire import Drop, Op
 
 from ..contract.bed import PROGRAM, Bed, make_jobs
 from ..switch.programs import bmv2

@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.wire import Drop
 from hopsum_switch.batch import Batch, Outputs
 from hopsum_switch.native.engine import NativeEngine
+from hopsum_wire import Drop
 
 from ..contract.bed import BROADCAST, STATION, SWITCH, Bed, make_jobs
 from ..memory import growth_kib, resident_kib

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hopsum.protocol.frame_aggregator import FrameAggregator
-from hopsum.wire import Drop
+from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_switch.state.match import Exact
+from hopsum_wire import Drop
 
 from ..contract.bed import PROGRAM, SWITCH, Bed, make_jobs, one
 from ..memory import growth_kib

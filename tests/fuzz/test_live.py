@@ -13,8 +13,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from hopsum.wire import Drop, Kind
 from hopsum_topologies import Namespace, TopologyError
+from hopsum_wire import Drop, Kind
 
 from ..memory import growth_kib
 from ..soak.rig import WORKERS, Bench, bench, make_soak, next_job

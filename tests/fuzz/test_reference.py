@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from hopsum.wire import Drop
+from hopsum_wire import Drop
 
 from ..switch.programs import bmv2
 from .reference import compare, reference

@@ -12,10 +12,10 @@ from functools import partial
 
 import numpy as np
 
-from hopsum.wire import Drop
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.engine import NativeEngine
 from hopsum_switch.observe.coverage import Coverage
+from hopsum_wire import Drop
 
 from ..contract.bed import PROGRAM, Bed
 from .corpus import Corpus, Frames

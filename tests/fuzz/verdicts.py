@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.aggregator import JobConfig
-from hopsum.wire import HOPSUM_UDP_PORT, WIRE_VERSION, Drop, Kind, Op
-from hopsum.wire._layout import (
+from hopsum_oracle.aggregator import JobConfig
+from hopsum_wire import HOPSUM_UDP_PORT, WIRE_VERSION, Drop, Kind, Op
+from hopsum_wire._layout import (
     ARP_FIELDS,
     ETHERNET_FIELDS,
     ETHERTYPE_ARP,

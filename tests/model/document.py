@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from hopsum.protocol.decision import TABLE, Closes, Lanes, Reply, Row, Situation
+from hopsum_oracle.decision import TABLE, Closes, Lanes, Reply, Row, Situation
 
 from .cases import BREACHES, WHOLE, Breach, Whole
 from .config import CHECKS, MODES, Config
@@ -62,7 +62,7 @@ def rewritten(page: str, parts: dict[str, Callable[[], str]] | None = None) -> s
 
 
 def decision_table() -> str:
-    """Return hopsum.protocol.decision.TABLE as a table."""
+    """Return hopsum_oracle.decision.TABLE as a table."""
     head = "| situation | the packet meets | lanes | registers | closes | otherwise out | counted as |\n"
     return head + "|---" * 7 + "|\n" + "".join(_row(situation, TABLE[situation]) for situation in MEETS)
 

@@ -9,7 +9,7 @@ live    From a state with the network emptied, one fair schedule without further
 
 from __future__ import annotations
 
-from hopsum.protocol.decision import FINAL
+from hopsum_oracle.decision import FINAL
 
 from .controller import counts, is_out
 from .state import ZEROS, Budget, Kind, Life, Phase, State, Violation

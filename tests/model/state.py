@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from enum import Enum, IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
-from hopsum.protocol.decision import Copy
+from hopsum_oracle.decision import Copy
 
 Truth = tuple[int, int]
 

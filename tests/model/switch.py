@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The switch: hopsum.protocol.decision.decide itself over multisets, and the rules around it as mutations of it.
+"""The switch: hopsum_oracle.decision.decide itself over multisets, and the rules around it as mutations of it.
 
 A mutation takes a decide function and returns one that lacks a rule. `step` applies one packet to one copy.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hopsum.protocol.decision import (
+from hopsum_oracle.decision import (
     CLOSED,
     FINAL,
     Copy,
@@ -22,8 +22,8 @@ from hopsum.protocol.decision import (
     decide_at_leaf,
     situation,
 )
-from hopsum.protocol.leaf import take_result
-from hopsum.wire import Event
+from hopsum_oracle.leaf import take_result
+from hopsum_wire import Event
 
 from .config import Config
 from .state import Cell, Content, Kind, Packet, Values, Violation

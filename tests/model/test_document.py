@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hopsum.protocol.decision import TABLE, Copy, Reply, Situation, Update, _closes, decide, situation
+from hopsum_oracle.decision import TABLE, Copy, Reply, Situation, Update, _closes, decide, situation
 
 from .document import BLOCK, CLOSES, LANES, MEETS, PAGE, PARTS, REGISTERS, REPLIES, rewritten
 from .switch import BEYOND

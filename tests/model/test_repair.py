@@ -12,7 +12,7 @@ import pytest
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import Membership, RepairPolicy, Timing
 from hopsum.protocol.worker import Worker as RealWorker
-from hopsum.wire import Kind, Op
+from hopsum_wire import Kind, Op
 
 from .config import Config, make
 from .state import Content, Life, Packet, Worker

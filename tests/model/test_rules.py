@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hopsum.protocol.decision import (
+from hopsum_oracle.decision import (
     FINAL,
     TABLE,
     Closes,

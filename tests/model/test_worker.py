@@ -12,7 +12,7 @@ import pytest
 from hopsum.protocol.window import Window
 from hopsum.protocol.worker import Membership, Timing
 from hopsum.protocol.worker import Worker as RealWorker
-from hopsum.wire import Header, Kind, Op, split_datagram
+from hopsum_wire import Header, Kind, Op, split_datagram
 
 from .config import Config, make
 from .state import Content, Life, Worker

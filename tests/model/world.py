@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hopsum.protocol.decision import FINAL, Copy
+from hopsum_oracle.decision import FINAL, Copy
 
 from .config import Config
 from .controller import Change, Controller, counts, is_out

@@ -87,16 +87,16 @@ def pictures(folder: Path, stack: ExitStack, to: Path) -> None:
         free.bind(("127.0.0.1", 0))
         udp = f"127.0.0.1:{free.getsockname()[1]}"
     ports = ["--grpc", "127.0.0.1:0", "--udp", f"1={udp},as=10.0.0.254:24677"]
-    switch = stage.start("switch", "hopsum.cli.main", "switch", *ports)
+    switch = stage.start("switch", "hopsum_cli.main", "switch", *ports)
     grpc = stage.word(switch, r"ready grpc=(\S+)")
     (folder / "cluster.toml").write_text(CONFIG.format(folder=folder, grpc=grpc, udp=udp))
-    controller = stage.start("controller", "hopsum.cli.main", "controller", "--config", str(folder / "cluster.toml"))
+    controller = stage.start("controller", "hopsum_cli.main", "controller", "--config", str(folder / "cluster.toml"))
     address = stage.word(controller, r"(?m)^ready listen=(\S+)")
     page = stage.word(controller, r"(?m)^page (\S+)$")
     for job, workers in WORKERS.items():
         create = ["job", "create", job, "--workers", str(workers), "--codec", CODECS[job], "--controller", address]
         token = folder / f"{job}.token"
-        subprocess.run([sys.executable, "-m", "hopsum.cli.main", *create, "--token-file", str(token)], check=True)
+        subprocess.run([sys.executable, "-m", "hopsum_cli.main", *create, "--token-file", str(token)], check=True)
         for rank in range(workers if job in ELEMENTS else 0):
             url = f"hopsum://{address}/{job}?token_file={token}"
             stage.start(f"{job}{rank}", "tests.operate.screenshot", "--work", url, "--job", job, "--rank", str(rank))

@@ -16,13 +16,14 @@ import numpy as np
 
 import hopsum
 from hopsum.aggregation import Aggregation
-from hopsum.cli.stage.crew import Crew
-from hopsum.cli.stage.seat import Seat
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.jobs import JobsClient, as_values
+from hopsum.rpc.jobs import JobsClient
+from hopsum_topologies.crew import Crew
 from hopsum_topologies.netns import enter_namespace
+from hopsum_topologies.seat import Seat
+from hopsum_wire.control.values import as_values
 
 FOLDER = str(Path(__file__).resolve().parent)
 ELEMENTS = 2500

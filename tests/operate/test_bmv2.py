@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from site_members import ANSWER_S, ELEMENTS, Members
 
-from hopsum.cli.stage.seat import Seat
-from hopsum.cli.stage.targets import SWITCH, seats_around
 from hopsum_topologies import Bmv2Switch, Namespace, bmv2_unavailable
+from hopsum_topologies.one_switch import SWITCH, seats_around
 from hopsum_topologies.process import ManagedProcess
+from hopsum_topologies.seat import Seat
 
 HOSTS = 2
 ADMIN = "administrators-token-of-a-test"
@@ -75,7 +75,7 @@ class Site:
 
     def start_controller(self) -> ManagedProcess:
         self._controllers += 1
-        command = [sys.executable, "-m", "hopsum.cli.main", "controller", "--config", f"{self._folder}/cluster.toml"]
+        command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config", f"{self._folder}/cluster.toml"]
         log = self._folder / f"controller{self._controllers}.log"
         process = ManagedProcess(command, log, namespace=self.home.name)
         self._stack.callback(process.stop)

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.cli.controller import main
-from hopsum.cli.controller.descriptors import ENOUGH, raise_limit
-from hopsum.cli.controller.pulse import Pulse
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
+from hopsum_cli.controller import main
+from hopsum_controlplane.service.descriptors import ENOUGH, raise_limit
+from hopsum_controlplane.service.pulse import Pulse
 from hopsum_topologies import Bmv2Switch
 from hopsum_topologies.process import ManagedProcess
 
@@ -54,7 +54,7 @@ class Controller:
     """A controller process; its stdout and its log are in one file."""
 
     def __init__(self, config: Path, *more: str, before: Sequence[str] = ()) -> None:
-        command = [*before, sys.executable, "-m", "hopsum.cli.main", "controller", "--config", str(config), *more]
+        command = [*before, sys.executable, "-m", "hopsum_cli.main", "controller", "--config", str(config), *more]
         self.process = ManagedProcess(command, config.parent / "controller.log")
         self.process.wait_for(lambda: self._address() is not None, "the line `ready`", START_S)
 
@@ -136,7 +136,7 @@ def test_a_second_controller_does_not_get_the_books(
 ) -> None:
     config = write_config(tmp_path, NOBODY)
     start(stack, config)
-    command = [sys.executable, "-m", "hopsum.cli.main", "controller", "--config", str(config)]
+    command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config", str(config)]
     second = ManagedProcess(command, tmp_path / "second.log")
     stack.callback(second.stop)
     assert _status(second) == 1

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hopsum.cli.job import main
-from hopsum.cli.operator import take_look
-from hopsum.cli.top.screen import screen
 from hopsum.codec import job_tables, make_codec
 from hopsum.diagnosis.controller_side import examine_controller
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.jobs import JobsClient
-from hopsum.watch.rates import document
+from hopsum_cli.job import main
+from hopsum_cli.operator import take_look
+from hopsum_cli.top.screen import screen
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_wire.watch.rates import document
 
 from ..controlplane.cluster.noted import noted_tree
 from ..controlplane.cluster.world import LEASE_S, Cluster, enter, switch_config

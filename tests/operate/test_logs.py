@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.cli.logs import log_to
+from hopsum_controlplane.service.logs import log_to
 
 pytestmark = pytest.mark.usefixtures("quiet")
 _log = logging.getLogger("hopsum_controlplane.of_a_test")
@@ -101,7 +101,7 @@ def test_every_line_of_a_controller_is_json(tmp_path: Path) -> None:
             '[[switch]]\nname = "leaf1"\ndriver = "native"\naddress = "127.0.0.1:1"\nmac = "02:00:00:00:00:fe"\n'
             'ip = "10.0.0.254"\nports = [{port = 1, network = "127.0.0.0/8"}]\n'
         )
-        command = [sys.executable, "-m", "hopsum.cli.main", "controller", "--config", str(config), "--log", "json"]
+        command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config", str(config), "--log", "json"]
         clean = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
     assert done.returncode == 1

@@ -39,7 +39,7 @@ class Reader:
         self._terminals = 0
         programs = folder / "bin"
         programs.mkdir()
-        for name, module in (("hopsum", "hopsum.cli.main"), ("torchrun", "torch.distributed.run")):
+        for name, module in (("hopsum", "hopsum_cli.main"), ("torchrun", "torch.distributed.run")):
             program = programs / name
             program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
             program.chmod(0o755)

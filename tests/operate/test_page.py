@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.watch.heartbeat import NAMES
-from hopsum.wire import Drop, Event
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web import WebServer
 from hopsum_controlplane.web.state import State
+from hopsum_wire import Drop, Event
+from hopsum_wire.watch.heartbeat import NAMES
 
 from ..controlplane.cluster.world import Cluster, switch_config
 from .browser import Browser, find_browser

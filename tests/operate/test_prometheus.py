@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from hopsum.watch.heartbeat import NAMES
-from hopsum.wire import Drop, Event
 from hopsum_controlplane.cluster import Manager
 from hopsum_controlplane.errors import SessionLostError
 from hopsum_controlplane.metrics import collect
@@ -26,6 +24,8 @@ from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web import WebServer
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.process import ManagedProcess
+from hopsum_wire import Drop, Event
+from hopsum_wire.watch.heartbeat import NAMES
 
 from ..controlplane.cluster.world import Cluster, Worker, switch_config
 

@@ -21,16 +21,17 @@ import pytest
 
 import hopsum
 from hopsum.aggregation import Aggregation
-from hopsum.cli.job import main as job
 from hopsum.rpc.channel import Channel, Place
-from hopsum.rpc.jobs import JobsClient, as_values
-from hopsum.wire import HOPSUM_UDP_PORT
+from hopsum.rpc.jobs import JobsClient
+from hopsum_cli.job import main as job
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.audit import read_standing
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
 from hopsum_topologies.process import ManagedProcess
+from hopsum_wire import HOPSUM_UDP_PORT
+from hopsum_wire.control.values import as_values
 
 START_S, SUM_S = 300.0, 300.0
 WORKERS, UPLINK = 4, 9
@@ -99,7 +100,7 @@ class Site:
     def start_controller(self) -> ManagedProcess:
         self._controllers += 1
         log = self.folder / f"controller{self._controllers}.log"
-        command = [sys.executable, "-m", "hopsum.cli.main", "controller", "--config", str(self.config)]
+        command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config", str(self.config)]
         self.controller = ManagedProcess(command, log)
         self._stack.callback(self.controller.stop)
         self.controller.wait_for(lambda: "ready listen=" in self.controller.log_text(), "the controller", START_S)

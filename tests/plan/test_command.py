@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from hopsum.cli.main import main
-from hopsum.cli.plan import module
-from hopsum.cli.plan.report import said_ranges
-from hopsum.cli.plan.units import rate_bits_per_s, said_rate, said_time, size_bytes, time_s
 from hopsum.plan import PlanError
 from hopsum.plan.costs import CODECS
 from hopsum.plan.step import AGGREGATORS
+from hopsum_cli.main import main
+from hopsum_evaluation.plan import module
+from hopsum_evaluation.plan.report import said_ranges
+from hopsum_evaluation.plan.units import rate_bits_per_s, said_rate, said_time, size_bytes, time_s
 
 JOB = ("plan", "--elements", "25M", "--compute", "200ms", "--rate", "1gbit")
 
@@ -177,7 +177,7 @@ def test_bad_input_has_one_message(
 def test_plots_without_matplotlib_name_the_extra(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hopsum.cli.plan.command.find_spec", lambda _: None)
+    monkeypatch.setattr("hopsum_evaluation.plan.arguments.find_spec", lambda _: None)
     assert "hopsum[plot]" in refused(capsys, *JOB, "--plot", str(tmp_path / "plan.png"))
 
 
@@ -206,7 +206,7 @@ def test_costs_are_used_as_soon_as_they_are_measured(
         path.write_text(json.dumps({"chunk": {"seconds": 1e-3, "origin": "measured"}}))
         return 0
 
-    monkeypatch.setattr("hopsum.cli.plan.calibrate.main", measure)
+    monkeypatch.setattr("hopsum_evaluation.plan.calibrate.main", measure)
     report = run_json(capsys, *JOB, "--codec", "thc", "--calibrate", str(path), "--runs", "2")
     assert report["costs"]["chunk"] == {"seconds": 1e-3, "origin": "measured"}
     assert main(["plan", "--calibrate", str(path), "--runs", "2"]) == 0

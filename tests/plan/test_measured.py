@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from hopsum.cli.bench.allreduce_report import Finding
-from hopsum.cli.main import main
-from hopsum.cli.plan import calibrate, validate
 from hopsum.plan import Job, shipped_costs
 from hopsum.plan.costs import NAMES, costs_from_json
 from hopsum.plan.setting import MOST_BITS_PER_S
 from hopsum.plan.traffic import ring_traffic
+from hopsum_cli.main import main
+from hopsum_evaluation.bench.allreduce_report import Finding
+from hopsum_evaluation.plan import calibrate, validate
 
 COSTS = shipped_costs()
 JOB = Job(4_000_000, 4, 0.0, MOST_BITS_PER_S, shared_cores=2)
@@ -116,7 +116,7 @@ def test_network_costs_follow_from_processor_times(monkeypatch: pytest.MonkeyPat
         finding("thc", None, 1.0, expected.worker_cpu_s, expected.aggregator_cpu_s),
         finding("gloo-fp32", None, ring_s, 0.1, 0.0),
     ]
-    monkeypatch.setattr("hopsum.cli.bench.allreduce_run.run", lambda setting, console: found)
+    monkeypatch.setattr("hopsum_evaluation.bench.allreduce_run.run", lambda setting, console: found)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     costs = calibrate.network_costs(COSTS, elements, 1, 1, None)  # type: ignore[arg-type]
     assert {name: cost.seconds for name, cost in costs.items()} == pytest.approx(

@@ -13,8 +13,8 @@ import pytest
 from hopsum.codec import Codec, Context, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.plan import PlanError, ring_traffic, summed_traffic
-from hopsum.wire import Op
-from hopsum.wire.frames import FRAME_OVERHEAD_BYTES
+from hopsum_wire import Op
+from hopsum_wire.frames import FRAME_OVERHEAD_BYTES
 
 PERFORMANCE = (Path(__file__).resolve().parents[2] / "docs" / "performance.md").read_text()
 WORKERS = 3

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import WorkersReplaced
-from hopsum.protocol.aggregator import Aggregator
 from hopsum.protocol.peer_messages import PeerMessage
-from hopsum.protocol.resume import Decided, Resume, Sealed
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, RepairPolicy, Timing, Worker
 from hopsum.protocol.worker_state import Phase
-from hopsum.wire import Op
+from hopsum_oracle.aggregator import Aggregator
+from hopsum_wire import Op
+from hopsum_wire.epochs import Decided, Resume, Sealed
 
 from .jobs import job, worker
 from .network import Network, Weather

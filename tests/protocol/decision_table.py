@@ -2,7 +2,7 @@
 """The specification's decision table once more, as plain text turned into code: for comparison only.
 
 Values are multisets of contributions, so that "added twice" and "added to the wrong round" show. Written
-from the specification's table alone; no code is shared with hopsum.protocol.decision.
+from the specification's table alone; no code is shared with hopsum_oracle.decision.
 
     packet   copy  seen  state       registers                            out
     UPDATE   new                     all := this packet, count := 1       need <= 1: close

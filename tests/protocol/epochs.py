@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hopsum.protocol.aggregator import Aggregator, JobConfig, SwitchConfig
-from hopsum.protocol.frame_aggregator import FrameAggregator
-from hopsum.wire import Flag, Header, Kind, Op
-from hopsum.wire.frames import FramePath, build_frame
-from hopsum.wire.payload import SHAPES
+from hopsum_oracle.aggregator import Aggregator, JobConfig, SwitchConfig
+from hopsum_oracle.frame_aggregator import FrameAggregator
+from hopsum_wire import Flag, Header, Kind, Op
+from hopsum_wire.frames import FramePath, build_frame
+from hopsum_wire.payload import SHAPES
 
 from .jobs import TABLE, TABLE16, job, worker
 from .network import Network, Weather

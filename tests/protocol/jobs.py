@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.aggregator import JobConfig, WorkerConfig
-from hopsum.wire import Event, Header, Kind, Op, up_bytes
-from hopsum.wire.payload import SHAPES
+from hopsum_oracle.aggregator import JobConfig, WorkerConfig
+from hopsum_wire import Event, Header, Kind, Op, up_bytes
+from hopsum_wire.payload import SHAPES
 
 TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987)
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 30)

@@ -17,10 +17,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.aggregator import Aggregator
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, Timing, Worker
-from hopsum.wire import Op, pack_codes
-from hopsum.wire.payload import lanes, shape_of
+from hopsum_oracle.aggregator import Aggregator
+from hopsum_wire import Op, pack_codes
+from hopsum_wire.payload import lanes, shape_of
 
 from .jobs import TABLE, TABLE16, job, worker
 

@@ -16,10 +16,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.aggregator import Aggregator
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, RepairPolicy, Timing, Worker
-from hopsum.wire import Op
+from hopsum_oracle.aggregator import Aggregator
+from hopsum_wire import Op
 
 from .jobs import job, worker
 from .network import Network, Weather

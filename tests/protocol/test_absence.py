@@ -8,7 +8,7 @@ import pytest
 
 from hopsum.errors import EpochOver, NoAnswer
 from hopsum.protocol.worker import AllReduceGone, Membership, Timing, Worker
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 LIMIT_S = 10.0
 

@@ -10,9 +10,9 @@ from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from hopsum.protocol.aggregator import Outcome, SwitchConfig
-from hopsum.protocol.frame_aggregator import FrameAggregator
-from hopsum.wire import Drop
+from hopsum_oracle.aggregator import Outcome, SwitchConfig
+from hopsum_oracle.frame_aggregator import FrameAggregator
+from hopsum_wire import Drop
 
 MAC, OTHER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:77"
 IP_, OTHER_IP = "10.0.0.254", "10.0.0.253"

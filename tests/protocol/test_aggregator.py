@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.protocol.aggregator import Aggregator, JobConfig, Outcome, Registers
-from hopsum.protocol.decision import FINAL, Copy, Reply
-from hopsum.wire import Drop, Event, Flag, Header, Kind, Op, pack_codes
-from hopsum.wire.payload import lanes
+from hopsum_oracle.aggregator import Aggregator, JobConfig, Outcome, Registers
+from hopsum_oracle.decision import FINAL, Copy, Reply
+from hopsum_wire import Drop, Event, Flag, Header, Kind, Op, pack_codes
+from hopsum_wire.payload import lanes
 
 from .jobs import OF_TREES, TABLE, job, probe, update, words, worker
 

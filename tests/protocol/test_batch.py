@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from hopsum.protocol.batch import Part, plain_part
 from hopsum.protocol.ledger import Ledger
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.resume import Decided, Resume
 from hopsum.protocol.worker import AllReduceDone, Membership, RepairPolicy, Timing, Worker
 from hopsum.protocol.worker_state import Phase
-from hopsum.wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
+from hopsum_wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
+from hopsum_wire.epochs import Decided, Resume
 
 EPOCH, RANK, WORKERS = 7, 1, 3
 STEPS = 160

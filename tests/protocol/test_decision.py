@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hopsum.protocol import decision
-from hopsum.protocol.decision import FINAL, Copy, Decision, Lanes, Reply, Row, Situation, Update, decide
-from hopsum.wire import Event
+from hopsum_oracle import decision
+from hopsum_oracle.decision import FINAL, Copy, Decision, Lanes, Reply, Row, Situation, Update, decide
+from hopsum_wire import Event
 
 from .decision_table import Cell, Sent, step
 

@@ -18,10 +18,10 @@ from hopsum.protocol import epoch_change
 from hopsum.protocol.decided import DecidedRuns
 from hopsum.protocol.epoch_change import Turn
 from hopsum.protocol.ledger import Ledger
-from hopsum.protocol.resume import Decided, Sealed
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, Worker
 from hopsum.protocol.worker_state import AllReduce, Phase
-from hopsum.wire import Header, Kind, Op
+from hopsum_wire import Header, Kind, Op
+from hopsum_wire.epochs import Decided, Sealed
 
 from .change_world import POLICY, TIMING, ChangeWorld, Plan, change_scenario, decide
 

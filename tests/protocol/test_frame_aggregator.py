@@ -11,12 +11,12 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from hopsum.protocol.aggregator import Aggregator, SwitchConfig
-from hopsum.protocol.frame_aggregator import FrameAggregator
-from hopsum.wire import HOPSUM_UDP_PORT, Drop, Header
-from hopsum.wire.frames import FramePath, build_frame
-from hopsum.wire.payload import SHAPES
-from hopsum.wire.scapy import Hopsum
+from hopsum_oracle.aggregator import Aggregator, SwitchConfig
+from hopsum_oracle.frame_aggregator import FrameAggregator
+from hopsum_ptf.scapy import Hopsum
+from hopsum_wire import HOPSUM_UDP_PORT, Drop, Header
+from hopsum_wire.frames import FramePath, build_frame
+from hopsum_wire.payload import SHAPES
 
 from .jobs import job, update, words, worker
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hopsum.errors import NoAnswer
-from hopsum.protocol.aggregator import Aggregator
 from hopsum.protocol.worker import AllReduceGone, Membership, Timing, Worker
-from hopsum.wire import Header, Kind, Op, State, split_datagram
+from hopsum_oracle.aggregator import Aggregator
+from hopsum_wire import Header, Kind, Op, State, split_datagram
 
 from .jobs import job, update, worker
 from .trees import jobs_of

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
-from hopsum.protocol.aggregator import Aggregator, Outcome
-from hopsum.wire import Drop, Op, pack_codes
-from hopsum.wire.payload import SHAPES, lanes
+from hopsum_oracle.aggregator import Aggregator, Outcome
+from hopsum_wire import Drop, Op, pack_codes
+from hopsum_wire.payload import SHAPES, lanes
 
 from .jobs import TABLE, TABLE16, job, update, worker
 

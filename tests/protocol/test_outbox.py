@@ -11,7 +11,7 @@ from hopsum.protocol.outbox import Outbox
 from hopsum.protocol.window import Window
 from hopsum.protocol.worker import Membership, Timing, Worker
 from hopsum.protocol.worker_state import WorkerStatistics
-from hopsum.wire import Flag, Header, Kind, Op, split_datagram
+from hopsum_wire import Flag, Header, Kind, Op, split_datagram
 
 TIMING: dict[str, Any] = {"retransmit_s": 1.0, "retransmit_max_s": 8.0, "deadline_s": 1000.0}
 

@@ -10,15 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hopsum.protocol import admission, aggregator, decision
 from hopsum.protocol.accepting import Accepting
-from hopsum.protocol.admission import Admitted, Packet
-from hopsum.protocol.decision import Lanes, Situation
 from hopsum.protocol.ledger import Ledger
-from hopsum.protocol.switch_config import JobConfig
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce
-from hopsum.wire import Drop, Event, Header
+from hopsum_oracle import admission, aggregator, decision
+from hopsum_oracle.admission import Admitted, Packet
+from hopsum_oracle.decision import Lanes, Situation
+from hopsum_oracle.switch_config import JobConfig
+from hopsum_wire import Drop, Event, Header
 
 from .jobs import OF_TREES
 from .network import Weather, scenario

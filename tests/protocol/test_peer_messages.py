@@ -16,7 +16,7 @@ from hopsum.protocol.peer_messages import (
     PeerMessage,
     PeerMessageError,
 )
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 FOUND = PeerMessage(PeerKind.FOUND, 3, 2**32 - 1, 7, 2**32 - 2, Op.MAX32, 2**64 - 1, bytes(range(256)) * 4)
 FOUND_BYTES = len(FOUND.pack())

@@ -11,7 +11,7 @@ import pytest
 from hopsum.errors import Expelled, NoAnswer, RankLeft
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, RepairPolicy, Timing, Worker
-from hopsum.wire import Header, Kind, Op, State
+from hopsum_wire import Header, Kind, Op, State
 
 TIMING = Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=1000.0)
 EVERYBODY = 0b1111

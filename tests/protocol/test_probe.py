@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from hopsum.protocol.aggregator import Aggregator, Outcome, Output, WorkerConfig
-from hopsum.wire import Drop, Event, Flag, Header, Kind, Op, State
+from hopsum_oracle.aggregator import Aggregator, Outcome, Output, WorkerConfig
+from hopsum_wire import Drop, Event, Flag, Header, Kind, Op, State
 
 from .jobs import OBSERVER, job, probe, update, worker
 

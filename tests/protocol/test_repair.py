@@ -14,7 +14,7 @@ from hopsum.protocol.repair import Repair
 from hopsum.protocol.result_store import ResultStore
 from hopsum.protocol.worker import Timing, Worker
 from hopsum.protocol.worker_state import AllReduce
-from hopsum.wire import Header
+from hopsum_wire import Header
 
 from .repair_world import POLICY, TIMING, Plan, repair_scenario
 

@@ -10,9 +10,9 @@ import pytest
 
 from hopsum.errors import EpochOver, Expelled, NoAnswer, WorkersReplaced
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.resume import Decided, Resume, Sealed
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, RepairPolicy, Timing, Worker
-from hopsum.wire import Header, Kind, Op, split_datagram
+from hopsum_wire import Header, Kind, Op, split_datagram
+from hopsum_wire.epochs import Decided, Resume, Sealed
 
 TIMING = Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=100.0)
 EVERYBODY = 0b1111

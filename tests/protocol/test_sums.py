@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.protocol import admission, aggregator, registers
-from hopsum.protocol.admission import Admitted, Packet
-from hopsum.protocol.aggregator import Aggregator, JobConfig, Outcome, Output
-from hopsum.protocol.decision import Copy, Decision, Lanes, Update, decide
-from hopsum.wire import HOPSUM_BYTES, Drop, Event, Header, Kind, Op
-from hopsum.wire.payload import SHAPES
+from hopsum_oracle import admission, aggregator, registers
+from hopsum_oracle.admission import Admitted, Packet
+from hopsum_oracle.aggregator import Aggregator, JobConfig, Outcome, Output
+from hopsum_oracle.decision import Copy, Decision, Lanes, Update, decide
+from hopsum_wire import HOPSUM_BYTES, Drop, Event, Header, Kind, Op
+from hopsum_wire.payload import SHAPES
 
 from ..model.switch import MUTATIONS, real
 from .epochs import TABLES, Mode, World

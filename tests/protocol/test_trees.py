@@ -17,12 +17,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hopsum.protocol import aggregator
-from hopsum.protocol.decision import Copy, Decision, Update, decide
-from hopsum.protocol.leaf import take_result
 from hopsum.protocol.worker import Membership, Worker
-from hopsum.wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, Op, pack_codes
-from hopsum.wire.payload import SHAPES, lanes
+from hopsum_oracle import aggregator
+from hopsum_oracle.decision import Copy, Decision, Update, decide
+from hopsum_oracle.leaf import take_result
+from hopsum_wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, Op, pack_codes
+from hopsum_wire.payload import SHAPES, lanes
 
 from .epochs import BAD, ROUNDS, TABLES, TURN_S, TURNS_MAX, Rank, World
 from .jobs import TABLE, TABLE16

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hopsum.errors import EpochOver, NoAnswer, RoundLost
 from hopsum.protocol.stream import MAX_ROUND
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, Timing, Worker
-from hopsum.wire import Drop, Header, Kind, Op, WireError, split_datagram
+from hopsum_wire import Drop, Header, Kind, Op, WireError, split_datagram
 
 TIMING = Timing(retransmit_s=1.0, backoff=2.0, retransmit_max_s=5.0, deadline_s=100.0)
 MEMBERSHIP = Membership(epoch=7, rank=1, workers=3, slots=2, switch="switch 192.0.2.1:24677")

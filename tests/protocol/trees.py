@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from hopsum.protocol.aggregator import (
+from hopsum_oracle.aggregator import (
     Aggregator,
     JobConfig,
     LeafConfig,
@@ -21,7 +21,7 @@ from hopsum.protocol.aggregator import (
     SwitchConfig,
     WorkerConfig,
 )
-from hopsum.wire import HOPSUM_UDP_PORT, Event
+from hopsum_wire import HOPSUM_UDP_PORT, Event
 
 from .jobs import TABLE, TABLE16, worker
 from .network import Network

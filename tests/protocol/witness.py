@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.aggregator import JobConfig
-from hopsum.wire import Flag, Header, Kind, Op
-from hopsum.wire.payload import SHAPES
+from hopsum_oracle.aggregator import JobConfig
+from hopsum_wire import Flag, Header, Kind, Op
+from hopsum_wire.payload import SHAPES
 
 Lanes = NDArray[np.uint64]
 

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from hopsum.cli.report import accuracy
-from hopsum.cli.report.accuracy_figures import seconds_to_target
-from hopsum.cli.report.accuracy_plan import MODELS, Course, Trained
-from hopsum.cli.report.accuracy_run import Trainings, gather_trained, run_apart
-from hopsum.cli.report.claims import Verdict, judge
-from hopsum.cli.report.settings import NotRun, Settings, Size
-from hopsum.cli.stage.crew import WorkerDied
+from hopsum_evaluation.report import accuracy
+from hopsum_evaluation.report.accuracy_figures import seconds_to_target
+from hopsum_evaluation.report.accuracy_plan import MODELS, Course, Trained
+from hopsum_evaluation.report.accuracy_run import Trainings, gather_trained, run_apart
+from hopsum_evaluation.report.claims import Verdict, judge
+from hopsum_evaluation.report.settings import NotRun, Settings, Size
+from hopsum_topologies.crew import WorkerDied
 
 CLAIMS = {each.name: each for each in accuracy.CLAIMS}
 
@@ -127,7 +127,8 @@ def test_reports_from_before_there_were_models_are_shown() -> None:
 def test_what_takes_long_is_left_to_the_full_size(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Trainings] = []
     monkeypatch.setattr(accuracy, "unavailable", lambda: None)
-    monkeypatch.setattr("hopsum.cli.report.accuracy_run.run_apart", lambda trainings, _: asked.append(trainings) or {})
+    run_apart = "hopsum_evaluation.report.accuracy_run.run_apart"
+    monkeypatch.setattr(run_apart, lambda trainings, _: asked.append(trainings) or {})
     accuracy.run(Settings(1, size), lambda *_: None)
     courses = {course.model: course for course in asked[0].courses}
     full = size is Size.FULL

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from hopsum.cli.report import accuracy_models
-from hopsum.cli.report.accuracy_models import CONTEXT, SYMBOLS, Learning, load_learning, loss, make_transformer
-from hopsum.cli.report.accuracy_plan import MODELS
+from hopsum_evaluation.report import accuracy_models
+from hopsum_evaluation.report.accuracy_models import CONTEXT, SYMBOLS, Learning, load_learning, loss, make_transformer
+from hopsum_evaluation.report.accuracy_plan import MODELS
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from hopsum.cli.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, judge
-from hopsum.cli.report.interval import interval, t_quantile
-from hopsum.cli.report.sections import SECTIONS
-from hopsum.cli.report.shown import figure
+from hopsum_evaluation.report.claims import UNDECIDED, Basis, Claim, Relation, Verdict, judge
+from hopsum_evaluation.report.interval import interval, t_quantile
+from hopsum_evaluation.report.sections import SECTIONS
+from hopsum_evaluation.report.shown import figure
 
 
 def claim(relation: Relation, published: float = 10.0, margin: float = 0.0) -> Claim:

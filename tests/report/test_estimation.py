@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.cli.codec.methods import EstimatorMethod
-from hopsum.cli.report import estimation
-from hopsum.cli.report.applications import estimated, exact, k_means, power_iteration, shares
-from hopsum.cli.report.claims import Verdict, judge
-from hopsum.cli.report.settings import Settings, Size
-from hopsum.codec.estimation.registry import make_estimator
+from hopsum_evaluation.baselines.registry import make_estimator
+from hopsum_evaluation.compare.methods import EstimatorMethod
+from hopsum_evaluation.report import estimation
+from hopsum_evaluation.report.applications import estimated, exact, k_means, power_iteration, shares
+from hopsum_evaluation.report.claims import Verdict, judge
+from hopsum_evaluation.report.settings import Settings, Size
 
 CLAIMS = {each.name: each for each in estimation.CLAIMS}
 USES = [{"exact": {"k-means": [2.0, 1.0], "PCA": [1.0, 0.5]}}] * 3

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from hopsum.cli.report import collect, command
-from hopsum.cli.report.claims import Verdict
-from hopsum.cli.report.markdown import make_markdown
-from hopsum.cli.report.page import make_page
-from hopsum.cli.report.sections import SECTIONS
-from hopsum.cli.report.settings import NotRun, Settings, Size
-from hopsum.cli.report.shown import Plot
+from hopsum_evaluation.report import collect, command
+from hopsum_evaluation.report.claims import Verdict
+from hopsum_evaluation.report.markdown import make_markdown
+from hopsum_evaluation.report.page import make_page
+from hopsum_evaluation.report.sections import SECTIONS
+from hopsum_evaluation.report.settings import NotRun, Settings, Size
+from hopsum_evaluation.report.shown import Plot
 
 from ..operate.browser import Browser, find_browser
 

@@ -9,14 +9,14 @@ from functools import cache
 import numpy as np
 import pytest
 
-from hopsum.cli.report import loss
-from hopsum.cli.report.learner import PARAMETERS, Learner
-from hopsum.cli.report.lossy import Fate, allreduce, draw_fate
-from hopsum.cli.report.settings import Settings, Size
-from hopsum.cli.report.training import Case, make_case_codec, train
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.base import blocks_of
 from hopsum.codec.coded import Coded
+from hopsum_evaluation.report import loss
+from hopsum_evaluation.report.learner import PARAMETERS, Learner
+from hopsum_evaluation.report.lossy import Fate, allreduce, draw_fate
+from hopsum_evaluation.report.settings import Settings, Size
+from hopsum_evaluation.report.training import Case, make_case_codec, train
 
 WORKERS = 4
 ELEMENTS = 3000

@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopsum.cli.report.iteration import iteration_speedup, measure_iterations
-from hopsum.cli.report.lossless import speedup
-from hopsum.cli.report.peeling import THRESHOLD, our_share_left, our_threshold, peels, published_columns
-from hopsum.cli.report.settings import Settings, Size
+from hopsum_evaluation.report.iteration import iteration_speedup, measure_iterations
+from hopsum_evaluation.report.lossless import speedup
+from hopsum_evaluation.report.peeling import THRESHOLD, our_share_left, our_threshold, peels, published_columns
+from hopsum_evaluation.report.settings import Settings, Size
 
 
 @pytest.mark.parametrize(

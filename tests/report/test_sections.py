@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from hopsum.cli.report import accuracy, dataplane, error
-from hopsum.cli.report.accuracy_plan import MODELS
-from hopsum.cli.report.claims import Verdict, judge
-from hopsum.cli.report.plots import draw_svg
-from hopsum.cli.report.sections import SECTIONS
-from hopsum.cli.report.settings import Settings, Size
+from hopsum_evaluation.report import accuracy, dataplane, error
+from hopsum_evaluation.report.accuracy_plan import MODELS
+from hopsum_evaluation.report.claims import Verdict, judge
+from hopsum_evaluation.report.plots import draw_svg
+from hopsum_evaluation.report.sections import SECTIONS
+from hopsum_evaluation.report.settings import Settings, Size
 
 SETTINGS = Settings(2, Size.SMALL)
 

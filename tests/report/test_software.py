@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hopsum.cli.report.software import SoftwareServers
 from hopsum.codec import make_codec
 from hopsum.codec.simulate import simulate_allreduce
+from hopsum_evaluation.report.software import SoftwareServers
 
 WORKERS = 3
 TIMEOUT_S = 60

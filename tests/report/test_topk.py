@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from hopsum.cli.report import topk
-from hopsum.cli.report.topk import TopK, largest, topk_hook
+from hopsum_evaluation.report import topk
+from hopsum_evaluation.report.topk import TopK, largest, topk_hook
 
 
 @dataclass

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from hopsum.protocol.aggregator import Aggregator
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, membership
 from hopsum_controlplane.cluster.codec import resume_values
 from hopsum_controlplane.cluster.decision import Resume, decide
@@ -18,6 +17,7 @@ from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined, Located, Pending, SwitchView
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.slots import SlotRange
+from hopsum_oracle.aggregator import Aggregator
 
 from ..transport.server import UdpSwitch, job_for
 

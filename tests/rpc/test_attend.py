@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.protocol.resume import Sealed
-from hopsum.rpc import control_pb2 as pb
 from hopsum.rpc.channel import Channel, Place, Replies
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
 from hopsum.rpc.member import Member
-from hopsum.rpc.services import WORKERS
 from hopsum_controlplane.cluster import JobRequest
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.services import WORKERS
+from hopsum_wire.epochs import Sealed
 
 from ..controlplane.cluster.world import LEASE_S, Cluster, switch_config
 from .desk import NAME, TOKEN, desk_service

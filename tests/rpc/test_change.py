@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from hopsum.errors import EpochOver, HopsumError
-from hopsum.membership import Endpoint, JobMembership, MembershipError, WorkerEndpoint
-from hopsum.protocol.resume import Resume, Sealed
 from hopsum.rpc.change import EpochChange
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum_wire.epochs import Resume, Sealed
+from hopsum_wire.membership import Endpoint, JobMembership, MembershipError, WorkerEndpoint
 
 WAIT_S = 60
 SWITCH = Endpoint("127.0.0.1", 4800)

@@ -18,18 +18,18 @@ import pytest
 
 import hopsum
 from hopsum.aggregation import Aggregation
-from hopsum.cli.doctor import main as doctor
-from hopsum.cli.stage.targets import NATIVE_PORT, SWITCH, native_stage
-from hopsum.cli.top import main as top
 from hopsum.codec import job_tables, make_codec
 from hopsum.errors import EpochOver
-from hopsum.membership import MembershipError
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
+from hopsum_cli.doctor import main as doctor
+from hopsum_cli.top import main as top
 from hopsum_controlplane.cluster import ClusterConfig, Manager, PortRule, Store, SwitchConfig
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.service.server import Service
+from hopsum_topologies.one_switch import NATIVE_PORT, SWITCH, native_stage
+from hopsum_wire.membership import MembershipError
 
 SLOTS, LEASE_S, SHORT_LEASE_S, TICK_S = 16, 60.0, 4.0, 0.05
 

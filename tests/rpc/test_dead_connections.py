@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from hopsum.rpc import control_pb2 as pb
 from hopsum.rpc.channel import MISSED_MAX, Channel, Place
 from hopsum.rpc.errors import ControllerUnreachable
 from hopsum.rpc.member import Member
-from hopsum.rpc.services import WORKERS
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.services import WORKERS
 
 from ..black_holes import BlackHoles
 from .desk import NAME, TOKEN, desk_service

@@ -17,10 +17,10 @@ import hopsum
 from hopsum.agent import AgentClosed, AllReduceResult
 from hopsum.codec import ErrorFeedback
 from hopsum.errors import EpochOver, HopsumError, WorkersReplaced
-from hopsum.membership import MembershipError
 from hopsum.rpc.job_agent import JobAgent
-from hopsum.wire import Header, Op
 from hopsum_controlplane.service.server import Service
+from hopsum_wire import Header, Op
+from hopsum_wire.membership import MembershipError
 
 from .desk import FIRST_EPOCH, NAME, TOKEN, Desk, desk_service
 

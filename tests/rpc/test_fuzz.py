@@ -13,13 +13,14 @@ from typing import Any, Final
 import grpc
 import pytest
 
-from hopsum.rpc import control_pb2 as pb
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.jobs import JobsClient, as_values
-from hopsum.rpc.services import BEARER, JOBS, WORKERS, Method, methods
+from hopsum.rpc.jobs import JobsClient
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.services import BEARER, JOBS, WORKERS, Method, methods
+from hopsum_wire.control.values import as_values
 
 from ..controlplane.cluster.world import Cluster, Worker, switch_config
 

@@ -16,10 +16,10 @@ from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum.rpc.member import Member
-from hopsum.rpc.services import BEARER, JOBS, WORKERS, methods
 from hopsum_controlplane.service import gate, handlers, workers
 from hopsum_controlplane.service.gate import Gate, TurnedAway, address_of
 from hopsum_controlplane.service.server import Service
+from hopsum_wire.control.services import BEARER, JOBS, WORKERS, methods
 
 from .desk import NAME, TOKEN, Desk, desk_service
 

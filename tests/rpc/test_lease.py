@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hopsum.rpc import control_pb2 as pb
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
 from hopsum.rpc.lease import HURRY_S, Lease
 from hopsum.rpc.member import Seat
+from hopsum_wire.control import control_pb2 as pb
 
 WAIT_S = 60
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.cluster import ClusterConfig, Manager, PortRule, Store, SwitchConfig
@@ -27,6 +26,7 @@ from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.service.server import Service
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
+from hopsum_wire import HOPSUM_UDP_PORT
 
 from .elastic_worker import WAIT_S, train
 from .test_cluster import Controller

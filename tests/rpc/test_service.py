@@ -15,17 +15,18 @@ from typing import Any
 
 import pytest
 
-from hopsum.membership import JobMembership, MembershipError
-from hopsum.rpc import control_pb2 as pb
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
-from hopsum.rpc.jobs import JobsClient, as_values
+from hopsum.rpc.jobs import JobsClient
 from hopsum.rpc.member import Member
-from hopsum.wire import WIRE_VERSION
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.access import read_admin_token
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_wire import WIRE_VERSION
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.values import as_values
+from hopsum_wire.membership import JobMembership, MembershipError
 
 from ..controlplane.cluster.world import Cluster, switch_config
 from .desk import TOKEN, desk_service

@@ -21,12 +21,12 @@ from hopsum.codec import CodecError
 from hopsum.config import ConfigError, resolve
 from hopsum.connection import UrlError
 from hopsum.errors import EpochOver, NoAnswer
-from hopsum.membership import MembershipError
 from hopsum.rpc.channel import TlsError
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
 from hopsum.rpc.member import Leaf, Location
 from hopsum.rpc.source import leaf_of, token_of
 from hopsum_controlplane.service.server import Service
+from hopsum_wire.membership import MembershipError
 
 from .desk import FIRST_EPOCH, NAME, TOKEN, Desk, desk_service
 

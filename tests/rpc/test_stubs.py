@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hopsum.rpc import control_pb2
-from hopsum.rpc.services import JOBS, WORKERS, methods
+from hopsum_wire.control import control_pb2
+from hopsum_wire.control.services import JOBS, WORKERS, methods
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,17 +56,18 @@ def test_without_the_generator_one_line_says_what_to_install() -> None:
 
 
 def test_client_works_on_the_newest_protobuf(tmp_path: Path) -> None:
-    newest = _install(tmp_path, "protobuf", "grpcio", "typing_extensions")
+    newest = _install(tmp_path, "protobuf", "grpcio", "numpy", "typing_extensions")
     code = (
-        "from google.protobuf import __version__; from hopsum.rpc import channel, control_pb2 as pb, jobs, services;"
+        "from google.protobuf import __version__; from hopsum.rpc import channel;"
+        "from hopsum_wire.control import control_pb2 as pb, services, values as plain;"
         "assert __version__ >= '6', __version__;"
         "job = pb.Job.FromString(pb.Job(name='a', state=3, members=[pb.Member(rank=1)]).SerializeToString());"
-        "values = jobs.as_values(job);"
+        "values = plain.as_values(job);"
         "assert (values['name'], values['state'], values['members'][0]['rank']) == ('a', 'running', 1), values;"
         "assert list(services.methods('Workers'))[1] == 'Join';"
         "channel.Channel(channel.Place.of('127.0.0.1:1')).close()"
     )
-    done = _run(["-S", "-W", "error", "-c", code], newest, ROOT / "host")
+    done = _run(["-S", "-W", "error", "-c", code], newest, ROOT / "host", ROOT / "wire")
     assert done.returncode == 0, done.stderr
 
 

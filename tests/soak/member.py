@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 
 from hopsum.protocol.worker import AllReduceDone, Membership, Timing, Worker
-from hopsum.wire import Kind
+from hopsum_wire import Kind
 
 RECEIVE_BUFFER_BYTES = 4 << 20
 DATAGRAM_BYTES_MAX = 2048

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.wire import Op, pack_codes
-from hopsum.wire.payload import shape_of
+from hopsum_wire import Op, pack_codes
+from hopsum_wire.payload import shape_of
 
 PATTERNS = 61
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 30)

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hopsum.protocol.worker import Membership, Timing
-from hopsum.wire import HOPSUM_UDP_PORT, Op
 from hopsum_controlplane import Controller, Job, JobSpec, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
+from hopsum_wire import HOPSUM_UDP_PORT, Op
 
 from ..memory import resident_kib
 from .member import Member, Place

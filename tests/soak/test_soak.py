@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hopsum.protocol.worker import AllReduceDone
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 from .ledger import close
 from .payloads import PATTERNS, Payloads

@@ -16,18 +16,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hopsum.protocol.aggregator import Outcome, SwitchConfig
-from hopsum.protocol.frame_aggregator import FrameAggregator
-from hopsum.wire import Event, Kind, Op
-from hopsum.wire._layout import LANES_BYTES
-from hopsum.wire.payload import up_bytes
 from hopsum_controlplane import Controller, Job, JobSpec
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
+from hopsum_oracle.aggregator import Outcome, SwitchConfig
+from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_ptf import control, frames
 from hopsum_ptf.bed import SWITCH, make_workers
 from hopsum_ptf.tna import EngineDevice, compiled, regroup
 from hopsum_tna import dump
 from hopsum_tna.switch import Sent, Switch
+from hopsum_wire import Event, Kind, Op
+from hopsum_wire._layout import LANES_BYTES
+from hopsum_wire.payload import up_bytes
 
 SMALL_BYTES = 64
 """Of a payload: what the small program sums. Its packets make too few passes for the rest, which stays as it came."""

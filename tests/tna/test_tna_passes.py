@@ -12,11 +12,11 @@ from collections.abc import Callable
 import pytest
 from tests.tna.bed import Arrival, Bed, program
 
-from hopsum.wire import Op
 from hopsum_ptf import frames
 from hopsum_tna.dump import Node
 from hopsum_tna.errors import TnaError
 from hopsum_tna.explore import Explorer
+from hopsum_wire import Op
 
 # ---- a few packets --------------------------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ import random
 import pytest
 from tests.tna.bed import Arrival, Bed, Stream
 
-from hopsum.wire import Op
-from hopsum.wire.payload import SHAPES
 from hopsum_ptf import control, frames
 from hopsum_tna.switch import Sent
+from hopsum_wire import Op
+from hopsum_wire.payload import SHAPES
 
 TABLES = (tuple(range(16)), tuple(min(2 * value, 11) for value in range(16)))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.cli.topology import run
+from hopsum_cli.topology import run
 from hopsum_topologies.catalogue import topology
 
 DEADLINE_S = 300.0
@@ -78,7 +78,7 @@ def name_of(pid: int) -> str:
 def test_nothing_is_left(engine: str, number: int, status: int) -> None:
     interfaces = socket.if_nameindex()
     arguments = ("run", "star", "--workers", "2", "--engine", engine, "--codec", "fixed")
-    command = (sys.executable, "-m", "hopsum.cli.main", "topology", *arguments, "--", "sh", "-c", FAMILY)
+    command = (sys.executable, "-m", "hopsum_cli.main", "topology", *arguments, "--", "sh", "-c", FAMILY)
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert owner.stdout is not None
     try:

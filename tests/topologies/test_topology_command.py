@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hopsum.cli.topology import main
-from hopsum.cli.topology.workers import commands_for, follow
+from hopsum_cli.topology import main
+from hopsum_cli.topology.workers import commands_for, follow
 from hopsum_topologies.catalogue import CATALOGUE, topology
 from hopsum_topologies.commands import Ended, Line
 
@@ -35,7 +35,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        (sys.executable, "-m", "hopsum.cli.main", "topology", "run", *arguments),
+        (sys.executable, "-m", "hopsum_cli.main", "topology", "run", *arguments),
         capture_output=True, text=True, timeout=DEADLINE_S, check=False, env={**os.environ, "HOPSUM_BACKEND": "numpy"},
     )  # fmt: skip
 

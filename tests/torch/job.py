@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from hopsum.codec import best_table
-from hopsum.protocol.aggregator import Aggregator
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, write_membership
 from hopsum_controlplane.slots import SlotRange
+from hopsum_oracle.aggregator import Aggregator
 from hopsum_topologies.free_port import free_port
 
 from ..transport.server import LOCALHOST, UdpSwitch, job_for

@@ -24,7 +24,7 @@ from hopsum.codec import ErrorFeedback  # noqa: E402
 from hopsum.codec.simulate import lane_values, simulate_switch  # noqa: E402
 from hopsum.config import Config, ConfigError  # noqa: E402
 from hopsum.torch.collective import open_collective, pack_words, unpack_words  # noqa: E402
-from hopsum.wire import Op, down_bytes, up_bytes  # noqa: E402
+from hopsum_wire import Op, down_bytes, up_bytes  # noqa: E402
 
 from .collective_worker import CODECS, SEED, SIZES, digest, vectors  # noqa: E402
 

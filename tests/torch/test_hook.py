@@ -25,7 +25,7 @@ from hopsum.codec import NonFiniteError
 from hopsum.connection import connect
 from hopsum.errors import EpochOver, NoAnswer
 from hopsum.torch import State, hook
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 from ..agent.cluster import EAGER, HASTY, PATIENT, Cluster, Gate
 

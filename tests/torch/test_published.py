@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hopsum.codec.table import LookupTable, expected_nmse
-from hopsum.torch.published import BLOCK, STAGES, TABLE, TRUNCATED, PublishedWorker
+from hopsum_evaluation.torch.published import BLOCK, STAGES, TABLE, TRUNCATED, PublishedWorker
 
 ELEMENTS = 64 * BLOCK
 
@@ -79,7 +79,7 @@ def test_partial_blocks_are_refused() -> None:
 
 def test_module_serves_actions_by_name() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "hopsum.torch.published", "--elements", "2048"],
+        [sys.executable, "-m", "hopsum_evaluation.torch.published", "--elements", "2048"],
         input="encode\nencode_feedback\ndecode\n", capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,8 @@ import json
 import pytest
 import torch
 
-from hopsum.torch.codec import TorchThc, bench
+from hopsum.torch.codec import TorchThc
+from hopsum_evaluation.torch import bench
 
 SMALL = ["--device", "cpu", "--elements", "4096", "--runs", "5"]
 
@@ -42,4 +43,4 @@ def test_a_codec_whose_sample_differs_is_not_measured(
 def test_options_that_cannot_be(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         bench.main([*SMALL, *options])
-    assert capsys.readouterr().err.startswith("usage: python -m hopsum.torch.codec.bench")
+    assert capsys.readouterr().err.startswith("usage: python -m hopsum_evaluation.torch.bench")

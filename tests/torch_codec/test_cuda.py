@@ -15,8 +15,8 @@ from hopsum.codec.backends import load_kernels
 from hopsum.codec.ranges import SharedRanges
 from hopsum.codec.thc import Thc
 from hopsum.torch.codec import TorchFeedback, TorchThc
-from hopsum.torch.codec.bench import Inputs, compare_sample
 from hopsum.torch.codec.twin import Twin
+from hopsum_evaluation.torch.bench import Inputs, compare_sample
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),

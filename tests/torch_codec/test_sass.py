@@ -17,7 +17,7 @@ import pytest
 def kernels() -> dict[str, dict[str, Any]]:
     """In a process of its own: in this one triton may interpret."""
     pytest.importorskip("triton", reason="triton is not installed")
-    command = [sys.executable, "-m", "hopsum.torch.codec.sass", "--json"]
+    command = [sys.executable, "-m", "hopsum_evaluation.torch.sass", "--json"]
     for name in ("encode, float32", "settle"):
         command += ["--only", name]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
@@ -39,7 +39,7 @@ def test_kernels_compile_for_sm90(kernels: dict[str, dict[str, Any]], name: str,
 
 def test_compiling_is_refused_where_triton_interprets() -> None:
     environment = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "hopsum.torch.codec.sass"]
+    command = [sys.executable, "-m", "hopsum_evaluation.torch.sass"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 2
     assert "TRITON_INTERPRET=1 is set" in done.stderr

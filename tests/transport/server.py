@@ -7,7 +7,7 @@ import socket
 import threading
 from types import TracebackType
 
-from hopsum.protocol.aggregator import Aggregator, JobConfig, WorkerConfig
+from hopsum_oracle.aggregator import Aggregator, JobConfig, WorkerConfig
 
 LOCALHOST = "127.0.0.1"
 

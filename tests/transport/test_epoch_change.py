@@ -12,14 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.errors import HopsumError, WorkersReplaced
-from hopsum.protocol.aggregator import Aggregator
-from hopsum.protocol.resume import Resume
 from hopsum.protocol.worker import AllReduceDone, Timing
 from hopsum.protocol.worker_state import Phase
 from hopsum.transport.link import UdpLink
 from hopsum.transport.repairing import RepairingTransport, StateMoved
 from hopsum.transport.side_channel import EpochKey, SideChannel
-from hopsum.wire import Op
+from hopsum_oracle.aggregator import Aggregator
+from hopsum_wire import Op
+from hopsum_wire.epochs import Resume
 
 from ..protocol.change_world import decide
 from .server import LOCALHOST, UdpSwitch, job_for

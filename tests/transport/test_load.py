@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.cli.bench.load import Load
-from hopsum.cli.bench.traffic import VARIANTS, Pool, WrongResult, make_pool
-from hopsum.protocol.aggregator import Aggregator
 from hopsum.transport.batches import BatchLink
-from hopsum.wire import Event
+from hopsum_evaluation.bench.load import Load
+from hopsum_evaluation.bench.traffic import VARIANTS, Pool, WrongResult, make_pool
+from hopsum_oracle.aggregator import Aggregator
+from hopsum_wire import Event
 
 from .server import LOCALHOST, UdpSwitch, job_for
 

@@ -17,12 +17,12 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.errors import NoAnswer
-from hopsum.protocol.aggregator import Aggregator
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.outage import CALM_S, PASSING, Outage
 from hopsum.transport.udp import UdpTransport
-from hopsum.wire import Op
+from hopsum_oracle.aggregator import Aggregator
+from hopsum_wire import Op
 
 from .server import LOCALHOST, UdpSwitch, job_for
 from .veth import PORT, SWITCH_IP, WORKER_IP, Veth

@@ -20,15 +20,15 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Raw
 
 import hopsum
-from hopsum.membership import MembershipError
 from hopsum.transport import raw as raw_module
 from hopsum.transport.offload import SOL_UDP, UDP_SEGMENT
 from hopsum.transport.packet_filter import attach, frames_for
 from hopsum.transport.raw import RawLink
-from hopsum.wire import Header, Kind
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_topologies import Namespace, NativeSwitch
 from hopsum_topologies.process import ManagedProcess
+from hopsum_wire import Header, Kind
+from hopsum_wire.membership import MembershipError
 
 from .test_link_contract import everything
 from .veth import PORT, SWITCH_IP, WORKER_IP, Veth

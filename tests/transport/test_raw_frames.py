@@ -12,7 +12,7 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
 from hopsum.transport.raw_frames import RawFrames
-from hopsum.wire import Header, Kind
+from hopsum_wire import Header, Kind
 
 MAC, HOP_MAC, OTHER_MAC = "02:00:00:00:01:01", "02:00:00:00:00:fe", "02:00:00:00:09:09"
 OWN, SWITCH, HOP = ("10.0.0.1", 5001), ("10.0.0.254", 24677), "10.0.0.254"

@@ -14,14 +14,14 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.errors import Expelled, HopsumError
-from hopsum.protocol.aggregator import Aggregator
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import AllReduceDone, RepairPolicy, Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
 from hopsum.transport.repairing import RepairingTransport
 from hopsum.transport.side_channel import EpochKey, SideChannel
-from hopsum.wire import Op
+from hopsum_oracle.aggregator import Aggregator
+from hopsum_wire import Op
 
 from .server import LOCALHOST, UdpSwitch, job_for
 

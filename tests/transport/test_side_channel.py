@@ -16,7 +16,7 @@ from hopsum.protocol.peer_messages import HEADER_BYTES, MESSAGE_BYTES_MAX, PeerK
 from hopsum.transport import side_channel
 from hopsum.transport.side_channel import Address, EpochKey, SideChannel
 from hopsum.transport.side_proof import HELLO_BYTES, MAC_BYTES, PROOF_BYTES, REPLY_BYTES, Dialler, Seal
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 LOCAL = ("127.0.0.1", 0)
 EPOCH = 7

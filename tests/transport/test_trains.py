@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from hopsum.transport.trains import cut_train
-from hopsum.wire import Header, Kind
+from hopsum_wire import Header, Kind
 
 STATE = Header(kind=Kind.STATE).pack()
 RESULT = Header(kind=Kind.RESULT, length=1024).pack() + bytes(1024)

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from hopsum.errors import EpochOver, NoAnswer
-from hopsum.protocol.aggregator import Aggregator
 from hopsum.protocol.worker import AllReduceDone, Timing
 from hopsum.transport.link import UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
 from hopsum.transport.udp import UdpTransport
-from hopsum.wire import Drop, Op, WireError, pack_codes
-from hopsum.wire.payload import lanes
+from hopsum_oracle.aggregator import Aggregator
+from hopsum_wire import Drop, Op, WireError, pack_codes
+from hopsum_wire.payload import lanes
 
 from .server import LOCALHOST, UdpSwitch, job_for
 

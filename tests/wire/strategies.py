@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from hopsum.wire import Header
-from hopsum.wire._layout import HOPSUM_FIELDS
-from hopsum.wire.frames import FramePath
+from hopsum_wire import Header
+from hopsum_wire._layout import HOPSUM_FIELDS
+from hopsum_wire.frames import FramePath
 
 
 def bits(width: int) -> st.SearchStrategy[int]:

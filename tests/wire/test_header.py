@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum.wire import Drop, Header, Kind, Op, WireError, split_datagram
-from hopsum.wire._layout import HOPSUM_DTYPE, HOPSUM_FIELDS
-from hopsum.wire.fields import pack_fields, unpack_fields
+from hopsum_wire import Drop, Header, Kind, Op, WireError, split_datagram
+from hopsum_wire._layout import HOPSUM_DTYPE, HOPSUM_FIELDS
+from hopsum_wire.fields import pack_fields, unpack_fields
 
 from .strategies import HEADERS
 

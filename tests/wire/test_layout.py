@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.wire import Header, _layout
+from hopsum_wire import Header, _layout
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tools"
@@ -159,9 +159,9 @@ def test_dtype_and_dataclass_have_the_layouts_fields() -> None:
 
 def test_wire_does_not_import_scapy() -> None:
     program = (
-        "import sys, hopsum.wire, hopsum.wire.frames, hopsum.wire.datagrams\n"
+        "import sys, hopsum_wire, hopsum_wire.frames, hopsum_wire.datagrams\n"
         "assert not [name for name in sys.modules if name.split('.')[0] == 'scapy']\n"
-        "import hopsum.wire.scapy\n"
+        "import hopsum_ptf.scapy\n"
         "assert 'scapy.packet' in sys.modules\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum.wire import (
+from hopsum_wire import (
     CODE_GROUPS,
     LANE_GROUP_CODES,
     Drop,
@@ -19,7 +19,7 @@ from hopsum.wire import (
     unpack_codes,
     up_bytes,
 )
-from hopsum.wire.payload import SHAPES, lanes
+from hopsum_wire.payload import SHAPES, lanes
 
 
 @pytest.mark.parametrize("lane_bits", [8, 16])

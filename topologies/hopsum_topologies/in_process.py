@@ -14,13 +14,13 @@ from types import TracebackType
 
 from hopsum.transport.link import LinkStatistics
 from hopsum.transport.raw_frames import RawFrames
-from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_controlplane.addresses import mac_to_int
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.server import SwitchServer
 from hopsum_topologies.description import MTU_BYTES, Link, Topology
 from hopsum_topologies.errors import TopologyError
+from hopsum_wire import HOPSUM_UDP_PORT
 
 
 class _CableEnd(MemoryPort):

@@ -53,12 +53,12 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
-from hopsum.wire import HOPSUM_UDP_PORT, MAX_SLOTS
 from hopsum_controlplane.cluster.errors import ClusterConfigError
 from hopsum_controlplane.cluster.links import LinkConfig, check_links, check_racks
 from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID, check_target
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import MAX_PORT, MAX_UDP_PORT, SwitchEndpoint
+from hopsum_wire import HOPSUM_UDP_PORT, MAX_SLOTS
 
 MIN_LEASE_S, MAX_LEASE_S = 1.0, 86400.0
 _MIN_HEARTBEAT_S = 0.1

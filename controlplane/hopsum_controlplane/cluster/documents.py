@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hopsum.wire import LANE_GROUP_CODES, MAX_WORKERS, Op
 from hopsum_controlplane.cluster.codec import resume_values
 from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.errors import ClusterConfigError, UnknownJob
@@ -18,6 +17,7 @@ from hopsum_controlplane.cluster.records import JobRecord, Phase
 from hopsum_controlplane.jobs import ALL_OPS, Job
 from hopsum_controlplane.membership import SideChannels, membership
 from hopsum_controlplane.trees import Rack, TreeJob, TreeSpec
+from hopsum_wire import LANE_GROUP_CODES, MAX_WORKERS, Op
 
 
 class Limits(NamedTuple):

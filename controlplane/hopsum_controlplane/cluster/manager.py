@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hopsum.watch.heartbeat import POSITION
 from hopsum_controlplane.cluster import agreement, lifecycle, placement, views
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.documents import document, leaves_of, where
@@ -46,6 +45,7 @@ from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined,
 from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import WorkerEndpoint
+from hopsum_wire.watch.heartbeat import POSITION
 
 _log = logging.getLogger(__name__)
 

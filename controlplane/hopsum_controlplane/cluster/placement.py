@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import NamedTuple
 
-from hopsum.wire import MAX_JOBS
 from hopsum_controlplane.allotments import Allotment, Allotments, Room
 from hopsum_controlplane.cluster.config import SwitchConfig
 from hopsum_controlplane.cluster.errors import InvalidRequest, NoRoom
@@ -20,6 +19,7 @@ from hopsum_controlplane.cluster.records import Branch, JobRecord
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import WorkerEndpoint
+from hopsum_wire import MAX_JOBS
 
 
 class Candidate(NamedTuple):

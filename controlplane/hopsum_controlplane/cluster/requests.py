@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from hopsum.wire import MAX_WORKERS, WIRE_VERSION
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.cluster.config import MAX_LEASE_S, MIN_LEASE_S
 from hopsum_controlplane.cluster.decision import Report
@@ -17,6 +16,7 @@ from hopsum_controlplane.cluster.errors import InvalidRequest
 from hopsum_controlplane.cluster.tokens import INCARNATION_BYTES
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import MAX_RANK, MAX_UDP_PORT, JobSpec, WorkerEndpoint
+from hopsum_wire import MAX_WORKERS, WIRE_VERSION
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VERSION_CHARACTERS = 64

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopsum.wire import Op
 from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.program import V1MODEL, Program
+from hopsum_wire import Op
 
 _COOKIE_BYTES = 8
 

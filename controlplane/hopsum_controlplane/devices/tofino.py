@@ -24,10 +24,10 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum.wire import Op
 from hopsum_controlplane.devices.base import Capabilities, Pipeline
 from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_wire import Op
 
 OPS: Final = (Op.LOOKUP_ADD8, Op.ADD8, Op.ADD32, Op.OR, Op.MAX32)
 _BYTES: Final = 2  # the wire type of protobuf

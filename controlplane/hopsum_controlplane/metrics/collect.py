@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from hopsum.watch.heartbeat import LATENCY_BOUNDS_S, codes_name, latency_name
-from hopsum.wire import Drop, Event, Op
 from hopsum_controlplane.cluster.health import Health
 from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.views import JobView, MemberView, SwitchView
 from hopsum_controlplane.metrics.exposition import Family, Histogram, Kind
+from hopsum_wire import Drop, Event, Op
+from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, codes_name, latency_name
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.manager import Manager

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from hopsum.rpc.services import BEARER
 from hopsum_controlplane.cluster.errors import NotAdmitted
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_wire.control.services import BEARER
 
 MIN_TOKEN_CHARACTERS: Final = 16
 MAX_TOKEN_CHARACTERS: Final = 256

@@ -20,11 +20,11 @@ from urllib.parse import unquote
 
 import grpc
 
-from hopsum.rpc.services import Method, full_name, methods
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import bearer
 from hopsum_controlplane.service.gate import TurnedAway
 from hopsum_controlplane.service.refusals import status_of
+from hopsum_wire.control.services import Method, full_name, methods
 
 MESSAGE_S: Final = 5.0
 ANSWER_S: Final = 60.0

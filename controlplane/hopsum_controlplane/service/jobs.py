@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from hopsum.rpc import control_pb2 as pb
 from hopsum_controlplane.service.access import Administrator
 from hopsum_controlplane.service.gate import Gate
 from hopsum_controlplane.service.handlers import Answer, Call, Lane
 from hopsum_controlplane.service.messages import created_message, job_message, job_request, switch_message
+from hopsum_wire.control import control_pb2 as pb
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.manager import Manager

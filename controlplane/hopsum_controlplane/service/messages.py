@@ -6,7 +6,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from hopsum.rpc import control_pb2 as pb
 from hopsum_controlplane.cluster.decision import MAX_RUNS, Report
 from hopsum_controlplane.cluster.health import Health
 from hopsum_controlplane.cluster.records import Phase, State
@@ -21,6 +20,7 @@ from hopsum_controlplane.cluster.views import (
     Pending,
     SwitchView,
 )
+from hopsum_wire.control import control_pb2 as pb
 
 
 def join_request(message: Any, token: str) -> JoinRequest:

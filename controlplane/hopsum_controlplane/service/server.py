@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import grpc
 
-from hopsum.rpc.channel import UNIX, is_local
-from hopsum.rpc.services import JOBS, MESSAGE_BYTES_MAX, WORKERS
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import Administrator, read_admin_token
@@ -26,6 +24,8 @@ from hopsum_controlplane.service.handlers import Lane, handler_of
 from hopsum_controlplane.service.jobs import Jobs
 from hopsum_controlplane.service.loop import EventLoop
 from hopsum_controlplane.service.workers import Workers
+from hopsum_wire.control.places import UNIX, is_local
+from hopsum_wire.control.services import JOBS, MESSAGE_BYTES_MAX, WORKERS
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.manager import Manager

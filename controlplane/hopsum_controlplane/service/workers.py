@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from hopsum.rpc import control_pb2 as pb
 from hopsum_controlplane.cluster.errors import NoRoom, NotAdmitted
 from hopsum_controlplane.cluster.views import Beat, Pending
 from hopsum_controlplane.errors import ControlPlaneError
@@ -23,6 +22,7 @@ from hopsum_controlplane.service.bell import Bell
 from hopsum_controlplane.service.gate import Gate, TurnedAway
 from hopsum_controlplane.service.handlers import Answer, Call, Lane
 from hopsum_controlplane.service.messages import beat_message, join_request, located_message, pending_message
+from hopsum_wire.control import control_pb2 as pb
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.manager import Manager

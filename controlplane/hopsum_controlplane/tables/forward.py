@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from hopsum.wire import MAX_JOBS
 from hopsum_controlplane.addresses import mac_to_int
 from hopsum_controlplane.entries import MulticastGroup, Replica, TableEntry
+from hopsum_wire import MAX_JOBS
 
 L2 = "l2"
 # Groups 1 .. MAX_JOBS are the jobs'.

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Final
 
-from hopsum.wire import Op
 from hopsum_controlplane.entries import Entity, TableEntry
 from hopsum_controlplane.jobs import Job
 from hopsum_controlplane.program import HALF_WORD_KEYS, V1MODEL, Program
+from hopsum_wire import Op
 
 LOOKUP = "lookup"
 

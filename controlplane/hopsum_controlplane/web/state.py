@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from hopsum.rpc.jobs import as_values
-from hopsum.watch.looks import Look, Values, look_apart_s
-from hopsum.watch.rates import document
 from hopsum_controlplane.service.messages import job_message, switch_message
+from hopsum_wire.control.values import as_values
+from hopsum_wire.watch.looks import Look, Values, look_apart_s
+from hopsum_wire.watch.rates import document
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.manager import Manager

@@ -45,9 +45,7 @@ from hopsum.codec import WITH_CODES, Codec, CodecError, Context, job_tables, mak
 from hopsum.codec.base import OnLost, require_on_lost
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.errors import HopsumError
-from hopsum.membership import JobMembership, MembershipError, read_membership
 from hopsum.protocol.repair import RepairPolicy
-from hopsum.protocol.resume import Sealed
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link, UdpLink
@@ -55,6 +53,8 @@ from hopsum.transport.offload import Gso
 from hopsum.transport.repairing import RepairingTransport, StateMoved
 from hopsum.transport.side_channel import EpochKey, SideChannel
 from hopsum.transport.udp import UdpTransport
+from hopsum_wire.epochs import Sealed
+from hopsum_wire.membership import JobMembership, MembershipError, read_membership
 
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
 """Of an agent that is not told otherwise: workers of a training job may be minutes apart."""

@@ -41,9 +41,9 @@ from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult, S
 from hopsum.codec import AgreedError, Codec, Context
 from hopsum.codec.base import Exchange, Reduction
 from hopsum.errors import EpochOver, HopsumError, WorkersReplaced
-from hopsum.membership import MembershipError
 from hopsum.notice import Waiting
 from hopsum.transport.udp import UdpTransport
+from hopsum_wire.membership import MembershipError
 
 _log: Final = logging.getLogger(__name__)
 CLOSE: Final = None

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from hopsum.agent.network import GoOn
 from hopsum.errors import WorkersReplaced
-from hopsum.membership import JobMembership, MembershipError
-from hopsum.protocol.resume import Resume
+from hopsum_wire.epochs import Resume
+from hopsum_wire.membership import JobMembership, MembershipError
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from hopsum.agent.order import Arrived, Task
 from hopsum.agent.progress import Progress
 from hopsum.agent.values import Traffic
 from hopsum.codec.base import Exchange
-from hopsum.protocol.resume import Resume, Sealed
 from hopsum.protocol.worker import AllReduceDone
 from hopsum.transport.repairing import RepairingTransport
 from hopsum.transport.udp import UdpTransport
+from hopsum_wire.epochs import Resume, Sealed
 
 _WAIT_S: Final = 1.0
 """For a datagram at a time, at most; new exchanges end the wait."""

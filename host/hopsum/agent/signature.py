@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.base import AgreedError, Codec, Context, Exchange, OnNonfinite, Tensors
-from hopsum.wire import Op
-from hopsum.wire.payload import SHAPES
+from hopsum_wire import Op
+from hopsum_wire.payload import SHAPES
 
 MOST: Final = (1 << 31) - 1
 """MAX32 takes lanes of 31 bits."""

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from hopsum.agent.order import Task
 from hopsum.agent.values import AgentStatistics
 from hopsum.codec.base import Exchange
-from hopsum.watch.heartbeat import LATENCY_BOUNDS_S, codes_name, latency_name
-from hopsum.wire import Op
+from hopsum_wire import Op
+from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, codes_name, latency_name
 
 RUNS: Final = 16
 """Parts of a vector, each with one run of elements in the sample."""
@@ -81,7 +81,7 @@ def sample(vector: NDArray[np.float32], number: int) -> NDArray[np.float32]:
 
 
 def heartbeat_counts(counted: AgentStatistics) -> Mapping[str, float]:
-    """Return what an agent's heartbeats carry, by the names of `hopsum.watch.heartbeat`."""
+    """Return what an agent's heartbeats carry, by the names of `hopsum_wire.watch.heartbeat`."""
     traffic = counted.traffic
     return {
         "allreduces": counted.allreduces,

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from hopsum.errors import HopsumError
 from hopsum.transport.udp import TransportStatistics
-from hopsum.watch.heartbeat import LATENCY_BOUNDS_S
-from hopsum.wire import Op
-from hopsum.wire._layout import ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES
+from hopsum_wire import Op
+from hopsum_wire._layout import ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES
+from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S
 
 
 class AgentClosed(HopsumError):

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import HopsumError
-from hopsum.wire import MAX_WORKERS, Op
-from hopsum.wire.payload import SHAPES
+from hopsum_wire import MAX_WORKERS, Op
+from hopsum_wire.payload import SHAPES
 
 if TYPE_CHECKING:
     from hopsum.codec.feedback import ErrorFeedback
@@ -143,7 +143,7 @@ class Codec(Protocol):
     lookup: tuple[int, ...] | None
     """The table of that op that the job's switch needs, 16 integers; None where it needs none."""
     code_group: int
-    """Codes that the job's switch takes as a group, see `hopsum.wire.payload`; without `lookup` it says nothing."""
+    """Codes that the job's switch takes as a group, see `hopsum_wire.payload`; without `lookup` it says nothing."""
     exchanges: int
     """Of one all-reduce, if nothing has to be repeated."""
 

@@ -47,8 +47,8 @@ from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.ranges import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
 from hopsum.codec.rotation import rotate_blocks, rotate_blocks_back
 from hopsum.codec.table import LookupTable, require_switch_table
-from hopsum.wire import CODE_GROUPS, LANE_GROUP_CODES, Op
-from hopsum.wire.payload import SHAPES
+from hopsum_wire import CODE_GROUPS, LANE_GROUP_CODES, Op
+from hopsum_wire.payload import SHAPES
 
 TINY: Final = 2.0**-100
 HUGE: Final = 2.0**120
@@ -80,7 +80,7 @@ class Coded(RangeCodec):
 
         Args:
             table: of up to 16 values, which the switch looks up, or T[z] = z.
-            code_group: codes that the job's switch takes as a group, see `hopsum.wire.payload`.
+            code_group: codes that the job's switch takes as a group, see `hopsum_wire.payload`.
 
         Raises:
             CodecError: an unknown option, or a sum of `workers` table values may overflow a lane.

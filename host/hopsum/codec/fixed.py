@@ -28,8 +28,8 @@ from hopsum.codec.base import (
 )
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.ranges import INFINITE, SharedRanges, require_finite, require_ranges, require_usable
-from hopsum.wire import LANE_GROUP_CODES, Op
-from hopsum.wire.payload import SHAPES
+from hopsum_wire import LANE_GROUP_CODES, Op
+from hopsum_wire.payload import SHAPES
 
 _SHAPE: Final = SHAPES[Op.ADD32]
 _FINEST_EXPONENT: Final = 126

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.base import CodecError
 from hopsum.codec.table_solver import MAX_BITS, MAX_GRANULARITY, cell_errors_between, shortest_table
-from hopsum.wire._layout import TABLE_ENTRIES
+from hopsum_wire._layout import TABLE_ENTRIES
 
 SWITCH_GRANULARITY: Final = 127
 """A table value plus the widest gap must fit in 8 bits where codes are counted."""

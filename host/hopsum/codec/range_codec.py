@@ -42,7 +42,7 @@ from hopsum.codec.base import (
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.ranges import INFINITE, RANGE_LANES, SharedRanges, pack_ranges, read_ranges, require_ranges
 from hopsum.codec.reduction import State, VectorReduction
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 _LARGE = np.float32(2.0**100)
 

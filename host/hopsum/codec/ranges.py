@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.base import CodecError, blocks_of, require_rows
-from hopsum.wire import Op
-from hopsum.wire.payload import SHAPES
+from hopsum_wire import Op
+from hopsum_wire.payload import SHAPES
 
 INFINITE: Final = 0x7F800000
 """Bits of the float32 +inf: as a range it says that a block must not be summed."""

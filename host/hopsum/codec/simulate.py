@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from hopsum.codec.base import Codec, CodecError, Context, Exchange
 from hopsum.codec.feedback import ErrorFeedback
-from hopsum.wire import LANE_GROUP_CODES, Op
-from hopsum.wire.payload import SHAPES, lanes, unpack_codes
+from hopsum_wire import LANE_GROUP_CODES, Op
+from hopsum_wire.payload import SHAPES, lanes, unpack_codes
 
 
 def lane_values(

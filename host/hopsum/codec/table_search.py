@@ -29,7 +29,7 @@ from typing import Final
 from hopsum.codec.base import CodecError
 from hopsum.codec.lookup_table import SWITCH_GRANULARITY, LookupTable, expected_nmse, optimal_table, require_bits
 from hopsum.codec.solved_tables import SOLVED
-from hopsum.wire._layout import TABLE_ENTRIES
+from hopsum_wire._layout import TABLE_ENTRIES
 
 SWITCH_BITS: Final = TABLE_ENTRIES.bit_length() - 1
 MAX_LANE_BITS: Final = 32

@@ -17,7 +17,7 @@ from hopsum.codec.backends.kernels import Kernels
 from hopsum.codec.base import require_workers
 from hopsum.codec.coded import HUGE, TINY, Coded, require_lane_bits
 from hopsum.codec.table import LookupTable, best_table, require_switch_table
-from hopsum.wire import LANE_GROUP_CODES
+from hopsum_wire import LANE_GROUP_CODES
 
 __all__ = ["HUGE", "TINY", "Thc"]
 
@@ -45,7 +45,7 @@ class Thc(Coded):
             lane_bits: 8 (LOOKUP_ADD8) or 16 (LOOKUP_ADD16).
             rotation: "block", "full" or "none"; see coded.py.
             scale: "block" or "tensor"; see coded.py.
-            code_group: of the job's switch, see `hopsum.wire.payload`.
+            code_group: of the job's switch, see `hopsum_wire.payload`.
 
         Raises:
             CodecError: an unknown option, or the sum of `workers` table values may overflow a lane.

@@ -19,7 +19,7 @@ from hopsum.codec.backends.kernels import Kernels
 from hopsum.codec.base import CodecError, require_workers
 from hopsum.codec.coded import Coded
 from hopsum.codec.lookup_table import LookupTable, expected_nmse
-from hopsum.wire import LANE_GROUP_CODES
+from hopsum_wire import LANE_GROUP_CODES
 
 MAX_BITS: Final = 8
 _QUARTERS: Final = range(2, 161)
@@ -73,7 +73,7 @@ class Uhc(Coded):
             truncated: expected fraction of coordinates beyond t, 0 to 0.8; the best for bits and workers if left out.
             rotation: "block", "full" or "none"; see coded.py.
             scale: "block" or "tensor"; see coded.py.
-            code_group: of the job's switch, see `hopsum.wire.payload`.
+            code_group: of the job's switch, see `hopsum_wire.payload`.
 
         Raises:
             CodecError: an unknown option, or the sum of `workers` values may overflow a lane.

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
-from hopsum.membership import Endpoint
 from hopsum.transport.trains import cut_train
-from hopsum.wire import Header, Kind, WireError, split_datagram
+from hopsum_wire import Header, Kind, WireError, split_datagram
+from hopsum_wire.membership import Endpoint
 
 Place = tuple[int, int]
 """Slot and round."""

@@ -28,7 +28,7 @@ from typing import Final
 
 from hopsum.diagnosis import job_checks, switchboard_checks
 from hopsum.diagnosis.rows import Report, Row, failed, passed, skipped
-from hopsum.watch.looks import Look, look_apart_s
+from hopsum_wire.watch.looks import Look, look_apart_s
 
 _LONGEST_S: Final = 30.0
 _SHORTEST_S: Final = 1.0

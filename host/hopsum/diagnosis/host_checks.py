@@ -8,12 +8,12 @@ from typing import Final
 
 from hopsum.diagnosis import kernel
 from hopsum.diagnosis.rows import Row, failed, passed
-from hopsum.membership import Endpoint
 from hopsum.transport.link import RECEIVE_BUFFER_BYTES
 from hopsum.transport.offload import probe_offload
-from hopsum.wire import HOPSUM_BYTES
-from hopsum.wire._layout import IPV4_BYTES, UDP_BYTES
-from hopsum.wire.payload import SHAPES
+from hopsum_wire import HOPSUM_BYTES
+from hopsum_wire._layout import IPV4_BYTES, UDP_BYTES
+from hopsum_wire.membership import Endpoint
+from hopsum_wire.payload import SHAPES
 
 DATAGRAM_BYTES: Final = HOPSUM_BYTES + max(max(shape.up_bytes, shape.down_bytes) for shape in SHAPES.values())
 """The largest of any op, up or down."""

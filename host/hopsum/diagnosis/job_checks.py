@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from hopsum.diagnosis.rows import Row, failed, passed, skipped
 from hopsum.protocol.inquiry import name_ranks
-from hopsum.watch.looks import Look, Stall, Values, grown, refused_now, said, stall, workers_of
-from hopsum.watch.words import ago
+from hopsum_wire.watch.looks import Look, Stall, Values, grown, refused_now, said, stall, workers_of
+from hopsum_wire.watch.words import ago
 
 _QUIET: Final = 1 / 3
 """Share of a lease that is left when a heartbeat has been missed: they come at least three times in one."""

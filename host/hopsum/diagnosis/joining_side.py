@@ -27,8 +27,8 @@ from hopsum.diagnosis.asking import Asker, Line, Questions, RawLine, UdpLine
 from hopsum.diagnosis.controller_side import OF_JOBS
 from hopsum.diagnosis.rows import Report, Row, Status, failed, passed, skipped
 from hopsum.diagnosis.worker_side import Patience
-from hopsum.membership import Endpoint
-from hopsum.watch.looks import Look, Values
+from hopsum_wire.membership import Endpoint
+from hopsum_wire.watch.looks import Look, Values
 
 WAY: Final = ("address", "route", "mtu", "neighbour", "switch", "round trip", "buffer", "offload")
 ASKED: Final = ("url", "controller", "job", "token")

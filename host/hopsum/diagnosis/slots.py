@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hopsum.diagnosis.asking import Answer, Place
-from hopsum.wire import State
+from hopsum_wire import State
 
 PARITIES = (1, 2)
 """Rounds to ask for: any round of the parity finds the copy."""

@@ -18,8 +18,8 @@ from hopsum.diagnosis.asking import Answer, Place, Questions
 from hopsum.diagnosis.kernel import Route
 from hopsum.diagnosis.rows import Row, failed, passed, skipped
 from hopsum.diagnosis.slots import Waiting, Window, places_of, stragglers, window_of
-from hopsum.membership import Endpoint, JobMembership
 from hopsum.protocol.inquiry import name_ranks
+from hopsum_wire.membership import Endpoint, JobMembership
 
 LOST_MAX: Final = 0.1
 """Share of PROBEs without an answer that passes: what is lost is sent again."""

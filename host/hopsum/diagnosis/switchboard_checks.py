@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hopsum.diagnosis.rows import Row, failed, passed, skipped
-from hopsum.watch.looks import Look, grown
+from hopsum_wire.watch.looks import Look, grown
 
 _FIXES: Final = {
     "unreachable": "see that it runs and that its P4Runtime address is right; the controller goes on trying",

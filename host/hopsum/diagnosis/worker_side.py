@@ -35,7 +35,7 @@ from hopsum.connection import membership_at
 from hopsum.diagnosis import host_checks, kernel, switch_checks
 from hopsum.diagnosis.asking import Asker, Line, Questions, RawLine, UdpLine
 from hopsum.diagnosis.rows import Report, Row, Status, failed, passed, skipped
-from hopsum.membership import Endpoint, JobMembership, MembershipError
+from hopsum_wire.membership import Endpoint, JobMembership, MembershipError
 
 _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "membership": (),

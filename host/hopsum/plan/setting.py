@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Final
 
 from hopsum.errors import HopsumError
-from hopsum.wire import MAX_WORKERS
+from hopsum_wire import MAX_WORKERS
 
 LEAST_BITS_PER_S: Final = 1e5
 MOST_BITS_PER_S: Final = 1e13

@@ -23,10 +23,10 @@ from hopsum.codec.lossless.kernels import RANGE_BLOCK
 from hopsum.codec.lossless.sizing import GAMMA
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.plan.setting import PlanError
-from hopsum.wire import Op
-from hopsum.wire._layout import ETHERNET_BYTES, IPV4_BYTES
-from hopsum.wire.frames import FRAME_OVERHEAD_BYTES
-from hopsum.wire.payload import SHAPES
+from hopsum_wire import Op
+from hopsum_wire._layout import ETHERNET_BYTES, IPV4_BYTES
+from hopsum_wire.frames import FRAME_OVERHEAD_BYTES
+from hopsum_wire.payload import SHAPES
 
 MTU_BYTES: Final = 1500
 TCP_BYTES: Final = 32

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The slot protocol without I/O: the switch's decision table and the worker's rules.
+"""The worker's side of the slot protocol, without I/O.
 
 Nothing here opens a socket, reads a clock or draws a random number: datagrams and `now` are arguments.
-`worker` is what a host runs; `aggregator` is the switch in Python, the oracle that data planes are tested
-against.
+A host runs `worker`; the switch's side in Python is `hopsum_oracle`, the oracle that data planes are tested against.
 """

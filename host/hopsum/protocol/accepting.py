@@ -21,7 +21,7 @@ from hopsum.protocol.opening import Opening
 from hopsum.protocol.outbox import Outbox
 from hopsum.protocol.repair import Repair
 from hopsum.protocol.worker_state import AllReduce, AllReduceDone, AllReduceGone, Unhelpful, WorkerStatistics
-from hopsum.wire import Drop, Header
+from hopsum_wire import Drop, Header
 
 Events = deque[AllReduceDone | AllReduceGone]
 

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from hopsum.protocol.ledger import Ledger
 from hopsum.protocol.worker_state import HELD, AllReduce, Membership
-from hopsum.wire import HOPSUM_BYTES, WIRE_VERSION, Kind, Op, down_bytes
-from hopsum.wire._layout import HOPSUM_DTYPE, HOPSUM_FIELDS
+from hopsum_wire import HOPSUM_BYTES, WIRE_VERSION, Kind, Op, down_bytes
+from hopsum_wire._layout import HOPSUM_DTYPE, HOPSUM_FIELDS
 
 ROWS_LEAST: Final = 4
 """In fewer rows than these there is nothing to win."""

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.resume import Decided
+from hopsum_wire.epochs import Decided
 
 _BEHIND: Final = (1 << 62) - 1
 

@@ -37,10 +37,10 @@ from hopsum.protocol.decided import DecidedRuns
 from hopsum.protocol.inquiry import name_ranks
 from hopsum.protocol.ledger import Ledger
 from hopsum.protocol.repair import Repair
-from hopsum.protocol.resume import Resume, Sealed
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.worker_state import HELD, AllReduce, AllReduceGone
-from hopsum.wire.datagrams import restamp_datagrams
+from hopsum_wire.datagrams import restamp_datagrams
+from hopsum_wire.epochs import Resume, Sealed
 
 
 class Turn:

@@ -7,7 +7,7 @@ from hopsum.errors import Expelled, NoAnswer, RankLeft, RoundLost
 from hopsum.protocol.inquiry import Inquiry, name_ranks
 from hopsum.protocol.stream import Place
 from hopsum.protocol.worker_state import AllReduce, Membership, Unhelpful
-from hopsum.wire import Header
+from hopsum_wire import Header
 
 
 def round_lost(own: Membership, stale: Header) -> RoundLost:

@@ -21,7 +21,7 @@ from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.repair import Repair, as_result
 from hopsum.protocol.replies import position_of
 from hopsum.protocol.worker_state import Membership, WorkerStatistics
-from hopsum.wire import WireError
+from hopsum_wire import WireError
 
 
 class Hearing:

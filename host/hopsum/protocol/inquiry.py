@@ -20,7 +20,7 @@ from typing import Final
 from hopsum.protocol.outbox import Outbox
 from hopsum.protocol.stream import Place, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, Timing
-from hopsum.wire import Header, Kind, Op, State
+from hopsum_wire import Header, Kind, Op, State
 
 PROBES_MAX: Final = 3
 """PROBEs for one all-reduce: one and its answer may be lost on the way."""

@@ -17,7 +17,7 @@ from hopsum.protocol.decided import DecidedRuns
 from hopsum.protocol.result_store import Found
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.worker_state import ZEROED, AllReduce
-from hopsum.wire import Header
+from hopsum_wire import Header
 
 
 class Ledger:

@@ -27,8 +27,8 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from hopsum.errors import HopsumError
-from hopsum.wire import MAX_WORKERS
-from hopsum.wire.payload import SHAPES
+from hopsum_wire import MAX_WORKERS
+from hopsum_wire.payload import SHAPES
 
 _HEADER: Final = struct.Struct(">BBHIHHIQ")
 """kind, op, sender, epoch, slot, reserved (0), round, value."""

@@ -35,7 +35,7 @@ from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.result_store import Found, ResultStore
 from hopsum.protocol.stream import MAX_ROUND, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, WorkerStatistics
-from hopsum.wire import Header, Kind
+from hopsum_wire import Header, Kind
 
 AHEAD: Final = 32
 """Results asked for in one go."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.worker_state import Membership
-from hopsum.wire import Drop, Header, Kind, WireError, down_bytes
+from hopsum_wire import Drop, Header, Kind, WireError, down_bytes
 
 
 def position_of(header: Header, values: bytes | memoryview, own: Membership, stream: Stream) -> int:

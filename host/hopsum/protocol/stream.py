@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import EpochOver
-from hopsum.wire import MAX_SLOTS
+from hopsum_wire import MAX_SLOTS
 
 MAX_ROUND: Final = (1 << 32) - 2
 """The last round of a slot that an epoch may use."""

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from hopsum.protocol.outbox import Sendings
 from hopsum.protocol.worker_state import AllReduce, is_run
-from hopsum.wire import Flag
-from hopsum.wire._layout import HOPSUM_FIELDS
+from hopsum_wire import Flag
+from hopsum_wire._layout import HOPSUM_FIELDS
 
 _FLAGS_AT: Final = next(field.offset_bits // 8 for field in HOPSUM_FIELDS if field.name == "flags")
 

@@ -71,7 +71,6 @@ from hopsum.protocol.outbox import Outbox
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.repair import AHEAD, Repair, RepairPolicy, peer_fault
 from hopsum.protocol.replies import position_of
-from hopsum.protocol.resume import Resume, Sealed
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.trains import trains_of
 from hopsum.protocol.worker_state import (
@@ -84,8 +83,9 @@ from hopsum.protocol.worker_state import (
     Unhelpful,
     WorkerStatistics,
 )
-from hopsum.wire import HOPSUM_BYTES, Drop, Header, Kind, WireError, split_datagram
-from hopsum.wire.datagrams import stamp_datagrams, update_template
+from hopsum_wire import HOPSUM_BYTES, Drop, Header, Kind, WireError, split_datagram
+from hopsum_wire.datagrams import stamp_datagrams, update_template
+from hopsum_wire.epochs import Resume, Sealed
 
 __all__ = ["AllReduceDone", "AllReduceGone", "Membership", "RepairPolicy", "Timing", "Worker", "WorkerStatistics"]
 

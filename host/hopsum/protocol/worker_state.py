@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import AllReduceFailed
-from hopsum.wire import MAX_WORKERS, Drop, down_bytes
+from hopsum_wire import MAX_WORKERS, Drop, down_bytes
 
 
 class Phase(Enum):
@@ -114,7 +114,7 @@ class AllReduceDone:
 
     handle: int
     results: NDArray[np.uint8]
-    """uint8[chunks, down_bytes(op)], read-only: peers are served from them; `hopsum.wire.payload.lanes` reads them."""
+    """uint8[chunks, down_bytes(op)], read-only: peers are served from them; `hopsum_wire.payload.lanes` reads them."""
     contributors: NDArray[np.uint64]
     """[chunks], read-only: bitmap of the workers in each sum. Divide by their number, not by the job's."""
     included: NDArray[np.bool_]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What workers and operators say to the controller, over gRPC.
 
-control.proto   the messages            control_pb2   made from it by tools/generate_rpc.py
-services        its services as values  channel       calls with deadlines, and their errors
+channel         calls with deadlines, and their errors
 jobs            the operator's calls    member        one worker's calls: join, heartbeats, leave
 source          hopsum:// URLs          lease         the thread that keeps a worker's place
 job_agent       the agent under a lease change        from one epoch to the next
 
-Importing this package imports neither grpc nor protobuf; its modules do. The controller uses control_pb2 and services.
+The messages are those of `hopsum_wire.control`. Importing this package imports neither grpc nor protobuf; its modules
+do.
 """
 
 from __future__ import annotations

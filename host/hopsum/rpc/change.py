@@ -24,11 +24,11 @@ from functools import partial
 from typing import Final, Protocol
 
 from hopsum.errors import EpochOver, HopsumError
-from hopsum.membership import JobMembership, MembershipError
-from hopsum.protocol.resume import Sealed
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
 from hopsum.rpc.lease import Lease, Statistics
 from hopsum.rpc.member import Member
+from hopsum_wire.epochs import Sealed
+from hopsum_wire.membership import JobMembership, MembershipError
 
 _log: Final = logging.getLogger(__name__)
 

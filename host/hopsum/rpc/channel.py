@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ import grpc
 
 from hopsum.errors import HopsumError
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
-from hopsum.rpc.services import BEARER, MESSAGE_BYTES_MAX, Method, methods
+from hopsum_wire.control.places import is_local
+from hopsum_wire.control.services import BEARER, MESSAGE_BYTES_MAX, Method, methods
 
 CALL_S: Final = 5.0
 """Deadline of a call that the server answers at once."""
@@ -23,7 +23,6 @@ MISSED_MAX: Final = 2
 """Calls in a row that may go without an answer until another connection is opened."""
 PING_S: Final = 5.0
 """A silent connection is asked whether it lives, and given up when it does not say so in that time again."""
-UNIX: Final = "unix:"
 _OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -82,17 +81,6 @@ class Place:
             raise TlsError(f"controller {target}: {files[-1]} is one of certificate_file and key_file: give both")
         identity = (Path(certificate_file), Path(key_file)) if key_file else None
         return cls(target, tls, Path(ca_file) if ca_file else None, identity)
-
-
-def is_local(target: str) -> bool:
-    """Say whether what is sent to HOST:PORT or unix:PATH stays on this machine."""
-    host = target.rpartition(":")[0].strip("[]")
-    if target.startswith(UNIX) or host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Channel:

@@ -13,12 +13,12 @@ from hopsum.agent import Agent
 from hopsum.agent.tally import heartbeat_counts
 from hopsum.agent.unfinished import why_unfinished
 from hopsum.errors import NoAnswer
-from hopsum.membership import JobMembership
 from hopsum.rpc.change import EpochChange
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member import Member
 from hopsum.transport.repairing import RepairingTransport
-from hopsum.watch.heartbeat import POSITION
+from hopsum_wire.membership import JobMembership
+from hopsum_wire.watch.heartbeat import POSITION
 
 
 class JobAgent(Agent):

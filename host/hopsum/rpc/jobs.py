@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's calls: make jobs, look at them, delete them; and what a message is as plain values."""
+"""The operator's calls: make jobs, look at them, delete them."""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, MutableSequence, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from hopsum.rpc import control_pb2 as pb
 from hopsum.rpc.channel import CALL_S, Channel
-from hopsum.rpc.services import JOBS
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.services import JOBS
 
 CHANGE_S: Final = 30.0
 """Deadline of a call that writes switches."""
@@ -84,44 +84,3 @@ class JobsClient:
 
     def _call(self, name: str, request: Any, timeout_s: float = CALL_S) -> Any:
         return self._channel.call(JOBS, name, request, secret=self._token, timeout_s=timeout_s)
-
-
-def word_of(enum: Any, number: int) -> str:
-    """Return a value of an enum as a word, "running"; its number where this version has no name for it.
-
-    Args:
-        enum: its descriptor, such as `control_pb2.JobState.DESCRIPTOR`.
-    """
-    value = enum.values_by_number.get(number)
-    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
-    return str(number) if value is None else str(value.name).removeprefix(prefix).lower()
-
-
-def as_values(message: Any) -> dict[str, Any]:
-    """Return a message as what JSON can hold: all its fields by name, states as words, optional ones that lack None.
-
-    Of texts, some of which workers wrote, what a terminal may obey is escaped.
-    """
-    values: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if isinstance(value, str):
-            value = _escaped(value)
-        elif isinstance(value, MutableMapping):
-            value = {_escaped(key): each for key, each in sorted(value.items())}
-        elif isinstance(value, MutableSequence):
-            value = [as_values(each) if field.message_type else _escaped(each) for each in value]
-        elif field.message_type is not None:
-            value = as_values(value) if message.HasField(field.name) else None
-        elif field.enum_type is not None:
-            value = word_of(field.enum_type, value)
-        elif field.containing_oneof is not None and not message.HasField(field.name):
-            value = None
-        values[field.name] = value
-    return values
-
-
-def _escaped(value: Any) -> Any:
-    if not isinstance(value, str) or value.isprintable():
-        return value
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in value)

@@ -32,11 +32,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from hopsum.rpc import control_pb2 as pb
 from hopsum.rpc.channel import CALL_S, Replies
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
-from hopsum.rpc.jobs import word_of
 from hopsum.rpc.member import Member
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.values import word_of
 
 Statistics = Callable[[], Mapping[str, float]]
 Told = Callable[[str], None]

@@ -22,14 +22,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from hopsum.membership import JobMembership, MembershipError, parse_membership
 from hopsum.notice import AFTER_S, Notice
-from hopsum.protocol.resume import Sealed
-from hopsum.rpc import control_pb2 as pb
 from hopsum.rpc.channel import CALL_S, Channel, Replies
 from hopsum.rpc.errors import ControllerError, ControllerUnreachable
-from hopsum.rpc.services import WORKERS
-from hopsum.wire import WIRE_VERSION
+from hopsum_wire import WIRE_VERSION
+from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.control.services import WORKERS
+from hopsum_wire.epochs import Sealed
+from hopsum_wire.membership import JobMembership, MembershipError, parse_membership
 
 INCARNATION_BYTES: Final = 16
 _AGAIN_S: Final = (0.1, 2.0)

@@ -26,13 +26,13 @@ from hopsum.agent.unfinished import why_unfinished
 from hopsum.agreement import hopsum_version, shared_settings
 from hopsum.codec import Codec
 from hopsum.config import Config, ConfigError
-from hopsum.membership import JobMembership, MembershipError
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.interfaces import listen_tcp, mac_of, source_towards
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member import Location, Member
 from hopsum.transport.link import UdpLink
+from hopsum_wire.membership import JobMembership, MembershipError
 
 _log: Final = logging.getLogger(__name__)
 

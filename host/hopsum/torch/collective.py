@@ -32,7 +32,7 @@ from hopsum.codec.simulate import lane_values
 from hopsum.config import Config, ConfigError
 from hopsum.errors import AllReduceFailed
 from hopsum.torch.agreement import require_same
-from hopsum.wire import MAX_WORKERS, Op
+from hopsum_wire import MAX_WORKERS, Op
 
 
 def open_collective(

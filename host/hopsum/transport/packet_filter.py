@@ -8,7 +8,7 @@ import socket
 import struct
 from typing import Final, NamedTuple
 
-from hopsum.wire._layout import ETHERTYPE_ARP, ETHERTYPE_IPV4, PROTO_ICMP, PROTO_UDP
+from hopsum_wire._layout import ETHERTYPE_ARP, ETHERTYPE_IPV4, PROTO_ICMP, PROTO_UDP
 
 _SO_ATTACH_FILTER: Final = 26
 _INSTRUCTION: Final = struct.Struct("=HBBI")

@@ -12,7 +12,7 @@ import socket
 from typing import Final
 
 from hopsum.transport.trains import cut_train
-from hopsum.wire._layout import (
+from hopsum_wire._layout import (
     ARP_BYTES,
     ARP_FIELDS,
     ETHERNET_BYTES,
@@ -24,8 +24,8 @@ from hopsum.wire._layout import (
     PROTO_UDP,
     UDP_BYTES,
 )
-from hopsum.wire.fields import pack_fields, unpack_fields
-from hopsum.wire.frames import FramePath, lower_headers
+from hopsum_wire.fields import pack_fields, unpack_fields
+from hopsum_wire.frames import FramePath, lower_headers
 
 LOWER_BYTES: Final = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES
 _UDP_AT: Final = ETHERNET_BYTES + IPV4_BYTES

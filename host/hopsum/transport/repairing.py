@@ -22,12 +22,12 @@ from hopsum.errors import HopsumError
 from hopsum.notice import Waiting
 from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
-from hopsum.protocol.resume import Resume, Sealed
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX, StateFetch, StateOffers
 from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Timing, Worker
 from hopsum.transport.link import Link
 from hopsum.transport.side_channel import EpochKey, SideChannel, SideStatistics
 from hopsum.transport.udp import UdpTransport
+from hopsum_wire.epochs import Resume, Sealed
 
 _log: Final = logging.getLogger(__name__)
 PEER_POLL_S: Final = 0.005

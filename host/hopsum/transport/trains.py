@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum.wire import HOPSUM_BYTES, Header
+from hopsum_wire import HOPSUM_BYTES, Header
 
 
 def cut_train(train: memoryview) -> list[memoryview]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hopsum.wire import MAX_WORKERS
 from hopsum_controlplane.jobs import LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
+from hopsum_wire import MAX_WORKERS
 
 PORTS = tuple(range(8))
 SWITCH = SwitchEndpoint(mac="02:00:00:00:00:fe", ip="10.0.0.254")

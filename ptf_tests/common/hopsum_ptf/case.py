@@ -24,20 +24,20 @@ from numpy.typing import ArrayLike, NDArray
 from ptf import testutils
 from ptf.base_tests import BaseTest
 
-from hopsum.protocol.aggregator import SwitchConfig
-from hopsum.protocol.frame_aggregator import FrameAggregator
-from hopsum.wire import Drop, Event, Header, Kind, Op, State, down_bytes, up_bytes
-from hopsum.wire.payload import lanes as lanes_of
 from hopsum_controlplane import Controller, Job, JobSpec, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.entries import Insert
 from hopsum_controlplane.tables import forward
+from hopsum_oracle.aggregator import SwitchConfig
+from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_ptf import control, frames
 from hopsum_ptf.bed import BROADCAST_MAC, PORTS, SWITCH, barrier_mac, make_workers, station_mac
 from hopsum_ptf.links import Links, Output
 from hopsum_ptf.recording import Exchange, Recording, multiset
 from hopsum_ptf.results import Outcome, Result, append_result
+from hopsum_wire import Drop, Event, Header, Kind, Op, State, down_bytes, up_bytes
+from hopsum_wire.payload import lanes as lanes_of
 
 
 @functools.cache

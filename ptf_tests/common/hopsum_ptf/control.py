@@ -9,9 +9,6 @@ from typing import Any, Final
 
 from google.protobuf import text_format
 
-from hopsum.protocol.aggregator import JobConfig, LeafConfig, ParentConfig, WorkerConfig
-from hopsum.wire import Drop, Event
-from hopsum.wire._layout import JOB_EVENTS
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import Capabilities, Device, Pipeline
@@ -27,7 +24,10 @@ from hopsum_controlplane.entries import (
 from hopsum_controlplane.jobs import Job, ParentEndpoint, WorkerEndpoint
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.tables import admit, lookup
+from hopsum_oracle.aggregator import JobConfig, LeafConfig, ParentConfig, WorkerConfig
 from hopsum_ptf.recording import Recording, Write
+from hopsum_wire import Drop, Event
+from hopsum_wire._layout import JOB_EVENTS
 
 # The clock of the cases' controller: epochs, and with them recordings, are the same every time.
 CLOCK_S = 1_000_000.0

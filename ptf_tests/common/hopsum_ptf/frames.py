@@ -9,8 +9,11 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hopsum.wire import Header, Kind, Op, pack_codes, up_bytes
-from hopsum.wire._layout import (
+from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
+from hopsum_controlplane.jobs import Job, LeafEndpoint, ParentEndpoint, WorkerEndpoint
+from hopsum_ptf.bed import BROADCAST_MAC
+from hopsum_wire import Header, Kind, Op, pack_codes, up_bytes
+from hopsum_wire._layout import (
     ARP_FIELDS,
     ETHERNET_BYTES,
     ETHERNET_FIELDS,
@@ -25,12 +28,9 @@ from hopsum.wire._layout import (
     UDP_FIELDS,
     Field,
 )
-from hopsum.wire.fields import pack_fields, unpack_fields
-from hopsum.wire.frames import FramePath, build_frame, ipv4_checksum
-from hopsum.wire.payload import shape_of
-from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
-from hopsum_controlplane.jobs import Job, LeafEndpoint, ParentEndpoint, WorkerEndpoint
-from hopsum_ptf.bed import BROADCAST_MAC
+from hopsum_wire.fields import pack_fields, unpack_fields
+from hopsum_wire.frames import FramePath, build_frame, ipv4_checksum
+from hopsum_wire.payload import shape_of
 
 IPV4_AT = ETHERNET_BYTES
 UDP_AT = IPV4_AT + IPV4_BYTES

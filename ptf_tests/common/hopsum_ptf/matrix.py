@@ -40,10 +40,11 @@ _TEXT = """\
     cases/      what: one module for each matter, one class for each case
     targets/    where: bring a switch up and run the cases on it (native: no root; bmv2: root, simple_switch_grpc;
                 tna: no root, no switch: the Tofino program, executed from what the compiler's front end made of it)
-    common/     the bed, the sentences that cases are written in, recordings, the table below; and `hopsum_tna`: see tna
+    common/     hopsum_ptf: the bed, the sentences that cases are written in, recordings, the table below;
+                hopsum_oracle: the switch in Python; hopsum_tna: see tna
 
 `make ptf` runs every case on every target and prints the table; `make ptf ARGS="flush probing.EmptySlot"` some of them.
-Every frame goes to the switch and to the oracle (`hopsum.protocol.frame_aggregator`): the switch must send bit for bit
+Every frame goes to the switch and to the oracle (`hopsum_oracle.frame_aggregator`): the switch must send bit for bit
 what the oracle sends, on the same ports, and nothing else, and count the same. The sentences of a case say besides
 what it expects of both.
 

@@ -21,7 +21,6 @@ from hopsum_topologies.process import ManagedProcess
 
 ROOT = Path(__file__).resolve().parents[3]
 CASES = ROOT / "ptf_tests" / "cases"
-_PACKAGES = ("host", "switch", "controlplane", "topologies", "ptf_tests/common")
 _RUN_S = 1200.0
 _CASE_S = 120
 
@@ -52,18 +51,11 @@ def ptf_command() -> list[str]:
     return [sys.executable, script]
 
 
-def environment() -> dict[str, str]:
-    """Return the environment in which the cases find our packages, installed or not."""
-    paths = [str(ROOT / package) for package in _PACKAGES]
-    inherited = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *([inherited] if inherited else [])])}
-
-
 def list_cases(chosen: Sequence[str] = (), folder: Path = CASES) -> list[str]:
     """Return the names `module.Class` of the cases that `chosen` (modules or cases; none: all) stands for."""
     with TemporaryDirectory(prefix="hopsum-ptf-") as logs:
         command = [*ptf_command(), "--test-dir", str(folder), "--log-file", f"{logs}/log", "--list-test-names"]
-        done = subprocess.run([*command, *chosen], capture_output=True, text=True, env=environment(), check=False)
+        done = subprocess.run([*command, *chosen], capture_output=True, text=True, check=False)
     names = [line for line in done.stdout.splitlines() if "." in line and " " not in line]
     if done.returncode != 0 or not names:
         raise RunnerError(f"ptf finds no cases for {list(chosen) or 'all'}:\n{done.stdout}{done.stderr}")
@@ -97,7 +89,7 @@ def run_cases(
         command += ["--interface", f"{port}@{interface}"]
     command += [*target.platform_arguments, *running]
     output = logs / "output"
-    process = ManagedProcess(command, output, namespace=target.namespace, environment=environment())
+    process = ManagedProcess(command, output, namespace=target.namespace)
     try:
         process.wait_for(lambda: not process.running(), "an end of the cases", _RUN_S)
         status = process.stop()

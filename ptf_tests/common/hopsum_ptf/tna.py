@@ -13,9 +13,6 @@ from typing import Final
 
 import numpy as np
 
-from hopsum.wire import HOPSUM_UDP_PORT, Kind, Op
-from hopsum.wire._layout import CODES8_BYTES, JOB_EVENTS
-from hopsum.wire.payload import unpack_codes
 from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.devices.tofino import TofinoDevice
 from hopsum_controlplane.entries import CounterValue, DefaultAction, Delete, MulticastGroup, Update
@@ -29,6 +26,9 @@ from hopsum_tna import dump
 from hopsum_tna.control import Control
 from hopsum_tna.errors import TnaError
 from hopsum_tna.switch import TOFINO, TOFINO2, Chip, Sent, Switch
+from hopsum_wire import HOPSUM_UDP_PORT, Kind, Op
+from hopsum_wire._layout import CODES8_BYTES, JOB_EVENTS
+from hopsum_wire.payload import unpack_codes
 
 PROGRAMS: Final = Path(__file__).resolve().parents[3] / "p4" / "build" / "tna"
 CHIPS: Final = {"tofino": TOFINO, "tofino2": TOFINO2, "small": TOFINO}

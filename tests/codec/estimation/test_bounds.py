@@ -12,8 +12,8 @@ import pytest
 from hopsum.codec.base import Context
 from hopsum.codec.estimation import Estimator, Sb, Sk, Srk, bounds
 from hopsum.codec.estimation.entropy import EntropyCoder
-from hopsum.codec.estimation.registry import make_estimator
 from hopsum.codec.estimation.rotated import padded
+from hopsum_evaluation.baselines.registry import make_estimator
 
 from .cases import VECTORS, Floats, gaussian, grid_mse, measure, pair, spike
 

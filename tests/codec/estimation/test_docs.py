@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hopsum.codec.estimation import bounds
-from hopsum.codec.estimation.registry import make_estimator
+from hopsum_evaluation.baselines.registry import make_estimator
 
 from .cases import Floats, gaussian, measure
 

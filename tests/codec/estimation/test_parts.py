@@ -13,8 +13,8 @@ from hopsum.codec.estimation.base import RUN, Message
 from hopsum.codec.estimation.draws import signs, uniforms
 from hopsum.codec.estimation.entropy import EntropyCoder
 from hopsum.codec.estimation.levels import pack, packed_bytes, unpack
-from hopsum.codec.estimation.registry import make_estimator
 from hopsum.codec.estimation.rotated import hadamard
+from hopsum_evaluation.baselines.registry import make_estimator
 
 from .cases import gaussian
 

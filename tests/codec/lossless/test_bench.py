@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from hopsum.cli.bench import main
+from hopsum_cli.main import main
 
-SMALL = ["lossless", "--elements", "100000", "--runs", "2", "--threads", "1", "2", "--index", "bitmap"]
+SMALL = ["bench", "lossless", "--elements", "100000", "--runs", "2", "--threads", "1", "2", "--index", "bitmap"]
 
 
 def test_json_has_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,5 +36,5 @@ def test_table_names_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("wrong", [["--density", "0"], ["--elements", "0"], ["--index", "trie"], ["--threads", "0"]])
 def test_wrong_arguments_are_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["lossless", *wrong])
+        main(["bench", "lossless", *wrong])
     assert "usage:" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hopsum.codec import AgreedError, Context, ErrorFeedback, Exchange
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.reduction import State
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 from .jobs import exact, run, start
 from .supports import Floats, sparse

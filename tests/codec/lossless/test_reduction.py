@@ -13,7 +13,7 @@ from hopsum.codec import CodecError, Context, ErrorFeedback, Exchange, NonFinite
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.reduction import LosslessReduction, State
 from hopsum.codec.simulate import simulate_allreduce
-from hopsum.wire import Op
+from hopsum_wire import Op
 
 from .jobs import exact, run, start
 from .supports import Floats, dense_blocks, one_column, sparse

@@ -14,12 +14,8 @@ import numpy as np
 import pytest
 
 from hopsum.agent import Agent
-from hopsum.cli.stage.seat import Seat, open_link
-from hopsum.cli.stage.targets import SWITCH, seats_around
-from hopsum.membership import parse_membership
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import UdpLink
-from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.cluster import SwitchConfig
 from hopsum_controlplane.devices.base import Device, Pipeline
@@ -27,6 +23,10 @@ from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import Bmv2Switch, Namespace, NativeSwitch, bmv2_unavailable
+from hopsum_topologies.one_switch import SWITCH, seats_around
+from hopsum_topologies.seat import Seat, open_link
+from hopsum_wire import HOPSUM_UDP_PORT
+from hopsum_wire.membership import parse_membership
 
 from .world import Worker, switch_config
 

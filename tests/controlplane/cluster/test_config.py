@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.cluster import (
     ClusterConfig,
@@ -20,6 +19,7 @@ from hopsum_controlplane.cluster import (
     config,
     load_config,
 )
+from hopsum_wire import HOPSUM_UDP_PORT
 
 WHOLE = """
 [controller]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hopsum.membership import parse_membership
 from hopsum_controlplane.cluster import Beat, InvalidRequest, NotAdmitted, Pending, Phase, State
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.manager import ROUNDS_MOST
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_wire.membership import parse_membership
 
 from .world import LEASE_S, Cluster, Worker, enter
 

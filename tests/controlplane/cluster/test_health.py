@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from hopsum.rpc.jobs import as_values
-from hopsum.watch.words import ago, state, tone
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.health import Health
 from hopsum_controlplane.cluster.views import JobView
@@ -20,6 +18,8 @@ from hopsum_controlplane.metrics.collect import collect
 from hopsum_controlplane.service.messages import job_message
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web.state import State
+from hopsum_wire.control.values import as_values
+from hopsum_wire.watch.words import ago, state, tone
 
 from .world import LEASE_S, Cluster, Worker, switch_config
 

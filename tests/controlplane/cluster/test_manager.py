@@ -9,8 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from hopsum.membership import parse_membership
-from hopsum.wire import WIRE_VERSION
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import (
     Beat,
@@ -24,6 +22,8 @@ from hopsum_controlplane.cluster import (
 )
 from hopsum_controlplane.cluster.manager import GRACE_S
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_wire import WIRE_VERSION
+from hopsum_wire.membership import parse_membership
 
 from .conftest import MakeCluster
 from .world import LEASE_S, TABLE, Cluster, enter, switch_config

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from hopsum.watch.heartbeat import NAMES
-from hopsum.wire import JOB_EVENTS, Drop, Event
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import Manager
 from hopsum_controlplane.devices.base import Device
@@ -19,6 +17,8 @@ from hopsum_controlplane.metrics import FAMILIES, collect
 from hopsum_controlplane.metrics.collect import PREFIX
 from hopsum_controlplane.metrics.exposition import Family, Histogram, expose
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_wire import JOB_EVENTS, Drop, Event
+from hopsum_wire.watch.heartbeat import NAMES
 
 from .conftest import MakeCluster
 from .scraping import Values, parse

@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 
 from hopsum.agent import Agent
-from hopsum.cli.controller.pulse import Pulse
-from hopsum.membership import parse_membership
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import UdpLink
-from hopsum.wire import HOPSUM_UDP_PORT
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.cluster import Pending, State, openers
 from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.service.pulse import Pulse
 from hopsum_topologies import NativeSwitch
+from hopsum_wire import HOPSUM_UDP_PORT
+from hopsum_wire.membership import parse_membership
 
 from .world import Cluster, Worker, switch_config
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from hopsum.agent import Agent
-from hopsum.cli.stage.seat import Seat, open_link
 from hopsum.protocol.worker import Timing
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.cluster import State, SwitchConfig
@@ -20,6 +19,7 @@ from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_topologies import Bmv2Switch, Namespace, bmv2_unavailable
 from hopsum_topologies.netns import add_neighbour
+from hopsum_topologies.seat import Seat, open_link
 
 from .rigs import DEADLINE_S, agents_of, check_sum
 from .world import LEASE_S, TREE_LINKS, Cluster, Worker, switch_config

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from hopsum.wire import Event
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import InvalidRequest, JobRequest, NoRoom, Pending, PortRule
 from hopsum_controlplane.cluster.links import LinkConfig
@@ -20,6 +19,7 @@ from hopsum_controlplane.metrics.exposition import expose
 from hopsum_controlplane.service.messages import job_message
 from hopsum_controlplane.tables import forward
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_wire import Event
 
 from .conftest import MakeCluster
 from .noted import EVERYBODY, device

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hopsum.wire import Drop, Event
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web import WebServer
 from hopsum_controlplane.web.clients import CLIENTS_MAX, Clients
 from hopsum_controlplane.web.page import Page
 from hopsum_controlplane.web.state import KEPT, WINDOW_S, State
+from hopsum_wire import Drop, Event
 
 from .conftest import MakeCluster
 from .scraping import parse

@@ -9,7 +9,6 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from hopsum.wire import WIRE_VERSION
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.cluster import (
     Beat,
@@ -32,6 +31,7 @@ from hopsum_controlplane.jobs import Job
 from hopsum_controlplane.plan import plan
 from hopsum_controlplane.tables.address import switch_address
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_wire import WIRE_VERSION
 
 LEASE_S = 10.0
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)

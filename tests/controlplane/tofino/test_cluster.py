@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.membership import parse_membership
-from hopsum.wire import Op
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import Pending, openers, pipelines
 from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.devices.tofino import load_program
+from hopsum_wire import Op
+from hopsum_wire.membership import parse_membership
 
 from ..cluster.world import Cluster, switch_config
 from .stratum import DEVICE_ID, Stratum

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from hopsum.wire import Drop, Event
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import lanes32, update
+from hopsum_wire import Drop, Event
 
 
 class SwitchDoesWhatTheOracleDoesNot(SwitchCase):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from p4.v1 import p4runtime_pb2
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.p4info import P4Info
+from hopsum_ptf.links import Output as Sent
+from hopsum_ptf.recording import Recording, Write, load, multiset, recordings
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.cache import CodeCache
 from hopsum_switch.p4runtime.entities import write_update
@@ -25,11 +26,6 @@ from hopsum_switch.state.multicast import Replica
 from .agreement import Pair, mutate
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "ptf_tests" / "common"))
-
-from hopsum_ptf.links import Output as Sent  # noqa: E402
-from hopsum_ptf.recording import Recording, Write, load, multiset, recordings  # noqa: E402
-
 IPV4 = bytes.fromhex("45000028000100004006f97d0a0102030a0203040035c001")
 RECORDINGS = recordings(ROOT / "tests" / "vectors" / "data")
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings of what bmv2 makes of random programs. Record anew, where simple_switch_grpc is installed:
 
-    PYTHONPATH=host:switch:controlplane:topologies .venv/bin/python -m tests.switch.random_programs.recordings
+    .venv/bin/python -m tests.switch.random_programs.recordings
 
 Each file holds a whole case, so the generator may change. One gzip-compressed JSON object for each program:
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.cli.shell import build_parser
+from hopsum_cli.shell import build_parser
 from hopsum_switch import control
 from hopsum_switch.address import ServerError, default_address
 from hopsum_switch.server import SwitchServer

@@ -44,7 +44,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.wire import LANE_GROUP_CODES
+from hopsum_wire import LANE_GROUP_CODES
 
 THC_BLOCK: Final = 1024
 """Elements of a chunk with lanes of 8 bits."""
@@ -67,7 +67,7 @@ class Form(NamedTuple):
     rotated: bool = True
     """Whether signs and the Hadamard matrix are applied."""
     group_codes: int = LANE_GROUP_CODES
-    """Codes of a group, see `hopsum.wire.payload`; lanes have no groups."""
+    """Codes of a group, see `hopsum_wire.payload`; lanes have no groups."""
 
     @property
     def block_elements(self) -> int:

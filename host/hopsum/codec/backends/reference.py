@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hopsum.codec.backends.kernels import FRACTION_BITS, BlockKeys, Form, Kernels, Steps
 from hopsum.codec.backends.threads import ThreadedKernels
 from hopsum.codec.hashing import block_keys, lane_bits
-from hopsum.wire.payload import pack_codes, unpack_codes
+from hopsum_wire.payload import pack_codes, unpack_codes
 
 _RUN_BLOCKS: Final = 32
 

@@ -12,7 +12,6 @@ yardstick: what error a budget of bits buys when the receiver decodes every mess
     variable    svk: levels as wide as the norm, codes entropy coded
     entropy     the stream of svk: a histogram, then codes by its frequencies
     bounds      what theory promises of error and bits
-    registry    estimators by name, those of `hopsum.codec.baselines` too
 
 The package constriction is imported when `svk` is made, not before.
 """

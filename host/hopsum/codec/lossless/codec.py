@@ -18,7 +18,7 @@ from hopsum.codec.lossless.kernels import SketchKernels
 from hopsum.codec.lossless.reduction import LosslessReduction, Options
 from hopsum.codec.lossless.sizing import ATTEMPTS, BLOCK_ELEMENTS, GAMMA, Sizing
 from hopsum.codec.lossless.work import Work
-from hopsum.wire import LANE_GROUP_CODES, Op
+from hopsum_wire import LANE_GROUP_CODES, Op
 
 _MODULES: Final = {"numpy": "reference", "numba": "compiled"}
 _REPEATS: Final = 3

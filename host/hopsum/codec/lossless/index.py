@@ -16,8 +16,8 @@ from typing import Final
 
 from hopsum.codec.base import CodecError, blocks_of
 from hopsum.codec.lossless.kernels import Bloom
-from hopsum.wire import Op
-from hopsum.wire.payload import SHAPES
+from hopsum_wire import Op
+from hopsum_wire.payload import SHAPES
 
 CHUNK_BITS: Final = SHAPES[Op.OR].elements
 KINDS: Final = ("auto", "bitmap", "bloom")

@@ -52,8 +52,8 @@ from hopsum.codec.lossless.sizing import Plan, Sizing, make_plan
 from hopsum.codec.lossless.work import Work
 from hopsum.codec.ranges import INFINITE, pack_ranges, read_ranges, require_ranges
 from hopsum.codec.reduction import State, VectorReduction
-from hopsum.wire import Op
-from hopsum.wire.payload import SHAPES
+from hopsum_wire import Op
+from hopsum_wire.payload import SHAPES
 
 _LANES = SHAPES[Op.ADD32].elements
 

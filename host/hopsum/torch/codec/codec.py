@@ -28,8 +28,8 @@ from hopsum.codec.table import LookupTable, best_table
 from hopsum.torch.codec.checks import require_finite_ranges, require_tensor, require_vector
 from hopsum.torch.codec.kernels import DeviceTable, TorchKernels, load_torch_kernels
 from hopsum.torch.codec.twin import Twin
-from hopsum.wire import Op
-from hopsum.wire.payload import SHAPES
+from hopsum_wire import Op
+from hopsum_wire.payload import SHAPES
 
 _SHAPE: Final = SHAPES[Op.LOOKUP_ADD8]
 _LANE_MAX: Final = 255

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of `hopsum controller`, and its life between `ready` and a signal."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from hopsum_controlplane.cluster import ClusterConfig, load_config
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.service.descriptors import raise_limit
+from hopsum_controlplane.service.logs import FORMATS, LEVELS, log_to
+from hopsum_controlplane.service.running import running
+from hopsum_controlplane.service.server import safeguards
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_log: Final = logging.getLogger(__name__)
+_EPILOG: Final = """\
+When it serves it prints `page URL` and `metrics URL`, unless there are none, and
+`ready listen=ADDRESS switches=NAME,...` on stdout; a switch that does not answer is tried again and again, and keeps
+nobody waiting. SIGTERM and SIGINT end it: what stands on the switches stays, jobs go on, and a controller that is
+started with the same books has them again. A second signal ends it at once, which the books survive as well.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="hopsum controller",
+        description="Run the controller: jobs, slots and leases on the switches of a configuration.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE.toml", help="see docs/operating.md")
+    parser.add_argument("--check", action="store_true", help="read the configuration, say what it means, and end")
+    parser.add_argument(
+        "--remove-existing",
+        action="store_true",
+        help="take off the switches whatever this controller's books do not know, another program among it",
+    )
+    parser.add_argument(
+        "--log", choices=FORMATS, default="text", help="how the log on stderr looks (default %(default)s)"
+    )
+    parser.add_argument("--log-level", choices=LEVELS, default="info", help="from which on (default %(default)s)")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a controller until SIGTERM or SIGINT; return the exit status."""
+    options = build_parser().parse_args(arguments)
+    log_to(form=options.log, level=options.log_level)
+    try:
+        config = load_config(options.config)
+        if options.check:
+            safeguards(config)
+            print(_in_words(config))
+            return 0
+        raise_limit()
+        _serve(config, options.remove_existing)
+    except ControlPlaneError as error:
+        if options.log == "json":
+            _log.error("%s", error)
+        else:
+            print(f"hopsum controller: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _serve(config: ClusterConfig, remove_existing: bool) -> None:
+    # Blocked before there are threads, which inherit it: the signal waits for `sigwait` here, and interrupts nothing.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        with running(config, remove_existing=remove_existing) as controller:
+            if controller.page_url:
+                print(f"page {controller.page_url}", flush=True)
+                print(f"metrics {controller.metrics_url}", flush=True)
+            switches = ",".join(switch.name for switch in config.switches)
+            print(f"ready listen={controller.address} switches={switches}", flush=True)
+            number = signal.sigwait(_SIGNALS)
+            _log.info("%s: ending; jobs go on", signal.Signals(number).name)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _in_words(config: ClusterConfig) -> str:
+    tls = "with" if config.tls_certificate else "without"
+    asks = f"the token in {config.admin_token_file}" if config.admin_token_file else "no token"
+    lines = [
+        f"books in {config.database}",
+        f"listens at {config.listen} {tls} TLS; who makes jobs needs {asks}",
+        f"page and metrics at {config.metrics_listen or 'no address'}",
+        f"leases of {config.lease_s:g} s, heartbeats every {config.heartbeat_s:g} s, audits every {config.audit_s:g} s",
+    ]
+    for switch in config.switches:
+        ip, port = switch.service
+        lines.append(f"switch {switch.name}: {switch.driver} at {switch.address}, device {switch.device_id}")
+        who = f"workers send to {ip}:{port}; {', '.join(map(str, switch.ports))}"
+        lines.append(f"  {switch.slots} slots; {who if switch.ports else 'no worker stands at it'}")
+    for spine in config.spines:
+        lines.append(f"tree of {', '.join(link.leaf for link in config.below(spine))}, then {spine}")
+        lines += [f"  {link}" for link in config.below(spine)]
+    return "\n".join(lines)

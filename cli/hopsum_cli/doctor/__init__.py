@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum doctor`: why does a worker not begin, or hang?"""
+
+from __future__ import annotations
+
+from hopsum_cli.doctor.command import main
+
+__all__ = ["main"]

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum job`: an operator's jobs at a controller.
+
+command   the words: create, list, show, delete     create   a job from a codec or tables; where its token goes
+report    tables for people
+"""
+
+from __future__ import annotations
+
+from hopsum_cli.job.command import main
+
+__all__ = ["main"]

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words after `hopsum job`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from hopsum.errors import HopsumError
+from hopsum_cli.job import create, report
+from hopsum_cli.operator import operator
+from hopsum_cli.operator_arguments import add_operator_arguments
+from hopsum_wire.control.values import as_values
+from hopsum_wire.watch.looks import workers_of
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(prog="hopsum job", description="Make, see and delete a controller's jobs.")
+    words = parser.add_subparsers(required=True, metavar="WORD")
+    making = _word(words, "create", create.SUMMARY, create.run)
+    create.add_arguments(making)
+    _word(words, "list", "all jobs, a line for each", _list)
+    showing = _word(words, "show", "one job: members, leases, and what the switch counted of it", _show)
+    showing.add_argument("name", metavar="JOB")
+    deleting = _word(words, "delete", "end jobs and free their slots; one with workers only when told so", _delete)
+    deleting.add_argument("names", metavar="JOB", nargs="+")
+    deleting.add_argument("--yes", action="store_true", help="also where workers are in a job, without a question")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; 0 unless the controller refused or cannot be reached."""
+    options = build_parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except HopsumError as error:
+        print(f"hopsum job: {error}", file=sys.stderr)
+        return 1
+    return status
+
+
+def _word(words: Any, name: str, summary: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    word: argparse.ArgumentParser = words.add_parser(
+        name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}."
+    )
+    add_operator_arguments(word)
+    word.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    word.set_defaults(run=run, parser=word)
+    return word
+
+
+def _list(options: argparse.Namespace) -> int:
+    with operator(options) as client:
+        jobs = [as_values(job) for job in client.jobs()]
+    if options.json:
+        print(json.dumps({"jobs": jobs}))
+    else:
+        report.print_jobs(jobs, Console())
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    with operator(options) as client:
+        job = as_values(client.job(options.name))
+    if options.json:
+        print(json.dumps(job))
+    else:
+        report.print_job(job, Console())
+    return 0
+
+
+def _delete(options: argparse.Namespace) -> int:
+    """Delete one after the other; the first that fails ends it, and what is named before it is gone.
+
+    Nothing is deleted where one of them has workers in it, unless --yes or a person at the terminal says so.
+    """
+    gone: list[str] = []
+    with operator(options) as client:
+        jobs = {job["name"]: job for job in map(as_values, client.jobs())}
+        busy = [jobs[name] for name in dict.fromkeys(options.names) if name in jobs and _inside(jobs[name])]
+        if busy and not options.yes and not _confirmed(busy):
+            return 1
+        try:
+            for name in options.names:
+                client.delete(name)
+                gone.append(name)
+        finally:
+            if options.json:
+                print(json.dumps({"deleted": gone}))
+            else:
+                for name in gone:
+                    print(f"job {name!r} is gone{_ended(jobs.get(name))}")
+    return 0
+
+
+def _confirmed(busy: Sequence[Mapping[str, Any]]) -> bool:
+    """Ask whether jobs that workers are in shall end; say what to do where there is nobody to be asked."""
+    told = "; ".join(f"job {job['name']!r} is {job['state']}, with {_inside(job)} in it" for job in busy)
+    if not sys.stdin.isatty():
+        print(f"hopsum job: {told}; nothing was deleted: give --yes to end them all the same", file=sys.stderr)
+        return False
+    print(f"{told}. End {'it' if len(busy) == 1 else 'them'}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    print("hopsum job: nothing was deleted", file=sys.stderr)
+    return False
+
+
+def _inside(job: Mapping[str, Any]) -> str:
+    """Return in words which workers a job's end ends: those in its epoch, or waiting for one; empty for none."""
+    ranks = [str(member["rank"]) for member in workers_of(job, "in", "waiting", "over")]
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}" if ranks else ""
+
+
+def _ended(job: Mapping[str, Any] | None) -> str:
+    """Say what was ended with a job."""
+    if job is None or not _inside(job):
+        return ""
+    return f": ended for {_inside(job)}" + (f", epoch {job['epoch']}" if job["epoch"] else "")

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum job create`: a job's tables from its codec, and its token into a file that only its owner reads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from hopsum.codec import CODECS, CodecError, job_tables, make_codec
+from hopsum.config import Config
+from hopsum.errors import HopsumError
+from hopsum.rpc.channel import Place
+from hopsum_cli.operator import operator, place_of
+from hopsum_wire import MAX_WORKERS
+from hopsum_wire.control.places import UNIX, is_local
+from hopsum_wire.control.values import as_values
+
+SUMMARY: Final = "make a job: its slots are reserved, and workers join with its token"
+_CODES: Final = 16
+
+
+class TokenFileError(HopsumError):
+    """The token has nowhere to go. No job was made."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what this word takes."""
+    parser.add_argument("name", metavar="JOB")
+    parser.add_argument("--workers", type=int, required=True, metavar="N", help="that take part, 1 to 64")
+    parser.add_argument("--slots", type=int, default=32, metavar="N", help="of the switch (default %(default)s)")
+    tables = parser.add_argument_group(
+        "tables", "what the switch looks codes up in; codecs fixed and lossless need none"
+    )
+    codec = tables.add_mutually_exclusive_group()
+    codec.add_argument("--codec", choices=CODECS, help="of the workers: its table is worked out (default: thc)")
+    codec.add_argument("--table", type=_table, metavar="V0,...,V15", help="of sums in 8-bit lanes")
+    tables.add_argument("--table16", type=_table, metavar="V0,...,V15", help="of sums in 16-bit lanes")
+    tables.add_argument(
+        "--codec-options", type=_options, default={}, metavar="TABLE", help="of the codec, in TOML: '{bits = 8}'"
+    )
+    parser.add_argument("--quorum", type=int, metavar="N", help="workers that complete a sum (default: all)")
+    parser.add_argument("--min-quorum", type=int, metavar="N", help="that complete it when one asks (default 1)")
+    parser.add_argument("--observers", type=int, default=0, metavar="N", help="that may ask, and take no part")
+    parser.add_argument("--switch", metavar="NAME", help="where it goes (default: where most slots are free)")
+    parser.add_argument(
+        "--tree", action="store_true", help="over a spine (--switch) and its leaves, though one switch would do"
+    )
+    parser.add_argument(
+        "--lease", type=float, metavar="SECONDS", help="a silent worker is waited for (default: the controller's)"
+    )
+    parser.add_argument(
+        "--token-file", type=Path, metavar="PATH", help="new file of mode 0600 for the token, printed if left out"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make the job and say how workers join. Raises HopsumError: no job was made, or none is known to be."""
+    given = {"table": options.table, "table16": options.table16, **_tables(options)}
+    place = place_of(options)
+    with operator(options) as client, _token_file(options.token_file) as write:
+        made = client.create(
+            options.name,
+            options.workers,
+            options.slots,
+            **given,
+            quorum=options.quorum,
+            min_quorum=options.min_quorum,
+            switch=options.switch,
+            lease_s=options.lease,
+            observers=options.observers,
+            tree=options.tree,
+        )
+        write(made.token)
+    url = None if place.target.startswith(UNIX) else _url(place, options.name, options.token_file)
+    values = {**as_values(made), "url": url}
+    if options.token_file is not None:
+        values["token_file"] = str(options.token_file.absolute())
+        del values["token"]
+    print(json.dumps(values) if options.json else _in_words(values, options))
+    return 0
+
+
+DEFAULT_CODEC: Final = Config().codec
+"""As `hopsum.connect` takes it where nothing is said."""
+
+
+def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+    if options.codec is None:
+        if options.codec_options:
+            options.parser.error("--codec-options without --codec")
+        if options.table is not None or options.table16 is not None or not 1 <= options.workers <= MAX_WORKERS:
+            return {}  # such numbers the controller refuses
+        options.codec = DEFAULT_CODEC
+    if options.table16 is not None:
+        options.parser.error("--codec works the table out: leave --table16 out")
+    try:
+        codec = make_codec(options.codec, workers=options.workers, backend="numpy", **options.codec_options)
+    except (CodecError, TypeError) as error:
+        options.parser.error(f"--codec {options.codec} for {options.workers} workers: {error}")
+    return job_tables(codec)
+
+
+def _in_words(values: dict[str, Any], options: argparse.Namespace) -> str:
+    lines = [f"job {values['name']!r} on {_places(values)}, forming"]
+    if "token" in values:
+        lines.append(f"token, not told again: {values['token']}")
+    else:
+        lines.append(f"its token is in {values['token_file']}")
+    if values["url"]:
+        lines.append(f"its {options.workers} workers connect to {values['url']}")
+    return "\n".join(lines)
+
+
+def _places(values: dict[str, Any]) -> str:
+    """Return its switches with its slots there."""
+    *leaves, top = [
+        f"{part['switch']}: slots {part['slot_base']} to {part['slot_base'] + part['slots'] - 1}"
+        for part in values["parts"] or [values]
+    ]
+    return "; ".join([*leaves, f"then {top}" if leaves else top])
+
+
+def _url(place: Place, job: str, token_file: Path | None) -> str:
+    query = [] if token_file is None else [f"token_file={quote(str(token_file.absolute()))}"]
+    if place.ca_file is not None:
+        query.append(f"ca={quote(str(place.ca_file.absolute()))}")
+    elif place.tls == is_local(place.target):  # not what goes without saying
+        query.append(f"tls={'on' if place.tls else 'off'}")
+    return f"hopsum://{place.target}/{job}{'?' if query else ''}{'&'.join(query)}"
+
+
+@contextmanager
+def _token_file(path: Path | None) -> Iterator[Any]:
+    """Make the file before there is a token, and take it away if there is none. Raises TokenFileError."""
+    if path is None:
+        yield lambda token: None
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise TokenFileError(f"no job was made: token file {path}: {error}; give one that is not there yet") from error
+    with open(descriptor, "w", encoding="ascii") as file:
+        try:
+            yield lambda token: print(token, file=file)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
+def _table(text: str) -> tuple[int, ...]:
+    values = tuple(int(value) for value in text.split(","))
+    if len(values) != _CODES:
+        raise argparse.ArgumentTypeError(f"{len(values)} values: a table has {_CODES}")
+    return values
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(f"it = {text}")["it"]
+    except tomllib.TOMLDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}; write '{{bits = 8}}'") from error
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is no table; write '{{bits = 8}}'")
+    return found

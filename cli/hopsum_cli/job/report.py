@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs as tables for people; a job is what `hopsum_wire.control.values.as_values` makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hopsum_wire.watch.looks import workers_of
+from hopsum_wire.watch.words import ago, state, tone
+
+_COLOURS: Final = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "red"}
+
+
+def print_jobs(jobs: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print a line for each job, and below them one for each that is not well."""
+    if not jobs:
+        console.print("no jobs")
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("job", "state", "switch", "slots", "workers", "epoch"):
+        table.add_column(title, overflow="fold")
+    for job in jobs:
+        row = (job["name"], job["switch"], _slots(job), _workers(job), str(job["epoch"] or "-"))
+        name, *rest = map(escape, row)
+        table.add_row(name, _state(job), *rest)
+    console.print(table)
+    for job in jobs:
+        if job["health"] not in ("healthy", "idle"):
+            told = f"{escape(job['name'])}:[/] {escape(job['health_reason'])}"
+            console.print(f"[{_COLOURS[tone(job)]}]{told}", soft_wrap=not console.is_terminal)
+
+
+def print_job(job: Mapping[str, Any], console: Console) -> None:
+    """Print one job: what it is, its members, and what the switch counted."""
+    about = Table(show_header=False, box=None, pad_edge=False)
+    for what, value in _facts(job):
+        about.add_row(what, value)
+    console.print(about)
+    if job["members"]:
+        console.print(_members(job["members"]))
+        for member in job["members"]:
+            if member["reason"]:
+                console.print(f"rank {member['rank']} was given up: {escape(member['reason'])}")
+    if job["counters"]:
+        console.print(_counted(job))
+
+
+def _counted(job: Mapping[str, Any]) -> Table:
+    """Return what the switch counted, or each switch of a tree."""
+    by_switch = {part["switch"]: part["counters"] for part in job["parts"]} or {"packets": job["counters"]}
+    table = Table(f"counted by the switch{'es' if job['parts'] else ''}", box=None, pad_edge=False)
+    for title in by_switch:
+        table.add_column(escape(title), justify="right")
+    for event in dict.fromkeys(event for counters in by_switch.values() for event in counters):
+        counts = [counters.get(event) for counters in by_switch.values()]
+        table.add_row(escape(event), *("-" if count is None else f"{count:,}" for count in counts))
+    return table
+
+
+def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "job", escape(job["name"])
+    yield "state", _state(job)
+    for part in job["parts"] or [job]:
+        yield "switch", escape(f"{part['switch']}, slots {_slots(part)}, job index {part['job_index']}")
+    yield "workers", f"{_workers(job)}, quorum {job['quorum']}, at least {job['min_quorum']} when one asks"
+    if job["observers"]:
+        yield "observers", str(job["observers"])
+    yield "lease", f"{job['lease_s']:g} s"
+    yield "epoch", str(job["epoch"] or "none")
+    if job["health_reason"]:
+        yield job["health"], escape(job["health_reason"])
+    if job["reason"]:
+        when = "" if job["ended_age_s"] is None else f"{ago(job['ended_age_s'])}, "
+        yield "last ended", escape(f"{when}because {job['reason']}")
+    if job["last_refusal"]:
+        told = f"{job['joins_refused']} joins, the last {ago(job['last_refusal_age_s'])}: {job['last_refusal']}"
+        yield "refused", escape(told)
+
+
+def _members(members: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("rank", "member", "address", "port", "lease", "all-reduces", "retransmits", "version"):
+        words = title in ("member", "address", "version")
+        table.add_column(title, justify="left" if words else "right", no_wrap=title == "address")
+    for member in members:
+        left_s, told = member["lease_left_s"], member["statistics"]
+        at = member["endpoint"]
+        table.add_row(
+            str(member["rank"]),
+            member["phase"],
+            escape(f"{at['ip']}:{at['udp_port']}"),
+            str(member["port"]),
+            "-" if left_s is None else f"{left_s:.1f} s",
+            *(f"{told[name]:,.0f}" if name in told else "-" for name in ("allreduces", "retransmits")),
+            escape(member["version"]),
+        )
+    return table
+
+
+def _state(job: Mapping[str, Any]) -> str:
+    return f"[{_COLOURS[tone(job)]}]{escape(state(job))}[/]"
+
+
+def _slots(job: Mapping[str, Any]) -> str:
+    return f"{job['slot_base']}-{job['slot_base'] + job['slots'] - 1}"
+
+
+def _workers(job: Mapping[str, Any]) -> str:
+    """Return how many workers are there of how many: in the epoch, or waiting for the next one."""
+    return f"{len(workers_of(job, 'in', 'waiting'))}/{job['workers']}"

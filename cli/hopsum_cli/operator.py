@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask a controller as its operator: the connection that the arguments name, and looks at it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hopsum.errors import HopsumError
+from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.jobs import JobsClient
+from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_controlplane.service.access import read_admin_token
+from hopsum_wire.control.values import as_values
+from hopsum_wire.watch.looks import Look
+
+
+def place_of(options: argparse.Namespace) -> Place:
+    """Return where the controller of the parsed arguments is. Raises TlsError for files that do not fit."""
+    return Place.of(
+        options.controller,
+        tls=options.tls,
+        ca_file=options.ca_file,
+        certificate_file=options.certificate_file,
+        key_file=options.key_file,
+    )
+
+
+@contextmanager
+def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
+    """Open the controller of the parsed arguments. Raises HopsumError when a file cannot be read, or others can."""
+    try:
+        token = "" if options.admin_token_file is None else read_admin_token(options.admin_token_file)
+    except ControlPlaneError as error:
+        raise HopsumError(str(error)) from error
+    with Channel(place_of(options)) as channel:
+        yield JobsClient(channel, token)
+
+
+def take_look(client: JobsClient, clock: Callable[[], float] = time.monotonic) -> Look:
+    """Ask for switches and jobs, for running jobs with their counters. Raises ControllerError."""
+    switches = [as_values(switch) for switch in client.switches()]
+    jobs = []
+    for listed in client.jobs():
+        try:
+            jobs.append((clock(), as_values(client.job(listed.name))))
+        except ControllerError as error:
+            if error.code != "NOT_FOUND":  # deleted meanwhile
+                raise
+    return _look(switches, jobs, clock())
+
+
+def job_look(client: JobsClient, name: str) -> Look:
+    """Ask for one job with its counters, and for no switch. Raises ControllerError."""
+    job, now_s = as_values(client.job(name)), time.monotonic()
+    return _look([], [(now_s, job)], now_s)
+
+
+def _look(switches: list[dict[str, Any]], jobs: list[tuple[float, dict[str, Any]]], now_s: float) -> Look:
+    """Return a look at `now_s` of jobs that were asked for at their times."""
+    for at_s, job in jobs:
+        for member in job["members"]:
+            if member["heartbeat_age_s"] is not None:
+                member["heartbeat_age_s"] += now_s - at_s
+    return Look(now_s, switches, [job for _, job in jobs])

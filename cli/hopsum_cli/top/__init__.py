@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum top`: switches, jobs, rates and stragglers, as they change."""
+
+from __future__ import annotations
+
+from hopsum_cli.top.command import main
+
+__all__ = ["main"]

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of `hopsum top`, and its loop."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from hopsum.errors import HopsumError
+from hopsum.rpc.errors import ControllerUnreachable
+from hopsum.rpc.jobs import JobsClient
+from hopsum_cli.operator import operator, take_look
+from hopsum_cli.operator_arguments import add_operator_arguments
+from hopsum_cli.top.screen import screen
+from hopsum_wire.watch.looks import Look, all_told
+from hopsum_wire.watch.rates import document
+
+_AGAIN_S = 0.25
+"""Between the looks of --once that wait for heartbeats."""
+_LONGEST_S = 30.0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="hopsum top",
+        description="Show a controller's switches and jobs, rates, and which ranks a job waits for. What agents say is "
+        "of their heartbeats: a rate is - before there are two of each rank.",
+    )
+    add_operator_arguments(parser)
+    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between looks (%(default)s)")
+    parser.add_argument("--window", type=float, default=15.0, metavar="SECONDS", help="of rates (%(default)s)")
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="two looks at least --interval apart, with a heartbeat of each rank in between; print them, and end",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line and nothing else on stdout")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command until it is interrupted; 0, or 1 when the controller refuses or --once finds none."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.interval <= 0 or (not options.once and options.window < options.interval):
+        parser.error("--interval is more than 0 seconds, --window no less than --interval")
+    try:
+        with operator(options) as client:
+            if options.once:
+                _once(client, options)
+            else:
+                _watch(client, options)
+    except HopsumError as error:
+        print(f"hopsum top: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _once(client: JobsClient, options: argparse.Namespace) -> None:
+    before = take_look(client)
+    time.sleep(options.interval)
+    while not all_told(before, after := take_look(client)) and after.at_s - before.at_s < _LONGEST_S:
+        time.sleep(_AGAIN_S)
+    shown = document(before, after)
+    if options.json:
+        print(json.dumps(shown))
+    else:
+        console = Console()
+        console.print(screen(shown, console.width))
+
+
+def _watch(client: JobsClient, options: argparse.Namespace) -> None:
+    if options.json:
+        for shown in _documents(client, options):
+            print(json.dumps(shown), flush=True)
+        return
+    with Live(auto_refresh=False, screen=True) as live:
+        while True:
+            try:
+                for shown in _documents(client, options):
+                    live.update(screen(shown, live.console.width), refresh=True)
+            except ControllerUnreachable as error:
+                live.update(Text(str(error), style="red"), refresh=True)
+                time.sleep(options.interval)
+
+
+def _documents(client: JobsClient, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    looks = deque([take_look(client)])
+    while True:
+        time.sleep(options.interval)
+        looks.append(take_look(client))
+        _forget(looks, options.window)
+        yield document(looks[0], looks[-1])
+
+
+def _forget(looks: deque[Look], window_s: float) -> None:
+    """Drop what is older than the window, but for the last look before it."""
+    while len(looks) > 2 and looks[-1].at_s - looks[1].at_s >= window_s:
+        looks.popleft()

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words after `hopsum topology`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from hopsum.codec import CODECS
+from hopsum_cli.topology.drawing import in_words, tree
+from hopsum_cli.topology.svg import drawing
+from hopsum_topologies.catalogue import CATALOGUE, topology
+from hopsum_topologies.description import Topology
+from hopsum_topologies.documents import as_document, load_topology
+from hopsum_topologies.errors import TopologyError
+
+ENGINES: Final = ("native", "bmv2", "mininet")
+_RUN: Final = """\
+COMMAND runs on the host of every worker, in its network namespace, with HOPSUM_URL, HOPSUM_RANK and HOPSUM_CODEC for
+`hopsum.connect()`, and RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME for torch.distributed. Its
+output comes with the rank in front. The exit status is the worst of the workers'. Without COMMAND the network is
+brought up, every host asks every other and every switch, and all is taken down again.
+
+Engines: native, the embedded switch, and bmv2 run in network namespaces; mininet runs bmv2 in Mininet. All need root.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(prog="hopsum topology", description="Networks of switches and hosts, here.")
+    words = parser.add_subparsers(required=True, metavar="WORD")
+    _word(words, "list", "the networks that have a name", _list)
+    showing = _word(words, "show", "draw a network", _show)
+    _add_network(showing)
+    showing.add_argument("--svg", type=Path, metavar="FILE", help="draw it into this file")
+    showing.add_argument("--json", action="store_true", help="print its description; FILE.json may be given as NAME")
+    running = _word(words, "run", "bring a network up, run a command on every worker, take it down", _run)
+    running.epilog, running.formatter_class = _RUN, argparse.RawDescriptionHelpFormatter
+    _add_network(running)
+    running.add_argument("--engine", choices=ENGINES, default="native", help="(default %(default)s)")
+    running.add_argument("--codec", choices=CODECS, default="thc", help="of the jobs (default %(default)s)")
+    running.add_argument("--slots", type=int, default=32, metavar="N", help="of every job (default %(default)s)")
+    running.add_argument(
+        "--flat", metavar="SWITCH", help="sum jobs whose workers stand at several switches at this one, not in a tree"
+    )
+    running.add_argument("--json", type=Path, metavar="FILE", help="write what every link carried into this file")
+    running.usage = "hopsum topology run NAME [options] [-- COMMAND ...]"
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    ours, command = split_command(arguments)
+    options = build_parser().parse_args(ours)
+    if command is not None and options.run is not _run:
+        options.parser.error(f"-- {' '.join(command)}: only `run` takes a command")
+    options.command = command or ()
+    try:
+        status: int = options.run(options)
+    except TopologyError as error:
+        print(f"hopsum topology: {error}", file=sys.stderr)
+        return 1
+    return status
+
+
+def split_command(arguments: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...] | None]:
+    """Return what stands before the first `--`, and what stands after it, None without one."""
+    if "--" not in arguments:
+        return arguments, None
+    place = list(arguments).index("--")
+    return arguments[:place], tuple(arguments[place + 1 :])
+
+
+def network_of(options: argparse.Namespace) -> Topology:
+    """Return the network that NAME and --workers name. Raises TopologyError: there is none."""
+    if options.name.endswith(".json"):
+        if options.workers is not None:
+            options.parser.error("--workers is for networks of the catalogue: a file says which hosts there are")
+        return load_topology(Path(options.name))
+    return topology(options.name, options.workers)
+
+
+def _word(words: Any, name: str, summary: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    word: argparse.ArgumentParser = words.add_parser(
+        name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}."
+    )
+    word.set_defaults(run=run, parser=word)
+    return word
+
+
+def _add_network(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help=f"{', '.join(CATALOGUE)}, or a description, FILE.json")
+    parser.add_argument("--workers", type=int, metavar="N", help="instead of the network's own number")
+
+
+def _list(options: argparse.Namespace) -> int:
+    table = Table(box=None, header_style="")
+    for heading in ("name", "workers", "switches", "what it is"):
+        table.add_column(heading, justify="right" if heading in ("workers", "switches") else "left")
+    for name, entry in CATALOGUE.items():
+        made = topology(name)
+        table.add_row(name, str(entry.workers), str(len(made.switches)), entry.summary)
+    Console().print(table)
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    shown = network_of(options)
+    if options.svg is not None:
+        try:
+            options.svg.write_text(drawing(shown), encoding="utf-8")
+        except OSError as error:
+            raise TopologyError(f"the drawing cannot be written: {error}") from error
+    if options.json:
+        print(json.dumps(as_document(shown), indent=2))
+    elif options.svg is None:
+        console = Console(highlight=False)
+        console.print(in_words(shown), soft_wrap=True)
+        console.print(tree(shown), soft_wrap=True)
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from hopsum_cli.topology.run import Request, run  # which needs switch and controller
+
+    asked = Request(
+        network_of(options), options.engine, options.command, options.codec, options.slots, options.flat,
+        options.json,
+    )  # fmt: skip
+    return run(asked)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hopsum topology run`: a network from its start to its end, in this order::
+
+    network -> forwarding and losses -> all reach all -> jobs -> COMMAND on every worker -> what links carried
+
+and taken down the other way round, whatever happens on the way. After SIGKILL the kernel ends the switches and workers,
+and the janitor removes the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from fractions import Fraction
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from hopsum.codec import job_tables, make_codec
+from hopsum_cli.topology.drawing import link_words
+from hopsum_cli.topology.stops import Stopped, stopping
+from hopsum_cli.topology.uplinks import Uplink, uplinks_of
+from hopsum_cli.topology.workers import commands_for, follow
+from hopsum_controlplane import ControlPlaneError
+from hopsum_topologies.control import Control, Placed, write_job
+from hopsum_topologies.description import JobPlan, Link, Topology
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.mininet_network import bring_up
+from hopsum_topologies.network import Network, Traffic, require_reach, traffic
+from hopsum_topologies.scratch import scratch_folder
+
+REACH_S: Final = 20.0
+
+
+class Request(NamedTuple):
+    """What is asked for. `flat` is the switch for jobs whose workers stand at several; `json` a file for the counts."""
+
+    topology: Topology
+    engine: str
+    command: tuple[str, ...]
+    codec: str
+    slots: int
+    flat: str | None
+    json: Path | None
+
+
+def run(request: Request) -> int:
+    """Do all of it; return the worst exit status of the workers, or 1 when the network cannot be had."""
+    try:
+        with stopping():
+            return _run(request)
+    except Stopped as stop:
+        print(f"hopsum topology: {stop}: taken down", file=sys.stderr)
+        return 128 + stop.number
+    except (TopologyError, ControlPlaneError) as error:
+        print(f"hopsum topology: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(request: Request) -> int:
+    topology = request.topology
+    if request.flat is not None and request.flat not in topology.switches:
+        raise TopologyError(f"--flat {request.flat}: switches of {topology.name!r} are {', '.join(topology.switches)}")
+    if request.command and not topology.jobs:
+        raise TopologyError(f"topology {topology.name!r} has no jobs: nobody runs {request.command[0]!r}")
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder())
+        network: Network = stack.enter_context(bring_up(topology, request.engine, folder))
+        # A controller's threads live where they are started, and bmv2 listens on the loopback there.
+        stack.enter_context(network.home.inside())
+        control = stack.enter_context(Control.of(network))
+        before = traffic(network)
+        require_reach(network, REACH_S)
+        _say(f"{topology.name} runs ({request.engine}): every host reaches every other and every switch")
+        placed = _install(request, control)
+        memberships = _write_memberships(topology, placed, folder)
+        status = 0
+        if request.command:
+            before = traffic(network)  # without the questions
+            commands = commands_for(topology, request.command, memberships, request.codec)
+            with closing(network.run(commands)) as events:
+                status = follow(events)
+        after = traffic(network)
+        carried = {link: after[link].since(before[link]) for link in topology.links}
+        jobs = [job for job in topology.jobs if request.command and job.name in placed]
+        uplinks = {job.name: uplinks_of(job, placed[job.name], control, carried, request.flat) for job in jobs}
+        _report(request, carried, uplinks, control.lost(), status)
+        return status
+
+
+def _install(request: Request, control: Control) -> dict[str, Placed]:
+    """Make the jobs that can be made, and return them by name."""
+    made: dict[str, Placed] = {}
+    for job in request.topology.jobs:
+        tables = job_tables(make_codec(request.codec, workers=len(job.workers), backend="numpy"))
+        placed = control.place(job, request.slots, tables, flat=request.flat)
+        if placed is None:
+            _say(_no_spine(request.topology, job))
+            continue
+        made[job.name] = placed
+        _say(f"job {job.name}: {len(job.workers)} workers, summed {placed.where}, {request.slots} slots")
+    return made
+
+
+def _write_memberships(topology: Topology, placed: Mapping[str, Placed], folder: Path) -> dict[str, Path]:
+    """Return the membership file of every host whose job was made."""
+    memberships: dict[str, Path] = {}
+    for job in topology.jobs:
+        if job.name in placed:
+            files = {switch: write_job(part, folder) for switch, part in placed[job.name].parts.items()}
+            memberships |= {host: files[topology.switch_of(host)] for host in job.workers}
+    return memberships
+
+
+def _no_spine(topology: Topology, job: JobPlan) -> str:
+    switches = " and ".join(topology.switches_of(job))
+    return (
+        f"job {job.name} is not installed and HOPSUM_URL not set: its workers stand at {switches}, and no other switch "
+        f"is next to all of them, to complete partial sums; --flat {topology.switches[-1]} sums all at that one switch"
+    )
+
+
+def _report(
+    request: Request, carried: Mapping[Link, Traffic], uplinks: Mapping[str, list[Uplink]], lost: int, status: int
+) -> None:
+    table = Table(box=None, header_style="")
+    table.add_column("link")
+    for heading in ("→ frames", "→ bytes", "← frames", "← bytes"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for link, counts in carried.items():
+        table.add_row(str(link), *(f"{count:,}" for count in counts), ", ".join(link_words(link)))
+    Console(stderr=True, highlight=False).print(table)
+    for job, found in uplinks.items():
+        if found:
+            _report_uplinks(job, found)
+    if any(link.loss for link in carried):
+        _say(f"{lost} frames were lost on purpose since the start")
+    if request.json is not None:
+        links = [{"link": str(link), **counts._asdict()} for link, counts in carried.items()]
+        jobs = [{"job": job, "uplinks": [each.as_json() for each in found]} for job, found in uplinks.items()]
+        written = {"status": status, "lost": lost, "links": links, "jobs": jobs}
+        try:
+            request.json.write_text(json.dumps(written, indent=2) + "\n")
+        except OSError as error:
+            raise TopologyError(f"the counts cannot be written: {error}") from error
+
+
+def _report_uplinks(job: str, uplinks: Sequence[Uplink]) -> None:
+    """Print what racks and spine sent each other: first, again, and what is sent first where the spine sums for all."""
+    table = Table(box=None, header_style="")
+    for heading in (f"job {job}", "way"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("frames", "first", "again", "flat", "part"):
+        table.add_column(heading, justify="right")
+    for each in uplinks:
+        for name, way in (("up", each.up), ("down", each.down)):
+            part = str(Fraction(way.first, each.contributions)) if each.contributions else "-"
+            table.add_row(each.name, name, *(f"{count:,}" for count in (*way, each.contributions)), part)
+    Console(stderr=True, highlight=False).print(table)
+
+
+def _say(text: str) -> None:
+    print(f"hopsum topology: {text}", file=sys.stderr, flush=True)

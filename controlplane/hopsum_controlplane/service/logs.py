@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of a long-running command, on stderr: a line for people, or one JSON object a line.
+
+With JSON every line is an object, also what else would be written to stderr: warnings of Python, and exceptions that
+end a thread.
+
+An object has `time` (UTC, ISO 8601), `level`, `logger` and `message`; `exception`, where there was one; and what the
+line is about, as far as its author said so: `switch`, `job`, `epoch`, `state`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, TextIO
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+_log: Final = logging.getLogger(__name__)
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """Each record as one JSON object on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        about = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **about,
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """Each record as one line for people; exceptions have more lines."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
+        self.converter = time.gmtime
+
+
+class LibraryFilter(logging.Filter):
+    """Puts p4runtime-shell's messages right: it writes to the root logger, at CRITICAL, of what we try again.
+
+    The thread's name says which switch it is about.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change a record of that library; let all pass."""
+        if record.name == "root" and "p4runtime_sh" in record.pathname:
+            record.name, record.levelno, record.levelname = "p4runtime_sh", logging.WARNING, "WARNING"
+            record.msg, record.args = f"{record.threadName}: {' '.join(record.getMessage().split())}", None
+        return True
+
+
+FORMATS: Final[dict[str, Callable[[], logging.Formatter]]] = {"text": TextFormatter, "json": JsonFormatter}
+
+
+def log_to(stream: TextIO = sys.stderr, *, form: str = "text", level: str = "info") -> None:
+    """Log what hopsum says from `level` on, and other libraries' warnings, to a stream; the process's only log.
+
+    Args:
+        form: of FORMATS. level: of LEVELS.
+    """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(FORMATS[form]())
+    handler.addFilter(LibraryFilter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for package in ("hopsum", "hopsum_cli", "hopsum_controlplane"):
+        logging.getLogger(package).setLevel(level.upper())
+    if form == "json":
+        logging.captureWarnings(True)
+        threading.excepthook = _log_end_of_thread
+
+
+def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:
+    name = "a thread" if ended.thread is None else f"thread {ended.thread.name}"
+    error = ended.exc_value or ended.exc_type()
+    _log.critical("%s ended", name, exc_info=error)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A controller's parts, composed::
+
+    books -> manager, which takes the switches over -> pulse -> page and metrics -> service
+
+and ended the other way round: no call is taken any more before anything behind it goes. What stands on the switches
+stays, and jobs go on, until a controller comes back to the same books.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.cluster import ClusterConfig, Manager, Store, openers, pipelines
+from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.service.pulse import Pulse
+from hopsum_controlplane.service.server import Service, safeguards
+from hopsum_controlplane.web import WebServer
+
+CONNECT_S: Final = 3.0
+"""Deadline for opening a session with a switch; one that does not answer is tried again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A controller that serves: where, and the URLs of its page and its metrics, empty for none."""
+
+    manager: Manager
+    address: str
+    page_url: str
+    metrics_url: str
+
+
+@contextmanager
+def running(
+    config: ClusterConfig, *, remove_existing: bool = False, clock: Callable[[], float] = time.time
+) -> Iterator[Running]:
+    """Run a controller for the block.
+
+    Args:
+        remove_existing: take off the switches what others wrote there, another program among it.
+        clock: unix seconds, for epochs.
+
+    Raises ControlPlaneError: the books cannot be had, an address is taken, a file cannot be read; nothing runs then.
+    """
+    safeguards(config)
+    pipeline = pipelines(config, Pipeline.load(*compiled_program()))
+    with ExitStack() as stack:
+        store = Store(config.database)
+        stack.callback(store.close)
+        sources = openers(config, pipeline, owner=store.owner, connect_timeout_s=CONNECT_S)
+        manager = Manager(config, store, sources, clock=clock, pipeline=pipeline, remove_existing=remove_existing)
+        stack.callback(manager.close)
+        stack.enter_context(Pulse(manager, [switch.name for switch in config.switches]))
+        page_url = metrics_url = ""
+        if config.metrics_listen:
+            web = stack.enter_context(WebServer(manager, config.metrics_listen))
+            page_url, metrics_url = web.url, web.metrics_url
+        service = stack.enter_context(Service.of(config, manager))
+        yield Running(manager, service.address, page_url, metrics_url)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run of `hopsum bench allreduce`: links, switch, and a crew of workers per kind of subject; they take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from hopsum.codec import job_tables, make_codec
+from hopsum.transport.offload import Gso
+from hopsum_controlplane import Controller, JobSpec, write_membership
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.native import NativeDevice
+from hopsum_evaluation.bench.allreduce_report import Finding, Findings
+from hopsum_evaluation.bench.allreduce_worker import Measured, Plan, vector_of
+from hopsum_evaluation.bench.allreduce_worker import run as run_worker
+from hopsum_evaluation.bench.placement import cpu_time
+from hopsum_switch.management import ManagementClient
+from hopsum_topologies import NativeSwitch, Star
+from hopsum_topologies.crew import Crew
+from hopsum_topologies.one_switch import NATIVE_PORT, SWITCH
+from hopsum_topologies.scratch import scratch_folder
+from hopsum_topologies.seat import Seat
+from hopsum_wire import HOPSUM_UDP_PORT
+
+SUBJECTS = ("thc", "thc-no-overlap", "gloo-fp32", "gloo-fp16")
+CHECKED = 65536
+NMSE_MAX = {"thc": 0.02, "thc-no-overlap": 0.02, "gloo-fp32": 1e-12, "gloo-fp16": 1e-5}
+"""Far above what each promises, far below what a wrong sum has."""
+_HOPSUM, _GLOO = "hopsum_evaluation.bench.allreduce_worker", "hopsum_evaluation.torch.gloo_bench"
+
+
+class WrongMean(Exception):
+    """A mean is not the vectors' mean, or differs between ranks: the figures would be worthless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is measured."""
+
+    rates: Sequence[str | None]
+    workers: int
+    elements: int
+    buckets: int
+    window: int
+    runs: int
+    seed: int
+    subjects: Sequence[str]
+    gso: Gso
+
+
+def run(setting: Setting, console: Console) -> Findings:
+    """Measure all subjects in turn at every rate. Raises ControlPlaneError, TopologyError, WorkerDied, WrongMean."""
+    codec = make_codec("thc", workers=setting.workers)  # here, before several processes would compile it at once
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder("bench"))
+        star = stack.enter_context(Star(setting.workers))
+        stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
+        console.print(f"starting the switch and {setting.workers} workers a subject ...")
+        switch_pid, device, seats = stack.enter_context(switch_amid(star))
+        controller = Controller(device, SWITCH)
+        plan = Plan(
+            _HOPSUM, setting.workers, setting.elements, setting.buckets, setting.seed,
+            min(CHECKED, setting.elements), "eth0", folder, gso=setting.gso,
+        )  # fmt: skip
+        crews: dict[str, Crew] = {}
+        for subject in setting.subjects:
+            if subject.startswith("thc"):
+                own = replace(plan, overlap=subject == "thc")
+                crews[subject] = stack.enter_context(Crew(seats, run_worker, own))
+                join_job(stack, controller, crews[subject], seats, subject, setting.window, job_tables(codec), folder)
+        gloo = [subject for subject in setting.subjects if subject.startswith("gloo")]
+        if gloo:
+            crew = stack.enter_context(Crew(seats, run_worker, replace(plan, module=_GLOO)))
+            crews.update(dict.fromkeys(gloo, crew))
+        ready = {crew: max(rss for (rss,) in crew.gather("ready")) for crew in dict.fromkeys(crews.values())}
+        findings: Findings = []
+        for rate in setting.rates:
+            findings += _at_rate(rate, setting, plan, star, crews, switch_pid, console)
+        for found in findings:
+            found.ready_rss_bytes = ready[crews[found.subject]]
+        for crew in dict.fromkeys(crews.values()):
+            crew.send(None)
+            crew.gather("finished")
+        return findings
+
+
+@contextmanager
+def switch_amid(star: Star) -> Iterator[tuple[int, Device, tuple[Seat, ...]]]:
+    """Run the embedded switch in the middle of a star, on one UDP socket; yield process, device and workers' seats."""
+    program, p4info = compiled_program()
+    with ExitStack() as stack:
+        switch = stack.enter_context(NativeSwitch(program, p4info))
+        device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
+        device.push(Pipeline.load(program, p4info))
+        management = stack.enter_context(ManagementClient(switch.address))
+        bound = management.bind_udp(NATIVE_PORT, f"{star.middle_ip}:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}")
+        host, _, port = bound.rpartition(":")
+        mac = f"02:00:00:00:01:{NATIVE_PORT:02x}"
+        yield (
+            switch.process.pid,
+            device,
+            tuple(
+                Seat(rank, NATIVE_PORT, mac, f"10.0.0.{rank + 1}", (host, int(port)), namespace.name)
+                for rank, namespace in enumerate(star.hosts)
+            ),
+        )
+
+
+def join_job(
+    stack: ExitStack,
+    controller: Controller,
+    crew: Crew,
+    seats: Sequence[Seat],
+    name: str,
+    window: int,
+    tables: dict[str, tuple[int, ...]],
+    folder: Path,
+) -> None:
+    """Make the job of a crew and tell its workers."""
+    bound = crew.gather("bound")
+    endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(seats, bound, strict=True))
+    job = controller.create_job(
+        JobSpec(name, endpoints, window, table=tables.get("table"), table16=tables.get("table16"))
+    )
+    stack.callback(controller.delete_job, job)
+    path = folder / f"{name}.json"
+    write_membership(job, path, {seat.rank: seat.switch for seat in seats})
+    crew.send(str(path))
+
+
+def _at_rate(
+    rate: str | None,
+    setting: Setting,
+    plan: Plan,
+    star: Star,
+    crews: dict[str, Crew],
+    switch_pid: int,
+    console: Console,
+) -> list[Finding]:
+    """Measure all subjects in turn at one rate, once to warm up."""
+    star.shape(rate)
+    truth = np.mean([vector_of(replace(plan, elements=plan.checked), rank) for rank in range(plan.workers)], axis=0)
+    findings = [Finding(subject, rate, star.rate_bits_per_s()) for subject in crews]
+    for number in range(setting.runs + 1):
+        for finding in findings:
+            before, used = star.counts(), cpu_time(switch_pid)
+            crews[finding.subject].send(finding.subject)
+            done = [Measured(*message) for message in crews[finding.subject].gather("done")]
+            switch_cpu_s = sum(cpu_time(switch_pid)) - sum(used)
+            passed = [now.since(then) for now, then in zip(star.counts(), before, strict=True)]
+            _check(finding.subject, done, truth)
+            if number:
+                finding.add(done, passed, switch_cpu_s)
+                console.print(f"{rate or 'unshaped':10} {finding.subject:15} {finding.seconds[-1]:.3f} s")
+    return findings
+
+
+def _check(subject: str, done: Sequence[Measured], truth: np.ndarray[Any, Any]) -> None:
+    means = [measured.mean for measured in done]
+    if any(mean.tobytes() != means[0].tobytes() for mean in means):
+        raise WrongMean(f"{subject}: the ranks have different means")
+    nmse = float(np.sum((means[0] - truth) ** 2) / np.sum(truth**2))
+    if not nmse <= NMSE_MAX[subject]:
+        raise WrongMean(f"{subject}: a mean with an NMSE of {nmse:.3g}, beyond {NMSE_MAX[subject]}")

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker processes of `hopsum bench allreduce`: in a namespace of their own with all that they open.
+
+Messages to the parent: ("bound", (ip, port)) from hopsum's · ("ready", resident bytes) · ("done", *Measured) after each
+all-reduce. From the parent: the membership file's path to hopsum's · the name of a subject for each all-reduce · None
+at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.agent import Agent, AllReduceResult, Span
+from hopsum.transport.link import UdpLink
+from hopsum.transport.offload import Gso
+from hopsum_evaluation.bench.placement import CpuTime, memory
+from hopsum_topologies.netns import enter_namespace
+from hopsum_topologies.seat import Seat
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all workers of one crew do."""
+
+    module: str
+    """Whose `work` they run: those that need torch are not imported here."""
+    workers: int
+    elements: int
+    buckets: int
+    seed: int
+    checked: int
+    """Elements of the mean that the parent looks at."""
+    interface: str
+    folder: Path
+    overlap: bool = True
+    gso: Gso = "auto"
+    """Of hopsum's sockets."""
+
+
+class Measured(NamedTuple):
+    """One all-reduce on one rank."""
+
+    seconds: float
+    cpu: CpuTime
+    """Of all threads meanwhile."""
+    mean: NDArray[np.float32]
+    """Its first elements."""
+    peak_rss_bytes: int
+    """Since the process began."""
+    spans: list[Span]
+    retransmits: int
+
+
+class Clock:
+    """Counts seconds and processor time of this process from here on."""
+
+    def __init__(self) -> None:
+        self._start, self._cpu = time.perf_counter(), self._used()
+
+    def read(self) -> tuple[float, CpuTime]:
+        """Return both so far."""
+        seconds, (user_s, system_s) = time.perf_counter() - self._start, self._used()
+        return seconds, CpuTime(user_s - self._cpu.user_s, system_s - self._cpu.system_s)
+
+    @staticmethod
+    def _used() -> CpuTime:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return CpuTime(used.ru_utime, used.ru_stime)
+
+
+def run(seat: Seat, plan: Plan, pipe: Connection) -> None:
+    """Be one worker: first enter the namespace, then import and open what is needed."""
+    if seat.namespace is not None:
+        enter_namespace(seat.namespace)
+    import_module(plan.module).work(seat, plan, pipe)
+
+
+def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
+    """Be one worker of hopsum's."""
+    link = UdpLink((seat.ip, 0), seat.switch, gso=plan.gso)
+    pipe.send(("bound", link.local))
+    spans: list[Span] = []
+    membership: str = pipe.recv()
+    with Agent(
+        membership, seat.rank, codec="thc", link=link, seed=plan.seed, overlap=plan.overlap, trace=spans.append
+    ) as agent:
+        agent.allreduce(np.ones(1024, np.float32))
+        vector = vector_of(plan, seat.rank)
+        pipe.send(("ready", memory_of_this()["rss"]))
+        while pipe.recv() is not None:
+            spans.clear()
+            before = agent.statistics.traffic
+            clock = Clock()
+            reduce_in_place(agent, np.array_split(vector, plan.buckets))
+            seconds, cpu = clock.read()
+            retransmits = (agent.statistics.traffic - before).retransmits
+            peak = memory_of_this()["peak"]
+            mean = vector[: plan.checked].copy()
+            vector_of(plan, seat.rank, out=vector)  # before "done": after it the next subject has the processors
+            pipe.send(("done", *Measured(seconds, cpu, mean, peak, list(spans), retransmits)))
+
+
+def reduce_in_place(agent: Agent, buckets: Sequence[NDArray[np.float32]]) -> None:
+    """Put the means in the place of the vectors, as DDP does with its buckets."""
+    futures: deque[Future[AllReduceResult]] = deque(
+        agent.submit(bucket, more=number + 1 < len(buckets), out=bucket) for number, bucket in enumerate(buckets)
+    )
+    while futures:
+        futures.popleft().result()
+
+
+def vector_of(plan: Plan, rank: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """Return the gradient of a rank: standard normal; its first elements do not depend on its length."""
+    rng = np.random.default_rng([plan.seed, rank])
+    return rng.standard_normal(plan.elements, dtype=np.float32, out=out)
+
+
+def memory_of_this() -> dict[str, int]:
+    """Return the resident bytes of this process, now and at most."""
+    return memory(os.getpid())

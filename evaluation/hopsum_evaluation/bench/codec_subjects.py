@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is timed of a codec, and the bytes that each of it cannot do without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec import Context, ErrorFeedback, SharedRanges
+from hopsum.codec.coded import Coded
+from hopsum.codec.range_codec import RangeCodec
+from hopsum.codec.simulate import simulate_allreduce, simulate_switch
+from hopsum.codec.table import expected_nmse
+from hopsum_wire.payload import SHAPES
+
+NMSE_ELEMENTS = 1 << 20
+ACTIONS = ("encode", "decode", "encode_feedback", "residual_read", "residual_write", "contribution")
+
+
+class Subject:
+    """A codec with a vector that all ranks have, its payloads, and the switch's results."""
+
+    def __init__(self, codec: RangeCodec, x: NDArray[np.float32], seed: int) -> None:
+        self.codec = codec
+        self.x = x
+        self.label = f"{codec.name} {codec.backend}"
+        self._context = Context(seed, 0, 0)
+        sent = codec.prepare(x, self._context)
+        own = codec.ranges(sent)
+        self._shared = SharedRanges(own.view(np.float32))
+        self._payloads = codec.encode(sent, own, self._shared, self._context)
+        parts = np.array_split(self._payloads, 64)  # all ranks' payloads together would need much memory
+        sums = [simulate_switch(codec.op, [part] * codec.workers, codec.lookup) for part in parts]
+        self._results = np.ascontiguousarray(np.concatenate([part for part, _ in sums]))
+        self._contributors = np.concatenate([part for _, part in sums])
+        self._feedback = ErrorFeedback(x.size)
+        self._sum = x.copy()
+
+    def actions(self) -> dict[str, Callable[[], object]]:
+        """Return what is timed, by name: ACTIONS."""
+        codec, x, shared, context = self.codec, self.x, self._shared, self._context
+        return {
+            "encode": self._encode,
+            "decode": lambda: codec.decode(self._results, self._contributors, shared, x.size, context),
+            "contribution": lambda: codec.contribution(self._payloads, shared, x.size, context),
+            "residual_read": self._read,
+            "residual_write": self._write,
+            "encode_feedback": self._encode_feedback,
+        }
+
+    def least_bytes(self) -> dict[str, float]:
+        """Return by action the bytes per element that it has to read and write once, whatever the implementation.
+
+        float32 in and out are 4 each; residual_read takes vector and residual and leaves their sum.
+        """
+        shape = SHAPES[self.codec.op]
+        up, down = shape.up_bytes / shape.elements, shape.down_bytes / shape.elements
+        return {
+            "encode": 4 + up,
+            "decode": down + 4,
+            "contribution": up + 4,
+            "residual_read": 4 + 4 + 4,
+            "residual_write": up + 4 + 4,
+            "encode_feedback": 4 + 4 + up + 4,
+        }
+
+    def facts(self, seed: int) -> dict[str, Any]:
+        """Return the codec's name, and its error on the first NMSE_ELEMENTS beside what theory expects."""
+        codec, sample = self.codec, self.x[:NMSE_ELEMENTS]
+        means = simulate_allreduce(codec, [sample] * codec.workers, seed=seed, step=1)
+        assert means is not None
+        error = means[0].astype(np.float64) - sample
+        table = codec.table if isinstance(codec, Coded) else None
+        return {
+            "codec": codec.name,
+            "backend": codec.backend,
+            "nmse": float(error @ error / (sample.astype(np.float64) @ sample)),
+            "nmse_expected": None if table is None else expected_nmse(table, codec.workers),
+            "granularity": None if table is None else table.granularity,
+            "truncated": None if table is None else table.truncated,
+        }
+
+    def _encode(self) -> None:
+        sent = self.codec.prepare(self.x, self._context)
+        self.codec.encode(sent, self.codec.ranges(sent), self._shared, self._context)
+
+    def _read(self) -> None:
+        """Add the residual to the vector, as error feedback does before the ranges."""
+        self._feedback.compensate(self.x)
+        self._feedback.withdraw()
+
+    def _write(self) -> None:
+        """Take from the sum what was delivered, which leaves the residual, as error feedback does after the results.
+
+        The sum is a copy of the vector here, from which the same is taken again and again.
+        """
+        self.codec.deduct(self._sum, self._payloads, self._shared, self._context)
+
+    def _encode_feedback(self) -> None:
+        """Do all that a worker does between a gradient and its next one, but for decoding the mean."""
+        codec, context = self.codec, self._context
+        whole = self._feedback.compensate(self.x)
+        sent = codec.prepare(whole, context)
+        own = codec.ranges(sent)
+        shared = SharedRanges(own.view(np.float32))
+        payloads = codec.encode(sent, own, shared, context)
+        codec.deduct(whole, payloads, shared, context)
+        self._feedback.settle(None)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LOOKUP_ADD8 traffic of a whole job, made before the clock starts, and the RESULTs that it must bring.
+
+Round r of a slot carries payload variant r mod VARIANTS, so that what a switch keeps of the round before, or of the one
+before that in the same copy, cannot pass for the right sum. Only the round number is stamped while the clock runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.codec.simulate import simulate_switch
+from hopsum_wire import HOPSUM_BYTES, Header, Kind, Op, down_bytes, up_bytes
+from hopsum_wire._layout import HOPSUM_DTYPE
+from hopsum_wire.datagrams import stamp_datagrams, update_template
+from hopsum_wire.payload import SHAPES
+
+VARIANTS: Final = 3
+CODES: Final = SHAPES[Op.LOOKUP_ADD8].elements
+UPDATE_BYTES: Final = HOPSUM_BYTES + up_bytes(Op.LOOKUP_ADD8)
+RESULT_BYTES: Final = HOPSUM_BYTES + down_bytes(Op.LOOKUP_ADD8)
+_WORDS: Final = HOPSUM_BYTES // 8
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The datagrams of a job's workers in all variants.
+
+    updates: uint8[workers, VARIANTS * slots, UPDATE_BYTES], headers stamped but for the round.
+    sums: uint64[VARIANTS * slots, words], the payloads of the RESULTs as they lie in memory.
+    """
+
+    epoch: int
+    slots: int
+    updates: NDArray[np.uint8]
+    sums: NDArray[np.uint64]
+
+    @property
+    def workers(self) -> int:
+        """How many."""
+        return len(self.updates)
+
+
+def make_pool(epoch: int, workers: int, slots: int, table: tuple[int, ...], seed: int) -> Pool:
+    """Return random traffic of a job; its lookup table makes the sums."""
+    rng = np.random.default_rng(seed)
+    count = VARIANTS * slots
+    payloads = [rng.integers(0, 256, (count, up_bytes(Op.LOOKUP_ADD8)), dtype=np.uint8) for _ in range(workers)]
+    sums, _ = simulate_switch(Op.LOOKUP_ADD8, payloads, table)
+    return Pool(epoch, slots, stamp_pool(epoch, slots, payloads), sums.view(np.uint64))
+
+
+def stamp_pool(epoch: int, slots: int, payloads: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Return datagrams around payloads, one array of [VARIANTS * slots, bytes] a worker."""
+    numbers = np.tile(np.arange(slots), VARIANTS)
+    return np.stack(
+        [
+            stamp_datagrams(
+                update_template(op=Op.LOOKUP_ADD8, epoch=epoch, worker=rank),
+                slots=numbers, rounds=1, counts=CODES, payloads=payload,
+            )
+            for rank, payload in enumerate(payloads)
+        ]
+    )  # fmt: skip
+
+
+def row_of(slots: NDArray[np.int64], rounds: NDArray[np.int64], slots_of_job: int) -> NDArray[np.int64]:
+    """Return which row of a pool a slot's round is."""
+    rows: NDArray[np.int64] = rounds % VARIANTS * slots_of_job + slots
+    return rows
+
+
+def headers_of(datagrams: NDArray[np.uint8]) -> NDArray[Any]:
+    """Return the headers of uint8[n, bytes] as [n] of HOPSUM_DTYPE, a view."""
+    headers: NDArray[Any] = datagrams[:, :HOPSUM_BYTES].view(HOPSUM_DTYPE)[:, 0]
+    return headers
+
+
+class WrongResult(Exception):
+    """A RESULT differs from what the workers sent: the figures would be worthless."""
+
+
+class Checker:
+    """Holds RESULTs of one worker to what they must be."""
+
+    def __init__(self, pool: Pool, rank: int) -> None:
+        header = Header(
+            kind=Kind.RESULT, op=Op.LOOKUP_ADD8, epoch=pool.epoch, worker=rank, count=CODES,
+            contributors=(1 << pool.workers) - 1, length=down_bytes(Op.LOOKUP_ADD8),
+        )  # fmt: skip
+        anything = Header(kind=0, version=0, op=0, slot=0xFFFF, round=0xFFFFFFFF, length=0)
+        self._pool = pool
+        self._fixed = np.frombuffer(header.pack(), np.uint64)
+        self._mask = ~np.frombuffer(anything.pack(), np.uint64)
+
+    def check(self, results: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return slots and rounds of RESULT datagrams, uint8[n, RESULT_BYTES].
+
+        Every header field and every lane is compared. Raises WrongResult: one is not what the numbers say.
+        """
+        headers = headers_of(results)
+        slots, rounds = headers["slot"].astype(np.int64), headers["round"].astype(np.int64)
+        words = results.view(np.uint64)
+        header_ok = not ((words[:, :_WORDS] ^ self._fixed) & self._mask).any()
+        if not header_ok or int(slots.max(initial=0)) >= self._pool.slots:
+            raise WrongResult(f"a RESULT's header is not the job's: {self._first_wrong(results)}")
+        expected = self._pool.sums.take(row_of(slots, rounds, self._pool.slots), axis=0)
+        if not np.array_equal(words[:, _WORDS:], expected):
+            row = int(np.flatnonzero((words[:, _WORDS:] != expected).any(axis=1))[0])
+            raise WrongResult(f"the sum of slot {slots[row]}, round {rounds[row]} is not numpy's")
+        return slots, rounds
+
+    def _first_wrong(self, results: NDArray[np.uint8]) -> Header:
+        words = results.view(np.uint64)[:, :_WORDS]
+        wrong = ((words ^ self._fixed) & self._mask).any(axis=1)
+        row = int(np.argmax(wrong)) if wrong.any() else int(headers_of(results)["slot"].argmax())
+        return Header.unpack(results[row].tobytes())

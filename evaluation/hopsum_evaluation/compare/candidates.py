@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The methods that are compared, and their parameters."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hopsum.codec import LookupTable, best_table, make_codec
+from hopsum_evaluation.baselines.registry import make_estimator
+from hopsum_evaluation.compare.methods import Candidate, EstimatorMethod, SwitchMethod
+
+PUBLISHED: Final = LookupTable((0, 3, 5, 7, 9, 11, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30), 1 / 32)
+"""The published default (Li et al., NSDI 2024): g = 30, p = 1/32."""
+
+
+def _switch(label: str, codec: str, family: str = "", variant: str = "", **options: Any) -> Candidate:
+    def make(workers: int) -> SwitchMethod:
+        return SwitchMethod(make_codec(codec, workers=workers, **options))
+
+    return Candidate(label, make, family, variant)
+
+
+def _estimator(label: str, name: str, family: str = "", **options: Any) -> Candidate:
+    return Candidate(label, lambda _: EstimatorMethod(make_estimator(name, **options)), family or name)
+
+
+def _thc_of_3_bits(workers: int) -> SwitchMethod:
+    """Return thc with codes of 3 bits, which travel as 4 and leave room for more workers in lanes of 8 bits."""
+    return SwitchMethod(make_codec("thc", workers=workers, table=best_table(workers, bits=3)))
+
+
+CANDIDATES: Final[tuple[Candidate, ...]] = (
+    _switch("thc", "thc", "thc", "8-bit lanes"),
+    _switch("thc 16-bit lanes", "thc", "thc", "16-bit lanes", lane_bits=16),
+    Candidate("thc 3 bits", _thc_of_3_bits, "thc", "3 bits"),
+    _switch("thc full rotation", "thc", variant="full rotation", rotation="full"),
+    _switch("thc no rotation", "thc", variant="no rotation", rotation="none"),
+    _switch("thc tensor scale", "thc", variant="tensor scale", scale="tensor"),
+    _switch("thc published", "thc", "published", "published", table=PUBLISHED, scale="tensor"),
+    *(_switch(f"uhc {bits} bits", "uhc", "uhc", bits=bits) for bits in (3, 4, 6, 8)),
+    _switch("fixed", "fixed", "fixed"),
+    _switch("lossless", "lossless", "lossless"),
+    _switch("lossless packed", "lossless", "lossless", gamma=0.0),
+    _estimator("sb", "sb", "sk"),
+    *(_estimator(f"sk {levels} levels", "sk", levels=levels) for levels in (4, 16, 256)),
+    *(_estimator(f"srk {levels} levels", "srk", levels=levels) for levels in (4, 16, 256)),
+    _estimator("svk", "svk"),
+    _estimator("svk 4096 levels", "svk", levels=4096),
+    _estimator("fp16", "fp16"),
+    _estimator("top 1 %", "topk", fraction=0.01),
+    _estimator("top 10 %", "topk", fraction=0.1),
+    _estimator("terngrad", "terngrad"),
+)
+"""Estimators and baselines have a family of their name, but for sb, which is sk with 2 levels."""

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The error of a method on some vectors: many all-reduces, each with its own randomness, and what theory says.
+
+NMSE is ||mean' - mean||^2 / ||mean||^2 in float64, mean' being what the workers end with and mean that of their
+float32 vectors; averaged over the all-reduces, with the standard error of that average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import hypot
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum.errors import HopsumError
+from hopsum_evaluation.compare.methods import Bits, Candidate, Method, Vectors
+from hopsum_evaluation.compare.vectors import make_vectors
+
+AGREEMENT_SE = 6.0
+"""Standard errors by which measurement and theory may differ: about one cell in 7,000 does, the errors themselves
+being known from a few all-reduces only."""
+AGREEMENT_SHARE = 0.02
+"""Of theory, by which they may differ however small the standard errors happen to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is compared."""
+
+    candidates: Sequence[Candidate]
+    vectors: Sequence[str]
+    workers: Sequence[int]
+    elements: int
+    """Of random vectors."""
+    steps: int
+    """All-reduces per cell, at least 2."""
+    seed: int
+    identical: bool
+    """Whether all workers have the same vector."""
+
+    @property
+    def cells(self) -> int:
+        """How many cells `measure_all` yields."""
+        return len(self.candidates) * len(self.vectors) * len(self.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One method on one kind of vectors with one number of workers."""
+
+    vectors: str
+    method: str
+    family: str
+    variant: str
+    workers: int
+    nmse: float | None = None
+    """None: there is none, for this reason."""
+    nmse_se: float | None = None
+    bits: Bits | None = None
+    theory: float | None = None
+    theory_se: float | None = None
+    reason: str | None = None
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether measurement and theory differ by no more than chance; None without theory."""
+        if self.nmse is None or self.nmse_se is None or self.theory is None or self.theory_se is None:
+            return None
+        chance = AGREEMENT_SE * hypot(self.nmse_se, self.theory_se)
+        return abs(self.nmse - self.theory) <= max(chance, AGREEMENT_SHARE * self.theory)
+
+
+def measure_all(plan: Plan) -> Iterator[Cell]:
+    """Yield every cell of the plan, in order; what cannot be measured has a reason instead of figures.
+
+    On one thread: the interpreter lock makes two of them slower than one.
+    """
+    for kind, workers, candidate in product(plan.vectors, plan.workers, plan.candidates):
+        yield measure(plan, candidate, kind, workers)
+
+
+def measure(plan: Plan, candidate: Candidate, kind: str, workers: int) -> Cell:
+    """Measure one cell."""
+    place = (kind, candidate.label, candidate.family, candidate.variant, workers)
+    try:
+        vectors = make_vectors(kind, workers, plan.elements, plan.seed, identical=plan.identical)
+        method = candidate.make(workers)
+        errors, bits = _errors(method, vectors, plan)
+        expected = method.theory(vectors[0], workers, plan.seed) if plan.identical else None
+    except ModuleNotFoundError as error:
+        return Cell(*place, reason=f"needs the module {error.name}")
+    except (HopsumError, ValueError) as error:
+        return Cell(*place, reason=str(error))
+    return Cell(
+        *place,
+        nmse=float(errors.mean()),
+        nmse_se=float(errors.std(ddof=1) / errors.size**0.5),
+        bits=bits,
+        theory=None if expected is None else expected.nmse,
+        theory_se=None if expected is None else expected.se,
+    )
+
+
+def _errors(method: Method, vectors: Vectors, plan: Plan) -> tuple[NDArray[np.float64], Bits]:
+    """Return the error of each all-reduce, and their bits on average."""
+    mean: NDArray[np.float64] = np.mean(vectors, axis=0, dtype=np.float64)
+    energy = float(mean @ mean)
+    if energy == 0.0:
+        raise ValueError("the mean is zero, and no error relative to it exists")
+    errors, bits = [], []
+    for step in range(1, plan.steps + 1):
+        outcome = method.run(vectors, plan.seed, step)
+        error = outcome.mean.astype(np.float64) - mean
+        errors.append(float(error @ error) / energy)
+        bits.append(outcome.bits)
+    return np.array(errors), Bits(*(float(each) for each in np.mean(bits, axis=0)))

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of `hopsum demo`, and the run from the switch's start to the verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hopsum.codec import CODECS, job_tables, make_codec
+from hopsum.codec.range_codec import RangeCodec
+from hopsum_controlplane import ControlPlaneError
+from hopsum_evaluation.demo.account import read_quiet
+from hopsum_evaluation.demo.ground import ground_of, network_of
+from hopsum_evaluation.demo.model import DataMissing, load_images
+from hopsum_evaluation.demo.report import Report
+from hopsum_evaluation.demo.worker import Plan, Trained, work
+from hopsum_topologies.crew import Crew, WorkerDied
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.one_switch import InterfaceCounters
+from hopsum_topologies.scratch import scratch_folder
+
+BATCH = 32
+DEADLINE_S = 60.0
+MAX_WORKERS = 16
+STEPS = 200
+MAX_LOSS = 0.3
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="hopsum demo",
+        description="Train a small convolutional network under torch DDP, gradients summed by a switch; then the same "
+        "training under plain fp32 all-reduce, and compare.",
+    )
+    parser.add_argument("--target", choices=("native", "bmv2", "mininet"), default="native")
+    parser.add_argument(
+        "--topology",
+        metavar="NAME",
+        help="over a network of `hopsum topology list`, in network namespaces or Mininet, instead of at one switch; "
+        "two_rack sums in a tree",
+    )
+    parser.add_argument("--workers", type=int, default=4, help=f"1 to {MAX_WORKERS} (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default %(default)s)")
+    parser.add_argument("--codec", choices=tuple(CODECS), default="thc")
+    parser.add_argument("--data", choices=("digits", "fashion"), default="digits")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--quorum", type=int, help="workers that complete a sum (default: all of them)")
+    parser.add_argument(
+        "--loss", type=float, default=0.0, help="share of frames, 0 to 0.3, that the switch loses each way (default 0)"
+    )
+    parser.add_argument(
+        "--no-peers", action="store_true", help="workers do not repair from each other what the switch no longer has"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the demo; 0 if every check holds."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if not 1 <= options.workers <= MAX_WORKERS:
+        parser.error(f"--workers {options.workers}: 1 to {MAX_WORKERS}")
+    if options.steps < 20:
+        parser.error(f"--steps {options.steps}: at least 20, since the first ten and the last ten are compared")
+    quorum = options.workers if options.quorum is None else options.quorum
+    if not 1 <= quorum <= options.workers:
+        parser.error(f"--quorum {quorum}: 1 to {options.workers}, the workers")
+    if not 0 <= options.loss <= MAX_LOSS:
+        parser.error(f"--loss {options.loss}: 0 to {MAX_LOSS}")
+    if options.topology is not None and (options.loss or quorum < options.workers):
+        parser.error("--topology: its links say what is lost, and all workers complete a sum: no --loss, no --quorum")
+    if options.target == "mininet" and options.topology is None:
+        parser.error("--target mininet: say which network, --topology NAME")
+    console = Console(stderr=options.json)
+    report = Report(
+        options.target, options.codec, options.workers, options.steps, options.data, options.seed,
+        quorum=quorum, loss=options.loss, peers=not options.no_peers,
+    )  # fmt: skip
+    start = time.perf_counter()
+    try:
+        load_images(options.data)
+        if options.topology is not None:
+            report.topology = options.topology
+            report.loss = max(link.loss for link in network_of(options.topology, options.workers).links)
+        with scratch_folder("demo") as folder:
+            run(make_plan(report, folder), report, console, options.topology)
+    except (ControlPlaneError, TopologyError, WorkerDied, DataMissing) as error:
+        print(f"hopsum demo: {error}", file=sys.stderr)
+        return 1
+    report.seconds = time.perf_counter() - start
+    if options.json:
+        print(json.dumps(report.as_json()))
+    else:
+        report.print(console)
+    return 0 if report.good else 1
+
+
+def make_plan(report: Report, folder: Path, deadline_s: float = DEADLINE_S) -> Plan:
+    """Return the plan of the run that `report` is about."""
+    same = (report.workers, report.steps, BATCH, report.codec, report.data, report.seed)
+    how = (report.quorum, report.loss, report.peers)
+    return Plan(*same, *how, deadline_s=deadline_s, folder=folder)
+
+
+def run(plan: Plan, report: Report, console: Console, network: str | None = None) -> None:
+    """Start the switch, or those of a network of the catalogue, make the job, train twice, fill the report."""
+    console.print(f"preparing codec {plan.codec} (compiled once, then cached) ...")
+    codec = make_codec(plan.codec, workers=plan.workers)  # here, before several processes would compile it at once
+    report.chunk_elements = codec.block_elements if isinstance(codec, RangeCodec) else None
+    what = "switch" if network is None else f"switches of {network}"
+    console.print(f"starting the {report.target} {what} and {plan.workers} workers ...")
+    with ground_of(report.target, plan, network) as ground:
+        report.where = ground.where
+        with Crew(ground.seats, work, plan) as crew:
+            paths = ground.make_job(plan, crew.gather("bound"), job_tables(codec))
+            before = ground.read_counts()
+            for pipe, path in zip(crew.pipes, paths, strict=True):
+                pipe.send(path)
+            with _progress(console) as progress:
+                trained = follow(crew, progress, plan, plan.codec, "trained")
+                take_in(report, [message[0] for message in trained])
+                report.counts = read_quiet(ground).since(before)
+                crew.send(True)
+                if nmse := crew.gather("nmse")[0][0]:
+                    report.nmse_mean, report.nmse_theory = nmse.measured, nmse.theory
+                report.accuracy_fp32 = follow(crew, progress, plan, "fp32", "baseline")[0][0]
+        ground.remove_job()
+
+
+def follow(crew: Crew, progress: Progress, plan: Plan, phase: str, last: str) -> list[tuple[Any, ...]]:
+    """Show the steps of one training until every worker has sent its `last` message; return those by rank."""
+    task = progress.add_task(phase, total=plan.steps * plan.workers, loss="")
+    found: dict[int, tuple[Any, ...]] = {}
+    while len(found) < plan.workers:
+        rank, (kind, *rest) = crew.receive()
+        if kind == last:
+            found[rank] = tuple(rest)
+        elif kind == "step" and rest[0] == phase:
+            progress.update(task, advance=1, loss=f"loss {rest[2]:.3f}")
+        elif not (kind == "finished" and rank in found):  # which a fast one may be while others still train
+            raise WorkerDied(f"worker {rank} sent {kind!r} during {phase}")
+    return [found[rank] for rank in range(plan.workers)]
+
+
+def take_in(report: Report, trained: Sequence[Trained]) -> None:
+    """Fill in what the workers found."""
+    report.loss_first = sum(each.loss_first for each in trained) / len(trained)
+    report.loss_last = sum(each.loss_last for each in trained) / len(trained)
+    report.accuracy = trained[0].accuracy
+    report.parameters = trained[0].parameters
+    report.replicas_equal = len({each.digest for each in trained}) == 1
+    report.fetches = sum(each.statistics.fetches for each in trained)
+    report.repaired = sum(each.statistics.repaired for each in trained)
+    traffic = [each.statistics.traffic for each in trained]
+    report.retransmits = sum(each.retransmits for each in traffic)
+    report.updates = sum(each.datagrams_sent - each.retransmits for each in traffic)
+    report.agents = InterfaceCounters(
+        sum(each.datagrams_sent for each in traffic),
+        sum(each.interface_bytes_sent for each in traffic),
+        sum(each.datagrams_received for each in traffic),
+        sum(each.interface_bytes_received for each in traffic),
+    )
+
+
+def _progress(console: Console) -> Progress:
+    label, unit, loss = (TextColumn(text) for text in ("{task.description:8}", "steps", "{task.fields[loss]}"))
+    return Progress(label, BarColumn(), MofNCompleteColumn(), unit, loss, TimeElapsedColumn(), console=console)

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the demo runs: at one switch, or over a network of the catalogue, as a tree of switches where it is one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from hopsum_controlplane import Controller, Job, JobSpec, write_membership
+from hopsum_evaluation.demo.account import Counts
+from hopsum_evaluation.demo.worker import Plan
+from hopsum_topologies.catalogue import topology as network_named
+from hopsum_topologies.control import Control, Placed, TreePart, write_job
+from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology
+from hopsum_topologies.mininet_network import MininetNetwork, bring_up
+from hopsum_topologies.network import Network, Traffic, traffic
+from hopsum_topologies.one_switch import SWITCH, InterfaceCounters, Stage, stage
+from hopsum_topologies.scratch import scratch_folder
+from hopsum_topologies.seat import Seat
+from hopsum_wire import HOPSUM_UDP_PORT
+
+SLOTS = 32
+
+Address = tuple[str, int]
+Tables = Mapping[str, tuple[int, ...]]
+
+
+class Ground(Protocol):
+    """Switches with the program on them, and seats for workers around them."""
+
+    seats: tuple[Seat, ...]
+    where: str
+    """In words, what runs."""
+
+    def make_job(self, plan: Plan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
+        """Make the job for data sockets and side channels that are `bound`; return each rank's membership file."""
+        ...
+
+    def read_counts(self) -> Counts:
+        """Read the interfaces of the workers' links and of those between switches, then the programs' counters.
+
+        Of the events, `completed` are rounds.
+        """
+        ...
+
+    def remove_job(self) -> None:
+        """End the job."""
+        ...
+
+
+@contextmanager
+def ground_of(target: str, plan: Plan, network: str | None) -> Iterator[Ground]:
+    """Bring it up for the block: one switch, or a network of the catalogue. Raises TopologyError, ControlPlaneError."""
+    if network is None:
+        with stage(target, plan.workers) as scene:
+            yield OneSwitch(scene)
+        return
+    described = network_of(network, plan.workers)
+    with (
+        scratch_folder() as folder,
+        bring_up(described, target, folder) as made,
+        made.home.inside(),  # a controller's threads live where they are started
+        Control.of(made) as control,
+    ):
+        yield OverNetwork(made, control)
+
+
+def network_of(name: str, workers: int) -> Topology:
+    """Return the network of the catalogue for so many workers. Raises DescriptionError: it has not one job for them."""
+    described = network_named(name, workers)
+    if len(described.jobs) != 1:
+        raise DescriptionError(f"topology {name!r} has {len(described.jobs)} jobs: the demo is one")
+    return described
+
+
+class OneSwitch:
+    """All workers at one switch."""
+
+    def __init__(self, scene: Stage) -> None:
+        self.seats, self.where = scene.seats, scene.where
+        self._controller = Controller(scene.device, SWITCH)
+        self._read_interfaces = scene.read_interfaces
+        self._job: Job | None = None
+
+    def make_job(self, plan: Plan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
+        """Make the job, and begin to lose frames."""
+        endpoints = tuple(seat.endpoint(address) for seat, (address, _) in zip(self.seats, bound, strict=True))
+        spec = JobSpec("demo", endpoints, SLOTS, tables.get("table"), plan.quorum, table16=tables.get("table16"))
+        self._job = self._controller.create_job(spec)
+        path = plan.folder / "membership.json"
+        sides = _sides(bound) if plan.peers else False
+        write_membership(self._job, path, {seat.rank: seat.switch for seat in self.seats}, sides)
+        for port in {seat.port for seat in self.seats}:
+            self._controller.set_loss(port, plan.loss, plan.loss)
+        return [str(path)] * len(self.seats)
+
+    def read_counts(self) -> Counts:
+        """Read the switch's ports, then the program's counters."""
+        assert self._job is not None
+        interfaces, events = self._read_interfaces(), self._controller.job_counters(self._job)
+        lost = sum(each.egress for each in self._controller.loss_counters().values())
+        replies = _replies(events, len(self.seats)) - lost
+        return Counts(interfaces, {}, events, replies, self._controller.drop_counters())
+
+    def remove_job(self) -> None:
+        """End the job."""
+        assert self._job is not None
+        self._controller.delete_job(self._job)
+
+
+class OverNetwork:
+    """Workers at the hosts of a network, whose links lose what they are described to lose."""
+
+    def __init__(self, network: Network, control: Control) -> None:
+        described = network.topology
+        where = "in Mininet" if isinstance(network, MininetNetwork) else "in namespaces"
+        self.where = f"{described.name}: {len(described.switches)} {network.driver} switches {where}"
+        self._network, self._control = network, control
+        self._plan = described.jobs[0]
+        self.seats = tuple(_seat(network, self._plan, rank) for rank in range(len(self._plan.workers)))
+        self._placed: Placed | None = None
+
+    def make_job(self, plan: Plan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
+        """Make the job: a tree where there is a spine, else at the one switch."""
+        described, places = self._network.topology, {rank: address for rank, (address, _) in enumerate(bound)}
+        placed = self._control.place(self._plan, SLOTS, tables, quorum=plan.quorum, places=places)
+        if placed is None:
+            switches = " and ".join(described.switches_of(self._plan))
+            raise DescriptionError(f"topology {described.name!r}: no switch is next to {switches}")
+        self._placed = placed
+        sides = _sides(bound) if plan.peers else False
+        files = {switch: write_job(part, plan.folder, sides) for switch, part in placed.parts.items()}
+        return [str(files[described.switch_of(host)]) for host in self._plan.workers]
+
+    def read_counts(self) -> Counts:
+        """Read all links, then the programs of the switches at which workers stand."""
+        carried = traffic(self._network)
+        events, drops, replies = self._read_programs()
+        return Counts(self._at_hosts(carried), self._upwards(carried), events, replies, drops)
+
+    def _at_hosts(self, carried: Mapping[Link, Traffic]) -> InterfaceCounters:
+        hosts, total = self._network.topology.hosts, [0, 0, 0, 0]
+        for link, counts in carried.items():
+            if (ends := [end in hosts for end in link.ends]) != [False, False]:
+                there, back = tuple(counts[:2]), tuple(counts[2:])
+                values = (*there, *back) if ends[0] else (*back, *there)
+                total = [before + value for before, value in zip(total, values, strict=True)]
+        return InterfaceCounters(*total)
+
+    def _upwards(self, carried: Mapping[Link, Traffic]) -> dict[str, int]:
+        """Return what leaves have sent up, by link."""
+        described = self._network.topology
+        spine = described.spine_of(self._plan)
+        leaves = described.switches_of(self._plan) if spine is not None else ()
+        links = [(leaf, described.link_between(leaf, str(spine))) for leaf in leaves]
+        return {str(link): carried[link].sent_from(leaf, link) for leaf, link in links}
+
+    def _read_programs(self) -> tuple[dict[str, int], dict[str, int], int]:
+        """Return events, drops and replies of all switches with workers; a tree's first leaf counts its rounds."""
+        assert self._placed is not None
+        described, events, drops, replies = self._network.topology, Counter[str](), Counter[str](), 0
+        for switch, part in self._placed.parts.items():
+            counts, controller = self._control.counters(switch, part), self._control.controllers[switch]
+            hosts = [host for host in self._plan.workers if described.switch_of(host) == switch]
+            ports = {described.port(switch, described.link_between(host, switch)) for host in hosts}
+            lost = sum(each.egress for port, each in controller.loss_counters().items() if port in ports)
+            replies += _replies(counts, len(hosts)) - lost
+            drops.update(controller.drop_counters())
+            events.update(counts)
+            if isinstance(part, TreePart) and part.rack == 0:
+                events["completed"] += counts["taken"]
+        return dict(events), dict(drops), replies
+
+    def remove_job(self) -> None:
+        """End the job, on all switches."""
+        assert self._placed is not None
+        self._placed.end()
+
+
+def _replies(events: Mapping[str, int], workers: int) -> int:
+    """Return how many frames a program sent to the workers at its switch: to all of them, or to one."""
+    to_all = sum(events[name] for name in ("completed", "taken", "relayed"))
+    return workers * to_all + sum(events[name] for name in ("answered", "stale", "probed"))
+
+
+def _sides(bound: Sequence[tuple[Address, Address | None]]) -> dict[int, Address]:
+    return {rank: side for rank, (_, side) in enumerate(bound) if side is not None}
+
+
+def _seat(network: Network, plan: JobPlan, rank: int) -> Seat:
+    described, host = network.topology, plan.workers[rank]
+    switch = described.switch_of(host)
+    port = described.port(switch, described.link_between(host, switch))
+    send_to, away = (described.ip(switch), HOPSUM_UDP_PORT), network.hosts[host].name
+    return Seat(rank, port, described.mac(host), described.ip(host), send_to, away)

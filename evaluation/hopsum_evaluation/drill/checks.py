@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether replicas are equal and gradients conserved, computed from what the workers wrote down.
+
+Mass. Of every step, whoever took part says what its error feedback held before and after; the difference and its
+gradient are what it delivered. The law, along every direction of the journals, in float64::
+
+    sum over those who took part (before + gradient - after) + what those who ended delivered = contributors * applied
+
+A rank that ended in the middle of a step, dead or given up, may have contributed to it: its bit is set. What it
+delivered is what the law lacks then, and must be its gradient and residual up to an error of quantisation. What its
+error feedback held, by its last line, is lost, and nothing else may be. An all-reduce without a result delivers
+nothing.
+
+TOLERANCE is for the rounding of float32, which every element goes through several times: an error of one in 10^5 of
+the norms of what was sent. A contribution that is missing or there twice is an error of about 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum_evaluation.drill.base import Check
+from hopsum_evaluation.drill.journal import PROBES
+
+TOLERANCE: Final = 1e-5
+QUANTISATION: Final = 1.0
+"""Error of one contribution against its own norm, at most: more than that is no quantisation."""
+
+Entry = Mapping[str, Any]
+Journals = Mapping[int, Sequence[Entry]]
+
+
+def replicas_equal(journals: Journals) -> Check:
+    """Compare the digests of the model, and the contributors, after every step that several ranks have done."""
+    by_step: dict[int, list[tuple[int, Entry]]] = defaultdict(list)
+    for rank, entries in journals.items():
+        for entry in entries:
+            if entry["kind"] == "step":
+                by_step[entry["step"]].append((rank, entry))
+    compared = 0
+    for step, found in sorted(by_step.items()):
+        for what in ("digest", "contributors"):
+            if any(entry[what] != found[0][1][what] for _, entry in found):
+                ranks = ", ".join(str(rank) for rank, _ in found)
+                return Check(False, f"step {step}: ranks {ranks} have different {what}")
+        compared += len(found) > 1
+    if not compared:
+        return Check(False, "no step was done by two ranks: nothing was compared")
+    return Check(True, f"the same model and contributors on all ranks after each of {compared} steps")
+
+
+@dataclass
+class Mass:
+    """What became of all gradients."""
+
+    error: float = 0.0
+    """The largest violation of the law, against the norms of what was sent in that step."""
+    lost_norms: dict[int, float] = field(default_factory=dict)
+    """By rank: the norms of the error feedback that died with it."""
+    trouble: str = ""
+    steps: int = 0
+
+    @property
+    def check(self) -> Check:
+        """Return it as a check."""
+        if self.trouble or not self.steps:
+            return Check(False, self.trouble or "no step was done")
+        lost = ", ".join(f"rank {rank} (norm {norm:.4g})" for rank, norm in sorted(self.lost_norms.items()))
+        told = f"largest error of {self.steps} steps {self.error:.1e}, {TOLERANCE:g} allowed; "
+        return Check(self.error <= TOLERANCE, told + (f"lost with {lost}" if lost else "nothing lost"))
+
+
+@dataclass
+class _Part:
+    """What one rank brought to one step."""
+
+    rank: int
+    before: NDArray[np.float64]
+    gradient: NDArray[np.float64]
+    size: float
+    after: NDArray[np.float64] | None = None
+    """None where its life ended in the middle."""
+    entry: Entry | None = None
+    """Of a step that has a result for it."""
+
+
+class _Life:
+    """One rank's journal, from line to line."""
+
+    def __init__(self, rank: int, found: Mass) -> None:
+        self._rank, self._found = rank, found
+        self._open: tuple[int, _Part] | None = None
+        self._residual: NDArray[np.float64] = np.zeros(PROBES)
+        self._begin()
+
+    def take(self, entry: Entry) -> Iterator[tuple[int, _Part]]:
+        """Take the next line; yield the part that it ends, with its step."""
+        kind = entry["kind"]
+        if kind == "life":
+            yield from self.end(again=True)
+            self._begin()
+            self._held = True
+        elif kind == "begin":
+            self._open = entry["step"], _Part(self._rank, self._residual, np.array(entry["gradient"]), entry["size"])
+        elif kind in ("step", "void", "failed"):
+            self._residual, self._norm = np.array(entry["residual"]), entry["residual_norm"]
+            self._failed = kind == "failed"
+            if self._open is not None and (kind == "step" or entry["taken"]):
+                self._open[1].after = self._residual
+                self._open[1].entry = entry if kind == "step" else None
+                if self._failed:
+                    return
+                yield self._open
+            self._open = None
+        elif kind == "end":
+            self._held = False
+
+    def end(self, *, again: bool = False) -> Iterator[tuple[int, _Part]]:
+        """Note what is lost with a life that did not come to its end; yield the part that it was in.
+
+        One whose last all-reduce failed has its error feedback still, unless it begins anew, `again`.
+        """
+        if self._held and (again or not self._failed):
+            lost = self._found.lost_norms
+            lost[self._rank] = math.hypot(lost.get(self._rank, 0.0), self._norm)
+        if self._open is not None:
+            if again:
+                self._open[1].after = None
+            yield self._open
+
+    def _begin(self) -> None:
+        self._residual, self._norm, self._held = np.zeros(PROBES), 0.0, False
+        self._open = None
+        self._failed = False
+
+
+def mass(journals: Journals) -> Mass:
+    """Follow every gradient; see the module."""
+    found = Mass()
+    by_step: dict[int, list[_Part]] = defaultdict(list)
+    for rank, entries in journals.items():
+        life = _Life(rank, found)
+        for entry in entries:
+            for step, part in life.take(entry):
+                by_step[step].append(part)
+        for step, part in life.end():
+            by_step[step].append(part)
+    for step, parts in sorted(by_step.items()):
+        trouble = _step(found, parts)
+        if trouble and not found.trouble:
+            found.trouble = f"step {step}: {trouble}"
+    return found
+
+
+def _step(found: Mass, parts: list[_Part]) -> str:
+    """Check the law for one step; return what is wrong beyond its error, which `found` takes."""
+    results = [part.entry for part in parts if part.entry is not None]
+    bits, applied = 0, np.zeros(PROBES)
+    if results:
+        found.steps += 1
+        applied = np.array(results[0]["applied"])
+        bits = int(np.bitwise_or.reduce(np.array(results[0]["contributors"], np.uint64)))
+    present = {part.rank for part in parts}
+    absent = [rank for rank in range(bits.bit_length()) if bits >> rank & 1 and rank not in present]
+    if absent:
+        return f"contributions of ranks {absent}, which had not begun it"
+    ended = [part for part in parts if part.after is None and bits >> part.rank & 1]
+    delivered = np.zeros(PROBES)
+    for part in parts:
+        if part.after is not None:
+            delivered += part.before + part.gradient - part.after
+    lacking = applied - delivered
+    if not ended:
+        found.error = max(found.error, float(np.abs(lacking).max()) / max(sum(part.size for part in parts), 1e-30))
+        return ""
+    left = sum((part.before + part.gradient for part in ended), np.zeros(PROBES)) - lacking
+    if np.abs(left).max() > QUANTISATION * sum(part.size for part in ended):
+        return f"rank {ended[0].rank} ended in it, and what it has not delivered is more than an error of quantisation"
+    return ""

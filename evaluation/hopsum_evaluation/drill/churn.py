@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drill in which the holder of one job's token joins it again and again."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.errors import ControllerError
+from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport, await_that
+from hopsum_evaluation.drill.controller_probe import Probe
+from hopsum_evaluation.drill.crew import Crew
+from hopsum_evaluation.drill.news import MARGIN_S, require_within
+from hopsum_evaluation.drill.stage import Stage, first_sign, staged
+from hopsum_evaluation.drill.workers import judge, seats_for
+
+_CHURNS: Final = "aaa"
+"""First of all jobs, by name."""
+_LATER: Final = "zzz"
+_PACE_S: Final = 0.05
+_LEASE_S: Final = 60.0
+"""Of the jobs that do not train."""
+_THREADS: Final = 4
+"""That join the first job."""
+_JOINS: Final = 20
+"""Of the first job before anything is asked of the controller."""
+
+
+def job_churn(context: Context) -> DrillReport:
+    """Join one job again and again: another one starts in time, and a third outlives its switch."""
+    with staged(context, "job-churn", seats=seats_for(context, 2)) as stage:
+        crew = Crew(stage, "train", 2, pace_s=_PACE_S)
+        crew.train(10)
+        (epoch,) = crew.epochs()
+        later = Probe(stage, _LATER, _LEASE_S)
+        with _churning(Probe(stage, _CHURNS, _LEASE_S)) as joins:
+            await_that(lambda: len(joins) >= _JOINS, f"{_JOINS} joins of job {_CHURNS}")
+            began_s = stage.happened(f"job {_LATER} is joined, while {_CHURNS} is all the time")
+            later.epoch()
+            started_s = stage.now() - began_s
+            healed_s = _restart_switch(stage, crew, epoch)
+            asked_s = stage.now() - began_s
+            rate = sum(at_s >= began_s for at_s in joins) / asked_s
+        crew.train(10)
+        crew.finish()
+        bound_s = stage.lease_s + MARGIN_S
+        require_within(f"job {_LATER} had started", started_s, bound_s)
+        require_within("the other job went on on the restarted switch", healed_s, bound_s)
+        report = stage.report
+        report.detected_ms = 1e3 * started_s
+        report.detected = f"an epoch of job {_LATER}, from when it was joined"
+        report.recovered = f"beside {rate:.0f} joins/s; the job that trains went on {healed_s:.1f} s after a new switch"
+        report.numbers = {
+            "started_s": round(started_s, 3),
+            "healed_s": round(healed_s, 3),
+            "joins_per_s": round(rate, 1),
+        }
+        with stage.operator() as operator:
+            operator.delete(_CHURNS)
+            operator.delete(_LATER)
+        judge(stage, crew)
+    return report
+
+
+def _restart_switch(stage: Stage, crew: Crew, epoch: int) -> float:
+    """Start the switch again, empty; return the seconds until the job that trains went on there."""
+    stage.signal("switch", signal.SIGKILL)
+    stage.start_switch()
+    restarted_s = stage.happened("switch started again, empty")
+
+    def going_on() -> float | None:
+        return next((entry["at"] for entry in crew.journal(0, "step") if entry["epoch"] != epoch), None)
+
+    return first_sign(going_on, "step in another epoch") - restarted_s
+
+
+@contextmanager
+def _churning(probe: Probe) -> Iterator[list[float]]:
+    """Join a job again and again for the block, and yield when it was joined. Raises DrillFailed."""
+    joined: list[float] = []
+    failed: list[BaseException] = []
+    ending = threading.Event()
+
+    def churn() -> None:
+        try:
+            with Channel(Place.of(probe.address, tls=False)) as channel:
+                while not ending.is_set():
+                    with suppress(ControllerError):  # too many at a time, or told to wait
+                        probe.join(channel)
+                        joined.append(time.monotonic())
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=churn, name="drill-churn", daemon=True) for _ in range(_THREADS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield joined
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join()
+    if failed:
+        raise DrillFailed(f"joining again and again failed: {failed[0]}")

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller's clock jumps by hours and days while a job trains and another one has epoch after epoch."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport, await_that
+from hopsum_evaluation.drill.controller_probe import Probe, beats
+from hopsum_evaluation.drill.crew import Crew
+from hopsum_evaluation.drill.stage import LEASE_S, Stage, staged
+from hopsum_evaluation.drill.workers import judge, seats_for
+
+NAME: Final = "controller-clock-jumps"
+_TRAINERS: Final = 2
+_PACE_S: Final = 0.05
+_HOUR_S: Final = 3600.0
+_FIRST_HOURS: Final = (5.0, -7.0, 240.0, -240.0)
+_HOURS: Final = 24.0 * 30
+"""Of the jumps after those, each way at most."""
+
+
+def clock_jumps(context: Context) -> DrillReport:
+    """Turn the controller's clock back and forward, and restart it in the past: no epoch twice, no lease ends."""
+    with staged(context, NAME, seats=seats_for(context, _TRAINERS)) as stage:
+        clock = context.folder / "offset"
+        _turn(clock, 0.0)
+        stage.processes["controller"].stop()
+        _start(stage, clock)
+        crew = Crew(stage, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
+        crew.train(5)
+        probe = Probe(stage, "probe", LEASE_S)
+        epochs = [probe.epoch()]
+        chance = random.Random(context.seed)
+        for number in range(context.steps(6)):
+            hours = _FIRST_HOURS[number] if number < len(_FIRST_HOURS) else chance.uniform(-_HOURS, _HOURS)
+            stage.happened(f"clock {hours:+.0f} h from the machine's")
+            _turn(clock, hours * _HOUR_S)
+            beats(stage, crew)
+            epochs.append(probe.epoch())
+            if number == 1:
+                stage.signal("controller", signal.SIGKILL)
+                _start(stage, clock)
+        crew.finish()
+        _judge_epochs(stage, crew, epochs)
+        with stage.operator() as operator:
+            operator.delete(probe.name)
+        judge(stage, crew)
+    return stage.report
+
+
+def _turn(clock: Path, offset_s: float) -> None:
+    made = clock.with_suffix(".new")
+    made.write_text(str(offset_s), encoding="utf-8")
+    made.replace(clock)
+
+
+def _start(stage: Stage, clock: Path) -> None:
+    """Start a controller with that clock, in the place of the stage's."""
+    command = [sys.executable, "-m", "hopsum_evaluation.drill.controller_skewed"]
+    process = stage.start("controller", [*command, str(stage.context.folder / "cluster.toml"), str(clock)])
+    ready = lambda: re.search(r"^ready listen=", process.log_text(), re.MULTILINE)  # noqa: E731
+    await_that(ready, "a controller that serves", alive=process)
+
+
+def _judge_epochs(stage: Stage, crew: Crew, epochs: list[int]) -> None:
+    """Raise DrillFailed if an epoch came again, or the job that trains had a second one."""
+    trained = {entry["epoch"] for rank in range(_TRAINERS) for entry in crew.journal(rank, "step")}
+    if len(trained) != 1:
+        raise DrillFailed(f"a lease ended because of the clock: the job that trains had epochs {sorted(trained)}")
+    if sorted(set(epochs)) != epochs or trained & set(epochs):
+        raise DrillFailed(f"epochs came again: {epochs} of one job, {sorted(trained)} of the other")
+    report = stage.report
+    report.detected = "nothing was to be: no lease ended"
+    report.recovered = f"{len(epochs)} epochs of one job, each above the one before; 1 of the job that trains"
+    report.numbers = {"jumps": len(epochs) - 1, "epochs": len(epochs) + 1, "leases_ended": 0}

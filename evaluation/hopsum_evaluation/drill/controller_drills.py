@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drills of the controller: for the catalogue."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hopsum_evaluation.drill import controller_clock, controller_disk, controller_rivals, controller_writes
+from hopsum_evaluation.drill.base import Drill, needs_nothing
+
+CONTROLLER_DRILLS: Final = (
+    Drill(
+        controller_writes.NAME,
+        "the controller dies at each write of a job's life: the switch is as in the books",
+        needs_nothing,
+        controller_writes.killed_at_each_write,
+    ),
+    Drill(
+        controller_rivals.NAME,
+        "a second controller takes the switch: the first says so, and changes nothing",
+        needs_nothing,
+        controller_rivals.two_controllers,
+    ),
+    Drill(
+        controller_clock.NAME,
+        "the controller's clock jumps by days: no epoch comes twice, no lease ends",
+        needs_nothing,
+        controller_clock.clock_jumps,
+    ),
+    Drill(
+        controller_disk.NAME,
+        "the disk under the books is full: refused in words, and jobs go on",
+        controller_disk.needs_tmpfs,
+        controller_disk.disk_full,
+    ),
+)

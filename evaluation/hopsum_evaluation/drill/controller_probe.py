@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What drills of the controller ask of it in their own process: single members, and what operators are told."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Final
+
+from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.errors import ControllerError
+from hopsum.rpc.member import Member
+from hopsum_evaluation.drill.base import PATIENCE_S, DrillFailed, await_that
+from hopsum_evaluation.drill.crew import Crew
+from hopsum_evaluation.drill.stage import Stage
+
+SLOTS: Final = 16
+_MAC: Final = "02:00:00:00:09:01"
+"""Of an interface that is not there: nothing is sent from it."""
+
+
+class Probe:
+    """A job of one worker that sends nothing: whoever joins it begins an epoch."""
+
+    def __init__(self, stage: Stage, name: str, lease_s: float) -> None:
+        self.name = name
+        self.address = stage.place.controller_address
+        network = IPv4Network(stage.place.ports[0][1])
+        self._ip = str(network.network_address + (network.num_addresses > 1))
+        with stage.operator() as operator:
+            self._token = operator.create(name, 1, SLOTS, lease_s=lease_s).token
+
+    def epoch(self, *, stay: bool = False) -> int:
+        """Join, and return the epoch that begins; then leave, which ends it, unless told to stay without a word."""
+        with Channel(Place.of(self.address, tls=False)) as channel:
+            member = self.join(channel)
+            found = member.membership(PATIENCE_S).epoch
+            if not stay:
+                member.leave(PATIENCE_S)
+        return found
+
+    def join(self, channel: Channel) -> Member:
+        """Join as a new incarnation, which ends the epoch of the one before."""
+        member = Member(channel, self.name, self._token)
+        member.join((self._ip, 1024 + secrets.randbelow(1 << 15)), PATIENCE_S, rank=0, mac=_MAC)
+        return member
+
+
+def beats(stage: Stage, crew: Crew) -> None:
+    """Wait until all workers of a crew have been heard twice more, each time with more behind them."""
+    with stage.operator() as operator:
+
+        def heard() -> list[float]:
+            return [member.statistics.get("allreduces", 0.0) for member in operator.job(crew.job).members]
+
+        for _ in range(2):
+            before = heard()
+            await_that(
+                lambda: all(now > then for now, then in zip(heard(), before, strict=True)),  # noqa: B023
+                "heartbeats of all ranks",
+            )
+
+
+def refusal(ask: Callable[[], object], words: str) -> str:
+    """Return how the controller refuses. Raises DrillFailed when it does not, or without these words."""
+    try:
+        ask()
+    except ControllerError as error:
+        if words in str(error):
+            return str(error)
+        raise DrillFailed(f"refused, but not for {words!r}: {error}") from error
+    raise DrillFailed(f"not refused, which was to be for {words!r}")
+
+
+def edit(path: Path, target: Path, *changes: tuple[str, str]) -> None:
+    """Write a configuration with some texts replaced, each of which must be there."""
+    text = path.read_text(encoding="utf-8")
+    for before, after in changes:
+        if before not in text:
+            raise DrillFailed(f"{path} has no {before!r}")
+        text = text.replace(before, after)
+    target.write_text(text, encoding="utf-8")

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller dies at every write, to the switch and to the books, of everything that happens to a job.
+
+A job trains all the time, which the controllers adopt one after the other. Each kills itself at the next event of a
+scene; the one after it reads the switch back and holds it against the books, before it does anything and after it has
+taken over, lets an audit look, and is the next to die.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections import Counter
+from multiprocessing.context import ForkServerContext
+from typing import Final
+
+from hopsum_evaluation.drill.base import PATIENCE_S, Context, DrillFailed, DrillReport
+from hopsum_evaluation.drill.controller_mortal import SCENES, Found, reign
+from hopsum_evaluation.drill.crew import Crew
+from hopsum_evaluation.drill.stage import Stage, staged
+from hopsum_evaluation.drill.workers import judge, seats_for
+
+NAME: Final = "controller-killed-at-each-write"
+_TRAINERS: Final = 2
+_PACE_S: Final = 0.05
+_LEASE_S: Final = 120.0
+"""Of the job that trains: nobody hears its workers while controllers die."""
+_MOST: Final = 8
+"""Workers of the job that is made and deleted."""
+_SAMPLE: Final = 7
+"""A run of scale 1 dies at each event, a smaller one at every seventh."""
+
+
+class Deaths:
+    """What has happened so far."""
+
+    def __init__(self, stage: Stage, workers: int, processes: ForkServerContext) -> None:
+        self._stage, self._processes = stage, processes
+        self.workers = workers
+        """Of the job that is made and deleted."""
+        self._config = str(stage.context.folder / "cluster.toml")
+        self._died_s: float | None = None
+        self._train_epoch = 0
+        self.kills: Counter[str] = Counter()
+        self.half_done = 0
+        """So often the switch or a job was in the middle of something."""
+        self.recovery_s: list[float] = []
+
+    def play(self, scene: str, stride: int) -> None:
+        """Let controllers die in a scene, until one comes to its end. Raises DrillFailed."""
+        at = self._stage.context.seed % stride
+        while self._live(scene, at):
+            self.kills[scene] += 1
+            self._stage.happened(f"SIGKILL at event {at} of {scene}")
+            at += stride
+
+    def look(self) -> None:
+        """Let one more controller look at what the last one left."""
+        self._live("", None)
+
+    def _live(self, scene: str, at: int | None) -> bool:
+        """Let one controller live; return whether it was killed."""
+        ours, theirs = self._processes.Pipe(duplex=False)
+        process = self._processes.Process(
+            target=reign, args=(self._config, scene, self.workers, at, theirs), daemon=True
+        )
+        process.start()
+        theirs.close()
+        said: list[Found | int] = []
+        try:
+            while ours.poll(PATIENCE_S):
+                said.append(ours.recv())
+        except EOFError:
+            process.join(PATIENCE_S)
+        finally:
+            ours.close()
+            if process.is_alive():
+                process.kill()
+                process.join()
+        before, self._died_s = self._died_s, time.monotonic()
+        self._judge(said, before, scene, at, process.exitcode)
+        return process.exitcode == -signal.SIGKILL
+
+    def _judge(
+        self, said: list[Found | int], died_s: float | None, scene: str, at: int | None, status: int | None
+    ) -> None:
+        where = f"after the death before {scene or 'the end'} {at}"
+        if not said or not isinstance(said[0], Found):
+            raise DrillFailed(f"{where}, a controller did not take over: exit status {status}")
+        found = said[0]
+        if found.after or found.audited:
+            raise DrillFailed(f"{where}, switch and books differ: {'; '.join(found.after + found.audited)}")
+        trains = found.epochs.get("train", 0)
+        if trains != (self._train_epoch or trains) or not trains:
+            raise DrillFailed(f"{where}, the job that trains has epoch {trains} instead of {self._train_epoch}")
+        self._train_epoch = trains
+        if died_s is not None:
+            self.half_done += bool(found.before)
+            self.recovery_s.append(found.at_s - died_s)
+        if status != -signal.SIGKILL and len(said) < 2:
+            raise DrillFailed(f"{where}, a controller ended with status {status} in {scene or 'no scene'}")
+
+
+def killed_at_each_write(context: Context) -> DrillReport:
+    """Kill controllers at each write of creating, joining, a lease that runs out, and deleting."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([reign.__module__])
+    with staged(context, NAME, seats=seats_for(context, _TRAINERS), lease_s=_LEASE_S) as stage:
+        crew = Crew(stage, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
+        crew.train(5)
+        stage.processes["controller"].stop()
+        before = crew.steps(0)
+        stride = 1 if context.scale >= 1 else _SAMPLE
+        deaths = _die(stage, stride, processes)
+        alone = crew.steps(0) - before
+        stage.start_controller()
+        crew.finish()
+        report = stage.report
+        report.detected_ms = 1e3 * max(deaths.recovery_s)
+        report.detected = "taken over by the next controller, the slowest of all"
+        told = ", ".join(f"{count} in {scene}" for scene, count in deaths.kills.items())
+        report.recovered = f"{deaths.kills.total()} of {deaths.kills.total()} deaths ({told}): switch as in the books"
+        report.numbers = {
+            "deaths": deaths.kills.total(),
+            "half_done": deaths.half_done,
+            "median_recovery_ms": round(1e3 * sorted(deaths.recovery_s)[len(deaths.recovery_s) // 2], 1),
+            "steps_without_controller": alone,
+        }
+        judge(stage, crew)
+    return stage.report
+
+
+def _die(stage: Stage, stride: int, processes: ForkServerContext) -> Deaths:
+    """Play all scenes: once with two workers, and with more for each further unit of scale."""
+    rounds = max(1, round(stage.context.scale))
+    deaths = Deaths(stage, 2, processes)
+    for number in range(rounds):
+        deaths.workers = min(_MOST, 2 + 2 * number)
+        for scene in SCENES:
+            stage.context.note(f"killing controllers in {scene}")
+            deaths.play(scene, stride)
+    deaths.look()
+    return deaths

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times at which the other ranks of a job know that one has gone, and that it is back: from their journals."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hopsum.rpc.errors import ControllerUnreachable
+from hopsum_evaluation.drill.base import DrillFailed, await_that
+from hopsum_evaluation.drill.crew import Crew
+from hopsum_evaluation.drill.stage import Stage, first_sign
+
+_CONTROLLER: Final = "hopsum.rpc"
+"""Logs what the controller says."""
+MARGIN_S: Final = 2.0
+"""Beyond a lease, for the news to reach all ranks."""
+
+
+def others_know(crew: Crew, rank: int, at_s: float, within_s: float) -> float:
+    """Return the seconds after which the last of the others knew that a rank had gone.
+
+    It knows by what the controller told it, or by an error; a wait for that rank's part of a sum is no knowledge.
+    Raises DrillFailed when they were more than `within_s`.
+    """
+    took_s = 0.0
+    for other in set(range(crew.workers)) - {rank}:
+        what = f"word of rank {rank} in the journal of rank {other}"
+        took_s = max(took_s, hears(crew, other, at_s, rf"\branks? (\d+, )*{rank}\b", what, _CONTROLLER) - at_s)
+    require_within("all other ranks knew of it", took_s, within_s)
+    return took_s
+
+
+def hears(crew: Crew, rank: int, at_s: float, words: str, what: str, logger: str = "") -> float:
+    """Return when a rank's log or one of its errors since `at_s` had a pattern; as `Crew.since`. Raises DrillFailed."""
+
+    def heard() -> float | None:
+        entry = crew.since(at_s, rank, "log", "void", "failed", words=words, logger=logger)
+        return None if entry is None else float(entry["at"])
+
+    return first_sign(heard, what)
+
+
+def is_back(crew: Crew, rank: int, at_s: float) -> float:
+    """Return when a rank went on as a newcomer with the state of the others, after `at_s`. Raises DrillFailed."""
+
+    def back() -> float | None:
+        entry = crew.since(at_s, rank, "life")
+        return float(entry["at"]) if entry is not None and entry["is_newcomer"] else None
+
+    return first_sign(back, f"newcomer on rank {rank}")
+
+
+def require_within(what: str, took_s: float, bound_s: float) -> None:
+    """Raise DrillFailed where something took longer than it may."""
+    if took_s > bound_s:
+        raise DrillFailed(f"{what} after {took_s:.1f} s, {bound_s:g} s are allowed")
+
+
+def require_no_break(crew: Crew) -> None:
+    """Raise DrillFailed unless all steps of all ranks were in one epoch, and every all-reduce has a result."""
+    ends = [entry for rank in range(crew.workers) for kind in ("void", "failed") for entry in crew.journal(rank, kind)]
+    if ends:
+        raise DrillFailed(f"all-reduces without a result: {ends[0]['error']}: {ends[0]['text']}")
+    if len(crew.epochs()) != 1:
+        raise DrillFailed(f"{len(crew.epochs())} epochs: there was no reason to end one")
+
+
+def keeps_places(stage: Stage, crew: Crew) -> None:
+    """Wait until the controller has heard every member after now. Raises DrillFailed."""
+    with stage.operator() as operator:
+        counted = {rank: crew.steps(rank) for rank in range(crew.workers)}
+
+        def heard() -> bool:
+            try:
+                members = operator.job(crew.job).members
+            except ControllerUnreachable:  # it may wait for its switch, whose counters it shows
+                return False
+            return len(members) == crew.workers and all(
+                member.statistics.get("allreduces", 0) > counted[member.rank] for member in members
+            )
+
+        await_that(heard, f"heartbeats of all ranks of {crew.job}")

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where switch, controller and workers of a drill are, and how they reach each other.
+
+Loopback: everybody on 127.0.0.1, the switch's port 1 is a UDP socket. Needs no root.
+
+Veths: a middle with switch and controller, and a network namespace for each worker, with two links to the middle. By
+eth0 a worker reaches one port of the switch and nothing else; by eth1 it reaches the controller, and through the middle
+its peers, by the same addresses that the switch knows. Both links go down and up together.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.free_port import free_port
+from hopsum_topologies.netns import Namespace
+from hopsum_wire import HOPSUM_UDP_PORT
+
+SERVICE_MAC: Final = "02:00:00:00:00:fe"
+SERVICE_IP: Final = "10.0.0.254"
+WAYS: Final = ("down", "unreachable", "prohibit")
+"""To have no way to the switch: interfaces that are down, and routes of these types."""
+_OWN: Final = ("eth0", "eth1")
+_LOCALHOST: Final = "127.0.0.1"
+_GRPC_PORT, _CONTROLLER_PORT, _PAGE_PORT, _THRIFT_PORT = 9559, 4700, 4701, 9090
+
+
+class Place(Protocol):
+    """What a stage asks for."""
+
+    grpc_address: str
+    """Of the switch's P4Runtime server."""
+    controller_address: str
+    page_address: str
+    """For the controller's page, where it is to have one."""
+    send_to: str | None
+    """Where workers send to, if not to SERVICE_IP."""
+    ports: list[tuple[int, str]]
+    """Switch ports, and the networks of the workers behind them."""
+
+    def switch_command(self, driver: str, python: str) -> list[str]:
+        """Return what starts the switch."""
+
+    def namespace_of(self, seat: int) -> str | None:
+        """Return where the worker at a seat runs, None for where we are."""
+
+    def close(self) -> None:
+        """Take it away; every process in it must have ended."""
+
+
+class Loopback:
+    """Everybody on loopback, at ports that were free."""
+
+    def __init__(self) -> None:
+        grpc, controller = free_port(), free_port()
+        self.grpc_address = f"{_LOCALHOST}:{grpc}"
+        self.controller_address = f"{_LOCALHOST}:{controller}"
+        self.page_address = f"{_LOCALHOST}:{free_port()}"
+        self.send_to: str | None = f"{_LOCALHOST}:{free_port(socket.SOCK_DGRAM)}"
+        self.ports = [(1, "127.0.0.0/8")]
+
+    def switch_command(self, driver: str, python: str) -> list[str]:
+        """Return what starts the switch, which is native."""
+        udp = f"1={self.send_to},as={SERVICE_IP}:{HOPSUM_UDP_PORT}"
+        return [python, "-m", "hopsum_switch", "--grpc", self.grpc_address, "--udp", udp]
+
+    def namespace_of(self, seat: int) -> str | None:
+        """Return None: workers run where we are."""
+        return None
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Veths:
+    """Network namespaces and veths; the calling thread is in the middle until `close`.
+
+    Raises TopologyError without root or iproute2; nothing is left then.
+    """
+
+    def __init__(self, seats: int) -> None:
+        self._stack = ExitStack()
+        self._seats: list[Namespace] = []
+        self.grpc_address = f"{_LOCALHOST}:{_GRPC_PORT}"
+        self.controller_address = f"10.9.0.1:{_CONTROLLER_PORT}"
+        self.page_address = f"{_LOCALHOST}:{_PAGE_PORT}"
+        self.send_to: str | None = None
+        self.ports = [(seat + 1, f"{_address(seat)}/32") for seat in range(seats)]
+        try:
+            self.middle = self._stack.enter_context(Namespace())
+            self.middle.ip("addr", "add", "10.9.0.1/32", "dev", "lo")
+            # gRPC's threads live where the thread that starts them does: so all of it happens inside.
+            self._stack.enter_context(self.middle.inside())
+            Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+            for seat in range(seats):
+                self._add_seat(seat)
+        except BaseException:
+            self.close()
+            raise
+
+    def switch_command(self, driver: str, python: str) -> list[str]:
+        """Return what starts a switch with a port for each seat."""
+        interfaces = [word for port, _ in self.ports for word in ("-i", f"{port}@s{port}")]
+        if driver == "native":
+            return [python, "-m", "hopsum_switch", "--grpc", self.grpc_address, *interfaces]
+        options = ["--no-p4", "--device-id", "0", "--thrift-port", str(_THRIFT_PORT), "--log-console"]
+        options += ["--log-level", "warn", "--notifications-addr", f"ipc:///tmp/{self.middle.name}.ipc"]
+        return ["simple_switch_grpc", *options, *interfaces, "--", "--grpc-server-addr", self.grpc_address]
+
+    def namespace_of(self, seat: int) -> str | None:
+        """Return the namespace of a seat."""
+        return self._seats[seat].name
+
+    def cut(self, seat: int) -> None:
+        """Take down all that connects a seat with everybody else."""
+        for interface in (f"s{seat + 1}", f"m{seat + 1}"):
+            self.middle.ip("link", "set", "dev", interface, "down")
+
+    def mend(self, seat: int) -> None:
+        """Bring it up again."""
+        for interface in (f"s{seat + 1}", f"m{seat + 1}"):
+            self.middle.ip("link", "set", "dev", interface, "up")
+        self._route(seat)  # which went with the link
+
+    def leave_network(self, seat: int, way: str) -> None:
+        """Break a seat's own way to everybody else; `way` is one of WAYS."""
+        away = self._seats[seat]
+        if way == "down":
+            for interface in _OWN:
+                away.ip("link", "set", "dev", interface, "down")
+        else:
+            away.ip("route", "replace", way, f"{SERVICE_IP}/32")
+
+    def enter_network(self, seat: int) -> None:
+        """Mend a seat's own way again, as a DHCP client or an operator does."""
+        for interface in _OWN:
+            self._seats[seat].ip("link", "set", "dev", interface, "up")
+        self._routes(seat)
+
+    def close(self) -> None:
+        """Leave the middle, and remove all namespaces."""
+        self._stack.close()
+
+    def _add_seat(self, seat: int) -> None:
+        away = self._stack.enter_context(Namespace())
+        self._seats.append(away)
+        away.add_veth("eth0", f"s{seat + 1}", self.middle)
+        away.ip("link", "set", "dev", "eth0", "address", f"02:00:00:00:02:{seat:02x}")
+        away.ip("addr", "add", f"{_address(seat)}/32", "dev", "eth0")
+        away.add_veth("eth1", f"m{seat + 1}", self.middle)
+        near, far = f"10.1.{seat}.1", f"10.1.{seat}.2"
+        away.ip("addr", "add", f"{far}/24", "dev", "eth1")
+        self._routes(seat)
+        self.middle.ip("addr", "add", f"{near}/24", "dev", f"m{seat + 1}")
+        self._route(seat)
+
+    def _routes(self, seat: int) -> None:
+        """Write the routes of a seat, which go with its interfaces."""
+        away, own = self._seats[seat], _address(seat)
+        for kind in WAYS[1:]:
+            with suppress(TopologyError):  # it is not there
+                away.ip("route", "del", kind, f"{SERVICE_IP}/32")
+        away.ip("route", "replace", f"{SERVICE_IP}/32", "dev", "eth0", "src", own)
+        away.ip("neigh", "replace", SERVICE_IP, "lladdr", SERVICE_MAC, "dev", "eth0", "nud", "permanent")
+        away.ip("route", "replace", "default", "via", f"10.1.{seat}.1", "src", own)
+
+    def _route(self, seat: int) -> None:
+        self.middle.ip("route", "replace", f"{_address(seat)}/32", "via", f"10.1.{seat}.2")
+
+
+def _address(seat: int) -> str:
+    return f"10.0.0.{seat + 1}"

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drills in which a worker's program ends by an error of its own, or forks."""
+
+from __future__ import annotations
+
+import signal
+from typing import Final
+
+from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport, await_that
+from hopsum_evaluation.drill.crew import Crew
+from hopsum_evaluation.drill.news import MARGIN_S, is_back, others_know, require_within
+from hopsum_evaluation.drill.stage import Stage, first_sign, staged
+from hopsum_evaluation.drill.training import Order
+from hopsum_evaluation.drill.workers import judge, seats_for
+from hopsum_wire.control import control_pb2 as pb
+
+WORKERS: Final = 3
+RAISES: Final = 1
+"""The rank that ends, and comes again."""
+ENDS_S: Final = 5.0
+"""That a program which raises may take to end: its traceback is to be seen. It takes far less on an idle machine."""
+_UNHANDLED: Final = 1
+"""Exit status of Python after an exception that nobody handled."""
+
+
+def raises(context: Context) -> DrillReport:
+    """Let a worker's program raise, inside `with` and without it: the others know at once, its rank can be taken."""
+    with staged(context, "worker-raises", seats=seats_for(context, WORKERS)) as stage:
+        crew = Crew(stage, "train", WORKERS)
+        crew.train(20)
+        known_with_s, ended_with_s = _raise(stage, crew, Order.RAISE)
+        _come_back(stage, crew, bare=True)
+        known_bare_s, ended_bare_s = _raise(stage, crew, Order.RAISE_IN_FLIGHT)
+        _come_back(stage, crew)
+        crew.finish()
+        report = stage.report
+        report.detected_ms = 1e3 * max(known_with_s, known_bare_s)
+        report.detected = "all other ranks knew, counted from the exception"
+        report.recovered = (
+            f"inside `with`: known after {known_with_s:.2f} s, closed after {ended_with_s:.2f} s; without it: known "
+            f"after {known_bare_s:.2f} s, process ended after {ended_bare_s:.2f} s; both times the rank came back"
+        )
+        report.numbers = {
+            "known_with_s": round(known_with_s, 3),
+            "closed_with_s": round(ended_with_s, 3),
+            "known_bare_s": round(known_bare_s, 3),
+            "ended_bare_s": round(ended_bare_s, 3),
+        }
+        judge(stage, crew)
+    return report
+
+
+def forks(context: Context) -> DrillReport:
+    """Let a worker fork a child that exits normally: the worker keeps its place, and its death is still noticed."""
+    with staged(context, "worker-forks", seats=seats_for(context, WORKERS)) as stage:
+        crew = Crew(stage, "train", WORKERS)
+        crew.train(20)
+        told_s = stage.now()
+        crew.order(RAISES, Order.FORK)
+        child = first_sign(lambda: _at(crew, told_s, "forked"), f"end of the child of rank {RAISES}")
+        (entry,) = crew.journal(RAISES, "forked")
+        if entry["status"] != 0:
+            raise DrillFailed(f"the child of rank {RAISES} ended with {entry['status']}")
+        crew.train(20)
+        _require_place(stage, crew)
+        killed_s = stage.signal(crew.name(RAISES), signal.SIGKILL)
+        known_s = others_know(crew, RAISES, killed_s, stage.lease_s + MARGIN_S)
+        _come_back(stage, crew)
+        crew.finish()
+        report = stage.report
+        report.detected_ms = 1e3 * known_s
+        report.detected = "all other ranks knew of the SIGKILL to the parent"
+        report.recovered = f"the parent had its place {killed_s - child:.1f} s after its child's end, till its own"
+        report.numbers = {"known_s": round(known_s, 3)}
+        judge(stage, crew)
+    return report
+
+
+def _raise(stage: Stage, crew: Crew, order: Order) -> tuple[float, float]:
+    """Let the rank raise; return the seconds until the others knew, and until it had closed its job, or ended."""
+    told_s = stage.now()
+    process = crew.process(RAISES)
+    crew.order(RAISES, order)
+    raised_s = first_sign(lambda: _at(crew, told_s, "raised"), f"exception in rank {RAISES}")
+    await_that(lambda: not process.running(), f"the end of rank {RAISES}")
+    ended_s = (_at(crew, told_s, "closed") or stage.now()) - raised_s
+    known_s = others_know(crew, RAISES, raised_s, stage.lease_s + MARGIN_S)
+    require_within(f"the program of rank {RAISES} ended", ended_s, ENDS_S)
+    if (status := process.stop()) != _UNHANDLED or "Mishap: " not in process.log_text():
+        raise DrillFailed(f"rank {RAISES} ended with {status}, and wrote {process.log_text()[-1500:].strip()}")
+    return known_s, ended_s
+
+
+def _come_back(stage: Stage, crew: Crew, *, bare: bool = False) -> None:
+    """Start the rank again, and train on."""
+    again_s = stage.happened(f"rank {RAISES} started again")
+    crew.start(RAISES, bare=bare)
+    is_back(crew, RAISES, again_s)
+    crew.train(20)
+
+
+def _require_place(stage: Stage, crew: Crew) -> None:
+    with stage.operator() as operator:
+        (phase,) = (member.phase for member in operator.job(crew.job).members if member.rank == RAISES)
+    if phase != pb.MEMBER_PHASE_IN:
+        raise DrillFailed(f"after a child exited, rank {RAISES} is {pb.MemberPhase.Name(phase)} in the books")
+
+
+def _at(crew: Crew, since_s: float, kind: str) -> float | None:
+    entry = crew.since(since_s, RAISES, kind)
+    return None if entry is None else float(entry["at"])

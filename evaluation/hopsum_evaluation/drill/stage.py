@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A system as processes of this machine: switch, controller, workers. It notes what is done to it.
+
+Everything is in the drill's folder; everything started is stopped by its process id, in the reverse order.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from typing import Final
+
+from hopsum.rpc.channel import Channel
+from hopsum.rpc.channel import Place as RpcPlace
+from hopsum.rpc.jobs import JobsClient
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.cluster import load_config
+from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.drivers import open_device
+from hopsum_controlplane.losses import set_loss
+from hopsum_controlplane.plan import JOB_TABLES
+from hopsum_controlplane.tables.forward import FLOOD_GROUP
+from hopsum_evaluation.drill.base import PATIENCE_S, Check, Context, DrillFailed, DrillReport, Event, await_that
+from hopsum_evaluation.drill.place import SERVICE_IP, SERVICE_MAC, Loopback, Place, Veths
+from hopsum_evaluation.drill.proxy import Proxy
+from hopsum_topologies.process import ManagedProcess
+from hopsum_wire.control import control_pb2 as pb
+
+LEASE_S: Final = 10.0
+"""Longer than the longest pause between attempts to reach a controller that was away, and than a busy machine's."""
+_HEARTBEAT_S: Final = 0.2
+_LAST_SESSION: Final = (1 << 64) - 1
+"""Low word of an election id above all sessions of the controller: bmv2 keeps a connection that died in silence."""
+_CONFIG: Final = """\
+[controller]
+database = "{folder}/books.sqlite"
+listen = "{listen}"
+metrics_listen = "{page}"
+admin_token_file = "{folder}/admin.token"
+lease_s = {lease_s}
+heartbeat_s = {heartbeat_s}
+audit_s = 1.0
+
+[[switch]]
+name = "leaf"
+driver = "{driver}"
+address = "{address}"
+mac = "{mac}"
+ip = "{ip}"
+{send_to}
+ports = [{ports}]
+"""
+
+
+class Stage:
+    """Switch and controller, running; made by `staged`. `report` is the drill's, to fill in."""
+
+    def __init__(self, context: Context, report: DrillReport, place: Place, lease_s: float) -> None:
+        self.context, self.report, self.place, self.lease_s = context, report, place, lease_s
+        self.proxy: Proxy | None = None
+        """Between controller and switch, where there is one."""
+        self.page = ""
+        """HOST:PORT of the controller's page, where it has one."""
+        self.processes: dict[str, ManagedProcess] = {}
+        """By what they are called; those that were started last under each name."""
+        self._admin = secrets.token_urlsafe(24)
+        self._started: list[ManagedProcess] = []
+        self._began_s = time.monotonic()
+
+    # ---- processes ------------------------------------------------------------------------------------
+
+    def start(self, name: str, command: list[str], *, namespace: str | None = None) -> ManagedProcess:
+        """Start a process under a name; it is stopped with the stage."""
+        log = self.context.folder / f"{name.replace(' ', '-')}-{len(self._started)}.log"
+        process = ManagedProcess(command, log, namespace=namespace)
+        self._started.append(process)
+        self.processes[name] = process
+        return process
+
+    def signal(self, name: str, number: signal.Signals) -> float:
+        """Send a signal to a process by its id, note it, and return when, as of time.monotonic()."""
+        process = self.processes[name]
+        os.kill(process.pid, number)
+        at_s = self.happened(f"{number.name} to {name}")
+        if number is signal.SIGKILL:
+            process.stop()
+        return at_s
+
+    def happened(self, what: str) -> float:
+        """Note something that was done, and return when, as of time.monotonic()."""
+        at_s = time.monotonic()
+        self.report.killed.append(Event(what, at_s - self._began_s))
+        self.context.note(what)
+        return at_s
+
+    def now(self) -> float:
+        """Return the time as of time.monotonic(), which journals have as well."""
+        return time.monotonic()
+
+    def start_switch(self) -> None:
+        """Start the switch, without a program; the same again after it was killed, at the same addresses."""
+        driver = self.context.target
+        process = self.start("switch", self.place.switch_command(driver, sys.executable))
+        host, _, port = self.place.grpc_address.rpartition(":")
+        await_that(lambda: _listens(host, int(port)), "a switch that listens", alive=process)
+
+    def start_controller(self) -> None:
+        """Start the controller over its books; returns when it serves."""
+        command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config"]
+        process = self.start("controller", [*command, str(self.context.folder / "cluster.toml")])
+        ready = lambda: re.search(r"^ready listen=", process.log_text(), re.MULTILINE)  # noqa: E731
+        await_that(ready, "a controller that serves", alive=process)
+
+    def write_config(self) -> None:
+        """Write the controller's configuration, and the administrator's token."""
+        token = self.context.folder / "admin.token"
+        token.touch(mode=0o600)
+        token.write_text(self._admin, encoding="utf-8")
+        ports = ", ".join(f'{{port = {port}, network = "{network}"}}' for port, network in self.place.ports)
+        text = _CONFIG.format(
+            folder=self.context.folder,
+            listen=self.place.controller_address,
+            page=self.page,
+            lease_s=self.lease_s,
+            heartbeat_s=_HEARTBEAT_S,
+            driver=self.context.target,
+            address=self.place.grpc_address if self.proxy is None else self.proxy.address,
+            mac=SERVICE_MAC,
+            ip=SERVICE_IP,
+            send_to=f'send_to = "{self.place.send_to}"' if self.place.send_to else "",
+            ports=ports,
+        )
+        (self.context.folder / "cluster.toml").write_text(text, encoding="utf-8")
+
+    def lose(self, losses: Mapping[int, float]) -> None:
+        """Let switch ports lose a share of their frames each way; before the controller has the switch."""
+        with open_device(self.context.target, self.place.grpc_address) as device:
+            ensure_pipeline(device, Pipeline.load(*compiled_program()))
+            for port, share in losses.items():
+                set_loss(device, port, share, share)
+
+    # ---- the operator ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def operator(self) -> Iterator[JobsClient]:
+        """Ask the controller, for the block."""
+        with Channel(RpcPlace.of(self.place.controller_address, tls=False)) as channel:
+            yield JobsClient(channel, self._admin)
+
+    def lost(self, job: str, rank: int) -> float | None:
+        """Return the time if the controller has given a rank up, else None."""
+        with self.operator() as operator:
+            found = {member.rank: member.phase for member in operator.job(job).members}
+        return self.now() if found.get(rank) == pb.MEMBER_PHASE_LOST else None
+
+    # ---- the end --------------------------------------------------------------------------------------
+
+    def left_on_switch(self) -> list[str]:
+        """End the controller, and return what of its jobs stands on the switch: nothing, once they are deleted."""
+        with self.operator() as operator:
+            left = [f"job {job.name} in the books" for job in operator.jobs()]
+            left += [f"{each.slots_used} slots in use" for each in operator.switches() if each.slots_used]
+        self.processes["controller"].stop()
+        (switch,) = load_config(self.context.folder / "cluster.toml").switches
+        with open_device(switch.driver, switch.address, election_id=(switch.election_id, _LAST_SESSION)) as device:
+            for table in JOB_TABLES:
+                left += [f"{len(entries)} entries of {table}" for entries in [device.read_table(table)] if entries]
+            left += [f"group {group.id}" for group in device.read_groups() if group.id != FLOOD_GROUP]
+        return left
+
+    def stop(self) -> None:
+        """Stop all processes, the last one first, those that a signal has stopped as well."""
+        for process in reversed(self._started):
+            if process.running():
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGCONT)
+            process.stop()
+
+    def still_running(self) -> list[str]:
+        """Return the processes that have not ended."""
+        return [f"process {each.pid} ({each.name})" for each in self._started if os.path.exists(f"/proc/{each.pid}")]
+
+
+@contextmanager
+def staged(
+    context: Context,
+    name: str,
+    *,
+    seats: int = 0,
+    losses: Mapping[int, float] | None = None,
+    lease_s: float = LEASE_S,
+    proxied: bool = False,
+    page: bool = False,
+) -> Iterator[Stage]:
+    """Run switch and controller for the block, then end all and check that nothing is left.
+
+    Args:
+        seats: network namespaces for so many workers; on loopback if 0 and the target allows it.
+        losses: share of frames that switch ports lose each way.
+        proxied: with a proxy between controller and switch.
+        page: with the controller's page.
+
+    Raises DrillFailed when they do not come up; with everything ended, as after whatever the block raises.
+    """
+    report = DrillReport(name, context.target)
+    place: Place = Veths(seats) if seats else Loopback()
+    stage = Stage(context, report, place, lease_s)
+    began_s = time.monotonic()
+    left: list[str] = []
+    with ExitStack() as stack:
+        stack.callback(place.close)
+        stack.callback(stage.stop)
+        context.note("starting switch and controller")
+        if proxied:
+            host = place.grpc_address.rpartition(":")[0]
+            stage.proxy = stack.enter_context(closing(Proxy(host, place.grpc_address)))
+        if page:
+            stage.page = place.page_address
+        stage.write_config()
+        stage.start_switch()
+        if losses:
+            stage.lose(losses)
+        stage.start_controller()
+        yield stage
+        left = stage.left_on_switch()
+    left += stage.still_running() + _namespaces()
+    report.seconds = time.monotonic() - began_s
+    what = "books, tables, groups, processes and namespaces of the drill, after its jobs were deleted"
+    report.checks["nothing_left_behind"] = Check(not left, ", ".join(left) or what)
+
+
+def _namespaces() -> list[str]:
+    folder = "/var/run/netns"
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return [f"namespace {name}" for name in names if name.startswith(f"hopsum-{os.getpid()}-")]
+
+
+def _listens(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
+
+
+def first_sign(look: Callable[[], float | None], what: str, *, within_s: float = PATIENCE_S) -> float:
+    """Return when a sign was there, as of time.monotonic(), that `look` returns. Raises DrillFailed."""
+    found: list[float] = []
+
+    def there() -> bool:
+        at_s = look()
+        if at_s is not None:
+            found.append(at_s)
+        return bool(found)
+
+    await_that(there, what, within_s=within_s)
+    if not found:
+        raise DrillFailed(f"no {what}")
+    return found[0]

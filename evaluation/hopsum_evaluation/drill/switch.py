@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drills in which the switch dies: it comes back empty, or never."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Final
+
+from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport, await_that
+from hopsum_evaluation.drill.crew import Crew
+from hopsum_evaluation.drill.news import MARGIN_S, hears, require_within
+from hopsum_evaluation.drill.reference import same_bits
+from hopsum_evaluation.drill.stage import first_sign, staged
+from hopsum_evaluation.drill.worker import FAILED
+from hopsum_evaluation.drill.workers import judge, seats_for
+
+LIMIT_S: Final = 15.0
+"""That workers wait for a switch which is gone, by their own choice; also for each other at the start."""
+_NEVER_S: Final = 600.0
+
+
+def restarted(context: Context) -> DrillReport:
+    """Kill the switch and start it again, empty: sums in progress take longer, and have the same bits."""
+    with staged(context, "switch-restarted", seats=seats_for(context, 3)) as stage:
+        crew = Crew(stage, "train", 3)
+        crew.train(20)
+        (before,) = crew.epochs()
+        at_s = stage.signal("switch", signal.SIGKILL)
+        stage.start_switch()
+        restarted_s = stage.happened("switch started again, empty")
+
+        def noticed() -> float | None:
+            with stage.operator() as operator:
+                job = operator.job("train")
+            return stage.now() if job.epoch != before else None
+
+        def going_on() -> float | None:
+            return next((entry["at"] for entry in crew.journal(0, "step") if entry["epoch"] != before), None)
+
+        report = stage.report
+        report.detected_ms = 1e3 * (first_sign(noticed, "end of the epoch") - restarted_s)
+        report.detected = "the controller had ended the epoch, counted from when the switch listened again"
+        again_s = first_sign(going_on, "step in another epoch")
+        crew.train(20)
+        crew.finish()
+        ends = [entry for rank in range(3) for kind in ("void", "failed") for entry in crew.journal(rank, kind)]
+        if ends or len(crew.epochs()) != 2:
+            raise DrillFailed(f"{len(crew.epochs())} epochs, and all-reduces without a result: {ends[:1]}")
+        report.recovered = f"training stood for {again_s - at_s:.1f} s, then went on in the next epoch"
+        report.numbers = {"stood_s": round(again_s - at_s, 3), "epochs": 2}
+        judge(stage, crew)
+        if report.checks["replicas_equal"].ok:
+            report.checks["replicas_equal"] = same_bits(crew, report.steps)
+    return report
+
+
+def gone(context: Context) -> DrillReport:
+    """Kill the switch for good: every rank says so within seconds, and fails at the limit that it has chosen.
+
+    The limit is `membership_wait_s`. A rank that hears of another's failure waits no longer for that one than it would
+    have waited for the switch.
+    """
+    with staged(context, "switch-gone", seats=seats_for(context, 3)) as stage:
+        crew = Crew(stage, "train", 3, membership_wait_s=LIMIT_S, deadline_s=_NEVER_S)
+        crew.train(20)
+        at_s = stage.signal("switch", signal.SIGKILL)
+        said_s = max(hears(crew, rank, at_s, "is not there|waited", f"word of rank {rank}") for rank in range(3)) - at_s
+        for rank in range(3):
+            crew.ended(rank, FAILED)
+        failed = [crew.journal(rank, "failed")[-1] for rank in range(3)]
+        for entry in failed:
+            if not re.search(r"\bswitch\b", entry["text"]):
+                raise DrillFailed(f"an all-reduce failed without naming the switch: {entry['text']}")
+        first_s, last_s = (choose(entry["at"] for entry in failed) - at_s for choose in (min, max))
+        require_within("all ranks said it", said_s, stage.lease_s + MARGIN_S)
+        require_within("all ranks failed", last_s, LIMIT_S + stage.lease_s + MARGIN_S)
+        stage.start_switch()
+        with stage.operator() as operator:
+            await_that(lambda: operator.switches()[0].reachable, "session of the controller with the new switch")
+        report = stage.report
+        report.detected_ms = 1e3 * said_s
+        report.detected = "all ranks had said in their logs that no switch answers"
+        names = ", ".join(sorted({entry["error"] for entry in failed}))
+        report.recovered = f"failed after {first_s:.1f} to {last_s:.1f} s, with a limit of {LIMIT_S:g} s: {names}"
+        report.numbers = {
+            "said_after_s": round(said_s, 3),
+            "first_failed_s": round(first_s, 3),
+            "last_failed_s": round(last_s, 3),
+        }
+        report.steps = min(crew.steps(rank) for rank in range(3))
+        judge(stage, crew)
+    return report

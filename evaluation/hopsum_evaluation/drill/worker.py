@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's process: `python -m hopsum_evaluation.drill.worker PLAN.json RANK`. It trains, and writes its journal.
+
+Trains until the file `goal` says how many steps there are, waits for the file `leave`, and leaves its job. Where other
+workers were replaced it lets them have its state, and goes on; given up itself, it joins anew. Another error ends it,
+with status 3. Between two steps it does what the drill orders (`Order`). What the library logs goes into the journal.
+
+    --bare      connect without a `with` statement
+    --url URL   connect there, in place of the plan's URL
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import hopsum
+from hopsum.agent import AllReduceResult
+from hopsum.aggregation import Aggregation
+from hopsum.codec import ErrorFeedback
+from hopsum.codec.range_codec import RangeCodec
+from hopsum.errors import EpochOver, HopsumError, WorkersReplaced
+from hopsum_evaluation.drill.journal import Journal, Probes, digest, norm
+from hopsum_evaluation.drill.training import Model, Order, Plan, added
+
+FAILED: Final = 3
+_POLL_S: Final = 0.02
+_CHILD_S: Final = 30.0
+"""So long a forked child may take to end."""
+
+
+class Mishap(Exception):
+    """Any error of the program around the library."""
+
+
+class _ToJournal(logging.Handler):
+    """Writes what is logged into a journal, as kind `log`."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(logging.INFO)
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        self._journal.write("log", logger=record.name, text=record.getMessage())
+
+
+class Worker:
+    """One rank, from its joining to its end; given up, it begins another life, with nothing of its own.
+
+    `bare`: without a `with` statement around the connection. `url`: in place of the plan's.
+    """
+
+    def __init__(self, plan: Plan, rank: int, *, bare: bool = False, url: str = "") -> None:
+        self._plan, self._rank = plan, rank
+        self._bare, self._url = bare, url or plan.url
+        self._journal = Journal(plan.journal(rank))
+        logger = logging.getLogger("hopsum")
+        logger.addHandler(_ToJournal(self._journal))
+        logger.setLevel(logging.INFO)
+        self._probes = Probes(plan.elements, plan.seed)
+        self._begin()
+
+    def run(self) -> int:
+        """Train; return the process's exit status."""
+        while True:
+            try:
+                with self._opened() as job:
+                    return self._live(job)
+            except Mishap:
+                if not self._bare:
+                    self._journal.write("closed")
+                raise
+            except EpochOver as error:
+                self._fail("failed", error)
+                self._begin()
+            except HopsumError as error:
+                self._fail("failed", error)
+                return FAILED
+
+    def _begin(self) -> None:
+        """Forget everything."""
+        self._model = Model(self._plan, self._rank)
+        self._feedback = ErrorFeedback(self._plan.elements)
+        self._step = 0
+        self._taken = False
+
+    def _opened(self) -> AbstractContextManager[Aggregation]:
+        """Connect, and return a context that closes the connection, or does not."""
+        plan = self._plan
+        url = f"{self._url}?token_file={plan.token_file}&tls=off"
+        job = hopsum.connect(url, rank=self._rank, **plan.settings())
+        return nullcontext(job) if self._bare else job
+
+    def _live(self, job: Aggregation) -> int:
+        """Train from the state of the others, where there is one, to the goal; return the exit status."""
+        if job.is_newcomer:
+            self._step = self._model.load(job.fetch_state(self._plan.membership_wait_s))
+        self._journal.write("life", rank=self._rank, step=self._step, epoch=_epoch(job), is_newcomer=job.is_newcomer)
+        while not self._done():
+            try:
+                self._obey(job)
+                self._train(job)
+            except WorkersReplaced as error:
+                self._fail("void", error, ranks=error.ranks)
+                self._step += 1
+                job.resume(lambda: self._model.dump(self._step))
+            time.sleep(self._plan.pace_s)
+        self._journal.write("end", steps=self._step)
+        while not self._plan.leave.exists():
+            time.sleep(_POLL_S)
+        return 0
+
+    def _done(self) -> bool:
+        if not self._plan.goal.exists():
+            return False
+        goal = int(self._plan.goal.read_text())
+        if self._step > goal:
+            raise SystemExit(f"rank {self._rank} has done {self._step} steps, beyond the goal of {goal}")
+        return self._step == goal
+
+    def _obey(self, job: Aggregation) -> None:
+        """Do what the drill orders, if anything. Raises Mishap where that is the order."""
+        order = self._plan.take_order(self._rank)
+        if order is Order.FORK:
+            self._fork()
+        elif order is not None:
+            if order is Order.RAISE_IN_FLIGHT:
+                self._submit(job)
+            self._journal.write("raised")
+            raise Mishap("out of memory, or a bad batch")
+
+    def _fork(self) -> None:
+        """Fork a child that exits normally, and write down its exit status, None if it does not end."""
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        until, status = time.monotonic() + _CHILD_S, None
+        while status is None and time.monotonic() < until:
+            time.sleep(_POLL_S)
+            ended, code = os.waitpid(child, os.WNOHANG)
+            status = os.waitstatus_to_exitcode(code) if ended else None
+        self._journal.write("forked", status=status)
+
+    def _submit(self, job: Aggregation) -> Future[AllReduceResult]:
+        gradient = self._model.gradient(self._step)
+        own = {"gradient": self._probes.of(gradient), "size": norm(gradient + self._feedback.residual)}
+        self._journal.write("begin", step=self._step, **own)
+        self._taken = False
+        submitted = job.submit(gradient, feedback=self._feedback, step=self._step)
+        self._taken = True
+        return submitted
+
+    def _train(self, job: Aggregation) -> None:
+        result = self._submit(job).result()
+        self._model.apply(result.mean)
+        assert isinstance(job.codec, RangeCodec)
+        applied = added(result.mean, result.contributors, job.codec.block_elements)
+        self._journal.write(
+            "step",
+            step=self._step,
+            epoch=_epoch(job),
+            digest=digest(self._model.weights),
+            contributors=[int(bits) for bits in result.contributors],
+            applied=self._probes.of(applied),
+            **self._residual(),
+        )
+        self._step += 1
+
+    def _residual(self) -> dict[str, Any]:
+        residual = self._feedback.residual
+        return {"residual": self._probes.of(residual), "residual_norm": norm(residual)}
+
+    def _fail(self, kind: str, error: HopsumError, **more: Any) -> None:
+        """Write down an error, and whether the all-reduce had been taken in, so that its vector was given back."""
+        what = {"error": type(error).__name__, "text": str(error), **more}
+        self._journal.write(kind, step=self._step, taken=self._taken, **what, **self._residual())
+        self._taken = False
+
+
+def _epoch(job: Any) -> int:
+    return int(job.membership.epoch)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one worker; return its exit status."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("rank", type=int)
+    parser.add_argument("--bare", action="store_true")
+    parser.add_argument("--url", default="")
+    options = parser.parse_args(arguments)
+    return Worker(Plan.read(options.plan), options.rank, bare=options.bare, url=options.url).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Section `accuracy`: seconds to a test accuracy, or perplexity, on shaped links, beside gloo; needs root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from importlib.util import find_spec
+from math import inf, nan
+from statistics import mean
+from typing import Any, Final, NamedTuple
+
+from hopsum_evaluation.report.accuracy_figures import curves, figures_of, seconds_to_target
+from hopsum_evaluation.report.accuracy_plan import MODELS, Course
+from hopsum_evaluation.report.claims import Basis, Claim, Relation
+from hopsum_evaluation.report.settings import NotRun, Result, Settings, Tell
+from hopsum_evaluation.report.shown import Shown
+
+RATE: Final = "200mbit"
+BATCH: Final = 32
+TEXT_BATCH: Final = 8
+_THC: Final = "Li et al., THC, NSDI 2024 (arXiv 2302.08545), abstract"
+_CNN, _TEXT = "cnn", "transformer"
+CLAIMS: Final = (
+    Claim(
+        "tta-best",
+        f"seconds of the fastest other scheme measured to {MODELS[_CNN].goal} over those of thc, {RATE} links",
+        f"{_THC}: 1.40 to 1.47 with in-network aggregation",
+        Basis.PUBLISHED,
+        1.40,
+        Relation.AT_LEAST,
+    ),
+    Claim(
+        "tta-fp32",
+        f"seconds of fp32 to {MODELS[_CNN].goal} over those of thc, {RATE} links, batches of {BATCH} a worker",
+        "a goal of this project",
+        Basis.OWN,
+        2.0,
+        Relation.AT_LEAST,
+    ),
+    Claim(
+        "amdahl",
+        f"speed-up of a step, fp32 over thc, over the bound by compute and all-reduce timed alone, {RATE} links",
+        "a goal of this project",
+        Basis.OWN,
+        0.85,
+        Relation.AT_LEAST,
+    ),
+    Claim(
+        "tta-best-text",
+        f"seconds of the fastest other scheme measured to {MODELS[_TEXT].goal}, transformer, over those of thc, "
+        f"{RATE} links, batches of {TEXT_BATCH} a worker",
+        f"{_THC}: 1.40 to 1.47 with in-network aggregation",
+        Basis.PUBLISHED,
+        1.40,
+        Relation.AT_LEAST,
+    ),
+    Claim(
+        "tta-software",
+        f"seconds of the fastest scheme without thc to {MODELS[_CNN].goal} over those of thc by software parameter "
+        f"servers, one at each worker, {RATE} links",
+        f"{_THC} (version 2): 1.28 to 1.33 with a software parameter server; version 1: up to 1.32",
+        Basis.PUBLISHED,
+        1.28,
+        Relation.AT_LEAST,
+    ),
+)
+
+
+class _Ratio(NamedTuple):
+    """A claim on times to a target."""
+
+    model: str
+    ours: str = "thc"
+    others: tuple[str, ...] = ("fp32", "fp16", "powersgd", "topk")
+
+
+_RATIOS: Final = {
+    "tta-best": _Ratio(_CNN),
+    "tta-fp32": _Ratio(_CNN, others=("fp32",)),
+    "tta-best-text": _Ratio(_TEXT),
+    "tta-software": _Ratio(_CNN, ours="thc-ps"),
+}
+_SCHEMES: Final = {
+    "powersgd": "PowerSGD of rank 2 by torch's hook",
+    "topk": "topk (a tenth of the elements, error feedback, indices and values gathered by all)",
+    "thc-ps": "thc-ps (the codes of thc, summed by software servers, one at each worker)",
+}
+
+
+def run(settings: Settings, tell: Tell) -> Result:
+    """See `hopsum_evaluation.report.sections.Experiment`."""
+    if reason := unavailable():
+        raise NotRun(reason)
+    from hopsum_evaluation.report.accuracy_run import Trainings, run_apart
+
+    courses = _courses(settings)
+    repeats = max(repeats for course in courses for repeats in course.rates.values())
+    seeds = tuple(settings.stream("data", "accuracy", repeat) for repeat in range(repeats))
+    trainings = Trainings(settings.pick(2, 4, 4), courses, seeds)
+    return {"workers": trainings.workers, **run_apart(trainings, tell)}
+
+
+def _courses(settings: Settings) -> tuple[Course, ...]:
+    all_of_them = ("fp32", "fp16", "powersgd", "topk", "thc", "thc-ps")
+    rates = settings.pick({RATE: 2}, {RATE: 3}, {RATE: 5, "100mbit": 3, "1gbit": 3})
+    cnn = Course(_CNN, settings.pick(4, 64, 64), BATCH, settings.pick(2, 4, 4), rates,
+                 settings.pick(("fp32", "topk", "thc", "thc-ps"), ("fp32", "fp16", "thc"), all_of_them))  # fmt: skip
+    text = Course(_TEXT, settings.pick(2, 0, 240), TEXT_BATCH, settings.pick(2, 0, 10), {RATE: settings.pick(2, 0, 3)},
+                  settings.pick(("fp32", "thc"), (), all_of_them))  # fmt: skip
+    return (cnn, text) if text.steps and find_spec("pydoc_data") is not None else (cnn,)
+
+
+def unavailable() -> str | None:
+    """Return why this cannot run here."""
+    if find_spec("torch") is None or find_spec("sklearn") is None:
+        return "needs torch and scikit-learn: pip install 'hopsum[demo]'"
+    if os.geteuid() != 0:
+        return "network namespaces, veth pairs and token buckets need root: run it with sudo"
+    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
+    return f"{' and '.join(missing)} not found: install iproute2" if missing else None
+
+
+def show(result: Result) -> Shown:
+    """See `hopsum_evaluation.report.sections.Experiment`."""
+    models, runs = _models(result), [{"model": _CNN, **run} for run in result["runs"]]
+    plots, tables = [], []
+    for name in models:
+        of_model = [run for run in runs if run["model"] == name]
+        plots += [curves(MODELS[name], name, of_model, rate) for rate in dict.fromkeys(run["rate"] for run in of_model)]
+        tables.append(figures_of(MODELS[name], name, of_model))
+    pairs = {name: _by_repeat([run for run in runs if (run["model"], run["rate"]) == (name, RATE)]) for name in MODELS}
+    samples = {
+        claim: [_seconds_ratio(ratio, pair) for pair in pairs[ratio.model] if ratio.ours in pair]
+        for claim, ratio in _RATIOS.items()
+    }
+    samples["amdahl"] = [_of_bound(pair) for pair in pairs[_CNN]]
+    reasons = {claim: _reason(ratio, models, bool(samples[claim])) for claim, ratio in _RATIOS.items()}
+    return Shown(_words(result, models), tables, plots, samples, reasons)
+
+
+def _models(result: Result) -> dict[str, dict[str, Any]]:
+    """Return what is known of the models; reports from before there were several have that of the one."""
+    if "models" in result:
+        found: dict[str, dict[str, Any]] = result["models"]
+        return found
+    return {_CNN: {**{key: result[key] for key in ("steps", "batch", "parameters")}, "data": "scikit-learn's digits"}}
+
+
+def _words(result: Result, models: dict[str, dict[str, Any]]) -> list[str]:
+    trained = "; ".join(
+        f"a {MODELS[name].words} of {each['parameters']:,} parameters on {each['data']}, batches of {each['batch']} a "
+        f"worker, {each['steps']} steps, to {MODELS[name].goal}"
+        for name, each in models.items()
+    )
+    schemes = dict.fromkeys(_SCHEMES.get(run["scheme"], run["scheme"]) for run in result["runs"])
+    schemes.pop("thc", None)
+    words = [
+        f"{trained[0].upper()}{trained[1:]}. DDP of {result['workers']} workers; each worker in "
+        "a network namespace of its own, both directions of its link shaped; thc by the embedded switch in the middle, "
+        f"{', '.join(schemes)} over gloo on the same links. All schemes train from the same parameters on the same "
+        "batches, and all processes share this machine's cores. Looks at the test data are not in the seconds.",
+        "The bound is (compute + all-reduce in fp32) / (compute + all-reduce by thc): a step without its all-reduce, "
+        "all workers at the same time, and the all-reduce of one gradient alone, with error feedback as in training. "
+        "Overlap of both can exceed it. The communication share is all-reduce / (compute + all-reduce).",
+        "Digits are easy: what is compared is time, not what a codec does to hard models.",
+    ]
+    if _TEXT in models:
+        words.append("The text is what Python's `help()` shows of the language, as its own library carries it: nothing "
+                     "is downloaded, and other versions of Python have other text.")  # fmt: skip
+    return words
+
+
+def _reason(ratio: _Ratio, models: dict[str, dict[str, Any]], ran: bool) -> str:
+    if ran:
+        return f"a training did not reach {MODELS[ratio.model].goal} in {models[ratio.model]['steps']} steps"
+    needs = ", where Python has pydoc_data" if ratio.model == _TEXT else ""
+    return f"no {MODELS[ratio.model].words} was trained with {ratio.ours}; --full does{needs}"
+
+
+def _by_repeat(runs: Sequence[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
+    found: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for run in runs:
+        found[run["repeat"]][run["scheme"]] = run
+    return list(found.values())
+
+
+def _seconds_ratio(ratio: _Ratio, pair: dict[str, dict[str, Any]]) -> float:
+    """Return the seconds to the target, fastest of the others over ours; not a number where one side was not there."""
+    model = MODELS[ratio.model]
+    ours_s = seconds_to_target(model, pair[ratio.ours])
+    other_s = min(seconds_to_target(model, pair[scheme]) for scheme in ratio.others if scheme in pair)
+    return other_s / ours_s if max(other_s, ours_s) < inf else nan
+
+
+def _of_bound(pair: dict[str, dict[str, Any]]) -> float:
+    fp32, thc = pair["fp32"], pair["thc"]
+    compute_s = mean([fp32["compute_s"], thc["compute_s"]])
+    bound = (compute_s + fp32["reduce_s"]) / (compute_s + thc["reduce_s"])
+    return float(fp32["step_s"] / thc["step_s"] / bound)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Curves and tables of section `accuracy`, from its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from statistics import mean
+from typing import Any
+
+from hopsum_evaluation.report.accuracy_plan import Model
+from hopsum_evaluation.report.interval import interval
+from hopsum_evaluation.report.shown import Plot, Series, Table, figure
+
+
+def seconds_to_target(model: Model, run: dict[str, Any]) -> float:
+    """Return the seconds to the model's target; infinity if the run did not reach it."""
+    reached = (float(seconds) for _, seconds, value in run["points"] if value is not None and model.reached(value))
+    return next(reached, inf)
+
+
+def curves(model: Model, name: str, runs: Sequence[dict[str, Any]], rate: str) -> Plot:
+    """Return the measure over the seconds of training, a line for each scheme; means of the seeds."""
+    series = []
+    for scheme in dict.fromkeys(run["scheme"] for run in runs):
+        same = [run["points"] for run in runs if (run["rate"], run["scheme"]) == (rate, scheme)]
+        together = [each for each in zip(*same, strict=True) if all(p[2] is not None for p in each)]
+        points = [(mean(p[1] for p in each), model.shown(mean(p[2] for p in each))) for each in together]
+        series += [Series.of(scheme, points)] if points else []  # none if training was not finite from the start
+    last_s = max(run["points"][-1][1] for run in runs if run["rate"] == rate)
+    series.append(Series("target", [0, last_s], [model.shown(model.target)] * 2, reference=True))
+    title = f"Time to {model.goal}, {model.words}, {rate} links, mean of the seeds"
+    y_label = f"{model.measure}, %" if model.percent else model.measure
+    return Plot(_plot_name(name, rate), title, "seconds of training", y_label, series, log_y=not model.percent)
+
+
+def _plot_name(name: str, rate: str) -> str:
+    return f"accuracy-{rate}" if name == "cnn" else f"accuracy-{name}-{rate}"
+
+
+def figures_of(model: Model, name: str, runs: Sequence[dict[str, Any]]) -> Table:
+    """Return the times of a step and of its parts, and to the target, a row for each rate and scheme."""
+    rows = []
+    for rate, scheme in dict.fromkeys((run["rate"], run["scheme"]) for run in runs):
+        same = [run for run in runs if (run["rate"], run["scheme"]) == (rate, scheme)]
+        compute_s = mean(run["compute_s"] for run in same)
+        step = interval([1000 * run["step_s"] for run in same])
+        reduce = [run["reduce_s"] for run in same if run["reduce_s"] is not None]
+        share = f"{mean(reduce) / (mean(reduce) + compute_s):.0%}" if reduce else "-"
+        reached = [seconds_to_target(model, run) for run in same]
+        rows.append([
+            rate, scheme, f"{figure(step.mean)} ± {figure(step.high - step.mean, 2)}", figure(1000 * compute_s),
+            figure(1000 * mean(reduce)) if reduce else "-", share,
+            figure(mean(reached)) if max(reached) < inf else "not reached",
+        ])  # fmt: skip
+    heads = ("links", "scheme", "step, ms", "compute, ms", "all-reduce, ms", "communication", f"s to {model.goal}")
+    return Table(f"Steps, {name}", heads, rows)

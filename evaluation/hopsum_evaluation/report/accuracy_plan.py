@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models of section `accuracy` and what its workers are told and answer, without torch: the parent needs none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from hopsum_topologies.netns import enter_namespace
+from hopsum_topologies.seat import Seat
+
+_MODULE: Final = "hopsum_evaluation.report.accuracy_worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What is trained, and until when; `accuracy_models` has it with its data."""
+
+    words: str
+    """What it is, for the page."""
+    measure: str
+    """What is measured on what is kept for the test."""
+    target: float
+    """Of the measure."""
+    rises: bool
+    """Whether training raises the measure, to the target and beyond, or lowers it."""
+    percent: bool = False
+    """Whether the measure is a share."""
+
+    def reached(self, value: float) -> bool:
+        """Return whether the measure is at the target or beyond; never if it is not a number."""
+        return value >= self.target if self.rises else value <= self.target
+
+    def shown(self, value: float) -> float:
+        """Return the value of the measure in the unit of plots."""
+        return 100 * value if self.percent else value
+
+    @property
+    def goal(self) -> str:
+        """The target in words."""
+        return f"{self.target:.0%} {self.measure}" if self.percent else f"{self.measure} {self.target:g}"
+
+
+MODELS: Final = {
+    "cnn": Model("convolutional network", "test accuracy", 0.9, rises=True, percent=True),
+    "transformer": Model("character-level transformer", "test perplexity", 7.0, rises=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a model is trained."""
+
+    model: str
+    steps: int
+    batch: int
+    every: int
+    """Steps between looks at the test images, or at the text kept for the test."""
+    rates: Mapping[str, int]
+    """In `tc`'s words, each with how many seeds there are at it."""
+    schemes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all workers of one crew have."""
+
+    workers: int
+    models: tuple[str, ...]
+    folder: Path
+
+
+class Order(NamedTuple):
+    """One training."""
+
+    model: str
+    scheme: str
+    seed: int
+    steps: int
+    batch: int
+    every: int
+
+
+class Ready(NamedTuple):
+    """A model on one rank, before any training."""
+
+    parameters: int
+    data: str
+    """What it learns, in words."""
+
+
+class Trained(NamedTuple):
+    """One training on one rank."""
+
+    points: list[tuple[int, float, float]]
+    """Steps, seconds of training so far, the model's measure; of rank 0."""
+    step_s: float
+    """Mean of the steps after the first."""
+    compute_s: float
+    """Of a step without its all-reduce, all workers at the same time; median."""
+    reduce_s: float | None
+    """Of the all-reduce alone; median; None where it has no form of its own."""
+
+
+def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
+    """Be one worker: first enter the namespace, then import and open what is needed."""
+    assert seat.namespace is not None
+    enter_namespace(seat.namespace)
+    import_module(_MODULE).work(seat, plan, pipe)

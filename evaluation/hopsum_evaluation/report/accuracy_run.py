@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trainings of section `accuracy`: links, a switch, a crew; in a process of their own.
+
+gRPC's threads live in the network namespace where they were started, and a process has one set of them: so the
+sections that need namespaces do not share a process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from hopsum.codec import job_tables, make_codec
+from hopsum.errors import HopsumError
+from hopsum_controlplane import Controller, ControlPlaneError
+from hopsum_evaluation.bench.allreduce_run import join_job, switch_amid
+from hopsum_evaluation.report.accuracy_plan import Course, Order, Plan, Ready, Trained, work
+from hopsum_evaluation.report.settings import NotRun, Tell
+from hopsum_topologies import Star
+from hopsum_topologies.crew import Crew, WorkerDied
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.one_switch import SWITCH
+
+WINDOW = 512
+_END_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trainings:
+    """All of them."""
+
+    workers: int
+    courses: Sequence[Course]
+    seeds: Sequence[int]
+    """One per repeat; as many as any rate of a course needs."""
+
+    @property
+    def count(self) -> int:
+        """How many trainings there are."""
+        return sum(sum(course.rates.values()) * len(course.schemes) for course in self.courses)
+
+
+def run_apart(trainings: Trainings, tell: Tell) -> dict[str, Any]:
+    """Return what `run` returns, done by a process of its own. Raises NotRun with what went wrong there."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_run, args=(trainings, theirs))
+    process.start()
+    theirs.close()
+    try:
+        while True:
+            kind, *rest = ours.recv()
+            if kind == "told":
+                tell(rest[0], rest[1])
+            elif kind == "failed":
+                raise NotRun(rest[0])
+            else:
+                found: dict[str, Any] = rest[0]
+                return found
+    except EOFError:
+        raise NotRun("the process of the trainings ended early; its last words are above") from None
+    finally:
+        ours.close()
+        process.join(_END_S)
+        if process.is_alive():
+            process.terminate()
+            process.join()
+
+
+def _run(trainings: Trainings, pipe: Connection) -> None:
+    try:
+        pipe.send(("found", run(trainings, lambda done, now: pipe.send(("told", done, now)))))
+    except (ControlPlaneError, TopologyError, WorkerDied, HopsumError, OSError) as error:
+        pipe.send(("failed", f"{type(error).__name__}: {error}"))
+
+
+def run(trainings: Trainings, tell: Tell) -> dict[str, Any]:
+    """Do all trainings, schemes taking turns; return their figures.
+
+    Raises ControlPlaneError, TopologyError, WorkerDied, OSError.
+    """
+    codec = make_codec("thc", workers=trainings.workers)  # here, before several processes would compile it at once
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsum-report-")))
+        star = stack.enter_context(Star(trainings.workers))
+        stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
+        tell(0.0, f"starting the switch and {trainings.workers} workers")
+        _, device, seats = stack.enter_context(switch_amid(star))
+        plan = Plan(trainings.workers, tuple(course.model for course in trainings.courses), folder)
+        crew = stack.enter_context(Crew(seats, work, plan))
+        join_job(stack, Controller(device, SWITCH), crew, seats, "report", WINDOW, job_tables(codec), folder)
+        ready = [Ready(*each) for each in crew.gather("ready")[0][0]]
+        runs = _train_all(trainings, star, crew, tell)
+        crew.send(None)
+        crew.gather("finished")
+    models = {
+        course.model: {"steps": course.steps, "batch": course.batch, **each._asdict()}
+        for course, each in zip(trainings.courses, ready, strict=True)
+    }
+    return {"models": models, "runs": runs}
+
+
+def _train_all(trainings: Trainings, star: Star, crew: Crew, tell: Tell) -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = []
+    for course in trainings.courses:
+        for rate, repeats in course.rates.items():
+            star.shape(rate)
+            for repeat, seed in enumerate(trainings.seeds[:repeats]):
+                for scheme in course.schemes:
+                    tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
+                    crew.send(tuple(Order(course.model, scheme, seed, course.steps, course.batch, course.every)))
+                    runs.append({
+                        "model": course.model, "rate": rate, "bits_per_s": star.rate_bits_per_s(), "scheme": scheme,
+                        "repeat": repeat, **gather_trained(crew)[0]._asdict(),
+                    })  # fmt: skip
+    return runs
+
+
+def gather_trained(crew: Crew) -> list[Trained]:
+    """Wait until all workers are done with a training, however long it takes while they go on; return what they found.
+
+    Raises WorkerDied.
+    """
+    found: dict[int, Trained] = {}
+    while len(found) < len(crew.pipes):
+        rank, message = crew.receive()
+        if message[0] == "done":
+            found[rank] = Trained(*message[1:])
+        elif message[0] != "step":
+            raise WorkerDied(f"worker {rank} sent {message[0]!r} in a training")
+    return [found[rank] for rank in range(len(crew.pipes))]

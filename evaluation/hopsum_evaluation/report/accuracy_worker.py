@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker of section `accuracy`: trains with DDP behind a shaped link, gradients reduced in one way after the other.
+
+Messages to the parent: ("bound", (ip, port)) · ("ready", [Ready of each model]) · ("step", number) at each look, so
+that long trainings are not taken for hanging · ("done", Trained) after each training. From the parent: the membership
+file's path · Order for each training · None at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from hopsum.agent import Agent
+from hopsum.aggregation import Aggregation
+from hopsum.codec import ErrorFeedback, make_codec
+from hopsum.torch import State, hook
+from hopsum.transport.link import UdpLink
+from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss
+from hopsum_evaluation.report.accuracy_plan import Order, Plan, Ready, Trained
+from hopsum_evaluation.report.software import SoftwareServers
+from hopsum_evaluation.report.topk import TopK, exchange, largest, topk_hook
+from hopsum_topologies.seat import Seat
+
+POWERSGD_RANK = 2
+POWERSGD_START = 10
+ONE_BUCKET_MB = 1024
+"""torch's PowerSGD begins an all-reduce when the one before has ended, in a callback. With several buckets ranks may
+begin them in different orders, and gloo, which matches them by order, aborts the process."""
+PROBES = 4
+"""Times that the parts of a step are timed alone."""
+_INTERFACE = "eth0"
+
+Sums = dict[str, Aggregation]
+"""By scheme, what sums codes: the switch, or servers in its place."""
+
+
+def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
+    """Be one worker, in the namespace where it belongs."""
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = _INTERFACE
+    link = UdpLink((seat.ip, 0), seat.switch, gso="auto")
+    pipe.send(("bound", link.local))
+    membership: str = pipe.recv()
+    dist.init_process_group(
+        "gloo", init_method=f"file://{plan.folder}/rendezvous", rank=seat.rank, world_size=plan.workers
+    )
+    learning = {name: load_learning(name) for name in plan.models}
+    with (
+        Agent(membership, seat.rank, codec="thc", link=link) as agent,
+        SoftwareServers(make_codec("thc", workers=plan.workers)) as servers,
+    ):
+        sums: Sums = {"thc": agent, "thc-ps": servers}
+        pipe.send(("ready", [tuple(_ready(each)) for each in learning.values()]))
+        while (message := pipe.recv()) is not None:
+            order = Order(*message)
+            pipe.send(("done", *_train(order, learning[order.model], plan, seat.rank, sums, pipe)))
+    dist.destroy_process_group()
+
+
+def _ready(learning: Learning) -> Ready:
+    return Ready(sum(each.numel() for each in learning.make_network(0).parameters()), learning.data)
+
+
+def _train(order: Order, learning: Learning, plan: Plan, rank: int, sums: Sums, pipe: Connection) -> Trained:
+    network = learning.make_network(order.seed % (1 << 31))
+    ddp = DistributedDataParallel(network, bucket_cap_mb=ONE_BUCKET_MB if order.scheme == "powersgd" else None)
+    _register(ddp, order.scheme, sums)
+    optimiser = learning.make_optimiser(ddp)
+    shuffle = np.random.default_rng([order.seed, rank])
+    took: list[float] = []
+    points: list[tuple[int, float, float]] = []
+    for step in range(1, order.steps + 1):
+        batch = learning.draw(shuffle, order.batch)
+        took.append(_step(ddp, optimiser, batch))
+        if step % order.every == 0:
+            if rank == 0:
+                points.append((step, sum(took), learning.measure(network)))
+                pipe.send(("step", step))
+            dist.barrier()
+    compute_s = _compute(ddp, learning, batch)
+    return Trained(points, float(np.mean(took[1:])), compute_s, _reduce(order.scheme, network, plan, sums))
+
+
+def _step(ddp: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
+    """Take one step; return its seconds."""
+    start = time.perf_counter()
+    optimiser.zero_grad()
+    loss(ddp, batch).backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    return time.perf_counter() - start
+
+
+def _register(ddp: DistributedDataParallel, scheme: str, sums: Sums) -> None:
+    if scheme == "fp16":
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif scheme == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            process_group=None,
+            matrix_approximation_rank=POWERSGD_RANK,
+            start_powerSGD_iter=POWERSGD_START,
+        )
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    elif scheme == "topk":
+        ddp.register_comm_hook(TopK(), topk_hook)
+    elif scheme in sums:
+        ddp.register_comm_hook(State(sums[scheme], ddp), hook)
+
+
+def _compute(ddp: DistributedDataParallel, learning: Learning, batch: Batch) -> float:
+    """Return the seconds of a step that keeps its gradient to itself and changes nothing else."""
+    still = learning.make_optimiser(ddp)
+    for group in still.param_groups:
+        group["lr"] = 0.0
+    found = []
+    with ddp.no_sync():
+        for _ in range(PROBES):
+            dist.barrier()
+            found.append(_step(ddp, still, batch))
+    return float(np.median(found))
+
+
+def _reduce(scheme: str, network: nn.Module, plan: Plan, sums: Sums) -> float | None:
+    """Return the seconds of an all-reduce of the gradient, with conversions and error feedback as in training."""
+    if scheme == "powersgd":
+        return None
+    gradient = torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])
+    feedback = ErrorFeedback(gradient.numel())
+    found = []
+    for _ in range(PROBES):
+        mean: Any = gradient.clone()
+        dist.barrier()
+        start = time.perf_counter()
+        if scheme in sums:
+            sums[scheme].allreduce(mean.numpy(), feedback=feedback, out=mean.numpy())
+        elif scheme == "fp16":
+            half = mean.half()
+            dist.all_reduce(half)
+            mean.copy_(half)
+            mean /= plan.workers
+        elif scheme == "topk":
+            exchange(mean, largest(mean)).wait()
+        else:
+            dist.all_reduce(mean)
+            mean /= plan.workers
+        found.append(time.perf_counter() - start)
+    return float(np.median(found))

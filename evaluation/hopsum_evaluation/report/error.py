@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Section `error`: what every codec makes of the mean, against bits and workers; built on `hopsum codec compare`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from hopsum.codec import Codec, Exchange, make_codec
+from hopsum.codec.simulate import simulate_allreduce
+from hopsum.codec.table import expected_nmse
+from hopsum_evaluation.compare.candidates import CANDIDATES, PUBLISHED
+from hopsum_evaluation.compare.measure import Plan, measure_all
+from hopsum_evaluation.compare.report import as_json
+from hopsum_evaluation.compare.vectors import TITLES, make_vectors
+from hopsum_evaluation.report.claims import Basis, Claim, Relation
+from hopsum_evaluation.report.settings import Result, Settings, Tell
+from hopsum_evaluation.report.shown import Plot, Series, Shown, Table, figure
+from hopsum_wire import Op
+
+THC: Final = "Li et al., THC, NSDI 2024 (arXiv 2302.08545)"
+CLAIMS: Final = (
+    Claim(
+        "homomorphic",
+        "NMSE between the decoded sum and the mean of the decoded contributions, which are equal up to float32",
+        f"{THC}, definition of homomorphic compression",
+        Basis.RECALLED,
+        0.0,
+        Relation.WITHIN,
+        1e-10,
+    ),
+    Claim(
+        "table-error",
+        "measured over expected NMSE of the published table (g = 30, p = 1/32), mean over 1, 4, 8 equal workers",
+        "table of the authors' code (BytePS_THC, tables/); its expected error by hopsum.codec.table",
+        Basis.THEORY,
+        1.0,
+        Relation.WITHIN,
+        0.05,
+    ),
+    Claim(
+        "table-choice",
+        "NMSE of the table chosen for 8 workers over that of the published table, 8 workers with one Gaussian vector",
+        "docs/tables.md",
+        Basis.OWN,
+        1.0,
+        Relation.AT_MOST,
+    ),
+)
+_EQUAL_WORKERS: Final = (1, 4, 8)
+_STEPS: Final = 4
+_EXACT: Final = 1e-9
+"""NMSE below which a method is exact up to float32, and not in the figure."""
+_FEW: Final = ("thc", "thc published", "uhc 4 bits", "srk 16 levels", "svk", "lossless", "terngrad", "top 10 %")
+
+
+def run(settings: Settings, tell: Tell) -> Result:
+    """See `hopsum_evaluation.report.sections.Experiment`."""
+    vectors = settings.pick(("gradient",), ("gradient", "gaussian"), tuple(TITLES))
+    workers = settings.pick((1, 4), (1, 4, 16), (1, 2, 4, 8, 16, 32, 64))
+    repeats, elements = settings.pick(2, 3, 5), settings.pick(1 << 12, 1 << 14, 1 << 14)
+    chosen = settings.pick([each for each in CANDIDATES if each.label in _FEW], list(CANDIDATES), list(CANDIDATES))
+    kept: list[Any] = []
+    for repeat in range(repeats):
+        plan = Plan(chosen, vectors, workers, elements, _STEPS, settings.stream("codec", repeat), identical=False)
+        cells = []
+        for cell in measure_all(plan):
+            cells.append(cell)
+            tell(0.9 * (repeat + len(cells) / plan.cells) / repeats, f"{cell.vectors}, {cell.workers} workers")
+        kept.append(as_json(cells, plan, [], 0.0)["cells"])
+    tell(0.95, "one vector for all")
+    equal = [
+        _equal_workers(settings.stream("codec", "equal", repeat), settings.pick(1 << 12, 1 << 16, 1 << 16))
+        for repeat in range(repeats)
+    ]
+    apart = [homomorphic_error(settings.stream("codec", "sum", repeat), elements) for repeat in range(repeats)]
+    return {"cells": _join(kept), "elements": elements, "equal": equal, "homomorphic": apart, "steps": _STEPS}
+
+
+def _join(repeats: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return each cell once, its errors as a list over repeats."""
+    kept = ("vectors", "method", "family", "workers", "bits_up", "bits_down", "reason")
+    return [
+        {**{key: same[0][key] for key in kept}, "nmse": [each["nmse"] for each in same]}
+        for same in zip(*repeats, strict=True)
+    ]
+
+
+def _equal_workers(seed: int, elements: int) -> list[dict[str, float]]:
+    """Measure the published table and the one that a job takes, all workers having one Gaussian vector."""
+    chosen = [each for each in CANDIDATES if each.label in ("thc", "thc published")]
+    plan = Plan(chosen, ("gaussian",), _EQUAL_WORKERS, elements, _STEPS, seed, identical=True)
+    by_workers: dict[int, dict[str, float]] = defaultdict(dict)
+    for cell in measure_all(plan):
+        assert cell.nmse is not None
+        by_workers[cell.workers][cell.method] = cell.nmse
+    return [
+        {
+            "workers": n,
+            "ours": found["thc"],
+            "published": found["thc published"],
+            "expected": expected_nmse(PUBLISHED, n),
+        }
+        for n, found in by_workers.items()
+    ]
+
+
+def homomorphic_error(seed: int, elements: int, workers: int = 4) -> float:
+    """Return |decoded sum - mean of decoded contributions|^2 over |that mean|^2, of the published table."""
+    codec = make_codec("thc", workers=workers, table=PUBLISHED, scale="tensor")
+    vectors = make_vectors("gaussian", workers, elements, seed, identical=False)
+    joint = _decoded(codec, vectors, seed, range(workers))
+    alone = np.mean([_decoded(codec, vectors, seed, [rank]) for rank in range(workers)], axis=0)
+    return float(np.square(joint - alone).sum() / np.square(alone).sum())
+
+
+def _decoded(codec: Codec, vectors: Any, seed: int, ranks: Iterable[int]) -> Any:
+    """Return the mean, float64[elements], of what these ranks contribute, ranges being those of all."""
+
+    def present(_: int, exchange: Exchange) -> Any:
+        if exchange.op == Op.MAX32:
+            return None
+        mask = np.zeros((len(vectors), len(exchange.payloads)), np.bool_)
+        mask[list(ranks)] = True
+        return mask
+
+    means = simulate_allreduce(codec, vectors, seed=seed, step=1, present=present)
+    assert means is not None
+    return means[0].astype(np.float64)
+
+
+def show(result: Result) -> Shown:
+    """See `hopsum_evaluation.report.sections.Experiment`."""
+    cells = [{**cell, "mean": _mean(cell["nmse"])} for cell in result["cells"]]
+    kinds = list(dict.fromkeys(cell["vectors"] for cell in cells))
+    eight = [next(row for row in rows if row["workers"] == 8) for rows in result["equal"]]
+    ratios = [[row["published"] / row["expected"] for row in rows] for rows in result["equal"]]
+    return Shown(
+        words=[
+            f"NMSE of the mean, |mean' - mean|² / |mean|², over {result['steps']} all-reduces with rotations and "
+            f"roundings of their own, one vector per worker; random vectors have {result['elements']:,} elements. Bits "
+            "are those of payloads, per element and worker, ranges and index included. sb, sk, srk, svk, fp16, top-k "
+            "and TernGrad are yardsticks: a switch cannot add their messages. "
+            "Figures leave out what is exact up to float32: lossless, fixed.",
+        ],
+        plots=[plot for kind in kinds for plot in (_against_bits(cells, kind), _against_workers(cells, kind))],
+        tables=[_table(cells, kind) for kind in kinds],
+        samples={
+            "homomorphic": result["homomorphic"],
+            "table-error": [sum(row) / len(row) for row in ratios],
+            "table-choice": [row["ours"] / row["published"] for row in eight],
+        },
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _against_bits(cells: Sequence[dict[str, Any]], kind: str) -> Plot:
+    workers = sorted({cell["workers"] for cell in cells})
+    shown_at = workers[min(1, len(workers) - 1)]
+    families: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for cell in cells:
+        if (cell["vectors"], cell["workers"]) == (kind, shown_at) and cell["family"] and (cell["mean"] or 0) > _EXACT:
+            families[cell["family"]].append((cell["bits_up"], cell["mean"]))
+    series = [Series.of(name, points) for name, points in families.items()]
+    title = f"Error against bits, {TITLES[kind]}, {shown_at} workers"
+    return Plot(f"error-bits-{kind}", title, "bits per element, up", "NMSE of the mean", series, True, True)
+
+
+def _against_workers(cells: Sequence[dict[str, Any]], kind: str) -> Plot:
+    named = ("thc", "thc 16-bit lanes", "thc published", "uhc 4 bits", "srk 16 levels", "svk", "terngrad", "top 10 %")
+    series = []
+    for name in named:
+        points = [(cell["workers"], cell["mean"]) for cell in cells
+                  if (cell["vectors"], cell["method"]) == (kind, name) and (cell["mean"] or 0) > _EXACT]  # fmt: skip
+        if points:
+            series.append(Series.of(name, points))
+    return Plot(f"error-workers-{kind}", f"Error against workers, {TITLES[kind]}", "workers", "NMSE of the mean",
+                series, True, True)  # fmt: skip
+
+
+def _table(cells: Sequence[dict[str, Any]], kind: str) -> Table:
+    here = [cell for cell in cells if cell["vectors"] == kind]
+    workers = sorted({cell["workers"] for cell in here})
+    by_method: dict[str, dict[int, Any]] = defaultdict(dict)
+    for cell in here:
+        by_method[cell["method"]][cell["workers"]] = cell
+    rows = []
+    for method, found in by_method.items():
+        bits = next((cell["bits_up"] for cell in found.values() if cell["bits_up"] is not None), None)
+        down = next((cell["bits_down"] for cell in found.values() if cell["bits_down"] is not None), None)
+        rows.append([method, figure(bits), figure(down), *(figure(found[n]["mean"], 2) for n in workers)])
+    heads = ("", "bits up", "bits down", *(f"n = {n}" for n in workers))
+    return Table(f"NMSE of the mean, {TITLES[kind]}", heads, rows)

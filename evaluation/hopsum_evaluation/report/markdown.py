@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report as a page of the documentation, without plots: generated, so that no figure in it is written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hopsum_evaluation.report.claims import Judged
+from hopsum_evaluation.report.collect import shown
+from hopsum_evaluation.report.page import CLAIM_HEADS, MEANING, claim_row, origin, summary
+from hopsum_evaluation.report.sections import SECTIONS
+from hopsum_evaluation.report.shown import Table
+
+
+def make_markdown(report: dict[str, Any], source: str) -> str:
+    """Return the page for a report that stands in the file `source`."""
+    parts = {name: shown(report, name) for name in SECTIONS}
+    lines = [
+        "# Results",
+        "",
+        f"<!-- Generated: hopsum report --from docs/{source} --markdown docs/results.md -->",
+        "",
+        f"What `hopsum report` found in the run of `docs/{source}`; this page is generated from that file, and a test "
+        "fails when it is not.",
+        "",
+    ]
+    for words in (*origin(report), MEANING):
+        lines += [words, ""]
+    lines += _table(summary(report, {name: judged for name, (_, judged) in parts.items()}))
+    for name, (part, judged) in parts.items():
+        lines += [f"## {SECTIONS[name].title}", ""]
+        for words in part.words:
+            lines += [words, ""]
+        lines += _table(Table("", CLAIM_HEADS, [claim_row(each) for each in judged]))
+        for table in part.tables:
+            lines += [f"**{table.title}**", "", *_table(table)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(table: Table) -> list[str]:
+    def row(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', '&#124;').replace('<', '&lt;') for cell in cells)} |"
+
+    return [row(table.heads), row(["---"] * len(table.heads)), *(row(cells) for cells in table.rows), ""]
+
+
+def verdict_line(judged: Judged) -> str:
+    """Return one claim as a line for a terminal."""
+    verdict, text, condition, ours, *_ = claim_row(judged)
+    return f"{verdict:15} {text}: {condition}; ours {ours}"

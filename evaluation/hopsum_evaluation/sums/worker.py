@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker process: opens its socket, says where it is, sums what it is told to.
+
+Messages to the parent: ("bound", (ip, port)) · ("progress", op, chunks) · ("sums", op, results, seconds) ·
+("statistics", LinkStatistics, WorkerStatistics). From the parent: one Assignment.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from hopsum.protocol.worker import Timing
+from hopsum.transport.udp import UdpTransport
+from hopsum_evaluation.sums.vectors import PIECE_CHUNKS, Exercise
+from hopsum_topologies.seat import Seat, open_link
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the controller allotted, and what to sum."""
+
+    epoch: int
+    workers: int
+    slots: int
+    elements: int
+    seed: int
+    deadline_s: float
+    exercises: tuple[Exercise, ...]
+
+
+def work(seat: Seat, _: None, pipe: Connection) -> None:
+    """Be one worker, from its socket to its statistics."""
+    link = open_link(seat)
+    pipe.send(("bound", link.local))
+    assignment: Assignment = pipe.recv()
+    transport = UdpTransport(
+        link.local,
+        seat.switch,
+        epoch=assignment.epoch,
+        rank=seat.rank,
+        workers=assignment.workers,
+        slots=assignment.slots,
+        timing=Timing(retransmit_s=0.25, deadline_s=assignment.deadline_s),
+        link=link,
+    )
+    with transport:
+        for exercise in assignment.exercises:
+            _sum(exercise, seat.rank, assignment, transport, pipe)
+        statistics = transport.statistics
+        pipe.send(("statistics", statistics.link, statistics.worker))
+
+
+def _sum(exercise: Exercise, rank: int, plan: Assignment, transport: UdpTransport, pipe: Connection) -> None:
+    payloads = exercise.payloads(exercise.values(rank, plan.elements, plan.seed))
+    results = []
+    start = time.perf_counter()
+    for first in range(0, len(payloads), PIECE_CHUNKS):
+        piece = payloads[first : first + PIECE_CHUNKS]
+        results.append(transport.allreduce(exercise.op, piece).results)
+        pipe.send(("progress", exercise.op, len(piece)))
+    elapsed_s = time.perf_counter() - start
+    pipe.send(("sums", exercise.op, np.concatenate(results), elapsed_s))

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Throughput of codec thc on tensors: `python -m hopsum_evaluation.torch.bench --json`.
+
+On CUDA each phase is timed with events over 256 M elements or more, far beyond any cache, once to warm up and then in
+turn with the others; medians. Beside it stands what a copy of as many bytes takes on the same device, half of them
+read and half written. On the CPU it measures plain torch operations on a small vector, with the clock.
+
+`kernel` phases launch on checked arguments. `codec` phases are the methods a program calls: they include ranges to
+scales, counts of contributors, the checks, and waiting for the device. Before anything is timed, payloads and mean of
+a sample are compared with the twin's, or on the CPU with numpy's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from hopsum.codec.backends import load_kernels
+from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys
+from hopsum.codec.base import CodecError, Context
+from hopsum.codec.ranges import SharedRanges
+from hopsum.codec.thc import Thc
+from hopsum.torch.codec.codec import TorchThc
+from hopsum.torch.codec.feedback import TorchFeedback
+from hopsum.torch.codec.launch import WARPS, TritonKernels
+from hopsum.torch.codec.twin import Twin
+
+CUDA_ELEMENTS: Final = 1 << 28
+CPU_ELEMENTS: Final = 1 << 19
+MIN_RUNS: Final = 5
+SAMPLE_BLOCKS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Something to time."""
+
+    name: str
+    bytes_per_element: float
+    """Through device memory: each input read once, each output written once."""
+    action: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What all phases work on; all ranks have the same vector."""
+
+    codec: TorchThc
+    context: Context
+    x: torch.Tensor
+    own: torch.Tensor
+    shared: torch.Tensor
+    payloads: torch.Tensor
+    sums: torch.Tensor
+    contributors: torch.Tensor
+
+    @classmethod
+    def make(cls, codec: TorchThc, elements: int, seed: int) -> Inputs:
+        """Draw N(0, 1) numbers, and what follows from them."""
+        generator = torch.Generator(codec.device).manual_seed(seed)
+        x = torch.randn(elements, generator=generator, device=codec.device)
+        context = Context(seed, 1, 0)
+        own = codec.ranges(x)
+        payloads = codec.encode(x, own, own, context)
+        sums = torch.empty((len(own), THC_BLOCK), dtype=torch.uint8, device=codec.device)
+        Twin().thc_lookup(payloads, codec.device_table, sums)
+        sums *= codec.workers
+        everybody = torch.full((len(own),), (1 << codec.workers) - 1, dtype=torch.int64, device=codec.device)
+        return cls(codec, context, x, own, own.clone(), payloads, sums, everybody)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and return 0; 1 if the sample differs."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    elements = options.elements or (CUDA_ELEMENTS if options.device.startswith("cuda") else CPU_ELEMENTS)
+    if options.runs < MIN_RUNS or elements < THC_BLOCK or elements % THC_BLOCK:
+        parser.error(
+            f"at least {MIN_RUNS} runs of whole blocks of {THC_BLOCK}, not {options.runs} of {elements} elements"
+        )
+    try:
+        codec = TorchThc(options.workers, device=options.device, backend=options.backend)
+    except CodecError as error:
+        parser.error(str(error))
+    if codec.backend == TritonKernels.name:
+        codec.kernels = TritonKernels(options.warps)
+    inputs = Inputs.make(codec, elements, options.seed)
+    difference = compare_sample(inputs)
+    if difference:
+        print(difference, file=sys.stderr)
+        return 1
+    report = describe(inputs, options.runs) | {"phases": measure(inputs, options.runs)} | {"warps": options.warps}
+    if options.json:
+        print(json.dumps(report))
+    else:
+        show(report)
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the benchmark's arguments."""
+    parser = argparse.ArgumentParser(prog="python -m hopsum_evaluation.torch.bench", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=device, help="default: cuda where there is one, else cpu")
+    parser.add_argument("--backend", default="auto", help="auto, torch or triton (default %(default)s)")
+    parser.add_argument("--elements", type=int, help=f"default {CUDA_ELEMENTS} on cuda, {CPU_ELEMENTS} on the CPU")
+    parser.add_argument("--workers", type=int, default=8, help="of the job (default %(default)s)")
+    parser.add_argument(
+        "--warps", type=int, default=WARPS, choices=(1, 2, 4, 8), help="of a Triton program (default %(default)s)"
+    )
+    parser.add_argument("--runs", type=int, default=9, help=f"at least {MIN_RUNS} (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser
+
+
+def compare_sample(inputs: Inputs) -> str:
+    """Return what differs of the sample's first and last blocks from another backend; nothing should."""
+    codec, blocks = inputs.codec, len(inputs.own)
+    mean = codec.decode(inputs.sums, inputs.contributors, inputs.shared, inputs.x.numel(), inputs.context)
+    if codec.device.type == "cpu":
+        return _compare_with_numpy(inputs, mean)
+    half = min(SAMPLE_BLOCKS // 2, blocks)
+    for first in (0, blocks - half):
+        rows = slice(first, first + half)
+        keys = codec.keys(inputs.context, first)
+        payloads = torch.empty_like(inputs.payloads[rows])
+        scales, shifts = codec.scales(inputs.own[rows], inputs.shared[rows])
+        part = inputs.x.view(-1, THC_BLOCK)[rows]
+        Twin().thc_encode(part, scales, shifts, codec.device_table, keys, payloads)
+        right = torch.empty_like(part)
+        counts, factors = codec.counts_and_factors(inputs.contributors[rows], inputs.shared[rows])
+        Twin().thc_decode(inputs.sums[rows], counts, factors, codec.table.granularity, keys, right)
+        if not torch.equal(payloads, inputs.payloads[rows]):
+            return f"payloads of blocks {first} to {first + half} differ from the twin's: nothing was measured"
+        if not torch.equal(right, mean.view(-1, THC_BLOCK)[rows]):
+            return f"means of blocks {first} to {first + half} differ from the twin's: nothing was measured"
+    return ""
+
+
+def _compare_with_numpy(inputs: Inputs, mean: torch.Tensor) -> str:
+    codec, blocks = inputs.codec, min(SAMPLE_BLOCKS, len(inputs.own))
+    elements, rows = blocks * THC_BLOCK, slice(0, blocks)
+    numpy = Thc(codec.workers, table=codec.table, kernels=load_kernels("numpy"))
+    x, own = inputs.x[:elements].numpy(), inputs.own[rows].numpy()
+    shared = SharedRanges(inputs.shared[rows].numpy())
+    payloads = numpy.encode(x, own.view(np.uint32), shared, inputs.context)
+    bitmaps = inputs.contributors[rows].numpy().astype(np.uint64)
+    right = numpy.decode(inputs.sums[rows].numpy(), bitmaps, shared, elements, inputs.context)
+    same = np.array_equal(payloads, inputs.payloads[rows].numpy()) and np.array_equal(right, mean[:elements].numpy())
+    return "" if same else "the sample differs from numpy's: nothing was measured"
+
+
+def phases(inputs: Inputs) -> list[Phase]:
+    """Return what is timed. Settling subtracts the same codes again and again, which changes no time."""
+    codec, context, x = inputs.codec, inputs.context, inputs.x
+    rows, residual = x.view(-1, THC_BLOCK), torch.zeros_like(x).view(-1, THC_BLOCK)
+    pending, out, payloads = x.clone().view(-1, THC_BLOCK), torch.empty_like(rows), torch.empty_like(inputs.payloads)
+    scales, shifts = codec.scales(inputs.own, inputs.shared)
+    counts, factors = codec.counts_and_factors(inputs.contributors, inputs.shared)
+    keys: BlockKeys = codec.keys(context, 0)
+    kernels, table, granularity, shared = codec.kernels, codec.device_table, codec.table.granularity, inputs.shared
+    feedback = TorchFeedback(x.numel(), codec.device)
+
+    def with_feedback() -> None:
+        own = feedback.compensate(codec, x)
+        sent = codec.encode(feedback.pending, own, own, context)
+        feedback.settle(codec, sent, own, context)
+
+    decoded = (inputs.sums, counts, factors, granularity, keys, out)
+    return [
+        Phase("kernel ranges", 4, lambda: kernels.root_mean_square(rows)),
+        Phase("kernel encode", 4.5, lambda: kernels.thc_encode(rows, scales, shifts, table, keys, payloads)),
+        Phase("kernel decode", 5, lambda: kernels.thc_decode(*decoded)),
+        Phase("kernel compensate", 12, lambda: kernels.compensate(rows, residual, out)),
+        Phase("kernel settle", 8.5, lambda: kernels.thc_settle(inputs.payloads, factors, table, keys, pending)),
+        Phase("codec ranges + encode", 8.5, lambda: codec.encode(x, codec.ranges(x), shared, context)),
+        Phase("codec decode", 5, lambda: codec.decode(inputs.sums, inputs.contributors, shared, x.numel(), context)),
+        Phase("codec with error feedback", 12 + 4.5 + 8.5, with_feedback),
+    ]
+
+
+def measure(inputs: Inputs, runs: int) -> dict[str, dict[str, float]]:
+    """Time phases and copies of as many bytes in turn; return elements and bytes per second, and shares of a copy."""
+    listed = phases(inputs)
+    elements, device = inputs.x.numel(), inputs.codec.device
+    sizes = sorted({phase.bytes_per_element for phase in listed})
+    most = int(elements * sizes[-1] / 2)
+    source, target = (torch.ones(most, dtype=torch.uint8, device=device) for _ in range(2))
+
+    def copy(size: float) -> Callable[[], object]:
+        count = int(elements * size / 2)
+        return lambda: target[:count].copy_(source[:count])
+
+    actions = {phase.name: phase.action for phase in listed} | {f"copy {size:g}": copy(size) for size in sizes}
+    seconds: dict[str, list[float]] = {name: [] for name in actions}
+    for run in range(runs + 1):
+        for name, action in actions.items():
+            took = _seconds(action, device)
+            if run:
+                seconds[name].append(took)
+    report = {}
+    for phase in listed:
+        took, copied = median(seconds[phase.name]), median(seconds[f"copy {phase.bytes_per_element:g}"])
+        report[phase.name] = {
+            "elements_per_s": elements / took,
+            "elements_per_s_min": elements / max(seconds[phase.name]),
+            "elements_per_s_max": elements / min(seconds[phase.name]),
+            "bytes_per_s": elements * phase.bytes_per_element / took,
+            "copy_bytes_per_s": elements * phase.bytes_per_element / copied,
+            "share_of_copy": copied / took,
+        }
+    return report
+
+
+def _seconds(action: Callable[[], object], device: torch.device) -> float:
+    if device.type != "cuda":
+        start = time.perf_counter()
+        action()
+        return time.perf_counter() - start
+    event: Any = torch.cuda.Event
+    begin, end = event(enable_timing=True), event(enable_timing=True)
+    begin.record()
+    action()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def describe(inputs: Inputs, runs: int) -> dict[str, Any]:
+    """Return what was measured, and on what."""
+    codec = inputs.codec
+    cuda = codec.device.type == "cuda"
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in ("torch", "triton", "numpy"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
+    return {
+        "device": torch.cuda.get_device_name(codec.device) if cuda else f"cpu, {torch.get_num_threads()} threads",
+        "backend": codec.backend,
+        "elements": inputs.x.numel(),
+        "workers": codec.workers,
+        "granularity": codec.table.granularity,
+        "runs": runs,
+        "versions": versions,
+    }
+
+
+def show(report: dict[str, Any]) -> None:
+    """Print a table."""
+    print(
+        f"{report['device']}, backend {report['backend']}, {report['elements']:,} elements, median of {report['runs']}"
+    )
+    print(f"{'':27} G elements/s   (min-max)            GB/s   of a copy")
+    for name, phase in report["phases"].items():
+        rate, low, high = (phase[f"elements_per_s{end}"] / 1e9 for end in ("", "_min", "_max"))
+        spread = f"({low:.3f}-{high:.3f})"
+        share = f"{100 * phase['share_of_copy']:.0f} %"
+        print(f"{name:27} {rate:12.3f}   {spread:17} {phase['bytes_per_s'] / 1e9:8.1f} {share:>11}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

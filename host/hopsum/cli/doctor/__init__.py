@@ -1,8 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""`hopsum doctor`: why does a worker not begin, or hang?"""
-
-from __future__ import annotations
-
-from hopsum.cli.doctor.command import main
-
-__all__ = ["main"]

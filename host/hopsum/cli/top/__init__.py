@@ -1,8 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""`hopsum top`: switches, jobs, rates and stragglers, as they change."""
-
-from __future__ import annotations
-
-from hopsum.cli.top.command import main
-
-__all__ = ["main"]

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The switch in Python: the oracle that data planes and workers are tested against.
+
+    decision.decide, decide_at_leaf  the protocol's table: tag, seen, ctr, contributors
+    leaf.take_result, relay_stale    the same for what comes from a leaf's parent
+    Aggregator.receive               one datagram: admission, table, lanes, replies as header and payload
+    frame_aggregator.FrameAggregator the same for whole frames, with plain forwarding and exact reply frames
+
+Rules (the table's own are in decision.py, the checks in admission.py)
+    S1  A packet belongs to the job whose epoch it names, or to nobody.
+    Copy index = (slot_base + slot) * 2 + (round & 1).
+    Registers outlive jobs: a new job finds what the last one left.
+    Replies carry op, slot, round, epoch and count of the packet that caused them, and the receiver's rank.
+    What goes to a parent carries the flags of the packet that caused it, and the leaf's number.
+    Lanes go up and down in a tree: codes become lanes at the first switch, and their op stays what it was.
+    STATE carries op, round, contributors and state of the copy that the PROBE's round names by its parity, if that
+    holds something of the PROBE's epoch; a PROBE changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum_oracle.admission import Admitted, Packet, Source, admit, read_header
+from hopsum_oracle.decision import CLOSED, FINAL, Copy, Decision, Reply, Update, decide, decide_at_leaf, is_new
+from hopsum_oracle.leaf import relay_stale, take_result
+from hopsum_oracle.registers import Registers, look_up
+from hopsum_oracle.switch_config import JobConfig, LeafConfig, ParentConfig, SwitchConfig, WorkerConfig
+from hopsum_wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, State
+
+__all__ = [
+    "Aggregator",
+    "JobConfig",
+    "LeafConfig",
+    "Outcome",
+    "Output",
+    "ParentConfig",
+    "Registers",
+    "SwitchConfig",
+    "WorkerConfig",
+]
+
+
+class Output(NamedTuple):
+    """One packet to one worker, observer, leaf or parent."""
+
+    worker: WorkerConfig
+    header: Header
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All that one packet caused."""
+
+    drop: Drop = Drop.NONE
+    """Index into `drops` that was bumped; NONE: not dropped, and nothing bumped."""
+    job_index: int = 0
+    events: tuple[Event, ...] = ()
+    """Indices into the job's counters that were bumped, in order."""
+    reply: Reply = Reply.NONE
+    outputs: tuple[Output, ...] = ()
+    """A multicast is one output per child, in the order of the group."""
+
+
+class Aggregator:
+    """A switch, fed with datagrams."""
+
+    def __init__(
+        self,
+        switch: SwitchConfig | None = None,
+        jobs: Iterable[JobConfig] = (),
+        *,
+        registers: Registers | None = None,
+    ) -> None:
+        self.switch = switch or SwitchConfig()
+        self.registers = registers or Registers()
+        """Shared, not copied: pass those of a dead job, or garbage, to start from them."""
+        self.jobs: dict[int, JobConfig] = {}
+        self.drops: Counter[Drop] = Counter()
+        self.job_events: Counter[tuple[int, Event]] = Counter()
+        """Keyed by (job_index, event)."""
+        for job in jobs:
+            self.add_job(job)
+
+    def add_job(self, job: JobConfig) -> None:
+        """Admit an epoch.
+
+        Raises:
+            ValueError: epoch, job index or a slot belong to an admitted job; remove that one first (S1).
+        """
+        for other in self.jobs.values():
+            if other.epoch == job.epoch or other.job_index == job.job_index:
+                raise ValueError(f"epoch {job.epoch}, job index {job.job_index}: one is taken by {other}")
+            apart = other.slot_base + other.slots <= job.slot_base or job.slot_base + job.slots <= other.slot_base
+            if not apart:
+                raise ValueError(f"slots of epoch {job.epoch} overlap those of epoch {other.epoch}")
+        self.jobs[job.epoch] = job
+
+    def remove_job(self, epoch: int) -> None:
+        """Forget an epoch; its registers stay as they are. Raises KeyError if it is not admitted."""
+        del self.jobs[epoch]
+
+    def receive(self, port: int, src_ip: int, src_udp_port: int, payload: bytes | memoryview) -> Outcome:
+        """Take one UDP datagram that is addressed to the service."""
+        header = read_header(payload)
+        if header is None:
+            return self._dropped(Drop.TRUNCATED)
+        source = Source(port, src_ip, src_udp_port)
+        return self._process(source, header, payload, len(payload) == HOPSUM_BYTES + header.length)
+
+    def _process(self, source: Source, header: Header, data: bytes | memoryview, lengths_fit: bool) -> Outcome:
+        payload = np.frombuffer(data, np.uint8)[HOPSUM_BYTES : HOPSUM_BYTES + header.length]
+        verdict = admit(Packet(source, header, payload, lengths_fit), self.jobs)
+        if isinstance(verdict, Drop):
+            return self._dropped(verdict)
+        return self._probe(verdict) if header.kind == Kind.PROBE else self._slot(verdict)
+
+    def _dropped(self, reason: Drop) -> Outcome:
+        self.drops[reason] += 1
+        return Outcome(drop=reason)
+
+    def _probe(self, admitted: Admitted) -> Outcome:
+        asked, job, index = admitted.packet.header, admitted.job, _index(admitted)
+        copy = self.registers.copies[index]
+        base = replace(asked, kind=Kind.STATE, held=0, contributors=0, count=State.EMPTY)
+        if copy.epoch == asked.epoch:
+            state = {FINAL: State.FINAL, CLOSED: State.CLOSED}.get(copy.ctr, State.COLLECTING)
+            op = self.registers.ops[index]
+            base = replace(base, op=op, held=copy.round, contributors=copy.contributors, count=state)
+        self.job_events[job.job_index, Event.PROBED] += 1
+        outputs = (Output(admitted.worker, base, b""),)
+        return Outcome(Drop.NONE, job.job_index, (Event.PROBED,), Reply.NONE, outputs)
+
+    def _slot(self, admitted: Admitted) -> Outcome:
+        header, job, index = admitted.packet.header, admitted.job, _index(admitted)
+        copy, update = self.registers.copies[index], _update(header)
+        if header.kind != Kind.STALE:
+            if is_new(copy, update):
+                self.registers.ops[index] = header.op
+            elif header.round == copy.round and header.op != self.registers.ops[index]:
+                return self._dropped(Drop.OP_MISMATCH)
+        decision = _decide(header.kind, job, copy, update)
+        self.registers.copies[index] = decision.copy
+        self.registers.apply(index, header.op, decision.lanes, _lanes(admitted))
+        self.job_events.update((job.job_index, event) for event in decision.events)
+        outputs = self._replies(admitted, decision, index)
+        return Outcome(Drop.NONE, job.job_index, decision.events, decision.reply, outputs)
+
+    def _replies(self, admitted: Admitted, decision: Decision, index: int) -> tuple[Output, ...]:
+        packet, reply = admitted.packet.header, decision.reply
+        if reply is Reply.NONE:
+            return ()
+        if reply is Reply.STALE_TO_ALL:
+            return tuple(Output(child, replace(packet, worker=child.rank), b"") for child in admitted.job.children)
+        base = replace(packet, flags=0, held=0, contributors=decision.copy.contributors)
+        if reply is Reply.STALE_TO_SENDER:
+            header = replace(base, kind=Kind.STALE, held=decision.copy.round, length=0)
+            return (Output(admitted.worker, header, b""),)
+        values = self.registers.values[index].tobytes()
+        base = replace(base, kind=Kind.RESULT, length=len(values))
+        if reply is Reply.PARTIAL_TO_PARENT:
+            assert admitted.job.parent is not None, "only a leaf's copies close"
+            receivers: tuple[WorkerConfig, ...] = (admitted.job.parent,)
+            base = replace(base, kind=Kind.PARTIAL, flags=packet.flags)
+        else:
+            receivers = admitted.job.children if reply is Reply.RESULT_TO_ALL else (admitted.worker,)
+        return tuple(Output(receiver, replace(base, worker=receiver.rank), values) for receiver in receivers)
+
+
+def _update(header: Header) -> Update:
+    """Return what the tables need to know of a packet."""
+    bit = 1 << header.worker if header.kind in (Kind.UPDATE, Kind.PARTIAL) else 0
+    inside = 0 if header.kind == Kind.UPDATE else header.contributors
+    return Update(header.epoch, header.round, bit, bool(header.flags & Flag.FLUSH), inside)
+
+
+def _decide(kind: int, job: JobConfig, copy: Copy, update: Update) -> Decision:
+    if kind == Kind.STALE:
+        return relay_stale(copy)
+    if kind == Kind.RESULT:
+        return take_result(copy, update)
+    table = decide if job.parent is None else decide_at_leaf
+    return table(copy, update, quorum=job.quorum, min_quorum=job.min_quorum)
+
+
+def _lanes(admitted: Admitted) -> NDArray[np.uint8]:
+    """Return the lanes that a packet carries, as they came or looked up."""
+    header, arrived = admitted.packet.header, admitted.packet.payload
+    table = admitted.job.table_of(header.op) if header.kind == Kind.UPDATE else None
+    return arrived if table is None else look_up(header.op, table, arrived, admitted.job.code_group)
+
+
+def _index(admitted: Admitted) -> int:
+    """Return which copy a packet means."""
+    header = admitted.packet.header
+    return (admitted.job.slot_base + header.slot) * 2 + (header.round & 1)

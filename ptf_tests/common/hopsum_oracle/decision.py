@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one packet from below does to one slot copy of a switch, as a table. What comes from above: see leaf.py.
+
+A root has no parent: it is alone, or on top of a tree. A leaf has one: where a root would complete a round, it closes
+it and sends its partial sum up. That is to its parent what an UPDATE is, from a child that stands for several workers.
+
+Rules
+    A copy's tag (epoch, round) is its only validity information: if it differs, all else in the copy is dead.
+    S2  A copy with another epoch in its tag is empty.
+    S3  A newer round, or S2, overwrites all of the copy with the packet.
+    S4  The round that the copy holds takes each worker once, while collecting; contributors change only
+        together with the values.
+    S5  It completes when `ctr` reaches the quorum; completion is stored, not recomputed.
+    S6  An UPDATE of a complete round is answered with RESULT, to its sender alone.
+    S7  An older round is answered with STALE and touches nothing.
+    S8  FLUSH is a flag on UPDATE: after the packet was added, or recognised as a duplicate, a copy that still
+        collects that round closes at min_quorum.
+    T3  A closed round of a leaf takes nothing more; who asks for it makes the leaf send its partial sum again.
+    T4  A child is recognised by its bit; the workers in its sum come from the packet that is added.
+    T5  A leaf that is flushed closes.
+
+Situations, in the order of the tests
+    NEW        another epoch, or a newer round than the copy's
+    OLD        same epoch, older round
+    COMPLETE   the copy's round, and it is complete
+    CLOSED     the copy's round, and the partial sum is with the parent
+    REPEAT     the copy's round, collecting, child seen before
+    FIRST      the copy's round, collecting, child not seen before
+
+Transitions (`TABLE`; `ctr` counts those that are in)
+    situation  lanes   seen, tag        contributors, ctr   closes when ctr >=     otherwise
+    NEW        write   := packet's      := packet's, 1      need                   -
+    FIRST      add     seen or bit      or packet's, + 1    need                   -
+    REPEAT     keep    seen or bit      as they are         min_quorum, if FLUSH   -
+    COMPLETE   keep    seen or bit      as they are         never                  RESULT to the sender
+    CLOSED     keep    seen or bit      as they are         never                  PARTIAL to the parent
+    OLD        keep    as they are      as they are         never                  STALE to the sender
+    need = quorum, with FLUSH min(quorum, min_quorum).
+    Closing at a root: ctr := FINAL, RESULT to all children; at a leaf: ctr := CLOSED, PARTIAL to the parent.
+    quorum and min_quorum count the children of this switch.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from hopsum_wire import Event
+
+FINAL: Final = 255
+"""`ctr` of a complete copy."""
+CLOSED: Final = 254
+"""`ctr` of a leaf's copy whose partial sum is with the parent; any other value is the number of contributions in it."""
+
+
+class Situation(Enum):
+    """How an UPDATE meets a copy."""
+
+    NEW = auto()
+    OLD = auto()
+    COMPLETE = auto()
+    CLOSED = auto()
+    REPEAT = auto()
+    FIRST = auto()
+
+
+class Lanes(Enum):
+    """What happens to the copy's values."""
+
+    KEEP = auto()
+    WRITE = auto()
+    ADD = auto()
+
+
+class Reply(Enum):
+    """What leaves the switch."""
+
+    NONE = auto()
+    RESULT_TO_ALL = auto()
+    RESULT_TO_SENDER = auto()
+    STALE_TO_SENDER = auto()
+    PARTIAL_TO_PARENT = auto()
+    STALE_TO_ALL = auto()
+
+
+class Closes(Enum):
+    """Which threshold completes the copy after this packet."""
+
+    AT_NEED = auto()
+    AT_MIN_QUORUM_IF_FLUSH = auto()
+    NEVER = auto()
+
+
+class Row(NamedTuple):
+    """One line of the transition table."""
+
+    lanes: Lanes
+    closes: Closes
+    reply: Reply
+    event: Event
+
+
+TABLE: Final[dict[Situation, Row]] = {
+    Situation.NEW: Row(Lanes.WRITE, Closes.AT_NEED, Reply.NONE, Event.ADDED),
+    Situation.FIRST: Row(Lanes.ADD, Closes.AT_NEED, Reply.NONE, Event.ADDED),
+    Situation.REPEAT: Row(Lanes.KEEP, Closes.AT_MIN_QUORUM_IF_FLUSH, Reply.NONE, Event.DUPLICATE),
+    Situation.COMPLETE: Row(Lanes.KEEP, Closes.NEVER, Reply.RESULT_TO_SENDER, Event.ANSWERED),
+    Situation.CLOSED: Row(Lanes.KEEP, Closes.NEVER, Reply.PARTIAL_TO_PARENT, Event.RESENT),
+    Situation.OLD: Row(Lanes.KEEP, Closes.NEVER, Reply.STALE_TO_SENDER, Event.STALE),
+}
+
+
+class Closing(NamedTuple):
+    """What a round becomes when enough are in."""
+
+    ctr: int
+    reply: Reply
+    event: Event
+
+
+_AT_ROOT: Final = Closing(FINAL, Reply.RESULT_TO_ALL, Event.COMPLETED)
+_AT_LEAF: Final = Closing(CLOSED, Reply.PARTIAL_TO_PARENT, Event.CLOSED)
+
+
+class Copy(NamedTuple):
+    """The registers of one (slot, version), without the values."""
+
+    epoch: int = 0
+    round: int = 0
+    seen: int = 0
+    """Bitmap of the children that arrived for this round, late ones too."""
+    ctr: int = 0
+    contributors: int = 0
+    """Bitmap of the workers inside the values."""
+
+
+class Update(NamedTuple):
+    """What the table needs to know of an UPDATE or a PARTIAL."""
+
+    epoch: int
+    round: int
+    bit: int
+    """1 << rank, or the number of the child."""
+    flush: bool = False
+    inside: int = 0
+    """PARTIAL: bitmap of the workers in the sum; 0: an UPDATE, of the sender alone."""
+
+    @property
+    def contributors(self) -> int:
+        """Return the bitmap of the workers in the packet's values."""
+        return self.inside or self.bit
+
+
+class Decision(NamedTuple):
+    """What to do, and the copy after it."""
+
+    copy: Copy
+    lanes: Lanes
+    reply: Reply
+    events: tuple[Event, ...]
+    """The counters of the job that this packet bumps, in order."""
+
+
+def situation(copy: Copy, update: Update) -> Situation:
+    """Classify a packet from below against the copy that it meets."""
+    if is_new(copy, update):
+        return Situation.NEW
+    if update.round < copy.round:
+        return Situation.OLD
+    if copy.ctr == FINAL:
+        return Situation.COMPLETE
+    if copy.ctr == CLOSED:
+        return Situation.CLOSED
+    return Situation.REPEAT if is_repeat(copy, update) else Situation.FIRST
+
+
+def is_new(copy: Copy, update: Update) -> bool:
+    """Say whether everything in the copy is dead for this packet (S2, S3)."""
+    return copy.epoch != update.epoch or update.round > copy.round
+
+
+def is_repeat(copy: Copy, update: Update) -> bool:
+    """Say whether this child was seen in the round that the copy holds (S4, T4)."""
+    return bool(copy.seen & update.bit)
+
+
+def decide(copy: Copy, update: Update, *, quorum: int, min_quorum: int) -> Decision:
+    """Apply the table at a root: one packet from below, already admitted, at one copy.
+
+    Args:
+        copy: the registers before; anything at all if their epoch is another one.
+        update: rounds start at 1 (N4).
+        quorum: children that complete a round, 1..64.
+        min_quorum: children that complete it once a FLUSH arrives, 1..quorum.
+    """
+    return _decide(copy, update, quorum, min_quorum, _AT_ROOT)
+
+
+def decide_at_leaf(copy: Copy, update: Update, *, quorum: int, min_quorum: int) -> Decision:
+    """Apply the table at a switch with a parent; arguments as in `decide`."""
+    return _decide(copy, update, quorum, min_quorum, _AT_LEAF)
+
+
+def _decide(copy: Copy, update: Update, quorum: int, min_quorum: int, closing: Closing) -> Decision:
+    which = situation(copy, update)
+    row = TABLE[which]
+    events: tuple[Event, ...] = (row.event,)
+    if which is Situation.NEW and is_unfinished(copy, update.epoch):
+        events = (Event.FAULT, row.event)
+    after = _merge(copy, update, row.lanes, which)
+    if _closes(row.closes, after.ctr, update.flush, quorum, min_quorum):
+        added = events if row.lanes is not Lanes.KEEP else ()
+        return Decision(after._replace(ctr=closing.ctr), row.lanes, closing.reply, (*added, closing.event))
+    return Decision(after, row.lanes, row.reply, events)
+
+
+def is_unfinished(copy: Copy, epoch: int) -> bool:
+    """Say whether a copy of this epoch has no result yet: a newer round over it counts as a fault."""
+    return copy.epoch == epoch and copy.ctr != FINAL
+
+
+def _merge(copy: Copy, update: Update, lanes: Lanes, which: Situation) -> Copy:
+    if which is Situation.OLD:
+        return copy
+    if which is Situation.NEW:
+        return Copy(update.epoch, update.round, update.bit, 1, update.contributors)
+    after = copy._replace(seen=copy.seen | update.bit)
+    if lanes is Lanes.KEEP:
+        return after
+    return after._replace(ctr=copy.ctr + 1, contributors=copy.contributors | update.contributors)
+
+
+def _closes(closes: Closes, ctr: int, flush: bool, quorum: int, min_quorum: int) -> bool:
+    if closes is Closes.AT_NEED:
+        return ctr >= (min(quorum, min_quorum) if flush else quorum)
+    return closes is Closes.AT_MIN_QUORUM_IF_FLUSH and flush and ctr >= min_quorum

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a packet of its parent does to one slot copy of a leaf (a switch with a parent in a tree), as a table.
+
+Rules
+    T1  With the final values a leaf stores the final contributors; it answers with those only.
+    T2  A leaf takes a RESULT of its parent iff it holds that round without a final result, or an older one.
+    T6  STALE is passed down, and touches nothing.
+
+Situations, in the order of the tests
+    NEW     another epoch, or a newer round than the copy's
+    OPEN    the copy's round, collecting or closed
+    KNOWN   the copy's round, complete, or an older round
+
+Transitions of a RESULT
+    situation  lanes, contributors   seen, tag          ctr       reply            counted as
+    NEW        := packet's           all, := packet's   FINAL     RESULT to all    TAKEN
+    OPEN       := packet's           as they are        FINAL     RESULT to all    TAKEN
+    KNOWN      as they are           as they are        as it is  -                KNOWN
+
+Partial sum and final result may share a copy: the partial sum is needed only while the parent may lack it, and a result
+for the tag proves that the parent is done with that round. If the parent forgets (a restart), a new epoch follows (E1).
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final
+
+from hopsum_oracle.decision import FINAL, Copy, Decision, Lanes, Reply, Update, is_new, is_unfinished
+from hopsum_wire import MAX_WORKERS, Event
+
+SEEN_ALL: Final = (1 << MAX_WORKERS) - 1
+"""`seen` of a round whose result came before any of its children: whoever comes is late."""
+
+
+class Meets(Enum):
+    """How a RESULT of the parent meets a copy."""
+
+    NEW = auto()
+    OPEN = auto()
+    KNOWN = auto()
+
+
+def meets(copy: Copy, result: Update) -> Meets:
+    """Classify a RESULT of the parent against the copy that it meets (T2)."""
+    if is_new(copy, result):
+        return Meets.NEW
+    return Meets.OPEN if result.round == copy.round and copy.ctr != FINAL else Meets.KNOWN
+
+
+def take_result(copy: Copy, result: Update) -> Decision:
+    """Apply the table: one RESULT of the parent, already admitted, at one copy. `result.bit` means nothing."""
+    which = meets(copy, result)
+    if which is Meets.KNOWN:
+        return Decision(copy, Lanes.KEEP, Reply.NONE, (Event.KNOWN,))
+    events: tuple[Event, ...] = (Event.TAKEN,)
+    if which is Meets.NEW and is_unfinished(copy, result.epoch):
+        events = (Event.FAULT, Event.TAKEN)
+    return Decision(_final(copy, result, which), Lanes.WRITE, Reply.RESULT_TO_ALL, events)
+
+
+def _final(copy: Copy, result: Update, which: Meets) -> Copy:
+    seen = SEEN_ALL if which is Meets.NEW else copy.seen
+    return Copy(result.epoch, result.round, seen, FINAL, result.contributors)
+
+
+def relay_stale(copy: Copy) -> Decision:
+    """Pass a STALE of the parent down (T6)."""
+    return Decision(copy, Lanes.KEEP, Reply.STALE_TO_ALL, (Event.RELAYED,))

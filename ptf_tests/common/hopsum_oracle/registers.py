@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registers of a switch: one set of cells per copy (slot, version), and the arithmetic on their lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum_oracle.decision import Copy, Lanes
+from hopsum_wire import LANE_GROUP_CODES, MAX_SLOTS, Op, unpack_codes
+from hopsum_wire._layout import LANES_BYTES
+from hopsum_wire.payload import lanes as lanes_of
+from hopsum_wire.payload import shape_of
+
+COPIES = 2 * MAX_SLOTS
+
+
+class Registers:
+    """All copies of a switch. They outlive jobs: nothing here is ever cleared."""
+
+    def __init__(self) -> None:
+        self.copies: list[Copy] = [Copy()] * COPIES
+        self.ops: list[int] = [0] * COPIES
+        self.values: NDArray[np.uint8] = np.zeros((COPIES, LANES_BYTES), np.uint8)
+
+    def apply(self, index: int, op: int, action: Lanes, payload: NDArray[np.uint8]) -> None:
+        """Write or add lanes (uint8[1024], already looked up) at copy `index`."""
+        if action is Lanes.WRITE:
+            self.values[index] = payload
+        elif action is Lanes.ADD:
+            combine(op, lanes_of(op, self.values[index]), lanes_of(op, payload))
+
+
+def combine(op: int, held: NDArray[Any], arrived: NDArray[Any]) -> None:
+    """Combine lanes into `held` as the op says: maximum, union of bits, or sums modulo the lane (no lane carries)."""
+    if op == Op.MAX32:
+        np.maximum(held, arrived, out=held)
+    elif op == Op.OR:
+        np.bitwise_or(held, arrived, out=held)
+    else:
+        np.add(held, arrived, out=held)
+
+
+def look_up(
+    op: int, table: Sequence[int], codes: NDArray[np.uint8], group: int = LANE_GROUP_CODES
+) -> NDArray[np.uint8]:
+    """Turn an UPDATE's payload of codes, packed in groups of so many, into the bytes of its lanes, uint8[1024]."""
+    lane = np.dtype(shape_of(op).lane_dtype)
+    values: NDArray[Any] = np.asarray(table, lane)[unpack_codes(codes, 8 * lane.itemsize, group)]
+    return values.view(np.uint8)

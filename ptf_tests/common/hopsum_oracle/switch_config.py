@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the control plane tells a switch, as values: the switch's address, its jobs, their workers, its place in a tree.
+
+In a tree a switch has children: workers, leaves or both. A leaf's number is its `rank` at its parent, as if it were a
+worker there; no worker and no other leaf of that parent has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+
+from hopsum_wire import CODE_GROUPS, HOPSUM_UDP_PORT, LANE_GROUP_CODES, MAX_JOBS, MAX_SLOTS, MAX_WORKERS, Op
+from hopsum_wire._layout import TABLE_ENTRIES
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Where one worker is: its UPDATEs must come from here, and its replies go here."""
+
+    rank: int
+    port: int
+    """Switch port, ingress and egress."""
+    mac: int
+    ip: int
+    udp_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeafConfig(WorkerConfig):
+    """Where one leaf is, seen from its parent; `rank` is its number."""
+
+    udp_port: int = HOPSUM_UDP_PORT
+    members: int = 0
+    """Bitmap of the workers below it: nobody else may be in its sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParentConfig(WorkerConfig):
+    """Where the parent is, seen from a leaf; `rank` is the leaf's number there."""
+
+    udp_port: int = HOPSUM_UDP_PORT
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """One epoch of one job.
+
+    Raises:
+        ValueError: a value is out of the program's limits; the message names it.
+    """
+
+    epoch: int
+    job_index: int
+    """Which part of the `job_events` counter is this job's."""
+    slot_base: int
+    slots: int
+    workers: tuple[WorkerConfig, ...]
+    """In the order of the multicast group's replicas."""
+    quorum: int
+    """Children (workers, without leaves) that complete a round."""
+    min_quorum: int = 1
+    """Children that complete it once a FLUSH arrives."""
+    table: tuple[int, ...] | None = None
+    """16 values of 0..255 for LOOKUP_ADD8, or none."""
+    table16: tuple[int, ...] | None = None
+    """16 values of 0..65535 for LOOKUP_ADD16, or none."""
+    observers: tuple[WorkerConfig, ...] = ()
+    """Who may PROBE without being a worker; their ranks are above those of any worker."""
+    leaves: tuple[LeafConfig, ...] = ()
+    """Switches below this one, in the order of the multicast group's replicas, behind the workers."""
+    parent: ParentConfig | None = None
+    """The switch above this one; None: this is the root."""
+    code_group: int = LANE_GROUP_CODES
+    """Codes that the program takes as a group."""
+
+    def __post_init__(self) -> None:
+        ranks = [child.rank for child in self.children]
+        below = [*(1 << worker.rank for worker in self.workers), *(leaf.members for leaf in self.leaves)]
+        observers = [observer.rank for observer in self.observers]
+        checks = {
+            f"epoch {self.epoch} is not in 1..2^32-1": 1 <= self.epoch < 1 << 32,
+            f"job_index {self.job_index} is not in 0..{MAX_JOBS - 1}": 0 <= self.job_index < MAX_JOBS,
+            f"slots {self.slot_base}..{self.slot_base + self.slots - 1} are not within 0..{MAX_SLOTS - 1}": (
+                self.slot_base >= 0 and self.slots >= 1 and self.slot_base + self.slots <= MAX_SLOTS
+            ),
+            f"ranks {ranks} are not distinct in 0..{MAX_WORKERS - 1}": (
+                bool(ranks) and len(set(ranks)) == len(ranks) and 0 <= min(ranks) <= max(ranks) < MAX_WORKERS
+            ),
+            f"members {[f'{members:#x}' for members in below]} are none, above {MAX_WORKERS - 1}, or overlap": (
+                all(0 < members < 1 << MAX_WORKERS for members in below)
+                and sum(members.bit_count() for members in below) == reduce(or_, below, 0).bit_count()
+            ),
+            f"quorum {self.quorum} is not in 1..{len(ranks)} (workers)": 1 <= self.quorum <= len(ranks),
+            f"min_quorum {self.min_quorum} is not in 1..{self.quorum} (quorum)": (1 <= self.min_quorum <= self.quorum),
+            f"table {self.table} is not {TABLE_ENTRIES} values of 0..255": _is_table(self.table, 8),
+            f"table16 {self.table16} is not {TABLE_ENTRIES} values of 0..65535": _is_table(self.table16, 16),
+            f"code_group {self.code_group} is none of {CODE_GROUPS}": self.code_group in CODE_GROUPS,
+            f"observers' ranks {observers} are not distinct in {MAX_WORKERS}..65535": (
+                len(set(observers)) == len(observers) and all(MAX_WORKERS <= rank < 1 << 16 for rank in observers)
+            ),
+        }
+        wrong = [message for message, right in checks.items() if not right]
+        if wrong:
+            raise ValueError(f"job of epoch {self.epoch}: {'; '.join(wrong)}")
+
+    @property
+    def children(self) -> tuple[WorkerConfig, ...]:
+        """Return all that a RESULT goes to."""
+        return (*self.workers, *self.leaves)
+
+    def leaf(self, number: int) -> LeafConfig | None:
+        """Return the leaf of this number, or None."""
+        return next((leaf for leaf in self.leaves if leaf.rank == number), None)
+
+    def worker(self, rank: int) -> WorkerConfig | None:
+        """Return the worker or observer of this rank, or None."""
+        return next((worker for worker in (*self.workers, *self.observers) if worker.rank == rank), None)
+
+    def table_of(self, op: int) -> tuple[int, ...] | None:
+        """Return the lookup table of an op, or None."""
+        return {Op.LOOKUP_ADD8: self.table, Op.LOOKUP_ADD16: self.table16}.get(Op(op))
+
+
+def _is_table(table: tuple[int, ...] | None, lane_bits: int) -> bool:
+    return table is None or (len(table) == TABLE_ENTRIES and all(0 <= value < 1 << lane_bits for value in table))
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchConfig:
+    """The switch itself.
+
+    `forwarding` and `floods` are its plain layer-2 table: destination MAC to one port, or to the ports of a
+    group (a flood leaves out the port that the frame came from).
+    """
+
+    mac: int = 0x02_00_00_00_00_01
+    ip: int = 0x0A_00_00_FE
+    forwarding: Mapping[int, int] = field(default_factory=dict)
+    floods: Mapping[int, tuple[int, ...]] = field(default_factory=dict)

@@ -1,9 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Where the recordings and their reader are."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "ptf_tests" / "common"))

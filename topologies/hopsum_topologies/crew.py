@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker processes and the pipes to them.
+
+A worker runs `main(seat, plan, pipe)`. Its messages to the parent are tuples that begin with a word; "failed" (with a
+traceback) and "finished" are sent here, whatever the worker does. It dies with its parent.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from hopsum_topologies.launch import die_with_parent
+from hopsum_topologies.seat import Seat
+
+SILENCE_S = 600.0
+"""Nobody says anything for so long: something hangs."""
+JOIN_S = 10.0
+
+WorkerMain = Callable[[Seat, Any, Connection], None]
+
+
+class WorkerDied(Exception):
+    """A worker process ended early or failed; the message has its rank and traceback."""
+
+
+class Crew:
+    """The worker processes and their pipes; a context manager that leaves none of them running."""
+
+    def __init__(self, seats: Sequence[Seat], main: WorkerMain, plan: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.processes: list[BaseProcess] = []
+        self.pipes: list[Connection] = []
+        self._finished: set[int] = set()
+        for seat in seats:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_run, args=(main, seat, plan, os.getpid(), theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self.pipes.append(ours)
+
+    def receive(self) -> tuple[int, tuple[Any, ...]]:
+        """Return the next message of any worker, with its rank; "finished" is a worker's last.
+
+        Raises WorkerDied when a worker failed or ended, and when nobody says anything for long.
+        """
+        listening = [pipe for rank, pipe in enumerate(self.pipes) if rank not in self._finished]
+        ready = wait(listening, timeout=SILENCE_S)
+        if not ready:
+            raise WorkerDied(f"no worker said anything in {SILENCE_S:.0f} s")
+        rank = next(rank for rank, pipe in enumerate(self.pipes) if pipe is ready[0])
+        try:
+            message: tuple[Any, ...] = self.pipes[rank].recv()
+        except EOFError:
+            self.processes[rank].join(JOIN_S)
+            raise WorkerDied(f"worker {rank} ended with status {self.processes[rank].exitcode}") from None
+        if message[0] == "failed":
+            raise WorkerDied(f"worker {rank} failed:\n{message[1]}")
+        if message[0] == "finished":
+            self._finished.add(rank)
+        return rank, message
+
+    def gather(self, kind: str) -> list[tuple[Any, ...]]:
+        """Return one message of this kind from every worker, in the order of ranks."""
+        found: dict[int, tuple[Any, ...]] = {}
+        while len(found) < len(self.pipes):
+            rank, message = self.receive()
+            if message[0] != kind:
+                raise WorkerDied(f"worker {rank} sent {message[0]!r} instead of {kind!r}")
+            found[rank] = message[1:]
+        return [found[rank] for rank in range(len(self.pipes))]
+
+    def send(self, message: Any) -> None:
+        """Send every worker the same message."""
+        for pipe in self.pipes:
+            pipe.send(message)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process, pipe in zip(self.processes, self.pipes, strict=True):
+            pipe.close()
+            if process.is_alive():
+                process.terminate()
+            process.join(JOIN_S)
+
+
+def _run(main: WorkerMain, seat: Seat, plan: Any, parent_pid: int, pipe: Connection) -> None:
+    try:
+        die_with_parent(parent_pid)
+        main(seat, plan, pipe)
+        pipe.send(("finished",))
+    except (EOFError, BrokenPipeError):  # the parent has gone: so do we
+        os._exit(1)
+    except BaseException:
+        pipe.send(("failed", traceback.format_exc()))

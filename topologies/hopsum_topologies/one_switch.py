@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running switch with the program on it, and seats for workers around it: one function per target."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hopsum_controlplane import SwitchEndpoint
+from hopsum_controlplane.artifacts import compiled_program
+from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.bmv2 import Bmv2Device
+from hopsum_controlplane.devices.native import NativeDevice
+from hopsum_switch.management import ManagementClient
+from hopsum_topologies.bmv2 import Bmv2Switch, bmv2_unavailable
+from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.native import NativeSwitch
+from hopsum_topologies.netns import Namespace
+from hopsum_topologies.seat import Seat
+from hopsum_wire import HOPSUM_UDP_PORT
+
+SWITCH = SwitchEndpoint(mac="02:00:00:00:00:fe", ip="10.0.0.254")
+NATIVE_PORT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceCounters:
+    """Frames and their bytes, Ethernet headers included, at all switch ports together."""
+
+    packets_up: int
+    """From workers."""
+    bytes_up: int
+    packets_down: int
+    bytes_down: int
+
+    def __sub__(self, earlier: InterfaceCounters) -> InterfaceCounters:
+        return InterfaceCounters(
+            self.packets_up - earlier.packets_up,
+            self.bytes_up - earlier.bytes_up,
+            self.packets_down - earlier.packets_down,
+            self.bytes_down - earlier.bytes_down,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A switch and its seats."""
+
+    device: Device
+    seats: tuple[Seat, ...]
+    where: str
+    """In words, what runs."""
+    pid: int
+    """The switch's process."""
+    read_interfaces: Callable[[], InterfaceCounters]
+    """Reads the interfaces themselves, not the program's counters."""
+
+
+@contextmanager
+def native_stage(
+    workers: int, *, extra: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Iterator[Stage]:
+    """Run the embedded switch; all workers share its one UDP port on loopback.
+
+    `extra` are more arguments of its command, `environment` is its environment instead of ours.
+    """
+    json, p4info = compiled_program()
+    with ExitStack() as stack:
+        switch = stack.enter_context(NativeSwitch(json, p4info, extra=extra, environment=environment))
+        device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
+        device.push(Pipeline.load(json, p4info))
+        management = stack.enter_context(ManagementClient(switch.address))
+        bound = management.bind_udp(NATIVE_PORT, "127.0.0.1:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}")
+        host, _, port = bound.rpartition(":")
+        seats = tuple(
+            Seat(rank, NATIVE_PORT, f"02:00:00:00:01:{NATIVE_PORT:02x}", "127.0.0.1", (host, int(port)))
+            for rank in range(workers)
+        )
+        where = f"embedded switch, process {switch.process.pid}, UDP {bound}"
+        yield Stage(device, seats, where, switch.process.pid, partial(_read_ports, management))
+
+
+def _read_ports(management: ManagementClient) -> InterfaceCounters:
+    ports = management.list_ports().values()
+    names = ("received", "received_bytes", "sent", "sent_bytes")
+    return InterfaceCounters(*(sum(int(port[name]) for port in ports) for name in names))
+
+
+@contextmanager
+def bmv2_stage(
+    workers: int, *, home: Namespace | None = None, program: tuple[Path, Path] | None = None, prefix: str = "s"
+) -> Iterator[Stage]:
+    """Run simple_switch_grpc in a network namespace, every worker in its own, with a veth pair between.
+
+    Args:
+        home: the switch's namespace, in which the calling thread is and stays: for several switches in one process,
+            whose interfaces there begin with different `prefix`es. By default one is made, and entered for the block.
+        program: JSON and P4Info instead of ours.
+
+    Raises TopologyError when bmv2 is not installed or namespaces cannot be made.
+    """
+    reason = bmv2_unavailable()
+    if reason is not None:
+        raise TopologyError(f"bmv2 cannot run here: {reason}; install p4lang-bmv2 and be root, or use --target native")
+    with ExitStack() as stack:
+        if home is None:
+            home = stack.enter_context(Namespace())
+            # gRPC's threads live where the thread that starts them does: so all of it happens inside.
+            stack.enter_context(home.inside())
+        seats, interfaces = seats_around(stack, home, workers, prefix)
+        switch = stack.enter_context(Bmv2Switch(interfaces))
+        device = stack.enter_context(Bmv2Device(switch.address, switch.device_id))
+        device.push(Pipeline.load(*(program or compiled_program())))
+        where = f"bmv2, process {switch.process.pid}, namespace {home.name}"
+        yield Stage(device, seats, where, switch.process.pid, partial(_read_veths, home, list(interfaces.values())))
+
+
+def seats_around(
+    stack: ExitStack, home: Namespace, workers: int, prefix: str = "s"
+) -> tuple[tuple[Seat, ...], dict[int, str]]:
+    """Make a namespace for each worker, with a veth pair to `home`; return the seats and, by switch port, its ends.
+
+    Everything goes with the stack. Raises TopologyError.
+    """
+    interfaces = {rank + 1: f"{prefix}{rank + 1}" for rank in range(workers)}
+    return tuple(_seat(stack, home, rank, interfaces[rank + 1]) for rank in range(workers)), interfaces
+
+
+def _read_veths(home: Namespace, names: list[str]) -> InterfaceCounters:
+    links = [json_module.loads(home.ip("-s", "-j", "link", "show", "dev", name))[0]["stats64"] for name in names]
+    fields = (("rx", "packets"), ("rx", "bytes"), ("tx", "packets"), ("tx", "bytes"))
+    return InterfaceCounters(*(sum(int(link[way][what]) for link in links) for way, what in fields))
+
+
+def _seat(stack: ExitStack, home: Namespace, rank: int, interface: str) -> Seat:
+    port, mac, ip = rank + 1, f"02:00:00:00:02:{rank:02x}", f"10.0.0.{rank + 1}"
+    away = stack.enter_context(Namespace())
+    away.add_veth("eth0", interface, home)
+    away.ip("link", "set", "dev", "eth0", "address", mac)
+    away.ip("addr", "add", f"{ip}/24", "dev", "eth0")
+    away.ip("neigh", "add", SWITCH.ip, "lladdr", SWITCH.mac, "dev", "eth0", "nud", "permanent")
+    return Seat(rank, port, mac, ip, (SWITCH.ip, HOPSUM_UDP_PORT), away.name)
+
+
+def stage(target: str, workers: int) -> AbstractContextManager[Stage]:
+    """Return the stage of a target, `native` or `bmv2`."""
+    stages: dict[str, Callable[[int], AbstractContextManager[Stage]]] = {"native": native_stage, "bmv2": bmv2_stage}
+    return stages[target](workers)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The services of control.proto as values: what a method is called on the wire, takes and answers."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from hopsum_wire.control import control_pb2
+
+WORKERS: Final = "Workers"
+JOBS: Final = "Jobs"
+MESSAGE_BYTES_MAX: Final = 1 << 20
+"""Either way. The largest is the list of 64 jobs of 64 members."""
+BEARER: Final = "Bearer "
+"""In front of the secret, in a call's metadata `authorization`."""
+
+
+class Method(NamedTuple):
+    """One method, which takes one message."""
+
+    path: str
+    request: Any
+    """Class of the message."""
+    reply: Any
+    streams: bool = False
+    """True for a method with many replies."""
+
+
+def full_name(service: str) -> str:
+    """Return a service's name with its package."""
+    return str(control_pb2.DESCRIPTOR.services_by_name[service].full_name)
+
+
+def methods(service: str) -> dict[str, Method]:
+    """Return the methods of a service by name."""
+    return {
+        method.name: Method(
+            f"/{full_name(service)}/{method.name}",
+            getattr(control_pb2, method.input_type.name),
+            getattr(control_pb2, method.output_type.name),
+            method.server_streaming,
+        )
+        for method in control_pb2.DESCRIPTOR.services_by_name[service].methods
+    }

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""UPDATE datagrams by the thousand: one template header, one structured array, no loop in Python."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hopsum_wire._layout import HOPSUM_BYTES, HOPSUM_DTYPE, Drop, Kind
+from hopsum_wire.errors import WireError
+from hopsum_wire.header import Header
+from hopsum_wire.payload import up_bytes
+
+
+def update_template(*, op: int, epoch: int, worker: int) -> Header:
+    """Return the header that all UPDATEs of one worker and op share. Raises WireError (BAD_OP)."""
+    return Header(kind=Kind.UPDATE, op=op, epoch=epoch, worker=worker, length=up_bytes(op))
+
+
+def stamp_datagrams(
+    template: Header,
+    *,
+    slots: ArrayLike,
+    rounds: ArrayLike,
+    counts: ArrayLike,
+    payloads: NDArray[np.uint8],
+) -> NDArray[np.uint8]:
+    """Return one datagram a row.
+
+    Args:
+        template: see `update_template`; its `slot`, `round` and `count` do not matter.
+        slots: [n], 0..2^16-1.  rounds: [n], 1..2^32-1.  counts: [n] or a scalar, elements in use.
+        payloads: uint8[n, template.length].
+
+    Returns:
+        uint8[n, 32 + template.length], new and contiguous: `memoryview(row)` is what a socket sends.
+
+    Raises:
+        WireError: a value does not fit its field (BAD_VALUE), or payloads of another shape (BAD_LENGTH).
+    """
+    check_payloads(template, payloads)
+    dtype = np.dtype([("hopsum", HOPSUM_DTYPE), ("payload", "u1", (template.length,))])
+    records = np.empty(len(payloads), dtype)
+    records["payload"] = payloads
+    stamp_header(records["hopsum"], template, slots=slots, rounds=rounds, counts=counts)
+    return records.view(np.uint8).reshape(len(payloads), HOPSUM_BYTES + template.length)
+
+
+def restamp_datagrams(datagrams: NDArray[np.uint8], *, epoch: int, rounds: ArrayLike) -> NDArray[np.uint8]:
+    """Return a copy of stamped datagrams for another epoch; slots, counts and payloads stay.
+
+    Args:
+        datagrams: as `stamp_datagrams` returns them; unchanged.
+        rounds: [n], 1..2^32-1.
+    """
+    copies = datagrams.copy()
+    headers = copies[:, :HOPSUM_BYTES].view(HOPSUM_DTYPE)[:, 0]
+    headers["epoch"], headers["round"] = epoch, rounds
+    return copies
+
+
+def check_payloads(template: Header, payloads: NDArray[np.uint8]) -> None:
+    """Raise WireError (BAD_LENGTH) unless payloads are uint8[n, template.length]."""
+    if payloads.dtype != np.uint8 or payloads.ndim != 2 or payloads.shape[1] != template.length:
+        raise WireError(
+            Drop.BAD_LENGTH,
+            f"payloads must be uint8[n, {template.length}], not {payloads.dtype}{list(payloads.shape)}",
+        )
+
+
+def stamp_header(
+    headers: NDArray[Any], template: Header, *, slots: ArrayLike, rounds: ArrayLike, counts: ArrayLike
+) -> None:
+    """Fill `headers`, an array of HOPSUM_DTYPE, in place. Raises WireError (BAD_VALUE)."""
+    headers[:] = np.frombuffer(replace(template, slot=0, round=0, count=0).pack(), HOPSUM_DTYPE)[0]
+    for name, values in (("slot", slots), ("round", rounds), ("count", counts)):
+        array = np.asarray(values)
+        limit = 1 << HOPSUM_DTYPE[name].itemsize * 8
+        if array.size and (int(array.min()) < 0 or int(array.max()) >= limit):
+            raise WireError(Drop.BAD_VALUE, f"{name}s from {array.min()} to {array.max()} do not fit below {limit}")
+        headers[name] = array

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker has to know of its job: the JSON file that the control plane writes, as values.
+
+The control plane writes the file in one piece, so a file that is there is whole: one that cannot be read is
+an error at once, only one that is missing is worth waiting for.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from hopsum_wire import CODE_GROUPS, LANE_GROUP_CODES, MAX_SLOTS, MAX_WORKERS, WIRE_VERSION, Op
+from hopsum_wire._layout import TABLE_ENTRIES
+from hopsum_wire.epochs import Decided, Resume
+from hopsum_wire.errors import HopsumError
+
+SIDE_KEY_BYTES: Final = 32
+_POLL_S: Final = 0.05
+_LIMITS: Final = {
+    "udp_port": (1, 65535),
+    "side_port": (1, 65535),
+    "epoch": (1, (1 << 32) - 1),
+    "slots": (1, MAX_SLOTS),
+}
+_POSITION_MAX: Final = (1 << 63) - 1
+_RUNS_MAX: Final = 1 << 20
+
+
+class MembershipError(HopsumError):
+    """A membership file that is missing, malformed, or not for this worker. The message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An IPv4 address and a UDP port."""
+
+    ip: str
+    udp_port: int
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return it as sockets take it."""
+        return self.ip, self.udp_port
+
+    def __str__(self) -> str:
+        return f"{self.ip}:{self.udp_port}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEndpoint:
+    """One rank: where the switch admits it from, and where it sends to."""
+
+    rank: int
+    endpoint: Endpoint
+    send_to: Endpoint
+    side_port: int | None = None
+    """TCP port where its peers reach it; None: it has no side channel."""
+    side_ip: str | None = None
+    """IPv4 address of that; None: the same as the endpoint's."""
+    leaf: int | None = None
+    """Number of the leaf of a tree that it is below; None: it is at the root, where all sums are complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobMembership:
+    """A job in one epoch, the same for all its workers."""
+
+    job: str
+    epoch: int
+    slots: int
+    window: int
+    """Packets that a worker has in flight at most, 1..slots; the same on all ranks."""
+    quorum: int
+    """Workers that complete a sum."""
+    table: tuple[int, ...] | None
+    """16 values of 0..255 that the switch puts in place of 4-bit codes of LOOKUP_ADD8, or none."""
+    switch: Endpoint
+    """Where results come from."""
+    workers: tuple[WorkerEndpoint, ...]
+    """By rank, from 0."""
+    table16: tuple[int, ...] | None = None
+    """The same for LOOKUP_ADD16, values of 0..65535."""
+    resume: Resume | None = None
+    """How the job goes on from the epochs before; None: it begins."""
+    code_group: int = LANE_GROUP_CODES
+    """Codes that the job's switch takes as a group, see `hopsum_wire.payload`."""
+    ops: frozenset[Op] = frozenset(Op)
+    """What the job's switch sums."""
+    side_key: bytes | None = field(default=None, repr=False)
+    """By which the workers of this epoch know each other on side channels, 32 bytes; None: it was left out."""
+
+    @property
+    def side_channels(self) -> dict[int, tuple[str, int]] | None:
+        """Return (IPv4 address, TCP port) by rank, or None unless all workers have a side channel."""
+        found = {
+            each.rank: (each.side_ip or each.endpoint.ip, each.side_port)
+            for each in self.workers
+            if each.side_port is not None
+        }
+        return found if len(found) == len(self.workers) else None
+
+    def worker(self, rank: int) -> WorkerEndpoint:
+        """Return the worker of a rank. Raises MembershipError if the job has no such rank."""
+        if not 0 <= rank < len(self.workers):
+            raise MembershipError(
+                f"rank {rank} is not in job {self.job!r}: it has ranks 0 .. {len(self.workers) - 1}. "
+                "Start as many workers as the job was made for, or make the job again"
+            )
+        return self.workers[rank]
+
+    def rack(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks whose UPDATEs the switch of a rank collects: all, but at a leaf of a tree."""
+        leaf = self.worker(rank).leaf
+        return tuple(each.rank for each in self.workers if leaf is None or each.leaf == leaf)
+
+
+def read_membership(path: str | Path, *, wait_s: float = 0.0) -> JobMembership:
+    """Read a membership file, waiting up to `wait_s` seconds for one that is not there yet.
+
+    Raises:
+        MembershipError: no file in time, or one that is malformed; the message names the file and the key.
+    """
+    path, deadline = Path(path), time.monotonic() + wait_s
+    while True:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise MembershipError(
+                    f"no membership file {path} within {wait_s:g} s: the controller writes it when it has made "
+                    "the job; check that it runs and writes to this path"
+                ) from None
+            time.sleep(min(_POLL_S, left_s))
+        except (OSError, UnicodeDecodeError) as error:
+            raise MembershipError(f"membership file {path} cannot be read: {error}") from error
+        else:
+            return parse_membership(text, where=f"membership file {path}")
+
+
+def parse_membership(text: str, *, where: str = "membership") -> JobMembership:
+    """Return the membership that a JSON text holds. Keys that this version does not know are ignored.
+
+    Raises:
+        MembershipError: no JSON, a missing key, or a value of a wrong type or out of range; `where` is named.
+    """
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise MembershipError(f"{where} is no JSON: {error}") from error
+    root = _Object(document, where, "")
+    version = root.integer("wire_version", 0, 255)
+    if version != WIRE_VERSION:
+        raise MembershipError(
+            f"{where} is for wire version {version}, this hopsum speaks {WIRE_VERSION}: "
+            "install the same hopsum on the controller and on all workers"
+        )
+    workers = tuple(_worker(entry) for entry in root.objects("workers", MAX_WORKERS))
+    ranks = [worker.rank for worker in workers]
+    if sorted(ranks) != list(range(len(ranks))):
+        raise root.wrong("workers", f"has ranks {ranks}, not 0 .. {len(ranks) - 1}, each once")
+    slots = root.integer("slots", *_LIMITS["slots"])
+    made = JobMembership(
+        job=root.text("job"),
+        epoch=root.integer("epoch", *_LIMITS["epoch"]),
+        slots=slots,
+        window=root.integer("window", 1, slots),
+        quorum=root.integer("quorum", 1, len(workers)),
+        table=_table(root, "table", 8),
+        table16=_table(root, "table16", 16) if "table16" in root.value else None,
+        switch=_endpoint(root.object("switch")),
+        workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
+        resume=_resume(root, slots, len(workers)),
+        code_group=_code_group(root),
+        ops=_ops(root),
+        side_key=_side_key(root),
+    )
+    sides = list((made.side_channels or {}).values())
+    if len(set(sides)) < len(sides):
+        raise root.wrong("workers", f"has side channels {sides}, several at the same address")
+    return made
+
+
+def _code_group(root: _Object) -> int:
+    """Return the codes of a group; what is left out is the software switches'."""
+    if "code_group" not in root.value:
+        return LANE_GROUP_CODES
+    group = root.integer("code_group", 1, max(CODE_GROUPS))
+    if group not in CODE_GROUPS:
+        raise root.wrong("code_group", f"is {group}, none of {', '.join(map(str, CODE_GROUPS))}")
+    return group
+
+
+def _ops(root: _Object) -> frozenset[Op]:
+    """Return the operations of the switch; all where they are left out."""
+    names = root.value.get("ops", list(Op.__members__))
+    if not isinstance(names, list) or not names or not all(name in list(Op.__members__) for name in names):
+        raise root.wrong("ops", f"is {names}, no list of some of {', '.join(Op.__members__)}")
+    return frozenset(Op[name] for name in names)
+
+
+def _side_key(root: _Object) -> bytes | None:
+    """Return the key of the side channels, None where it is left out. No message has it."""
+    if "side_key" not in root.value:
+        return None
+    text = root.value["side_key"]
+    if not isinstance(text, str) or not re.fullmatch(f"[0-9a-f]{{{2 * SIDE_KEY_BYTES}}}", text):
+        raise root.wrong("side_key", f"is no text of {2 * SIDE_KEY_BYTES} hexadecimal digits")
+    return bytes.fromhex(text)
+
+
+def _worker(entry: _Object) -> WorkerEndpoint:
+    rank = entry.integer("rank", 0, MAX_WORKERS - 1)
+    side_port = entry.integer("side_port", *_LIMITS["side_port"]) if "side_port" in entry.value else None
+    side_ip = _ip(entry, "side_ip") if "side_ip" in entry.value else None
+    leaf = entry.integer("leaf", 0, MAX_WORKERS - 1) if "leaf" in entry.value else None
+    return WorkerEndpoint(rank, _endpoint(entry), _endpoint(entry.object("send_to")), side_port, side_ip, leaf)
+
+
+def _resume(root: _Object, slots: int, workers: int) -> Resume | None:
+    """Return how a job goes on, None where it begins. Raises MembershipError for what no controller decides."""
+    if root.value.get("resume") is None:
+        return None
+    entry, window = root.object("resume"), root.integer("window", 1, slots)
+    base = entry.integer("base", 0, _POSITION_MAX)
+    if base % window:
+        raise entry.wrong("base", f"is {base}, no multiple of the window {window}")
+    new = entry.value.get("start") is not None
+    replaced = _ranks(entry, "replaced", workers)
+    start_epoch = entry.integer("start_epoch", int(new), _LIMITS["epoch"][1] if new else 0)
+    if bool(replaced) != new:
+        raise entry.wrong("replaced", f"is {list(replaced)} with {'a' if new else 'no'} start")
+    decided = tuple(_decided(each, workers) for each in entry.objects("decided", _RUNS_MAX, least=0))
+    ends = [base, *(run.end for run in decided)]
+    if any(run.first < end for run, end in zip(decided, ends, strict=False)):
+        raise entry.wrong("decided", f"is not sorted, overlaps, or begins before base {base}")
+    return Resume(
+        base=base,
+        start=entry.integer("start", base, _POSITION_MAX) if new else None,
+        start_epoch=start_epoch,
+        allreduces=entry.integer("allreduces", 0, _POSITION_MAX) if new else None,
+        replaced=replaced,
+        decided=decided,
+    )
+
+
+def _decided(entry: _Object, workers: int) -> Decided:
+    first = entry.integer("first", 0, _POSITION_MAX)
+    ranks = _ranks(entry, "ranks", workers)
+    if not ranks:
+        raise entry.wrong("ranks", "is empty")
+    return Decided(first, entry.integer("end", first + 1, _POSITION_MAX), ranks)
+
+
+def _ranks(entry: _Object, key: str, workers: int) -> tuple[int, ...]:
+    found = entry.get(key, lambda value: isinstance(value, list), "a list")
+    if not all(type(rank) is int and 0 <= rank < workers for rank in found) or len(set(found)) < len(found):
+        raise entry.wrong(key, f"is {found!r:.80}, not ranks of 0 .. {workers - 1}, each once")
+    return tuple(found)
+
+
+def _endpoint(entry: _Object) -> Endpoint:
+    return Endpoint(_ip(entry, "ip"), entry.integer("udp_port", *_LIMITS["udp_port"]))
+
+
+def _ip(entry: _Object, key: str) -> str:
+    ip = entry.text(key)
+    try:
+        ipaddress.IPv4Address(ip)
+    except ipaddress.AddressValueError:
+        raise entry.wrong(key, f"is {ip!r}, no IPv4 address") from None
+    return ip
+
+
+def _table(root: _Object, key: str, lane_bits: int) -> tuple[int, ...] | None:
+    value = root.get(key, lambda found: found is None or isinstance(found, list), "a list or null")
+    if value is None:
+        return None
+    most = (1 << lane_bits) - 1
+    if len(value) != TABLE_ENTRIES or not all(type(entry) is int and 0 <= entry <= most for entry in value):
+        raise root.wrong(key, f"is {value}, not {TABLE_ENTRIES} integers of 0..{most}")
+    return tuple(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """One JSON object: `path` is where it stands in the document `where`."""
+
+    value: Any
+    where: str
+    path: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, dict):
+            raise MembershipError(f"{self.where}: {self.path or 'the document'} is no JSON object: {self.value!r:.80}")
+
+    def get(self, key: str, fits: Callable[[Any], bool], kind: str) -> Any:
+        if key not in self.value:
+            raise self.wrong(key, "is missing")
+        found = self.value[key]
+        if not fits(found):
+            raise self.wrong(key, f"is {found!r:.80}, not {kind}")
+        return found
+
+    def integer(self, key: str, low: int, high: int) -> int:
+        fits = lambda found: type(found) is int and low <= found <= high  # noqa: E731
+        return int(self.get(key, fits, f"an integer of {low} .. {high}"))
+
+    def text(self, key: str) -> str:
+        return str(self.get(key, lambda found: isinstance(found, str) and bool(found), "a text"))
+
+    def object(self, key: str) -> _Object:
+        return _Object(self.get(key, lambda _: True, ""), self.where, self._at(key))
+
+    def objects(self, key: str, most: int, *, least: int = 1) -> list[_Object]:
+        fits = lambda found: isinstance(found, list) and least <= len(found) <= most  # noqa: E731
+        found = self.get(key, fits, f"a list of {least} to {most} entries")
+        return [_Object(entry, self.where, f"{self._at(key)}[{index}]") for index, entry in enumerate(found)]
+
+    def wrong(self, key: str, what: str) -> MembershipError:
+        return MembershipError(
+            f"{self.where}: {self._at(key)} {what}. The controller writes this file: do not edit it by hand, "
+            "and use the same hopsum on both sides"
+        )
+
+    def _at(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two looks at a controller: what has moved between them, and who keeps a job waiting.
+
+Switches and jobs are as `hopsum_wire.control.values.as_values` gives them. What agents say is as old as their last
+heartbeat, so two looks must lie some time apart before anything can be said of ranks: half a lease has a heartbeat of
+everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from hopsum_wire import MAX_WORKERS
+from hopsum_wire.watch.heartbeat import latency_s
+
+Values = Mapping[str, Any]
+NEWS_S: Final = 0.2
+"""Two heartbeats are further apart; what is less is the same one, seen over a network that is not always as fast."""
+OLD_REFUSAL_S: Final = 600.0
+LATE_FACTOR: Final = 2.0
+LATE_S: Final = 0.002
+"""Whom the others wait for: their all-reduces take them so many times longer, and so much longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a controller said at a time, in seconds of a clock that never goes back."""
+
+    at_s: float
+    switches: Sequence[Values]
+    jobs: Sequence[Values]
+    """Running ones with their counters."""
+
+    def switch(self, name: str) -> Values | None:
+        """Return the switch of a name, None when there is none."""
+        return next((switch for switch in self.switches if switch["name"] == name), None)
+
+    def job(self, name: str) -> Values | None:
+        """Return the job of a name, None when there is none."""
+        return next((job for job in self.jobs if job["name"] == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A job of which agents send again and nothing is completed."""
+
+    behind: tuple[int, ...]
+    """Ranks that have sent nothing in the meantime; none where all send."""
+    waiting: tuple[int, ...]
+    """Ranks that send again."""
+    gone: tuple[int, ...]
+    """Ranks that have left the epoch, or were given up."""
+    seconds: float
+
+
+def grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Return by how much counters have grown; one that began anew has grown by what it is."""
+    return {name: now - was if now >= (was := before.get(name, 0)) else now for name, now in after.items()}
+
+
+def workers_of(job: Values, *phases: str) -> list[Values]:
+    """Return the members of these phases that are workers."""
+    return [member for member in job["members"] if member["phase"] in phases and member["rank"] < MAX_WORKERS]
+
+
+def said(before: Values, after: Values) -> dict[int, dict[str, float]]:
+    """Return by rank how much the statistics have grown of workers that were in the same epoch at both looks."""
+    if before["epoch"] != after["epoch"]:
+        return {}
+    earlier = {member["rank"]: member["statistics"] for member in workers_of(before, "in")}
+    return {
+        member["rank"]: grown(earlier[member["rank"]], member["statistics"])
+        for member in workers_of(after, "in")
+        if member["rank"] in earlier
+    }
+
+
+def told_over_s(before: Values, after: Values, seconds: float) -> dict[int, float]:
+    """Return by rank over how many seconds the growth of `said` came about; a rank of which nothing new is known lacks.
+
+    What a worker tells is of its last heartbeat, so that is the time between the last ones at both looks, `seconds`
+    apart. The first heartbeat counts from the beginning of the epoch. A worker that should have been heard in the
+    meantime, and was not, has told nothing in all these seconds.
+    """
+    earlier = {member["rank"]: member["heartbeat_age_s"] for member in workers_of(before, "in")}
+    found = {}
+    for member in workers_of(after, "in"):
+        rank, age_s = member["rank"], member["heartbeat_age_s"]
+        if rank not in earlier or before["epoch"] != after["epoch"]:
+            continue
+        since_s = after["begun_age_s"] if earlier[rank] is None else earlier[rank] + seconds
+        if age_s is not None and since_s is not None and since_s - age_s > NEWS_S:
+            found[rank] = since_s - age_s
+        elif seconds >= look_apart_s(after):
+            found[rank] = seconds
+    return found
+
+
+def all_told(before: Look, after: Look) -> bool:
+    """Return whether rates of all ranks that were in a running job at both looks can be told."""
+    pairs = [(earlier, job) for job in after.jobs if (earlier := before.job(job["name"])) is not None]
+    seconds = after.at_s - before.at_s
+    return all(told_over_s(earlier, job, seconds).keys() >= said(earlier, job).keys() for earlier, job in pairs)
+
+
+def refused_now(job: Values) -> bool:
+    """Return whether ranks may be missing because a join was refused: none of it is over yet.
+
+    It is over when an epoch has begun since, or after a while where nobody waits for those ranks.
+    """
+    age_s, begun_s = job["last_refusal_age_s"], job["begun_age_s"]
+    if age_s is None or not job["missing_ranks"] or (begun_s is not None and begun_s <= age_s):
+        return False
+    return age_s < OLD_REFUSAL_S or bool(workers_of(job, "waiting", "over"))
+
+
+def look_apart_s(job: Values) -> float:
+    """Return how far two looks must lie apart to hold a heartbeat of every member, in seconds."""
+    return float(job["lease_s"]) / 2
+
+
+def stall(before: Values, after: Values, seconds: float) -> Stall | None:
+    """Return how a job stands still, if it does: two looks at it that lie `seconds` apart."""
+    moved = said(before, after)
+    if after["state"] != "running" or not moved or seconds < look_apart_s(after):
+        return None
+    packets = grown(before["counters"], after["counters"])
+    waiting = tuple(rank for rank, counts in moved.items() if counts.get("retransmits"))
+    if not waiting or packets.get("completed") or any(counts.get("allreduces") for counts in moved.values()):
+        return None
+    behind = tuple(rank for rank, counts in moved.items() if not counts.get("datagrams_sent"))
+    gone = tuple(int(member["rank"]) for member in workers_of(after, "left", "lost"))
+    return Stall(behind, waiting, gone, seconds)
+
+
+def late(before: Values, after: Values) -> tuple[int, ...]:
+    """Return the ranks that come last to the all-reduces of a job that moves on: there the sums are ready at once.
+
+    All ranks have the mean at about the same time, so whoever comes last is waited for by the others, and waits for
+    nobody: an all-reduce takes it less than half as long as the median of the others. One that is slow between the
+    first and the last datagram of an all-reduce is not found this way.
+    """
+    took_s = {rank: taken for rank, counts in said(before, after).items() if (taken := latency_s(counts)) is not None}
+    found = []
+    for rank, own_s in took_s.items():
+        others_s = [taken for other, taken in took_s.items() if other != rank]
+        if others_s and median(others_s) > max(LATE_FACTOR * own_s, own_s + LATE_S):
+            found.append(rank)
+    return tuple(found)

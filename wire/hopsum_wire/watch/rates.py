@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What two looks at a controller say together: each switch and job with its rates, and who is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hopsum_wire import Op
+from hopsum_wire.watch.heartbeat import codes_name, latency_s, nmse
+from hopsum_wire.watch.looks import Look, Stall, Values, grown, late, said, stall, told_over_s
+
+FP32_BYTES = 4
+PACKETS = ("added", "completed", "duplicate", "answered", "stale", "fault")
+STATISTICS = ("allreduces", "elements", "retransmits", "bytes_sent", "bytes_received")
+
+
+def document(before: Look, after: Look) -> dict[str, Any]:
+    """Return switches and jobs of the later look, with `rates` a second since the earlier one, fit for JSON.
+
+    A switch's counters are of the looks; what ranks tell is of their heartbeats, and so is the time of their rates.
+    A rate that nobody can know yet is not there: no heartbeat came between the looks.
+
+    A job also has `behind`, the ranks that it waits for if it stands still; `late`, those that come last to its
+    all-reduces; `codes`, lanes a second by op; `latency_s`, the mean time of an all-reduce; `nmse` (see
+    `hopsum_wire.watch.heartbeat`); `ratio_up` and `ratio_down`, the bytes of the summed vectors as float32 over the
+    bytes of UDP payload that were sent, and received. The last four are None where nobody told. Members have `rates`,
+    `latency_s` and `nmse` of their own, and `silent_s`, the seconds since they were heard, None without a lease.
+
+    The health of a job that stands still is `stalled`, also where all its ranks are there; one whose all-reduces go on
+    is `degraded` at worst.
+    """
+    seconds = after.at_s - before.at_s
+    return {
+        "seconds": seconds,
+        "switches": [_switch(before.switch(switch["name"]), switch, seconds) for switch in after.switches],
+        "jobs": [_job(before.job(job["name"]), job, seconds) for job in after.jobs],
+    }
+
+
+def _switch(before: Values | None, after: Values, seconds: float) -> dict[str, Any]:
+    drops = {} if before is None or not before["drops"] else grown(before["drops"], after["drops"])
+    return {**after, "rates": _per_second({name: count for name, count in drops.items() if count}, seconds)}
+
+
+def _job(before: Values | None, after: Values, seconds: float) -> dict[str, Any]:
+    if before is None or before["epoch"] != after["epoch"]:
+        before = {**after, "counters": {}, "members": []}
+    packets = grown(before["counters"], after["counters"]) if before["counters"] else {}
+    rates = {name: packets[name] for name in PACKETS if name in packets}
+    moved = said(before, after)
+    sums = _summed(moved)
+    speeds = {rank: _per_second(moved[rank], over_s) for rank, over_s in told_over_s(before, after, seconds).items()}
+    speed = _summed(speeds) if len(speeds) == len(moved) else {}
+    shown = {name: speed[name] for name in STATISTICS if name in speed}
+    if "allreduces" in shown:  # each is one of the job
+        shown["allreduces"] /= len(speeds)
+    standing = stall(before, after, seconds)
+    health, reason = _health(after, standing, sums.get("allreduces", 0.0) > 0)
+    return {
+        **after,
+        "health": health,
+        "health_reason": reason,
+        "rates": {**_per_second(rates, seconds), **shown},
+        "codes": {op.name.lower(): speed[name] for op in Op if speed.get(name := codes_name(op))},
+        "latency_s": latency_s(sums),
+        "nmse": nmse(sums),
+        "ratio_up": _ratio(sums, "bytes_sent"),
+        "ratio_down": _ratio(sums, "bytes_received"),
+        "behind": [] if standing is None else list(standing.behind),
+        "late": list(late(before, after)),
+        "members": [
+            _member(member, moved.get(member["rank"], {}), speeds.get(member["rank"], {}), after)
+            for member in after["members"]
+        ],
+    }
+
+
+def _health(job: Values, standing: Stall | None, moves: bool) -> tuple[str, str]:
+    """Return the controller's word on a job's health and its reason, or what two looks know better."""
+    if standing is not None and job["health"] != "stalled":
+        if standing.behind:
+            ranks = ", ".join(map(str, standing.behind))
+            found = f"it stands still: the others wait for rank{'s' if len(standing.behind) > 1 else ''} {ranks}"
+        else:
+            found = f"it stands still: nothing was complete in {standing.seconds:.0f} s, though ranks send again"
+        return "stalled", "; ".join(filter(None, (found, job["health_reason"])))
+    if job["health"] == "stalled" and job["state"] == "running" and moves:
+        return "degraded", job["health_reason"]
+    return job["health"], job["health_reason"]
+
+
+def _member(member: Values, moved: Mapping[str, float], speed: Mapping[str, float], job: Values) -> dict[str, Any]:
+    left_s, heard_s = member["lease_left_s"], member["heartbeat_age_s"]
+    silent_s = heard_s if heard_s is not None or left_s is None else max(job["lease_s"] - left_s, 0.0)
+    return {
+        **member,
+        "rates": {name: speed[name] for name in STATISTICS if name in speed},
+        "latency_s": latency_s(moved),
+        "nmse": nmse(moved),
+        "silent_s": None if left_s is None else silent_s,
+    }
+
+
+def _ratio(sums: Mapping[str, float], name: str) -> float | None:
+    """Return the bytes of the vectors as float32 over the bytes on the wire; None where nobody told these."""
+    counted_bytes = sums.get(name, 0.0)
+    return FP32_BYTES * sums.get("elements", 0.0) / counted_bytes if counted_bytes > 0 else None
+
+
+def _summed(moved: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+    """Return the sum over ranks of each count that anybody told."""
+    sums: dict[str, float] = {}
+    for counts in moved.values():
+        for name, count in counts.items():
+            sums[name] = sums.get(name, 0.0) + count
+    return sums
+
+
+def _per_second(counts: Mapping[str, float], seconds: float) -> dict[str, float]:
+    return {name: count / seconds for name, count in counts.items()} if seconds > 0 else {}
