@@ -17,7 +17,8 @@ class Command(NamedTuple):
     summary: str
     module: str
     """Has `main(arguments) -> exit status`."""
-    extra: str
+    extra: str = ""
+    """The extra that brings what it imports; empty where the distribution alone does."""
 
 
 class Group(NamedTuple):
@@ -41,17 +42,19 @@ GROUPS = {
 }
 COMMANDS = {
     "demo": Command("train a small model through a switch, against fp32", "hopsum_evaluation.demo.command", "demo"),
-    "sum": Command("sum vectors of workers through a switch, against numpy", "hopsum_evaluation.sums.command", "demo"),
-    "doctor": Command("say why a worker cannot begin, or hangs", "hopsum_cli.doctor", "cli"),
-    "top": Command("show a controller's switches, jobs and rates", "hopsum_cli.top", "rpc,cli"),
-    "controller": Command("run jobs, slots and leases on switches", "hopsum_cli.controller", "controlplane"),
-    "job": Command("make, see and delete a controller's jobs", "hopsum_cli.job", "rpc,cli"),
+    "sum": Command(
+        "sum vectors of workers through a switch, against numpy", "hopsum_evaluation.sums.command", "switch,controller"
+    ),
+    "doctor": Command("say why a worker cannot begin, or hangs", "hopsum_cli.doctor"),
+    "top": Command("show a controller's switches, jobs and rates", "hopsum_cli.top"),
+    "controller": Command("run jobs, slots and leases on switches", "hopsum_cli.controller", "controller"),
+    "job": Command("make, see and delete a controller's jobs", "hopsum_cli.job"),
     "drill": Command(
         "break parts of a real system, check that nothing is lost", "hopsum_evaluation.drill.command", "demo"
     ),
     "switch": Command("run the embedded switch with a compiled v1model program", "hopsum_switch.cli", "switch"),
     "switch-ctl": Command("show ports, counts and registers of a running switch", "hopsum_switch.control", "switch"),
-    "table": Command("solve lookup tables of codec thc, search the best one for a job", "hopsum_cli.table", "cli"),
+    "table": Command("solve lookup tables of codec thc, search the best one for a job", "hopsum_cli.table"),
     "bench allreduce": Command(
         "an all-reduce over shaped links, beside gloo fp32 and fp16 (root)", "hopsum_evaluation.bench.allreduce", "demo"
     ),
@@ -68,18 +71,18 @@ COMMANDS = {
         "speed, bytes and memory of codec lossless on a sparse vector", "hopsum_evaluation.bench.lossless", "demo"
     ),
     "codec compare": Command(
-        "error of the mean against bits per element, every method", "hopsum_evaluation.compare.compare", "cli"
+        "error of the mean against bits per element, every method", "hopsum_evaluation.compare.compare"
     ),
     "codec capture": Command(
         "record gradients for `compare` again (for developers)", "hopsum_evaluation.compare.capture", "demo"
     ),
     "topology": Command("draw networks; run a command on every worker of one", "hopsum_cli.topology", "demo"),
-    "plan": Command("predict step times of a job: when does it pay, what binds", "hopsum_cli.plan", "cli"),
-    "plan paper": Command("the model of Homomorphic Parameter Compression", "hopsum_evaluation.plan.paper", "cli"),
+    "plan": Command("predict step times of a job: when does it pay, what binds", "hopsum_cli.plan"),
+    "plan paper": Command("the model of Homomorphic Parameter Compression", "hopsum_evaluation.plan.paper"),
     "report": Command(
         "reproduce what papers claim, on one page", "hopsum_evaluation.report.command", "demo,plot,estimation"
     ),
-    "shell": Command("open p4runtime-shell on a running switch", "hopsum_cli.shell", "controlplane"),
+    "shell": Command("open p4runtime-shell on a running switch", "hopsum_cli.shell", "shell"),
 }
 
 
@@ -123,9 +126,8 @@ def load(command: Command) -> Callable[[Sequence[str]], int]:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0].startswith("hopsum"):
             raise
-        raise SystemExit(
-            f"hopsum: this command needs the module {error.name}; pip install 'hopsum[{command.extra}]'"
-        ) from error
+        wanted = f"'hopsum[{command.extra}]'" if command.extra else "hopsum"
+        raise SystemExit(f"hopsum: this command needs the module {error.name}; pip install {wanted}") from error
     return main
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from p4.v1 import p4runtime_pb2
-
 from hopsum_controlplane.entries import (
     CounterValue,
     DefaultAction,
@@ -22,6 +20,7 @@ from hopsum_controlplane.entries import (
 )
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.p4info import Field, Names, P4Info, Table
+from hopsum_wire.p4runtime import p4runtime_pb2
 
 _PRIORITY = 1  # any will do: entries do not overlap
 _TYPES = {

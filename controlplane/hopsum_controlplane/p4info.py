@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
 from hopsum_controlplane.errors import ControlPlaneError
+from hopsum_wire.p4runtime import p4info_pb2
 
 _NEAREST = 3
 

@@ -260,7 +260,7 @@ def _controller(config: Config, parts: SplitResult) -> tuple[Any, Any, str, str]
     try:
         rpc = import_module("hopsum.rpc.source")
     except ModuleNotFoundError as error:
-        raise UrlError(f"URL {config.url!r} needs gRPC: pip install 'hopsum[rpc]' ({error})") from error
+        raise UrlError(f"URL {config.url!r} needs gRPC: pip install grpcio protobuf ({error})") from error
     token = rpc.token_of(config, query.get("token_file", config.token_file))
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     place = rpc.Place.of(

@@ -17,7 +17,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
-from p4.v1 import p4runtime_pb2_grpc
 
 from hopsum_switch.address import ServerError, listen
 from hopsum_switch.engine import Engine
@@ -27,6 +26,7 @@ from hopsum_switch.p4runtime.pipeline import EngineFactory
 from hopsum_switch.p4runtime.service import MAX_STREAMS, P4RuntimeService
 from hopsum_switch.ports.base import check_port_number
 from hopsum_switch.ports.dataplane import Dataplane
+from hopsum_wire.p4runtime import p4runtime_pb2_grpc
 
 DEFAULT_DEVICE_ID = 0  # as bmv2
 _UNARY_THREADS = 8

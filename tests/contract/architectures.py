@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from p4.config.v1 import p4info_pb2
-
 from hopsum_controlplane.p4info import P4Info
+from hopsum_wire.p4runtime import p4info_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 P4 = ROOT / "p4"

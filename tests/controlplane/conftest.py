@@ -12,11 +12,11 @@ from typing import Any
 
 import grpc
 import pytest
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchEndpoint, WorkerEndpoint, artifacts
 from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.p4info import P4Info
+from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
 TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987)

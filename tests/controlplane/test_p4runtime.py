@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 from google.rpc import code_pb2, status_pb2
-from p4.v1 import p4runtime_pb2
 
 from hopsum_controlplane import ControlPlaneError, WriteError
 from hopsum_controlplane.devices import _session
@@ -23,6 +22,7 @@ from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.entries import Insert, MulticastGroup, Replica
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
+from hopsum_wire.p4runtime import p4runtime_pb2
 
 if TYPE_CHECKING:
     from tests.controlplane.conftest import Server
@@ -173,7 +173,7 @@ def test_mastership_that_comes_back_is_not_taken(server: Server) -> None:
         until_write_fails(device)
         server.pushed.put((code_pb2.OK, 1))
         server.pushed.put(None)
-        device._session._client.stream_recv_thread.join(DEADLINE_S)  # so both have arrived
+        device._session._stream.receiver.join(DEADLINE_S)  # so both have arrived
         for call in (device.cookie, lambda: device.write(BATCH), lambda: device.push(PIPELINE)):
             with pytest.raises(NotPrimaryError, match="the highest so far is 5;"):
                 call()

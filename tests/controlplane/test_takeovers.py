@@ -10,7 +10,6 @@ from contextlib import ExitStack
 
 import grpc
 import pytest
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 from hopsum_controlplane import Controller, ControlPlaneError, Fate, Job, JobSpec, SwitchEndpoint, artifacts
 from hopsum_controlplane.audit import read_standing
@@ -23,6 +22,7 @@ from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, Update
 from hopsum_controlplane.errors import NotPrimaryError, SwitchForgotError
 from hopsum_controlplane.tables import admit, reply
 from hopsum_topologies import Bmv2Switch, NativeSwitch
+from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 
 from ..black_holes import BlackHoles
 from .test_audit import STRANGERS, altered, desired

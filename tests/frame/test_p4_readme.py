@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
+
+from hopsum_wire.p4runtime import p4info_pb2
 
 P4 = Path(__file__).resolve().parents[2] / "p4"
 LISTED_PARAMETERS = 6

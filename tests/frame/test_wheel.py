@@ -120,3 +120,17 @@ def test_wheel_in_an_empty_environment_runs_the_demo(how: str, wheel: Path, tmp_
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["counters_agree"]
+
+
+def test_switch_and_controller_install_beside_what_is_current(wheel: Path, tmp_path: Path) -> None:
+    """Without constraints the package index gives its newest protobuf, grpcio and P4Runtime bindings."""
+    if os.environ.get("TEST_INSTALL") != "1":
+        pytest.skip("TEST_INSTALL=1 installs protobuf, grpcio and all else from the package index")
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    pip_install(venv, f"{wheel}[switch,controller]")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(venv / "bin" / "hopsum"), "sum", "--workers", "2", "--elements", "5000", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["counters_agree"]

@@ -60,22 +60,6 @@ def test_levels_are_of_hopsum_and_others_warn() -> None:
     assert stream.getvalue().count("shown") == 1
 
 
-def test_a_librarys_message_says_whose_it_is_and_how_bad(tmp_path: Path) -> None:
-    """p4runtime-shell's receiving thread writes to the root logger, at CRITICAL, what is only a broken connection."""
-    stream = io.StringIO()
-    log_to(stream, form="json")
-    path = tmp_path / "p4runtime_sh" / "p4runtime.py"
-    record = logging.LogRecord("root", logging.CRITICAL, str(path), 1, "StreamChannel\n error", (), None)
-    record.threadName = "switch 0 at 127.0.0.1:9559"
-    logging.getLogger().handle(record)
-    logging.critical("ours")
-    found = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [(line["level"], line["logger"], line["message"]) for line in found] == [
-        ("warning", "p4runtime_sh", "switch 0 at 127.0.0.1:9559: StreamChannel error"),
-        ("critical", "root", "ours"),
-    ]
-
-
 def test_what_a_thread_and_python_have_to_say_is_json_too() -> None:
     stream = io.StringIO()
     with warnings.catch_warnings():

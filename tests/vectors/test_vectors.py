@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from p4.v1 import p4runtime_pb2
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.p4info import P4Info
@@ -19,6 +18,7 @@ from hopsum_ptf.recording import Exchange, Recording, Write, load, multiset, rec
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.pipeline import Pipeline, Target, verify
+from hopsum_wire.p4runtime import p4runtime_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).resolve().parent / "data"

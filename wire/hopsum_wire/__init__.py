@@ -6,6 +6,7 @@ header       the hopsum header; payload: codes and lanes; fields, frames, datagr
 membership   the document that tells a worker its job; epochs: the statements at the change from one epoch to the next
 watch        the contents of heartbeats, and rates between two of them
 control      the messages between hosts and the controller (protobuf)
+p4runtime    the messages between a controller and its switches, on whatever protobuf is installed
 
 Importing this package needs numpy only. `hopsum_ptf.scapy` is the human form of a packet.
 """

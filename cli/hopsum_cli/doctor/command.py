@@ -86,7 +86,7 @@ def _examine_url(options: argparse.Namespace, patience: Patience) -> int:
     try:
         from hopsum_cli.doctor.job_url import url_report
     except ModuleNotFoundError as error:
-        print(f"hopsum doctor: hopsum:// needs {error.name}; pip install 'hopsum[rpc]'", file=sys.stderr)
+        print(f"hopsum doctor: hopsum:// needs {error.name}; pip install hopsum", file=sys.stderr)
         return 1
     config = resolve({"url": options.target, "rank": options.rank})
     return _print(url_report(config, patience, options.settle), options)
@@ -96,7 +96,7 @@ def _examine_controller(options: argparse.Namespace) -> int:
     try:
         from hopsum_cli.doctor.controller import controller_report
     except ModuleNotFoundError as error:
-        print(f"hopsum doctor: --controller needs {error.name}; pip install 'hopsum[rpc]'", file=sys.stderr)
+        print(f"hopsum doctor: --controller needs {error.name}; pip install hopsum", file=sys.stderr)
         return 1
     return _print(controller_report(options), options)
 

@@ -1,19 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One session with a P4Runtime server, on p4runtime-shell's client, whose manners are not a library's.
+"""One session with a P4Runtime server in which this process is the primary client.
 
-What has to be known about `P4RuntimeClient` (0.0.6), and what is done about it here and in `p4runtime`:
-- a failed handshake ends the process (sys.exit) and leaves its receiving thread running; being a backup
-  client is printed and not returned. The handshake is ours;
-- its receiving thread is not a daemon: a process that forgot to close would hang at its end. Threads
-  inherit being a daemon from their creator, so the client is made in a daemon thread;
-- its calls have no deadline, and its decoder of write errors never returns when the first update of a batch
-  succeeded and a later one failed. Calls go to its gRPC stub, and the errors are decoded by us;
-- it tells nobody that another client became primary: the message waits in a queue. `check` looks, and a session
-  that has lost the switch once does not take it back when that client leaves: what stands there now is in other
-  books than ours;
-- every kind of message is queued without bound. `check` empties all queues;
-- closing waits for the server without limit. `close` cancels the stream when that takes too long;
-- its channel obeys proxy variables, even for loopback addresses, which no switch is behind. The channel is ours.
+The session uses the stubs of the package `p4runtime` and nothing else: p4runtime-shell is for people at a prompt.
+P4Runtime 1.4, chapter 5, has the rules of arbitration. This module adds three of its own:
+- a session that lost the switch once does not take the switch back when the other client leaves: what is installed by
+  then is in another controller's database;
+- `check` reads what the server sent, since no call of P4Runtime tells that another client became primary;
+- the channel obeys no proxy variables: no switch is behind a proxy, least of all on a loopback address.
 """
 
 from __future__ import annotations
@@ -24,11 +17,10 @@ import threading
 
 import grpc
 from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
-from p4runtime_sh.p4runtime import P4RuntimeClient
 
 from hopsum_controlplane.devices.election import OWNERS, Answer, ElectionId, next_id
 from hopsum_controlplane.errors import ControlPlaneError, NotPrimaryError, SessionLostError
+from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 
 _CLOSE_S = 2.0
 _NO_PROXY = ("grpc.enable_http_proxy", 0)
@@ -45,46 +37,68 @@ _SEARCH = (
 )
 
 
-class _Client(P4RuntimeClient):
-    """p4runtime-shell's client with a handshake that returns; `verdict` is the answer, None for none."""
+class _Stream:
+    """The stream channel of a session: requests go out, arbitration messages come in.
 
-    def __init__(
-        self, device_id: int, address: str, election_id: ElectionId, timeout_s: float, role: str, where: str
-    ) -> None:
-        self._handshake_s = timeout_s
-        self._where = where
-        self.verdict: p4runtime_pb2.StreamMessageResponse | None = None
-        self.device_id, self.election_id = device_id, election_id  # as its constructor, but for the channel
-        self.role_name = role or None
-        self.channel = grpc.insecure_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_METADATA))
-        self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
-        self.set_up_stream()
+    `arbitrations` has them in the order in which they came; None is the end of the stream. A daemon thread reads the
+    stream, so that a process that forgot to close a session can end. Messages of other kinds (packet-ins, digests,
+    idle timeouts) have no reader here and are dropped.
+    """
 
-    def handshake(self) -> None:
-        self.stream_recv_thread.name = self._where  # logs have it: the library's messages do not say which switch
-        request = p4runtime_pb2.StreamMessageRequest()
-        request.arbitration.device_id = self.device_id
-        request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
-        if self.role_name is not None:
-            request.arbitration.role.name = self.role_name
-        self.stream_out_q.put(request)
-        self.verdict = self.get_stream_packet("arbitration", timeout=self._handshake_s)
+    def __init__(self, stub: p4runtime_pb2_grpc.P4RuntimeStub, where: str) -> None:
+        self._requests: queue.SimpleQueue[p4runtime_pb2.StreamMessageRequest | None] = queue.SimpleQueue()
+        self.arbitrations: queue.SimpleQueue[p4runtime_pb2.MasterArbitrationUpdate | None] = queue.SimpleQueue()
+        self.call = stub.StreamChannel(iter(self._requests.get, None))
+        self.receiver = threading.Thread(target=self._receive, name=where, daemon=True)
+        self.receiver.start()
 
-    def raise_to(self, election_id: ElectionId) -> None:
-        """Ask again, with a higher id, and wait for the answer to that; what was sent before it is passed over."""
-        self.election_id = election_id
-        self.handshake()
-        while self.verdict is not None and not _answers(self.verdict, election_id):
-            self.verdict = self.get_stream_packet("arbitration", timeout=self._handshake_s)
+    def _receive(self) -> None:
+        try:
+            for message in self.call:
+                if message.WhichOneof("update") == "arbitration":
+                    self.arbitrations.put(message.arbitration)
+        except grpc.RpcError:
+            pass  # `call` keeps its code and details
+        finally:
+            self.arbitrations.put(None)
+
+    def send(self, request: p4runtime_pb2.StreamMessageRequest) -> None:
+        self._requests.put(request)
+
+    def next_arbitration(self, timeout_s: float) -> p4runtime_pb2.MasterArbitrationUpdate | None:
+        """Return the next message; None when the stream ends, or none comes in time."""
+        try:
+            return self.arbitrations.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def ended(self) -> bool:
+        """Say whether the stream has ended. What came before its end is in `arbitrations` then."""
+        if not self.call.done():
+            return False
+        self.receiver.join(_CLOSE_S)
+        return True
+
+    def close(self) -> None:
+        """End the stream; cancel it where the server does not end its side in time."""
+        self._requests.put(None)
+        self.receiver.join(_CLOSE_S)
+        if self.receiver.is_alive():
+            self.call.cancel()
 
 
 class Session:
-    """A session in which we are the primary client: the one that may write."""
+    """A session in which this process is the primary client: the one that may write."""
 
-    def __init__(self, client: _Client, where: str) -> None:
+    def __init__(self, address: str, device_id: int, election_id: ElectionId, role: str, where: str) -> None:
         self.where = where
-        self.stub = client.stub
-        self._client = client
+        self.election_id = election_id
+        """The id that the session has; higher than asked for where a session of the same owner had that one before."""
+        self._device_id, self._role = device_id, role
+        self._channel = grpc.insecure_channel(address, (_NO_PROXY, _OWN_CONNECTION, *_METADATA))
+        self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
+        self._stream = _Stream(self.stub, where)
+        self._closed = False
         self._lost: tuple[type[ControlPlaneError], str, str] | None = None  # the error's class, words and hint
         atexit.register(self.close)
 
@@ -102,11 +116,9 @@ class Session:
         """
         where = f"switch {device_id} at {address}"
         wait_for_server(address, where, timeout_s)
-        client = _make_client(address, device_id, election_id, timeout_s, role, where)
-        session = cls(client, where)
+        session = cls(address, device_id, election_id, role, where)
         try:
-            session._count(owner)
-            session._open_verdict(client.verdict, timeout_s)
+            session._become_primary(owner, timeout_s)
         except BaseException:
             session.close()
             raise
@@ -117,87 +129,81 @@ class Session:
 
         Raises NotPrimaryError when another client is primary, SessionLostError when the session has ended.
         """
-        for kind, messages in self._client.stream_in_q.items():
-            while True:
-                try:
-                    message = messages.get_nowait()
-                except queue.Empty:
-                    break
-                if kind == "arbitration":
-                    self._note(message)
-        # A server that ends the stream in good order queues no message, nor do we when we have closed it.
-        if not hasattr(self._client, "channel") or self._client.stream.done():
+        ended = self._closed or self._stream.ended()
+        while True:
+            try:
+                told = self._stream.arbitrations.get_nowait()
+            except queue.Empty:
+                break
+            if told is not None:
+                self._note(told)
+        if ended:
             self._note(None)
         self._raise_if_lost()
 
     def close(self) -> None:
         """End the session. Harmless when it has ended."""
         atexit.unregister(self.close)
-        client = self._client
-        if not hasattr(client, "channel"):  # tear_down deletes it
-            return
-        client.stream_out_q.put(None)
-        client.stream_recv_thread.join(_CLOSE_S)
-        if client.stream_recv_thread.is_alive():
-            client.stream.cancel()
-        client.tear_down()
+        if not self._closed:
+            self._closed = True
+            self._stream.close()
+            self._channel.close()
 
-    @property
-    def election_id(self) -> ElectionId:
-        """Return the id that this session has."""
-        found: ElectionId = self._client.election_id
-        return found
-
-    def _count(self, owner: int) -> None:
-        """Raise the election id where a session of ours, or one that is over, had it before."""
-        client = self._client
-        if client.verdict is not None:
-            told = client.verdict.arbitration
+    def _become_primary(self, owner: int, timeout_s: float) -> None:
+        """Ask to be primary; ask again with a higher id where a session of ours, or one that is over, had this one."""
+        told = self._arbitrate(timeout_s)
+        if told is not None:
             code = told.status.code
-            answer = Answer(
-                code == code_pb2.OK,
-                code == code_pb2.ALREADY_EXISTS,
-                (told.election_id.high, told.election_id.low),
-            )
-            following = next_id(client.election_id, owner, answer)
+            highest = (told.election_id.high, told.election_id.low)
+            answer = Answer(code == code_pb2.OK, code == code_pb2.ALREADY_EXISTS, highest)
+            following = next_id(self.election_id, owner, answer)
             if following is not None:
-                client.raise_to(following)
-
-    def _open_verdict(self, verdict: p4runtime_pb2.StreamMessageResponse | None, timeout_s: float) -> None:
-        if verdict is None and not self._client.stream.done():
+                self.election_id = following
+                told = self._arbitrate(timeout_s)
+                while told is not None and not _answers(told, following):
+                    told = self._stream.next_arbitration(timeout_s)
+        if told is None and not self._stream.ended():
             raise SessionLostError(
                 f"no answer to the P4Runtime handshake in {timeout_s:g} s",
                 where=self.where,
                 hint="look at its log",
             )
-        self._note(verdict)
+        self._note(told)
         self._raise_if_lost()
+
+    def _arbitrate(self, timeout_s: float) -> p4runtime_pb2.MasterArbitrationUpdate | None:
+        request = p4runtime_pb2.StreamMessageRequest()
+        request.arbitration.device_id = self._device_id
+        request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
+        if self._role:
+            request.arbitration.role.name = self._role
+        self._stream.send(request)
+        return self._stream.next_arbitration(timeout_s)
 
     def _raise_if_lost(self) -> None:
         if self._lost is not None:
             kind, what, hint = self._lost
             raise kind(what, where=self.where, hint=hint)
 
-    def _note(self, message: p4runtime_pb2.StreamMessageResponse | None) -> None:
+    def _note(self, told: p4runtime_pb2.MasterArbitrationUpdate | None) -> None:
         """Take in one arbitration message; None is the end of the stream."""
         if self._lost is not None:
             return
-        if message is None:
-            stream = self._client.stream
-            ended = f"{stream.code().name} {stream.details()!r}" if stream.done() else "without a reason"
+        if told is None:
+            call = self._stream.call
+            ended = f"{call.code().name} {call.details()!r}" if call.done() else "without a reason"
             hint = "check that the switch runs, and the device id; then open the device again"
-            if stream.done() and stream.code() is grpc.StatusCode.INVALID_ARGUMENT:
-                ours = _show(self._client.election_id)
+            if call.done() and call.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                ours = _show(self.election_id)
                 hint = f"another client may have election id {ours}: give each controller one of its own"
             self._lost = SessionLostError, f"the P4Runtime session ended: {ended}", hint
-        elif message.arbitration.status.code != code_pb2.OK:
-            winner = message.arbitration.election_id
-            self._lost = NotPrimaryError, *_not_primary(self._client.election_id, (winner.high, winner.low))
+        elif told.status.code != code_pb2.OK:
+            winner = told.election_id
+            self._lost = NotPrimaryError, *_not_primary(self.election_id, (winner.high, winner.low))
 
 
-def _answers(message: p4runtime_pb2.StreamMessageResponse, election_id: ElectionId) -> bool:
+def _answers(told: p4runtime_pb2.MasterArbitrationUpdate, election_id: ElectionId) -> bool:
     """Say whether a message can be the answer to an id: it is primary, or there is a higher one."""
-    told = message.arbitration
     return told.status.code == code_pb2.OK or (told.election_id.high, told.election_id.low) > election_id
 
 
@@ -227,23 +233,3 @@ def wait_for_server(address: str, where: str, timeout_s: float) -> None:
                 where=where,
                 hint="start the switch, or check the address",
             ) from None
-
-
-def _make_client(
-    address: str, device_id: int, election_id: ElectionId, timeout_s: float, role: str, where: str
-) -> _Client:
-    made: list[_Client | BaseException] = []
-
-    def make() -> None:
-        try:
-            made.append(_Client(device_id, address, election_id, timeout_s, role, where))
-        except BaseException as error:  # SystemExit is how the library reports
-            made.append(error)
-
-    thread = threading.Thread(target=make, name=f"open {where}", daemon=True)
-    thread.start()
-    thread.join()
-    client = made[0]
-    if isinstance(client, BaseException):
-        raise ControlPlaneError(f"no P4Runtime client: {client!r}", where=where, hint="check the address") from client
-    return client

@@ -13,7 +13,6 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
-from p4.v1 import p4runtime_pb2
 
 from hopsum_controlplane.devices._session import Session
 from hopsum_controlplane.devices.base import Capabilities, Device, Pipeline
@@ -30,6 +29,7 @@ from hopsum_controlplane.errors import (
 )
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.program_reader import read_program
+from hopsum_wire.p4runtime import p4runtime_pb2
 
 _GetConfig = p4runtime_pb2.GetForwardingPipelineConfigRequest
 _SetConfig = p4runtime_pb2.SetForwardingPipelineConfigRequest

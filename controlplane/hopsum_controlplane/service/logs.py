@@ -50,20 +50,6 @@ class TextFormatter(logging.Formatter):
         self.converter = time.gmtime
 
 
-class LibraryFilter(logging.Filter):
-    """Puts p4runtime-shell's messages right: it writes to the root logger, at CRITICAL, of what we try again.
-
-    The thread's name says which switch it is about.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Change a record of that library; let all pass."""
-        if record.name == "root" and "p4runtime_sh" in record.pathname:
-            record.name, record.levelno, record.levelname = "p4runtime_sh", logging.WARNING, "WARNING"
-            record.msg, record.args = f"{record.threadName}: {' '.join(record.getMessage().split())}", None
-        return True
-
-
 FORMATS: Final[dict[str, Callable[[], logging.Formatter]]] = {"text": TextFormatter, "json": JsonFormatter}
 
 
@@ -75,7 +61,6 @@ def log_to(stream: TextIO = sys.stderr, *, form: str = "text", level: str = "inf
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(FORMATS[form]())
-    handler.addFilter(LibraryFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

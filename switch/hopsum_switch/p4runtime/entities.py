@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from p4.v1 import p4runtime_pb2
-
 from hopsum_switch.p4runtime import arrays, replication, table_entries
 from hopsum_switch.p4runtime.pipeline import Target
 from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_wire.p4runtime import p4runtime_pb2
 
 
 class _Kind(NamedTuple):

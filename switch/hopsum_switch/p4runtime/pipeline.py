@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from p4.config.v1 import p4info_pb2
 from p4.v1.p4runtime_pb2 import SetForwardingPipelineConfigRequest
 
 from hopsum_switch.engine import Engine
@@ -27,6 +26,7 @@ from hopsum_switch.p4runtime.status import Code, P4RuntimeError
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.program import load_program
 from hopsum_switch.program.ir import Program, TableIR
+from hopsum_wire.p4runtime import p4info_pb2
 
 EngineFactory = Callable[[Program], Engine]
 _SHOWN_PROBLEMS = 10

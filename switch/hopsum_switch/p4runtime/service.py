@@ -18,8 +18,6 @@ from typing import TypeAlias
 import grpc
 from google.protobuf.message import Message
 from google.rpc import status_pb2
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2_grpc
 from p4.v1.p4runtime_pb2 import (
     CapabilitiesRequest,
     CapabilitiesResponse,
@@ -45,6 +43,7 @@ from hopsum_switch.p4runtime.entities import error_messages, read_entity, write_
 from hopsum_switch.p4runtime.pipeline import EngineFactory, Pipeline, PipelineManager, Target, requested, verify
 from hopsum_switch.p4runtime.status import Code, P4RuntimeError
 from hopsum_switch.ports.dataplane import Dataplane
+from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2_grpc
 
 API_VERSION = "1.4.1"
 MAX_STREAMS = 16  # each holds a thread

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
 from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.devices.tofino import load_program
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.program import HALF_WORD_KEYS, PAIRS
+from hopsum_wire.p4runtime import p4info_pb2
 
 from .stratum import Stratum, stratum
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from p4.config.v1 import p4info_pb2
+from hopsum_wire.p4runtime import p4info_pb2
 
 _KINDS = {
     p4info_pb2.MatchField.EXACT: "exact",

@@ -16,12 +16,12 @@ from typing import Any
 import grpc
 from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.message import DecodeError
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.service import P4RuntimeService
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.state.counters import CounterValue
+from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 
 from .program import idle_program
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2
 
 from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.encoding import encode_update
@@ -19,6 +17,7 @@ from hopsum_controlplane.program import HALF_WORD_KEYS, V1MODEL, Program
 from hopsum_controlplane.program_reader import read_program
 from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.tables import address, forward, lookup
+from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2
 
 from .conftest import CHIPS, of_one_word, p4info_of
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from p4.v1 import p4runtime_pb2
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.p4info import P4Info
@@ -22,6 +21,7 @@ from hopsum_switch.p4runtime.pipeline import Pipeline, Target, verify
 from hopsum_switch.program import load_program
 from hopsum_switch.state.match import Exact, Lpm, Range, Ternary
 from hopsum_switch.state.multicast import Replica
+from hopsum_wire.p4runtime import p4runtime_pb2
 
 from .agreement import Pair, mutate
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 from p4.v1.p4runtime_pb2 import Entity, Update
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.pipeline import Target, verify
 from hopsum_switch.program import load_program
+from hopsum_wire.p4runtime import p4info_pb2
 
 from ..server.controller import Controller
 from . import bmv2, test_mirror, test_police, test_rounds, test_segments

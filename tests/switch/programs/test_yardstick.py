@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError, UnsupportedError
@@ -27,6 +26,7 @@ from hopsum_switch.native.engine import NativeEngine
 from hopsum_switch.p4runtime.pipeline import verify
 from hopsum_switch.p4runtime.status import P4RuntimeError
 from hopsum_switch.program import load_program
+from hopsum_wire.p4runtime import p4info_pb2
 
 COMPILER = "p4c-bm2-ss"
 FRAMES = 5

@@ -8,12 +8,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from p4.config.v1 import p4info_pb2
 from p4.v1.p4runtime_pb2 import Update
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.entities import write_update
 from hopsum_switch.p4runtime.pipeline import Pipeline, Target, verify
+from hopsum_wire.p4runtime import p4info_pb2
 
 from .control import p4info, random_writes
 from .frames import random_frames

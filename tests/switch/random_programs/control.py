@@ -6,8 +6,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from p4.config.v1 import p4info_pb2
 from p4.v1.p4runtime_pb2 import Entity, FieldMatch, TableEntry, Update
+
+from hopsum_wire.p4runtime import p4info_pb2
 
 from ..core.builder import Json
 from .expressions import constant

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 from google.rpc import code_pb2
-from p4.config.v1 import p4info_pb2
 from p4.v1.p4runtime_pb2 import (
     CloneSessionEntry,
     DirectMeterEntry,
@@ -23,6 +22,7 @@ from p4.v1.p4runtime_pb2 import (
 
 from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.server import SwitchServer
+from hopsum_wire.p4runtime import p4info_pb2
 
 from .controller import DELETE, INSERT, MODIFY, Controller
 

@@ -11,7 +11,6 @@ import grpc
 import pytest
 from google.protobuf import text_format
 from google.rpc import code_pb2
-from p4.config.v1 import p4info_pb2
 from p4.v1.p4runtime_pb2 import (
     CapabilitiesRequest,
     CounterEntry,
@@ -28,6 +27,7 @@ from hopsum_switch.engine import Engine
 from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.program.ir import Program
 from hopsum_switch.server import SwitchServer
+from hopsum_wire.p4runtime import p4info_pb2
 
 from ..core.builder import assign, build, field, hexstr
 from .controller import DEADLINE_S, DELETE, INSERT, MODIFY, NAMES, P4INFO, PROGRAM, Controller, details, entry, l2

@@ -9,11 +9,11 @@ from contextlib import ExitStack
 import grpc
 import pytest
 from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2
 
 from hopsum_switch.p4runtime.service import MAX_STREAMS
 from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.server import SwitchServer
+from hopsum_wire.p4runtime import p4runtime_pb2
 
 from .controller import CPU_PORT, INSERT, Controller, l2, wait_until
 
