@@ -31,7 +31,7 @@ TARGETS: Final = (SOURCE.with_name("control_pb2.py"), SOURCE.with_name("control_
 GRPCIO_TOOLS: Final = "1.62.3"
 
 
-class GeneratorMissing(RuntimeError):
+class GeneratorMissingError(RuntimeError):
     """grpcio-tools is not importable here in the version that is meant."""
 
 
@@ -45,7 +45,7 @@ def header() -> str:
 
 
 def generate() -> dict[Path, str]:
-    """Return the text that each target should have. Raises GeneratorMissing, or CalledProcessError from protoc."""
+    """Return the text that each target should have. Raises GeneratorMissingError, or CalledProcessError from protoc."""
     require_generator()
     with tempfile.TemporaryDirectory() as folder:
         outputs = [f"--python_out={folder}", f"--pyi_out={folder}"]
@@ -58,13 +58,13 @@ def generate() -> dict[Path, str]:
 
 
 def require_generator() -> None:
-    """Raise GeneratorMissing unless grpcio-tools is here in its version; the message says how to get it."""
+    """Raise GeneratorMissingError unless grpcio-tools is here in its version; the message says how to get it."""
     try:
         found = version("grpcio-tools")
     except PackageNotFoundError:
         found = "none"
     if found != GRPCIO_TOOLS:
-        raise GeneratorMissing(
+        raise GeneratorMissingError(
             f"the stubs are made by grpcio-tools {GRPCIO_TOOLS}, here is {found}: put it into a folder of its own with "
             f"pip install --target FOLDER grpcio-tools=={GRPCIO_TOOLS}, and set PYTHONPATH=FOLDER"
         )
@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
     check = parser.parse_args(argv).check
     try:
         wanted = generate()
-    except GeneratorMissing as error:
+    except GeneratorMissingError as error:
         print(error, file=sys.stderr)
         return 2
     return max(write_or_compare(target, text, check=check) for target, text in wanted.items())

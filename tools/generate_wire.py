@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools")]
 
-from p4_subset import Declarations, HeaderField, SyntaxRefused, read_shared, write_or_compare  # noqa: E402
+from p4_subset import Declarations, HeaderField, SubsetError, read_shared, write_or_compare  # noqa: E402
 
 TARGET = ROOT / "wire" / "hopsum_wire" / "_layout.py"
 
@@ -76,7 +76,7 @@ def _render_header(name: str, fields: list[HeaderField]) -> str:
         lines.append(_assignment(f'    Field("{item.name}", {item.bits}, {offset}),', item.comment))
         offset += item.bits
     if offset % 8:
-        raise SyntaxRefused(f"header {name} has {offset} bits, which are no whole bytes")
+        raise SubsetError(f"header {name} has {offset} bits, which are no whole bytes")
     lines.append(f")\n{name.removesuffix('_h').upper()}_BYTES: Final = {offset // 8}\n")
     return "".join(lines)
 
@@ -84,7 +84,7 @@ def _render_header(name: str, fields: list[HeaderField]) -> str:
 def _render_dtype(fields: list[HeaderField]) -> str:
     codes = {8: "B", 16: "H", 32: "I", 64: "Q"}
     if any(item.bits not in codes for item in fields):
-        raise SyntaxRefused(f"{DTYPE_HEADER} needs fields of 8, 16, 32 or 64 bits for its dtype")
+        raise SubsetError(f"{DTYPE_HEADER} needs fields of 8, 16, 32 or 64 bits for its dtype")
     prefix = DTYPE_HEADER.removesuffix("_h").upper()
     struct = "".join(codes[item.bits] for item in fields)
     lines = [f'{prefix}_STRUCT: Final = ">{struct}"\n', f"{prefix}_DTYPE: Final = np.dtype(\n    [\n"]

@@ -33,7 +33,7 @@ _FIELD = re.compile(r"(bit<(\d+)>|\w+)\s+(\w+);$")
 _SECTION = re.compile(r"-{4,}\s*(.*?)\s*-{4,}$")
 
 
-class SyntaxRefused(Exception):
+class SubsetError(Exception):
     """A source line is outside of the subset: extend the generator, or write the line in the subset."""
 
 
@@ -85,7 +85,7 @@ def parse(text: str, name: str, into: Declarations) -> None:
     """Add the declarations of one source to `into`.
 
     Raises:
-        SyntaxRefused: a line is not in the subset, a value does not fit its width, or a name comes twice.
+        SubsetError: a line is not in the subset, a value does not fit its width, or a name comes twice.
             The message names file, line and text.
     """
     header: list[HeaderField] | None = None
@@ -97,10 +97,10 @@ def parse(text: str, name: str, into: Declarations) -> None:
             continue
         try:
             header = _parse_line(code, comment, header, into, context)
-        except SyntaxRefused as refused:
-            raise SyntaxRefused(f"{name}:{number}: {refused}: {code!r}") from None
+        except SubsetError as refused:
+            raise SubsetError(f"{name}:{number}: {refused}: {code!r}") from None
     if header is not None:
-        raise SyntaxRefused(f"{name}: the last header is not closed")
+        raise SubsetError(f"{name}: the last header is not closed")
 
 
 def _note_comment(comment: str, context: _Context) -> None:
@@ -134,14 +134,14 @@ def _parse_line(
         _refuse_second(match[2], into.types)
         into.types[match[2]] = int(match[1])
     elif not _PREPROCESSOR.match(code):
-        raise SyntaxRefused("outside of the subset that this generator reads")
+        raise SubsetError("outside of the subset that this generator reads")
     return None
 
 
 def _parse_constant(match: re.Match[str], comment: str, into: Declarations, context: _Context) -> Constant:
     bits, name, text = int(match[1]), match[2], match[3]
     if int(text, 0) >= 1 << bits:
-        raise SyntaxRefused(f"{text} does not fit bit<{bits}>")
+        raise SubsetError(f"{text} does not fit bit<{bits}>")
     _refuse_second(name, [constant.name for constant in into.constants])
     return Constant(name, int(text, 0), text, comment, context.section, context.group)
 
@@ -149,21 +149,21 @@ def _parse_constant(match: re.Match[str], comment: str, into: Declarations, cont
 def _parse_field(code: str, comment: str, header: list[HeaderField], into: Declarations) -> HeaderField:
     match = _FIELD.match(code)
     if not match:
-        raise SyntaxRefused("not a header field")
+        raise SubsetError("not a header field")
     _refuse_second(match[3], [other.name for other in header])
     bits = int(match[2]) if match[2] else into.types.get(match[1], 0)
     if not bits:
-        raise SyntaxRefused(f"unknown type {match[1]}")
+        raise SubsetError(f"unknown type {match[1]}")
     return HeaderField(match[3], bits, comment)
 
 
 def _refuse_second(name: str, taken: Collection[str]) -> None:
     if name in taken:
-        raise SyntaxRefused(f"{name} is declared twice")
+        raise SubsetError(f"{name} is declared twice")
 
 
 def read_shared() -> Declarations:
-    """Return what p4/shared declares. Raises SyntaxRefused."""
+    """Return what p4/shared declares. Raises SubsetError."""
     declared = Declarations()
     for source in SOURCES:
         parse(source.read_text(encoding="utf-8"), source.name, declared)

@@ -10,7 +10,7 @@ import numpy as np
 from hopsum_wire import Flag, Header, Kind, Op, State, pack_codes
 from hopsum_wire._layout import HOPSUM_BYTES, HOPSUM_FIELDS
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame
-from p4_subset import Constant, HeaderField, SyntaxRefused
+from p4_subset import Constant, HeaderField, SubsetError
 
 ROW_BITS = 32
 EXAMPLE_PATH = FramePath(
@@ -29,7 +29,7 @@ def diagram(fields: Sequence[HeaderField]) -> list[str]:
     """Return a header as boxes, 32 bits a row, two characters a bit.
 
     Raises:
-        SyntaxRefused: a name does not fit its box.
+        SubsetError: a name does not fit its box.
     """
     rows = _rows(fields)
     tens = "".join(f"{bit // 10 if bit % 10 == 0 else '':<2}" for bit in range(ROW_BITS)).rstrip()
@@ -65,7 +65,7 @@ def _rule(bits: int) -> str:
 def _box(name: str, bits: int) -> str:
     width = 2 * bits - 1
     if len(name) > width:
-        raise SyntaxRefused(f"{name} does not fit into a box of {bits} bits")
+        raise SubsetError(f"{name} does not fit into a box of {bits} bits")
     return name.center(width)
 
 

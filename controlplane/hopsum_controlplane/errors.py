@@ -38,7 +38,7 @@ class NotPrimaryError(ControlPlaneError):
     """Another client controls the switch: nothing was changed, and this device changes nothing any more."""
 
 
-class SwitchForgotError(ControlPlaneError):
+class SwitchStateLostError(ControlPlaneError):
     """The switch does not run our program any more, because it restarted or somebody pushed another.
 
     All epochs on it are over.

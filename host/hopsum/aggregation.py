@@ -17,12 +17,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent import AgentClosed, AgentStatistics, AllReduceResult, Traffic
+from hopsum.agent import AgentClosedError, AgentStatistics, AllReduceResult, Traffic
 from hopsum.agent.aggregation import Aggregation
 from hopsum.agent.order import Task
 from hopsum.agent.signature import MismatchError, digest_of
 from hopsum.codec import AgreedError, Codec, Context, Exchange
-from hopsum.errors import AllReduceFailed, EpochOver, HopsumError
+from hopsum.errors import AllReduceError, EpochEndedError, HopsumError
 
 __all__ = ["Aggregation", "Call", "JoinError", "MismatchError", "SerialAggregation", "Summed", "require_agreement"]
 
@@ -187,8 +187,10 @@ class SerialAggregation(Aggregation):
     def _fail(self, error: BaseException) -> BaseException:
         """Part from the others over an error, unless that was done; return what the future has."""
         with self._lock:
-            if self._closed and isinstance(error, AllReduceFailed):
-                closed = AgentClosed(f"rank {self.rank} of {self.name} was closed in the middle of this all-reduce")
+            if self._closed and isinstance(error, AllReduceError):
+                closed = AgentClosedError(
+                    f"rank {self.rank} of {self.name} was closed in the middle of this all-reduce"
+                )
                 closed.__cause__ = error
                 return closed
             if self._closed or self._failure is not None:
@@ -198,7 +200,7 @@ class SerialAggregation(Aggregation):
         return error
 
     def _over(self) -> HopsumError:
-        over = EpochOver(
+        over = EpochEndedError(
             f"rank {self.rank} has left {self.name}, as an all-reduce failed: {self._failure}. Connect all ranks again"
         )
         over.__cause__ = self._failure

@@ -6,22 +6,22 @@ from __future__ import annotations
 from hopsum_wire.errors import HopsumError
 
 __all__ = [
-    "AllReduceFailed",
-    "EpochOver",
-    "Expelled",
+    "AllReduceError",
+    "AllReduceTimeoutError",
+    "EpochEndedError",
+    "FellBehindError",
     "HopsumError",
-    "NoAnswer",
-    "RankLeft",
-    "RoundLost",
-    "WorkersReplaced",
+    "RankLeftError",
+    "ResultLostError",
+    "WorkersReplacedError",
 ]
 
 
-class AllReduceFailed(HopsumError):
+class AllReduceError(HopsumError):
     """An all-reduce has no result. The epoch is over for this worker, unless the subclass says otherwise."""
 
 
-class NoAnswer(AllReduceFailed):
+class AllReduceTimeoutError(AllReduceError, TimeoutError):
     """A chunk had no result at its deadline. `missing_ranks`: whom its switch waited for, if it said so."""
 
     def __init__(self, message: str, missing_ranks: tuple[int, ...] = ()) -> None:
@@ -29,7 +29,7 @@ class NoAnswer(AllReduceFailed):
         self.missing_ranks = missing_ranks
 
 
-class RankLeft(AllReduceFailed):
+class RankLeftError(AllReduceError):
     """An all-reduce waits for ranks that have left the job, so it never has a result. `ranks`: theirs, if known."""
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
@@ -37,15 +37,15 @@ class RankLeft(AllReduceFailed):
         self.ranks = ranks
 
 
-class RoundLost(AllReduceFailed):
+class ResultLostError(AllReduceError):
     """The switch has given up a round whose result this worker lacks."""
 
 
-class Expelled(RoundLost):
+class FellBehindError(ResultLostError):
     """This worker is further behind than its peers keep results: it must resynchronise before it takes part again."""
 
 
-class WorkersReplaced(AllReduceFailed):
+class WorkersReplacedError(AllReduceError):
     """An all-reduce ended without a result, on all ranks alike, since workers were replaced. `ranks`: theirs.
 
     The epoch is not over: the job goes on with the newcomers, whose state comes from the others.
@@ -56,5 +56,5 @@ class WorkersReplaced(AllReduceFailed):
         self.ranks = ranks
 
 
-class EpochOver(HopsumError):
+class EpochEndedError(HopsumError):
     """The epoch takes no more chunks: an all-reduce failed in it, or its rounds are used up."""

@@ -10,9 +10,9 @@ a chunk always has `quorum` contributors at least. Equal seeds lose the same one
     state      input                    next       also
     GATHERING  a rank brings a value    GATHERING  it waits
     GATHERING  the last rank does       GATHERING  the next meeting; all have the result of this one
-    GATHERING  a rank leaves, or fails  BROKEN     whoever waits has RankLeft
-    GATHERING  deadline of a rank       BROKEN     it has NoAnswer with the missing ranks, the others RankLeft
-    BROKEN     a rank brings a value    BROKEN     RankLeft
+    GATHERING  a rank leaves, or fails  BROKEN     whoever waits has RankLeftError
+    GATHERING  deadline of a rank       BROKEN     AllReduceTimeoutError with the missing ranks; others RankLeftError
+    BROKEN     a rank brings a value    BROKEN     RankLeftError
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from hopsum.aggregation import Call, JoinError, SerialAggregation, Summed, require_agreement
 from hopsum.codec import Codec, Exchange
 from hopsum.codec.simulate import simulate_switch
-from hopsum.errors import NoAnswer, RankLeft
+from hopsum.errors import AllReduceTimeoutError, RankLeftError
 
 
 class RackOptions(NamedTuple):
@@ -41,6 +41,7 @@ class RackOptions(NamedTuple):
     """Share of contributions that come too late, 0 to 1."""
     seed: int = 0
     """Of which ones."""
+
 
 REFUSED_S: Final = 60.0
 """So long ranks that join late are told in what the others differed; less if one of these joins again."""
@@ -75,8 +76,8 @@ class Rack:
         """Bring a value, and return what `combine` made of all of them, by rank, and the meeting's number.
 
         Raises:
-            RankLeft: not all ranks are there any more.
-            NoAnswer: not all ranks came within `deadline_s`.
+            RankLeftError: not all ranks are there any more.
+            AllReduceTimeoutError: not all ranks came within `deadline_s`.
         """
         deadline = time.monotonic() + deadline_s
         with self._meeting:
@@ -120,7 +121,7 @@ class Rack:
         missing = tuple(each for each in range(self.options.workers) if each not in self._brought)
         self.leave(rank, f"gave up after {deadline_s:g} s")
         joined = [each for each in missing if each in self.ranks]
-        raise NoAnswer(
+        raise AllReduceTimeoutError(
             f"no sum in memory://{self.name} within {deadline_s:g} s: ranks {list(missing)} of {self.options.workers} "
             f"brought nothing, {joined or 'none'} of them joined; check that all ranks run this all-reduce",
             missing,
@@ -130,7 +131,9 @@ class Rack:
         if self.refused:
             raise JoinError(self.refused)
         if self._broken is not None:
-            raise RankLeft(f"memory://{self.name}: {self._broken}, so nothing more is summed; connect all ranks again")
+            raise RankLeftError(
+                f"memory://{self.name}: {self._broken}, so nothing more is summed; connect all ranks again"
+            )
 
 
 _racks: Final[dict[str, Rack]] = {}

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.codec.simulate import simulate_switch
-from hopsum.errors import AllReduceFailed, WorkersReplaced
-from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, Worker, WorkerStatistics
+from hopsum.errors import AllReduceError, WorkersReplacedError
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker, WorkerStatistics
 from hopsum.transport.batches import LinkStatistics
 from hopsum.transport.repairing import RepairingTransport
 from hopsum.transport.udp import TransportStatistics
@@ -40,7 +40,7 @@ class StageTransport(RepairingTransport):
         self.calls: list[tuple[Any, ...]] = []
         self.worker = Worker(Membership(epoch=70, rank=0, workers=1, slots=8))  # with nothing in progress
         self.counts = TransportStatistics(LinkStatistics(), WorkerStatistics())
-        self._events: list[AllReduceDone | AllReduceGone] = []
+        self._events: list[AllReduceDone | AllReduceFailed] = []
         self._woken = False
 
     # ---- as a transport ---------------------------------------------------------------------------------
@@ -64,12 +64,12 @@ class StageTransport(RepairingTransport):
     def submit(self, op: int, payloads: NDArray[np.uint8], counts: ArrayLike | None = None) -> int:
         with self.changed:
             if self.limit is not None and len(self.stream) >= self.limit:
-                raise WorkersReplaced("rank 1 was replaced", (1,))
+                raise WorkersReplacedError("rank 1 was replaced", (1,))
             self.stream.append(Exchanged(len(self.stream), op, payloads.copy()))
             self.changed.notify_all()
             return self.stream[-1].handle
 
-    def step(self, wait_s: float) -> list[AllReduceDone | AllReduceGone]:
+    def step(self, wait_s: float) -> list[AllReduceDone | AllReduceFailed]:
         with self.changed:
             self.changed.wait_for(lambda: self._woken, wait_s)
             self._woken = False
@@ -127,10 +127,10 @@ class StageTransport(RepairingTransport):
         results, contributors = simulate_switch(done.op, [done.payloads])
         self._end(AllReduceDone(handle, results, contributors, np.ones(len(results), np.bool_)))
 
-    def void(self, handle: int, error: AllReduceFailed | None = None) -> None:
-        self._end(AllReduceGone(handle, error or WorkersReplaced("rank 1 was replaced", (1,))))
+    def void(self, handle: int, error: AllReduceError | None = None) -> None:
+        self._end(AllReduceFailed(handle, error or WorkersReplacedError("rank 1 was replaced", (1,))))
 
-    def _end(self, event: AllReduceDone | AllReduceGone) -> None:
+    def _end(self, event: AllReduceDone | AllReduceFailed) -> None:
         with self.changed:
             self._events.append(event)
         self.wake()

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.agent import Agent, AgentClosed
+from hopsum.agent import Agent, AgentClosedError
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
-from hopsum.errors import EpochOver, NoAnswer
+from hopsum.errors import AllReduceTimeoutError, EpochEndedError
 from hopsum_wire.membership import MembershipError
 
 from .cluster import ASKING, EPOCH, HASTY, PATIENT, Cluster
@@ -49,15 +49,17 @@ def test_a_deadline_reaches_the_future_and_everything_behind_it(stack: ExitStack
     agent = Cluster(stack, 2).agent(0, "thc", HASTY)
     feedback = ErrorFeedback(X.size)
     first, second = (agent.submit(X, feedback=feedback) for _ in range(2))
-    with pytest.raises(NoAnswer) as raised:
+    with pytest.raises(AllReduceTimeoutError) as raised:
         first.result(WAIT_S)
     assert f"epoch {EPOCH}, rank 0, slot 0, round 1, UPDATE sent" in str(raised.value)
     assert "1 of 1 chunks lack their result" in str(raised.value)
-    with pytest.raises(EpochOver, match=f"rank 0 is no longer in epoch {EPOCH}.*: no result from switch 127") as over:
+    with pytest.raises(
+        EpochEndedError, match=f"rank 0 is no longer in epoch {EPOCH}.*: no result from switch 127"
+    ) as over:
         second.result(WAIT_S)
     assert over.value.__cause__ is raised.value
     np.testing.assert_array_equal(feedback.residual, 2 * X)
-    with pytest.raises(EpochOver, match="Make a new agent with a membership of a new epoch"):
+    with pytest.raises(EpochEndedError, match="Make a new agent with a membership of a new epoch"):
         agent.submit(X)
 
 
@@ -66,7 +68,7 @@ def test_below_a_leaf_only_the_own_rack_is_named(stack: ExitStack) -> None:
     leaves = {0: 0, 1: 0, 2: 2}
     workers = tuple(replace(each, leaf=leaves[each.rank]) for each in cluster.membership.workers)
     cluster.membership = replace(cluster.membership, workers=workers)
-    with pytest.raises(NoAnswer) as raised:
+    with pytest.raises(AllReduceTimeoutError) as raised:
         cluster.agent(0, "thc", ASKING).submit(X).result(WAIT_S)
     assert "rank 1 is missing in slot 0, round 1 (arrived: rank 0); its leaf does not see rank 2" in str(raised.value)
     assert raised.value.missing_ranks == (1,)
@@ -81,11 +83,12 @@ def test_a_codec_that_fails_ends_its_rank_and_then_the_others(stack: ExitStack, 
     with pytest.raises(ZeroDivisionError, match=f"no {phase} today"):
         futures[0].result(WAIT_S)
     np.testing.assert_array_equal(feedback[0].residual, X)
-    with pytest.raises(EpochOver, match=f"no {phase} today"):
+    with pytest.raises(EpochEndedError, match=f"no {phase} today"):
         broken.submit(X)
     if phase in ("ranges", "encode"):
         with pytest.raises(
-            NoAnswer, match="this all-reduce with the codec, the options and the vector lengths of the others"
+            AllReduceTimeoutError,
+            match="this all-reduce with the codec, the options and the vector lengths of the others",
         ):
             futures[1].result(WAIT_S)
         np.testing.assert_array_equal(feedback[1].residual, X)
@@ -102,10 +105,10 @@ def test_close_ends_what_is_in_progress(stack: ExitStack) -> None:
     agent.close()
     assert not agent._thread.is_alive()
     for future, message in zip(futures, ["in the middle of this", "before this", "before this"], strict=True):
-        with pytest.raises(AgentClosed, match=f"closed {message} all-reduce"):
+        with pytest.raises(AgentClosedError, match=f"closed {message} all-reduce"):
             future.result(0)
     np.testing.assert_array_equal(feedback.residual, 3 * X)
-    with pytest.raises(AgentClosed, match="agent of rank 0 is closed"):
+    with pytest.raises(AgentClosedError, match="agent of rank 0 is closed"):
         agent.submit(X)
     agent.close()
 

@@ -17,7 +17,7 @@ import hopsum
 from hopsum.agent import Agent
 from hopsum.codec import Codec, CodecError, make_codec
 from hopsum.config import ConfigError
-from hopsum.errors import RoundLost
+from hopsum.errors import ResultLostError
 from hopsum.transport.link import Link
 from hopsum.transport.lossy import Mishaps
 from hopsum_controlplane import write_membership
@@ -120,7 +120,7 @@ def test_whose_ranges_are_lost_sends_nothing_and_keeps_all(bench: Bench, stack: 
 
 def test_without_zeros_it_ends(bench: Bench, stack: ExitStack) -> None:
     team = Team(stack, bench, [codec_named("fixed")] * WORKERS, ELEMENTS, Setting(quorum=QUORUM, peers=False))
-    with pytest.raises(RoundLost):
+    with pytest.raises(ResultLostError):
         team.run(given, 1, late=2)
     np.testing.assert_array_equal(team.feedback[2].residual, given(0, 2))
 

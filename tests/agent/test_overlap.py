@@ -14,7 +14,7 @@ import pytest
 from hopsum.agent import Agent, Span
 from hopsum.agent.timeline import draw, overlap_s
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
-from hopsum.errors import EpochOver, HopsumError
+from hopsum.errors import EpochEndedError, HopsumError
 from hopsum_wire import Op
 
 from .cluster import HASTY, PATIENT, WINDOW, Cluster, Gate
@@ -133,7 +133,7 @@ def test_a_promise_that_is_not_kept_is_an_error(stack: ExitStack) -> None:
     with pytest.raises(HopsumError, match=r"none followed within 0\.3 s"):
         future.result(WAIT_S)
     np.testing.assert_array_equal(feedback.residual, X)
-    with pytest.raises(EpochOver):
+    with pytest.raises(EpochEndedError):
         agent.submit(X)
 
 
@@ -179,7 +179,7 @@ def test_what_is_all_in_the_stream_outlives_the_failure_of_the_next(stack: ExitS
     while True:
         try:
             broken.submit(X)
-        except EpochOver:  # the failure is known, while vector 0 is still on its way
+        except EpochEndedError:  # the failure is known, while vector 0 is still on its way
             break
     assert not any(future.done() for future in futures)
     opened.set()
@@ -187,7 +187,7 @@ def test_what_is_all_in_the_stream_outlives_the_failure_of_the_next(stack: ExitS
     np.testing.assert_array_equal(other.result(WAIT_S).mean, X)
     with pytest.raises(ZeroDivisionError, match="no ranges today"):
         futures[1].result(WAIT_S)
-    with pytest.raises(EpochOver, match="no ranges today"):
+    with pytest.raises(EpochEndedError, match="no ranges today"):
         futures[2].result(WAIT_S)
     assert np.abs(feedback[0].residual).max() < 1e-3
     for each in feedback[1:]:

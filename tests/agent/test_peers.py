@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.agent import Agent, AgentClosed
+from hopsum.agent import Agent, AgentClosedError
 from hopsum.codec import CODECS, Context, ErrorFeedback, job_tables, make_codec
 from hopsum.codec.simulate import simulate_switch
-from hopsum.errors import RankLeft, RoundLost
+from hopsum.errors import RankLeftError, ResultLostError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import Timing
 from hopsum.transport.lossy import Mishaps
@@ -81,7 +81,7 @@ def test_a_worker_that_comes_late_gets_all_of_it_from_its_peers(stack: ExitStack
 
 def test_without_side_channels_it_is_lost(stack: ExitStack) -> None:
     agents, _ = late(Cluster(stack, WORKERS, quorum=2))
-    with pytest.raises(RoundLost):
+    with pytest.raises(ResultLostError):
         agents[2].submit(vectors(0)[2]).result(WAIT_S)
 
 
@@ -95,7 +95,7 @@ def test_ranks_that_run_more_all_reduces_than_another_hear_that_it_has_left(stac
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(agents[2].close)
         for rank, future in enumerate(pending):
-            with pytest.raises(RankLeft, match=f"rank {rank} waits for rank 2, which has finished") as caught:
+            with pytest.raises(RankLeftError, match=f"rank {rank} waits for rank 2, which has finished") as caught:
                 future.result(WAIT_S)
             assert caught.value.ranks == (2,)
         close_together(agents[:2])
@@ -158,7 +158,7 @@ def newcomer(stack: ExitStack) -> Agent:
     ("end", "error", "message"),
     [
         (lambda agent: agent.end(MembershipError("the job was deleted")), MembershipError, "the job was deleted"),
-        (Agent.close, AgentClosed, "agent of rank 2 is closed"),
+        (Agent.close, AgentClosedError, "agent of rank 2 is closed"),
     ],
 )
 def test_who_waits_for_a_state_hears_that_its_agent_has_ended(

@@ -15,7 +15,7 @@ import pytest
 
 from hopsum.agent import progress
 from hopsum.agent.progress import Progress
-from hopsum.errors import NoAnswer
+from hopsum.errors import AllReduceTimeoutError
 from hopsum.notice import AFTER_S, Waiting
 from hopsum.protocol.worker import Timing
 from hopsum.transport.udp import UdpTransport
@@ -122,7 +122,7 @@ def test_a_switch_that_is_gone_is_said_and_then_the_error(
     started = time.monotonic()
     futures = [agent.submit(X) for agent in agents]
     for rank, future in enumerate(futures):
-        with pytest.raises(NoAnswer, match=f"is not there: all that rank {rank} sent to it for"):
+        with pytest.raises(AllReduceTimeoutError, match=f"is not there: all that rank {rank} sent to it for"):
             future.result(WAIT_S)
     assert time.monotonic() - started < WAIT_S / 2
     for rank in range(2):

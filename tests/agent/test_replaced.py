@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine whose workers are replaced: what is decided ends well, the rest with WorkersReplaced, no vector is lost."""
+"""An engine whose workers are replaced: what is decided ends well, the rest with WorkersReplacedError, no vector is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ import pytest
 from hopsum.agent.engine import CLOSE, Engine
 from hopsum.agent.network import Failed, GoOn, Silence
 from hopsum.agent.order import Task
-from hopsum.agent.values import AgentClosed
+from hopsum.agent.values import AgentClosedError
 from hopsum.codec import Context, ErrorFeedback, make_codec
-from hopsum.errors import EpochOver, WorkersReplaced
+from hopsum.errors import EpochEndedError, WorkersReplacedError
 from hopsum_wire.epochs import Resume
 from hopsum_wire.membership import MembershipError
 
@@ -31,7 +33,7 @@ def new(start: int, epoch: int = 71, allreduces: int = 0) -> Resume:
 
 
 def go_on(start: int, allreduces: int, epoch: int = 71) -> GoOn:
-    return GoOn(epoch, start, allreduces, WorkersReplaced("the promised one was not submitted", (1,)))
+    return GoOn(epoch, start, allreduces, WorkersReplacedError("the promised one was not submitted", (1,)))
 
 
 class Stand:
@@ -88,7 +90,7 @@ def mean(task: Task) -> np.ndarray:
 
 
 def replaced(task: Task) -> bool:
-    return isinstance(task.future.exception(WAIT_S), WorkersReplaced)
+    return isinstance(task.future.exception(WAIT_S), WorkersReplacedError)
 
 
 def test_what_is_submitted_while_sealed_waits_for_the_next_epoch() -> None:
@@ -166,7 +168,7 @@ def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on() -> None:
         stand.change(new(2))
         stand.transport.do(0)
         stand.engine.inbox.put(go_on(2, 1))
-        with pytest.raises(WorkersReplaced, match="promised one"):
+        with pytest.raises(WorkersReplacedError, match="promised one"):
             alone.future.result(WAIT_S)
         np.testing.assert_array_equal(feedback.residual, X)
         after = stand.submit(1)
@@ -183,7 +185,7 @@ def test_what_comes_for_a_promise_that_ended(decided: bool) -> None:
         stand.transport.wait_for_exchanges(1)
         stand.change(new(1))
         stand.engine.inbox.put(go_on(1, 1))
-        with pytest.raises(WorkersReplaced, match="promised one"):
+        with pytest.raises(WorkersReplacedError, match="promised one"):
             alone.future.result(WAIT_S)
         stand.transport.do(0) if decided else stand.transport.void(0)
         after = stand.submit(1)
@@ -226,9 +228,9 @@ def test_what_waits_behind_a_go_on_ends_with_the_engine(failed: bool) -> None:
         behind = stand.submit(1)
         stand.engine.inbox.put(go_on(3, 2, epoch=72))
         further = stand.submit(2)
-        stand.engine.inbox.put(Failed(None, EpochOver("given up")) if failed else CLOSE)
+        stand.engine.inbox.put(Failed(None, EpochEndedError("given up")) if failed else CLOSE)
         for task in (behind, further):
-            with pytest.raises(EpochOver if failed else AgentClosed):
+            with pytest.raises(EpochEndedError if failed else AgentClosedError):
                 task.future.result(WAIT_S)
 
 

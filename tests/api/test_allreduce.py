@@ -16,7 +16,7 @@ from hopsum.codec import NonFiniteError, make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.config import ConfigError
 from hopsum.connection import UrlError
-from hopsum.errors import EpochOver, HopsumError
+from hopsum.errors import EpochEndedError, HopsumError
 
 from .ranks import run_ranks, vectors
 
@@ -198,7 +198,7 @@ class TestNoJob:
         url = "memory://afresh?workers=2"
         with pytest.raises(HopsumError, match=r"ranks \[1\] of 2 brought nothing"):
             hopsum.allreduce(np.ones(2), url)
-        with pytest.raises(EpochOver):
+        with pytest.raises(EpochEndedError):
             hopsum.allreduce(np.ones(2), url)
         hopsum.disconnect()
         with pytest.raises(HopsumError, match=r"ranks \[1\] of 2 brought nothing"):

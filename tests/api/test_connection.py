@@ -16,7 +16,7 @@ from hopsum.agent import Agent
 from hopsum.aggregation import Aggregation
 from hopsum.config import Config, ConfigError
 from hopsum.connection import UrlError, _codec_for, settings_of
-from hopsum.errors import NoAnswer
+from hopsum.errors import AllReduceTimeoutError
 from hopsum_wire.membership import MembershipError
 
 from ..torch.job import serve_job
@@ -89,7 +89,7 @@ def test_deadlines_reach_the_agent(tmp_path: Path) -> None:
         serve_job(path, 2),
         hopsum.connect(path.as_uri(), rank=0, backend="numpy", deadline_s=0.3, retransmit_s=0.05) as job,
     ):
-        with pytest.raises(NoAnswer):
+        with pytest.raises(AllReduceTimeoutError):
             hopsum.allreduce(np.ones(3, np.float32), job)
         assert settings_of(job).deadline_s == 0.3
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum.agent import AgentClosed, AllReduceResult
+from hopsum.agent import AgentClosedError, AllReduceResult
 from hopsum.aggregation import Aggregation, JoinError, MismatchError
 from hopsum.codec import CodecError, ErrorFeedback, Exchange, NonFiniteError, make_codec
 from hopsum.codec.simulate import simulate_allreduce
-from hopsum.errors import EpochOver, NoAnswer, RankLeft
+from hopsum.errors import AllReduceTimeoutError, EpochEndedError, RankLeftError
 from hopsum.memory import RackOptions, _arrivals
 
 from .ranks import CODECS, run_ranks, vectors
@@ -156,11 +156,11 @@ def test_a_rank_that_fails_alone_fails_the_others(monkeypatch: pytest.MonkeyPatc
         waits = first.submit(np.ones(2, np.float32), feedback=feedback)
         fails = second.submit(np.ones(2, np.float32))
         assert isinstance(fails.exception(60), MemoryError)
-        assert isinstance(waits.exception(60), RankLeft)
+        assert isinstance(waits.exception(60), RankLeftError)
         assert "rank 1 failed: no room" in str(waits.exception())
         assert feedback.residual.tolist() == [1, 1], "what was not delivered is back"
         for job in (first, second):
-            with pytest.raises(EpochOver, match="Connect all ranks again"):
+            with pytest.raises(EpochEndedError, match="Connect all ranks again"):
                 job.submit(np.ones(2, np.float32))
 
 
@@ -169,15 +169,15 @@ def test_what_is_queued_behind_a_failure_is_over_too() -> None:
         feedback = [ErrorFeedback(2) for _ in range(3)]
         xs = np.array([[1, 2], [3, 4], [5, np.nan]], np.float32)
         futures = [job.submit(x, feedback=kept) for x, kept in zip(xs, feedback, strict=True)]
-        assert isinstance(futures[0].exception(60), NoAnswer)
-        assert isinstance(futures[1].exception(60), EpochOver)
-        assert isinstance(futures[2].exception(60), EpochOver)
+        assert isinstance(futures[0].exception(60), AllReduceTimeoutError)
+        assert isinstance(futures[1].exception(60), EpochEndedError)
+        assert isinstance(futures[2].exception(60), EpochEndedError)
         assert [kept.residual.tolist() for kept in feedback] == [[1, 2], [3, 4], [0, 0]], "NaN is dropped"
 
 
 def test_missing_ranks_are_named() -> None:
     with join("missing", 2, workers=3, deadline_s=0.05), join("missing", 0, workers=3, deadline_s=0.05) as job:
-        with pytest.raises(NoAnswer) as refused:
+        with pytest.raises(AllReduceTimeoutError) as refused:
             job.allreduce(np.ones(2, np.float32))
         assert refused.value.missing_ranks == (1, 2)
         assert "ranks [1, 2] of 3 brought nothing, [2] of them joined" in str(refused.value)
@@ -188,11 +188,11 @@ def test_close_ends_what_is_in_progress_and_who_joins_then_starts_afresh() -> No
     waits, queued = (first.submit(np.ones(2, np.float32)) for _ in range(2))
     first.close()
     first.close()
-    assert isinstance(waits.exception(60), AgentClosed)
-    assert isinstance(queued.exception(60), AgentClosed)
-    with pytest.raises(AgentClosed):
+    assert isinstance(waits.exception(60), AgentClosedError)
+    assert isinstance(queued.exception(60), AgentClosedError)
+    with pytest.raises(AgentClosedError):
         first.submit(np.ones(2, np.float32))
-    with pytest.raises(RankLeft, match="rank 0 has left"):
+    with pytest.raises(RankLeftError, match="rank 0 has left"):
         second.allreduce(np.ones(2, np.float32))
     with join("close", 0) as again, join("close", 1) as too:
         futures = [job.submit(np.ones(2, np.float32)) for job in (again, too)]
@@ -281,7 +281,7 @@ def test_a_sum_that_fails_breaks_the_rack(monkeypatch: pytest.MonkeyPatch) -> No
     with join("broken", 0) as first, join("broken", 1) as second:
         futures = [job.submit(np.ones(2, np.float32)) for job in (first, second)]
         kinds = sorted(type(future.exception(60)).__name__ for future in futures)
-    assert kinds == ["CodecError", "RankLeft"]
+    assert kinds == ["CodecError", "RankLeftError"]
 
 
 def test_threads_end() -> None:

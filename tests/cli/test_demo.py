@@ -23,7 +23,7 @@ from hopsum_controlplane.entries import Delete
 from hopsum_controlplane.tables import lookup
 from hopsum_evaluation.demo import command
 from hopsum_evaluation.demo.report import Report
-from hopsum_topologies.crew import WorkerDied
+from hopsum_topologies.crew import WorkerDiedError
 
 PARAMETERS = 38282
 HEADERS = 42 + 32
@@ -139,7 +139,7 @@ def test_without_the_job_table_nothing_is_summed(tmp_path: Path, monkeypatch: py
 
     real = Controller.create_job
     monkeypatch.setattr(Controller, "create_job", create)
-    with pytest.raises(WorkerDied, match=r"(?s)worker [01] failed:.*NoAnswer: no result from switch"):
+    with pytest.raises(WorkerDiedError, match=r"(?s)worker [01] failed:.*AllReduceTimeoutError: no result from switch"):
         in_process(tmp_path, deadline_s=3.0)
 
 
@@ -160,7 +160,7 @@ def test_a_dead_worker_ends_the_demo_with_its_rank_and_traceback(
     import impostors
 
     monkeypatch.setattr(command, "work", impostors.crash)
-    with pytest.raises(WorkerDied, match=r"(?s)worker 1 failed:\nTraceback.*the third bucket was too much"):
+    with pytest.raises(WorkerDiedError, match=r"(?s)worker 1 failed:\nTraceback.*the third bucket was too much"):
         in_process(tmp_path)
 
 
@@ -195,7 +195,7 @@ def test_a_worker_may_finish_before_the_others_but_not_before_its_last_word(tmp_
     crew: Any = ScriptedCrew(last_words[1:] if early else last_words)
     with command._progress(Console(stderr=True)) as progress:
         if early:
-            with pytest.raises(WorkerDied, match="worker 0 sent 'finished' during fp32"):
+            with pytest.raises(WorkerDiedError, match="worker 0 sent 'finished' during fp32"):
                 command.follow(crew, progress, plan, "fp32", "baseline")
         else:
             assert command.follow(crew, progress, plan, "fp32", "baseline") == [(0.5,), (0.6,)]

@@ -11,7 +11,7 @@ import pytest
 
 from hopsum_evaluation.sums.worker import work
 from hopsum_topologies.bmv2 import bmv2_unavailable
-from hopsum_topologies.crew import Crew, WorkerDied
+from hopsum_topologies.crew import Crew, WorkerDiedError
 from hopsum_topologies.seat import Seat
 
 COMMAND = [sys.executable, "-m", "hopsum_cli.main"]
@@ -51,7 +51,7 @@ def test_a_failed_worker_is_named_with_its_traceback() -> None:
         Seat(0, 1, "02:00:00:00:01:01", "127.0.0.1", ("127.0.0.1", 9)),
         Seat(1, 1, "02:00:00:00:01:01", "192.0.2.1", ("127.0.0.1", 9)),  # no address of this host
     ]
-    with Crew(seats, work, None) as crew, pytest.raises(WorkerDied, match=r"(?s)worker 1 failed:.*OSError"):
+    with Crew(seats, work, None) as crew, pytest.raises(WorkerDiedError, match=r"(?s)worker 1 failed:.*OSError"):
         crew.gather("bound")
     assert not any(process.is_alive() for process in crew.processes)
 

@@ -12,7 +12,7 @@ import pytest
 
 from hopsum_cli.main import main
 from hopsum_evaluation.bench.placement import one_core
-from hopsum_evaluation.bench.published import PublishedFailed, published_worker
+from hopsum_evaluation.bench.published import PublishedRunError, published_worker
 
 ACTIONS = ("encode", "decode", "contribution", "encode_feedback", "residual_read", "residual_write")
 
@@ -67,7 +67,7 @@ def test_one_core_is_held_for_the_block_only() -> None:
 
 
 def test_published_worker_that_ends_is_reported() -> None:
-    with published_worker(1000, 2, 1) as actions, pytest.raises(PublishedFailed, match=r"published .*ended"):
+    with published_worker(1000, 2, 1) as actions, pytest.raises(PublishedRunError, match=r"published .*ended"):
         actions["encode"]()
 
 

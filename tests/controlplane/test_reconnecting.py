@@ -13,7 +13,7 @@ from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.drivers import DRIVERS, check_driver, open_device
 from hopsum_controlplane.devices.reconnecting import FIRST_PAUSE_S, LONGEST_PAUSE_S, ReconnectingDevice
 from hopsum_controlplane.entries import Insert, MulticastGroup, Replica
-from hopsum_controlplane.errors import NotPrimaryError, SessionLostError, SwitchForgotError
+from hopsum_controlplane.errors import NotPrimaryError, SessionLostError, SwitchStateLostError
 from hopsum_controlplane.testing import Failure, FakeDevice
 
 OURS, OTHER = Pipeline(b"ours", ""), Pipeline(b"another", "")
@@ -164,7 +164,7 @@ def test_a_switch_that_forgot_takes_nothing_but_a_program(switch: Switch, device
         lambda: device.read_counter("drops"),
     ]
     for action in actions:
-        with pytest.raises(SwitchForgotError, match=f"does not run the program with cookie {OURS.cookie:#018x}"):
+        with pytest.raises(SwitchStateLostError, match=f"does not run the program with cookie {OURS.cookie:#018x}"):
             action()
     assert switch.memory.entities == {}
     assert ensure_pipeline(device, OURS)
@@ -175,7 +175,7 @@ def test_a_switch_that_forgot_takes_nothing_but_a_program(switch: Switch, device
 def test_somebody_pushed_another_program(switch: Switch, device: ReconnectingDevice) -> None:
     switch.cut()
     switch.memory.push(OTHER)
-    with pytest.raises(SwitchForgotError):
+    with pytest.raises(SwitchStateLostError):
         device.read_groups()
     device.push(OTHER)
     assert device.read_groups() == []
@@ -186,7 +186,7 @@ def test_somebody_pushed_another_program(switch: Switch, device: ReconnectingDev
 def test_a_program_that_comes_later(switch: Switch, clock: Clock) -> None:
     switch.memory = FakeDevice()
     device = ReconnectingDevice(switch.connect, OURS.cookie, monotonic=clock)
-    with pytest.raises(SwitchForgotError):
+    with pytest.raises(SwitchStateLostError):
         device.read_groups()
     assert ensure_pipeline(device, OURS)
     assert not ensure_pipeline(device, OURS)

@@ -19,7 +19,7 @@ from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.encoding import encode_update
 from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, Update
-from hopsum_controlplane.errors import NotPrimaryError, SwitchForgotError
+from hopsum_controlplane.errors import NotPrimaryError, SwitchStateLostError
 from hopsum_controlplane.tables import admit, reply
 from hopsum_topologies import Bmv2Switch, NativeSwitch
 from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
@@ -105,9 +105,9 @@ def test_a_restarted_switch_is_never_filled_again(
     controller = Controller(device, switch_endpoint)
     old = jobs_of(controller, make_spec)
     rig.restart()
-    with pytest.raises(SwitchForgotError, match="its jobs need new epochs"):
+    with pytest.raises(SwitchStateLostError, match="its jobs need new epochs"):
         controller.audit()
-    with pytest.raises(SwitchForgotError):
+    with pytest.raises(SwitchStateLostError):
         controller.delete_job(old[0])
     assert controller.ending == ()
     assert ensure_pipeline(device, pipeline)

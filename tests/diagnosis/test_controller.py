@@ -18,7 +18,7 @@ from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.doctor import main
 from hopsum_cli.operator import take_look
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster.errors import OtherProgram
+from hopsum_controlplane.cluster.errors import PipelineMismatchError
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import TableEntry
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
@@ -109,7 +109,7 @@ def test_a_cluster_that_is_well(practice: Practice) -> None:
     ("error", "check"),
     [
         (SessionLostError("no P4Runtime server answered", where="10.0.0.9:9559"), "switches"),
-        (OtherProgram("it runs a program with cookie 0x7, not ours"), "program"),
+        (PipelineMismatchError("it runs a program with cookie 0x7, not ours"), "program"),
         (NotPrimaryError("our election id 1 is not the primary's"), "primary"),
     ],
 )

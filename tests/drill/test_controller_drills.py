@@ -27,7 +27,7 @@ from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.tables.address import switch_address
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_evaluation.drill import controller_disk, controller_writes
-from hopsum_evaluation.drill.base import CHECKS, Context, DrillFailed
+from hopsum_evaluation.drill.base import CHECKS, Context, DrillError
 from hopsum_evaluation.drill.catalogue import DRILLS
 from hopsum_evaluation.drill.command import main
 from hopsum_evaluation.drill.controller_books import differences
@@ -126,15 +126,15 @@ def test_controllers_that_leave_a_difference_are_seen(tmp_path: Path) -> None:
     half = SOUND._replace(before=["lacks workers"])
     assert judged(context, SOUND, half, SOUND).half_done == 1
     for found in (SOUND._replace(after=["lacks workers[...]"]), SOUND._replace(audited=["foreign: jobs[...]"])):
-        with pytest.raises(DrillFailed, match="after the death before join 3, switch and books differ"):
+        with pytest.raises(DrillError, match="after the death before join 3, switch and books differ"):
             judged(context, found)
-    with pytest.raises(DrillFailed, match="the job that trains has epoch 8 instead of 7"):
+    with pytest.raises(DrillError, match="the job that trains has epoch 8 instead of 7"):
         judged(context, SOUND, SOUND._replace(epochs={"train": 8}))
-    with pytest.raises(DrillFailed, match="the job that trains has epoch 0"):
+    with pytest.raises(DrillError, match="the job that trains has epoch 0"):
         judged(context, SOUND._replace(epochs={}))
-    with pytest.raises(DrillFailed, match="did not take over: exit status 1"):
+    with pytest.raises(DrillError, match="did not take over: exit status 1"):
         judged(context, 5, status=1)
-    with pytest.raises(DrillFailed, match="ended with status 1 in join"):
+    with pytest.raises(DrillError, match="ended with status 1 in join"):
         judged(context, SOUND, status=1)
 
 
@@ -143,9 +143,9 @@ def test_a_refusal_needs_the_right_words() -> None:
         raise ControllerError("the books are full", "INTERNAL")
 
     assert refusal(refuse, "full") == "the books are full"
-    with pytest.raises(DrillFailed, match="but not for 'primary'"):
+    with pytest.raises(DrillError, match="but not for 'primary'"):
         refusal(refuse, "primary")
-    with pytest.raises(DrillFailed, match="not refused"):
+    with pytest.raises(DrillError, match="not refused"):
         refusal(lambda: None, "full")
 
 
@@ -154,7 +154,7 @@ def test_a_configuration_without_the_text_is_not_edited(tmp_path: Path) -> None:
     path.write_text("one two")
     edit(path, tmp_path / "b.toml", ("one", "1"), ("two", "2"))
     assert (tmp_path / "b.toml").read_text() == "1 2"
-    with pytest.raises(DrillFailed, match="has no 'three'"):
+    with pytest.raises(DrillError, match="has no 'three'"):
         edit(path, path, ("three", "3"))
     assert path.read_text() == "one two"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_evaluation.drill.base import DrillFailed
+from hopsum_evaluation.drill.base import DrillError
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.crowd import _connections
 from hopsum_evaluation.drill.journal import Journal
@@ -48,7 +48,7 @@ def test_news_that_came_late_or_of_another_rank_is_no_news(crew: Crew, monkeypat
     for rank in (0, 2):
         write(crew, rank, "log", text="rank 1 left", logger="hopsum.rpc.change")
     (entry,) = crew.journal(2)
-    with pytest.raises(DrillFailed, match=r"all other ranks knew of it after 5\.0 s, 4 s are allowed"):
+    with pytest.raises(DrillError, match=r"all other ranks knew of it after 5\.0 s, 4 s are allowed"):
         others_know(crew, 1, entry["at"] - 5.0, 4.0)
     assert crew.since(0.0, 2, "log", words=r"\branks? (\d+, )*12\b") is None
     assert crew.since(entry["at"] + 1, 2, "log") is None
@@ -59,7 +59,7 @@ def test_news_that_came_late_or_of_another_rank_is_no_news(crew: Crew, monkeypat
 @pytest.mark.parametrize(
     ("kind", "fields", "told"),
     [
-        ("void", {"error": "WorkersReplaced", "text": "ranks 1 were replaced"}, "WorkersReplaced: ranks 1"),
+        ("void", {"error": "WorkersReplacedError", "text": "ranks 1 were replaced"}, "WorkersReplacedError: ranks 1"),
         ("step", {"epoch": 8, "step": 1}, "2 epochs"),
     ],
 )
@@ -68,7 +68,7 @@ def test_a_break_is_seen(crew: Crew, kind: str, fields: dict[str, object], told:
         write(crew, rank, "step", epoch=7, step=0)
     require_no_break(crew)
     write(crew, 2, kind, **fields)
-    with pytest.raises(DrillFailed, match=told):
+    with pytest.raises(DrillError, match=told):
         require_no_break(crew)
 
 
@@ -150,5 +150,5 @@ def test_a_crowd_that_nobody_lets_in_is_no_crowd() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         nobody = f"127.0.0.1:{server.getsockname()[1]}"
     tried = threading.Event()
-    with pytest.raises(DrillFailed, match="not one of 3 connections came about"), _connections(nobody, 3):
+    with pytest.raises(DrillError, match="not one of 3 connections came about"), _connections(nobody, 3):
         tried.wait(0)

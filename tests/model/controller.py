@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from .config import Config
-from .state import OUT, Budget, Cell, Content, Control, Life, Phase, Violation, Worker
+from .state import OUT, Budget, Cell, Content, Control, Life, Phase, RuleError, Worker
 from .worker import WorkerRules
 
 Workers = tuple[Worker, ...]
@@ -52,7 +52,7 @@ class Controller:
     # ---- duties -------------------------------------------------------------------------------------
 
     def duties(self, control: Control, workers: Workers) -> Iterator[Change]:
-        """Yield every step that an epoch change can take now. Raises Violation: agreement or repair."""
+        """Yield every step that an epoch change can take now. Raises RuleError: agreement or repair."""
         if control.phase is Phase.SEAL:
             yield from self._reports(control, workers)
             silent = [rank for rank, report in enumerate(control.reports) if report is None]
@@ -100,7 +100,7 @@ class Controller:
             if content is not None and "repair" in self.config.checks:
                 lacking = any(workers[rank].held[chunk] is None for rank in members)
                 if lacking and not any(workers[rank].kept >> chunk & 1 for rank in members):
-                    raise Violation("repair", f"chunk {chunk} is decided, a member lacks it, nobody keeps it")
+                    raise RuleError("repair", f"chunk {chunk} is decided, a member lacks it, nobody keeps it")
         rest = tuple(chunk for chunk, content in enumerate(decided) if content is None)
         after = control._replace(
             phase=Phase.JOIN, epoch=control.epoch + 1, streams=(*control.streams, rest), decided=tuple(decided),
@@ -157,7 +157,7 @@ class Controller:
         for other, peer in enumerate(workers):
             for chunk, content in enumerate(peer.held if peer.epoch == control.epoch else ()):
                 if content is not None and joined.held[chunk] not in (None, content):
-                    raise Violation("agreement", f"chunk {chunk}: w{rank} joins with another result than w{other}'s")
+                    raise RuleError("agreement", f"chunk {chunk}: w{rank} joins with another result than w{other}'s")
 
     # ---- faults -------------------------------------------------------------------------------------
 

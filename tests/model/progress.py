@@ -12,7 +12,7 @@ from __future__ import annotations
 from hopsum_oracle.decision import FINAL
 
 from .controller import counts, is_out
-from .state import ZEROS, Budget, Kind, Life, Phase, State, Violation
+from .state import ZEROS, Budget, Kind, Life, Phase, RuleError, State
 from .world import World
 
 
@@ -24,11 +24,11 @@ class Progress:
         self._verdicts: dict[State, bool] = {}
 
     def check(self, state: State) -> None:
-        """Raise Violation (repair or live) if something is lost for good in this state."""
+        """Raise RuleError (repair or live) if something is lost for good in this state."""
         if "repair" in self.config.checks and self.config.peers:
             self._check_repair(state)
         if "live" in self.config.checks and not self._completes(state):
-            raise Violation("live", f"retransmission never completes: {self.world.view(state)[1]}")
+            raise RuleError("live", f"retransmission never completes: {self.world.view(state)[1]}")
 
     # ---- live ---------------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ class Progress:
             try:
                 for change in self.world.controller.duties(control, workers):
                     return self.world.apply(state, change)
-            except Violation:
+            except RuleError:
                 return state
         after = self._sweep(state, flush=False)
         if after == state and self.config.flush:
@@ -109,7 +109,7 @@ class Progress:
     def _take(self, state: State, rank: int, result: int) -> State:
         world = self.world
         accepted = world.accepted(state, rank, result)
-        if accepted is None or isinstance(accepted, Violation):
+        if accepted is None or isinstance(accepted, RuleError):
             return state
         workers = (*state.workers[:rank], accepted[0], *state.workers[rank + 1 :])
         if not self.config.on("lease_barrier") and None not in world.workers[accepted[0]].held:
@@ -144,7 +144,7 @@ class Progress:
             if content is not None and content != ZEROS:
                 try:
                     after = self.world.rules.hold(rank, workers[rank], chunk, content)
-                except Violation:
+                except RuleError:
                     continue
                 return self._with(state, rank, self.world.workers.number(after))
         return state
@@ -164,7 +164,7 @@ class Progress:
                 continue
             for rank in lacking:
                 if not self._on_switch(state, rank, workers[rank].epoch, chunk):
-                    raise Violation("repair", f"nobody can give chunk {chunk} to w{rank} any more, w{having} had it")
+                    raise RuleError("repair", f"nobody can give chunk {chunk} to w{rank} any more, w{having} had it")
 
     def _on_switch(self, state: State, rank: int, epoch: int, chunk: int) -> bool:
         control, node = self.world.controls[state.control], self.config.node_of(rank)

@@ -9,7 +9,7 @@ from functools import cache
 from .config import Config
 from .notation import written
 from .progress import Progress
-from .state import State, Violation
+from .state import RuleError, State
 from .world import Transition, World
 
 
@@ -19,7 +19,7 @@ class Found:
 
     states: int
     transitions: int
-    violation: Violation | None = None
+    violation: RuleError | None = None
     trace: str = ""
     """The shortest way to the violation, in the notation of docs/protocol.md."""
     complete: bool = True
@@ -53,7 +53,7 @@ class Search:
             state = self.order[at]
             try:
                 self.progress.check(state)
-            except Violation as violation:
+            except RuleError as violation:
                 return self._found(violation, at)
             for transition in self.world.successors(state):
                 self.transitions += 1
@@ -70,7 +70,7 @@ class Search:
         self.order.append(transition.state)
         self.came.append((at, transition._replace(state=None)))
 
-    def _found(self, violation: Violation, at: int, last: Transition | None = None) -> Found:
+    def _found(self, violation: RuleError, at: int, last: Transition | None = None) -> Found:
         way = [] if last is None else [last]
         while at:
             at, transition = self.came[at]

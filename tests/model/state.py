@@ -154,7 +154,7 @@ class State(NamedTuple):
     cells: tuple[int, ...]
 
 
-class Violation(Exception):
+class RuleError(Exception):
     """A check failed."""
 
     def __init__(self, kind: str, text: str) -> None:

@@ -26,7 +26,7 @@ from hopsum_oracle.leaf import take_result
 from hopsum_wire import Event
 
 from .config import Config
-from .state import Cell, Content, Kind, Packet, Values, Violation
+from .state import Cell, Content, Kind, Packet, RuleError, Values
 
 Decide = Callable[[Copy, Update, int, int], Decision]
 """(copy, update, quorum, min_quorum) -> decision."""
@@ -205,7 +205,7 @@ def step(config: Config, decide_: Decide, quorum: int, cell: Cell, packet: Packe
     """Apply one admitted UPDATE or PARTIAL to a copy: the copy after it and the packet that leaves.
 
     Raises:
-        Violation: sum, quorum or late.
+        RuleError: sum, quorum or late.
     """
     inside = packet.content.contributors if packet.kind is Kind.PARTIAL else 0
     update = Update(packet.epoch, packet.round, 1 << packet.worker, packet.flush, inside)
@@ -228,7 +228,7 @@ def step_from_above(config: Config, node: int, cell: Cell, packet: Packet) -> tu
     """Apply a RESULT of the spine to a copy of a leaf: the copy after it and the packet that leaves.
 
     Raises:
-        Violation: sum, quorum or late.
+        RuleError: sum, quorum or late.
     """
     result = Update(packet.epoch, packet.round, 0, False, packet.content.contributors)
     if not config.on("leaf_match") and cell.copy.epoch == packet.epoch:
@@ -294,4 +294,4 @@ def _check_result(config: Config, result: Packet) -> None:
 
 def _violated(config: Config, kind: str, text: str) -> None:
     if kind in config.checks:
-        raise Violation(kind, text)
+        raise RuleError(kind, text)

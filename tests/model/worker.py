@@ -11,7 +11,7 @@ from typing import NamedTuple
 from hopsum.protocol.stream import Stream
 
 from .config import Config
-from .state import ZEROS, Content, Contribution, Kind, Life, Packet, Pool, Violation, Worker
+from .state import ZEROS, Content, Contribution, Kind, Life, Packet, Pool, RuleError, Worker
 
 Streams = tuple[tuple[int, ...], ...]
 """Per epoch, the chunks summed in it, in order."""
@@ -108,7 +108,7 @@ class WorkerRules:
         """Take a RESULT: the worker after it and the chunk, or None if it is ignored (W3, E2).
 
         Raises:
-            Violation: late, settle or range.
+            RuleError: late, settle or range.
         """
         sealed = worker.life is Life.SEALED and self.config.on("seal")
         foreign = result.epoch != worker.epoch and self.config.on("epoch_worker")
@@ -125,7 +125,7 @@ class WorkerRules:
         """Take a result from the switch or a peer, and settle by its contributors (W5).
 
         Raises:
-            Violation: late, settle or range.
+            RuleError: late, settle or range.
         """
         if any(value.chunk != chunk for value in content.values):
             self._violated("late", f"w{rank} takes for chunk {chunk} what is {content.values}")
@@ -202,7 +202,7 @@ class WorkerRules:
 
     def _violated(self, kind: str, text: str) -> None:
         if kind in self.config.checks:
-            raise Violation(kind, text)
+            raise RuleError(kind, text)
 
 
 def replaced(held: tuple[Content | None, ...], chunk: int, content: Content | None) -> tuple[Content | None, ...]:

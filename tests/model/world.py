@@ -29,8 +29,8 @@ from .state import (
     Life,
     Packet,
     Pool,
+    RuleError,
     State,
-    Violation,
     Worker,
 )
 from .switch import deciding, step, step_from_above
@@ -43,16 +43,16 @@ class Transition(NamedTuple):
 
     label: str | tuple[int, int] | tuple[int, int, int]
     state: State | None
-    violation: Violation | None = None
+    violation: RuleError | None = None
 
 
-Stepped = tuple[int, int | None, Violation | None]
+Stepped = tuple[int, int | None, RuleError | None]
 """Number of the copy after a packet, number of the packet that leaves, violation."""
-Accepted = tuple[int, int] | Violation
+Accepted = tuple[int, int] | RuleError
 """Number of the worker after a RESULT, and the chunk."""
 InFlight = tuple[list[tuple[int, Packet]], list[int], list[int]]
 """UPDATEs and PARTIALs with their numbers; numbers of RESULTs; numbers of STALEs."""
-Fetch = tuple[tuple[int, int, int], int | Violation]
+Fetch = tuple[tuple[int, int, int], int | RuleError]
 """Chunk, from, to; number of the worker after it."""
 
 
@@ -72,7 +72,7 @@ class World:
         self._accepted: dict[tuple[int, int, int, int], Accepted | None] = {}
         self._networks: dict[int, InFlight] = {}
         self._fetched: dict[tuple[int, tuple[int, ...]], list[Fetch]] = {}
-        self._changes: dict[tuple[int, tuple[int, ...]], list[Change | Violation]] = {}
+        self._changes: dict[tuple[int, tuple[int, ...]], list[Change | RuleError]] = {}
         self._settled: dict[tuple[int, int, int], tuple[int, int]] = {}
 
     def view(self, state: State) -> tuple[Control, tuple[Worker, ...]]:
@@ -199,21 +199,21 @@ class World:
                 else:
                     after, out = step(self.config, self._decide[node], quorum, *one)
                 known = self.cells.number(after), None if out is None else self.packets.number(out), None
-            except Violation as violation:
+            except RuleError as violation:
                 known = cell, None, violation
             self._stepped[key] = known
         return known
 
     def _wrong_stale(
         self, control: Control, workers: tuple[Worker, ...], cell: Cell, packet: Packet
-    ) -> Violation | None:
+    ) -> RuleError | None:
         """Check what a STALE says: nostale and hint."""
         asker, (epoch, position) = workers[packet.worker], packet.truth
         exact = packet.kind is Kind.UPDATE and self.config.full_quorum and asker.epoch == epoch
         if exact and "nostale" in self.config.checks:
             same_life = packet.content.values[0].incarnation == asker.incarnation
             if same_life and position in self.rules.waiting(control.streams, asker):
-                return Violation("nostale", f"w{packet.worker} waits for round {packet.round} and is told STALE")
+                return RuleError("nostale", f"w{packet.worker} waits for round {packet.round} and is told STALE")
         if "hint" not in self.config.checks or self.config.crashes or self.config.give_ups or cell.truth is None:
             return None
         epoch, top = cell.truth
@@ -222,7 +222,7 @@ class World:
         for rank, worker in enumerate(workers):
             named = cell.copy.contributors >> rank & 1 and worker.epoch == epoch
             if named and any(worker.held[chunk] is None for chunk in before):
-                return Violation("hint", f"STALE({packet.round}) names w{rank}, which lacks an earlier result")
+                return RuleError("hint", f"STALE({packet.round}) names w{rank}, which lacks an earlier result")
         return None
 
     def _at_worker(
@@ -233,12 +233,12 @@ class World:
         label: tuple[int, int],
         accepted: Accepted,
     ) -> Transition:
-        if isinstance(accepted, Violation):
+        if isinstance(accepted, RuleError):
             return Transition(label, None, accepted)
         rank, (number, chunk) = label[1], accepted
         try:
             self.check_agreement(control, workers, rank, self.workers[number], chunk)
-        except Violation as violation:
+        except RuleError as violation:
             return Transition(label, None, violation)
         after = self._with_worker(state, rank, number)
         if not self.config.on("lease_barrier") and None not in self.workers[number].held:
@@ -253,14 +253,14 @@ class World:
             try:
                 taken = self.rules.accept(streams, rank, self.workers[state.workers[rank]], self.packets[packet])
                 self._accepted[key] = None if taken is None else (self.workers.number(taken[0]), taken[1])
-            except Violation as violation:
+            except RuleError as violation:
                 self._accepted[key] = violation
         return self._accepted[key]
 
     def check_agreement(
         self, control: Control, workers: tuple[Worker, ...], rank: int, after: Worker, chunk: int
     ) -> None:
-        """Check a result just accepted against what all other members hold. Raises Violation."""
+        """Check a result just accepted against what all other members hold. Raises RuleError."""
         if "agreement" not in self.config.checks or is_out(control, rank, after):
             return
         for other, peer in enumerate(workers):
@@ -268,7 +268,7 @@ class World:
                 continue
             if counts(control, peer, chunk) not in (None, after.held[chunk]):
                 text = f"chunk {chunk}: w{rank} holds {after.held[chunk]}, w{other} holds {peer.held[chunk]}"
-                raise Violation("agreement", text)
+                raise RuleError("agreement", text)
 
     def _zeros(self, state: State, control: Control, workers: tuple[Worker, ...], number: int) -> Iterator[Transition]:
         """Let a worker without stale_fetch settle on a STALE."""
@@ -278,7 +278,7 @@ class World:
             after = self.rules.fill_with_zeros(worker, chunk)
             try:
                 self.check_agreement(control, workers, rank, after, chunk)
-            except Violation as violation:
+            except RuleError as violation:
                 yield Transition((number, rank), None, violation)
                 return
             yield Transition((number, rank), self._normal(self._with_worker(state, rank, self.workers.number(after))))
@@ -288,7 +288,7 @@ class World:
         if key not in self._fetched:
             self._fetched[key] = list(self._find_fetches(control, workers))
         for (chunk, source, rank), taken in self._fetched[key]:
-            if isinstance(taken, Violation):
+            if isinstance(taken, RuleError):
                 yield Transition((chunk, source, rank), None, taken)
             else:
                 yield Transition((chunk, source, rank), self._normal(self._with_worker(state, rank, taken)))
@@ -304,7 +304,7 @@ class World:
                     after = self.rules.hold(rank, worker, chunk, content)
                     self.check_agreement(control, workers, rank, after, chunk)
                     yield (chunk, source, rank), self.workers.number(after)
-                except Violation as violation:
+                except RuleError as violation:
                     yield (chunk, source, rank), violation
 
     def _repeats(self, workers: tuple[Worker, ...], rank: int, source: int, chunk: int, content: Content) -> bool:
@@ -318,16 +318,16 @@ class World:
         if key not in self._changes:
             self._changes[key] = list(self._find_events(control, workers))
         for change in self._changes[key]:
-            if isinstance(change, Violation):
+            if isinstance(change, RuleError):
                 yield Transition("decide or join", None, change)
             else:
                 yield Transition(change.label, self._normal(self.apply(state, change)))
 
-    def _find_events(self, control: Control, workers: tuple[Worker, ...]) -> Iterator[Change | Violation]:
+    def _find_events(self, control: Control, workers: tuple[Worker, ...]) -> Iterator[Change | RuleError]:
         yield from self.controller.faults(control, workers)
         try:
             yield from self.controller.duties(control, workers)
-        except Violation as violation:
+        except RuleError as violation:
             yield violation
 
     def apply(self, state: State, change: Change) -> State:

@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.errors import WorkersReplaced
+from hopsum.errors import WorkersReplacedError
 from hopsum.protocol.peer_messages import PeerMessage
-from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, RepairPolicy, Timing, Worker
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
 from hopsum.protocol.worker_state import Phase
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
@@ -66,7 +66,7 @@ class Seat:
     stands_to: float = 0.0
     handles: dict[int, int] = field(default_factory=dict)
     """By handle, the first position."""
-    outcomes: dict[int, AllReduceDone | AllReduceGone] = field(default_factory=dict)
+    outcomes: dict[int, AllReduceDone | AllReduceFailed] = field(default_factory=dict)
     """By first position."""
 
 
@@ -228,7 +228,7 @@ class ChangeWorld:
             return [seat.stands_to]
         each, now = seat.worker, self.network.now
         while (event := each.next_event()) is not None:
-            assert isinstance(event, AllReduceDone) or isinstance(event.error, WorkersReplaced), event.error
+            assert isinstance(event, AllReduceDone) or isinstance(event.error, WorkersReplacedError), event.error
             assert seat.handles[event.handle] not in seat.outcomes, "one end each"
             seat.outcomes[seat.handles[event.handle]] = event
         again = [now + 0.02] if self._submit(seat, each) else []
@@ -249,7 +249,7 @@ class ChangeWorld:
             given = np.array([self.given(seat.rank, seat.incarnation, first + at) for at in range(chunks)])
             try:
                 handle = each.submit(op, given.astype(">u4").view(np.uint8), now=self.network.now)
-            except WorkersReplaced:
+            except WorkersReplacedError:
                 assert seat.resume is not None
                 if self.rng.random() < 0.7:
                     return True

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, Timing, Worker
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op, pack_codes
 from hopsum_wire.payload import lanes, shape_of
@@ -128,7 +128,7 @@ class Epoch:
         """Take the events of one worker, submit what it may, send what it wants; return its timer."""
         each, now = self.workers[rank], self.network.now
         while (event := each.next_event()) is not None:
-            assert not isinstance(event, AllReduceGone), f"rank {rank}: {event.error}"
+            assert not isinstance(event, AllReduceFailed), f"rank {rank}: {event.error}"
             self.done[rank].append(event)
         while self.submitted[rank] < min(len(self.tasks), len(self.done[rank]) + self.ahead):
             task = self.tasks[self.submitted[rank]]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, RepairPolicy, Timing, Worker
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 
@@ -125,7 +125,7 @@ class RepairEpoch:
         if self.stands(rank):
             return [self.stall_to]
         while (event := each.next_event()) is not None:
-            assert not isinstance(event, AllReduceGone), f"rank {rank}: {event.error}"
+            assert not isinstance(event, AllReduceFailed), f"rank {rank}: {event.error}"
             self.done[rank].append(event)
         while self.submitted[rank] < min(len(self.tasks), len(self.done[rank]) + 2):
             task = self.tasks[self.submitted[rank]]

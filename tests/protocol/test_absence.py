@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopsum.errors import EpochOver, NoAnswer
-from hopsum.protocol.worker import AllReduceGone, Membership, Timing, Worker
+from hopsum.errors import AllReduceTimeoutError, EpochEndedError
+from hopsum.protocol.worker import AllReduceFailed, Membership, Timing, Worker
 from hopsum_wire import Op
 
 LIMIT_S = 10.0
@@ -33,13 +33,13 @@ def test_an_absence_that_lasts_is_the_error() -> None:
     assert worker.next_event() is None
     worker.note_unreachable(LIMIT_S)
     event = worker.next_event()
-    assert isinstance(event, AllReduceGone)
-    assert isinstance(event.error, NoAnswer)
+    assert isinstance(event, AllReduceFailed)
+    assert isinstance(event.error, AllReduceTimeoutError)
     assert str(event.error).startswith(
         "switch 192.0.2.1:24677 is not there: all that rank 1 sent to it for 10 s came back as 'port unreachable' (11 "
         "times), and nothing came from the switch."
     )
-    with pytest.raises(EpochOver, match="is not there"):
+    with pytest.raises(EpochEndedError, match="is not there"):
         worker.submit(Op.ADD32, np.zeros((1, 1024), np.uint8), now=11.0)
 
 
@@ -69,7 +69,7 @@ def test_without_a_limit_the_deadline_is_the_error() -> None:
     assert worker.absence.lasted_s == 299.0
     worker.handle_timer(300.0)
     event = worker.next_event()
-    assert isinstance(event, AllReduceGone)
+    assert isinstance(event, AllReduceFailed)
     assert "300 x 'port unreachable'" in str(event.error)
 
 

@@ -265,7 +265,7 @@ def test_a_batch_is_its_datagrams_one_by_one(kind: str, monkeypatch: pytest.Monk
     assert min(met["plain batches"], met["other batches"]) > SEEDS // 2, met
     expected = {"AllReduceDone", "results", "duplicates", "retransmits", "flushes", "stale_ignored"}
     repaired = {"repaired", "served", "changes"}
-    expected |= {"fail": {"AllReduceGone"}, "zero": {"lost", "probes"}, "repair": repaired}[kind]
+    expected |= {"fail": {"AllReduceFailed"}, "zero": {"lost", "probes"}, "repair": repaired}[kind]
     reasons = ("BAD_VERSION", "BAD_KIND", "BAD_OP", "BAD_LENGTH", "UNKNOWN_EPOCH", "UNKNOWN_WORKER", "BAD_SLOT",
                "BAD_ROUND", "BAD_VALUE", "OP_MISMATCH")  # fmt: skip
     expected |= {f"ignored {reason}" for reason in reasons}

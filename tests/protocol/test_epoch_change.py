@@ -18,7 +18,7 @@ from hopsum.protocol import epoch_change
 from hopsum.protocol.decided import DecidedRuns
 from hopsum.protocol.epoch_change import Turn
 from hopsum.protocol.ledger import Ledger
-from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, Worker
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker
 from hopsum.protocol.worker_state import AllReduce, Phase
 from hopsum_wire import Header, Kind, Op
 from hopsum_wire.epochs import Decided, Sealed
@@ -53,7 +53,7 @@ def test_members_that_stay_see_nothing_of_a_restart(mode: str) -> None:
     for seed in (0, 4, 8):
         world = change_scenario(seed, replace(plan_of(seed, mode), replaced=0.0))
         assert world.epoch > 7
-        assert not any(isinstance(end, AllReduceGone) for seat in world.seats for end in seat.outcomes.values())
+        assert not any(isinstance(end, AllReduceFailed) for seat in world.seats for end in seat.outcomes.values())
 
 
 def test_enough_happened() -> None:
@@ -67,7 +67,7 @@ def test_enough_happened() -> None:
             for seat in world.seats:
                 assert seat.worker is not None
                 met["repaired"] += seat.worker.statistics.repaired
-                met["void"] += sum(isinstance(end, AllReduceGone) for end in seat.outcomes.values())
+                met["void"] += sum(isinstance(end, AllReduceFailed) for end in seat.outcomes.values())
                 met["of other epochs"] += seat.worker.statistics.peers_ignored["epoch"]
     wanted = {"changes in changes": 3, "replaced": 10, "repaired": 30, "void": 30, "of other epochs": 30}
     assert all(met[name] >= least for name, least in wanted.items()), met

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.errors import NoAnswer
-from hopsum.protocol.worker import AllReduceGone, Membership, Timing, Worker
+from hopsum.errors import AllReduceTimeoutError
+from hopsum.protocol.worker import AllReduceFailed, Membership, Timing, Worker
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Header, Kind, Op, State, split_datagram
 
@@ -37,7 +37,7 @@ def answer(asked: Header, **held: Any) -> bytes:
     return replace(asked, kind=Kind.STATE, **held).pack()
 
 
-def run(subject: Worker, switch: Aggregator | None = None, **state: Any) -> tuple[NoAnswer, list[float]]:
+def run(subject: Worker, switch: Aggregator | None = None, **state: Any) -> tuple[AllReduceTimeoutError, list[float]]:
     """Play the caller until the deadline; PROBEs go to `switch`, or are answered with `state` if there is any.
 
     Return the error and the times of the PROBEs.
@@ -59,8 +59,8 @@ def run(subject: Worker, switch: Aggregator | None = None, **state: Any) -> tupl
         if now is not None:
             subject.handle_timer(now)
     event = subject.next_event()
-    assert isinstance(event, AllReduceGone)
-    assert isinstance(event.error, NoAnswer)
+    assert isinstance(event, AllReduceFailed)
+    assert isinstance(event.error, AllReduceTimeoutError)
     return event.error, asked
 
 
@@ -172,7 +172,7 @@ def test_only_the_oldest_position_is_asked_about_and_its_answer_counts_for_nothi
     assert again.slot == 1
     subject.handle_timer(100.0)
     event = subject.next_event()
-    assert isinstance(event, AllReduceGone)
+    assert isinstance(event, AllReduceFailed)
     assert "had no answer" in str(event.error)
     assert "missing" not in str(event.error), "the answer was about another slot"
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.errors import Expelled, NoAnswer, RankLeft
+from hopsum.errors import AllReduceTimeoutError, FellBehindError, RankLeftError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, RepairPolicy, Timing, Worker
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
 from hopsum_wire import Header, Kind, Op, State
 
 TIMING = Timing(retransmit_s=1.0, retransmit_max_s=8.0, deadline_s=1000.0)
@@ -194,8 +194,8 @@ def test_gone_everywhere_is_expulsion() -> None:
     assert worker.next_event() is None
     hear(worker, 2, PeerKind.GONE, 0)
     event = worker.next_event()
-    assert isinstance(event, AllReduceGone)
-    assert (event.handle, type(event.error)) == (handle, Expelled)
+    assert isinstance(event, AllReduceFailed)
+    assert (event.handle, type(event.error)) == (handle, FellBehindError)
     assert (
         "rank 1 is expelled from epoch 7: neither the switch nor any of its peers still has the result of slot 0"
         in str(event.error)
@@ -333,8 +333,8 @@ def test_held_back_until_the_deadline() -> None:
     submit(worker)
     worker.handle_timer(4.0)
     event = worker.next_event()
-    assert isinstance(event, AllReduceGone)
-    assert isinstance(event.error, NoAnswer)
+    assert isinstance(event, AllReduceFailed)
+    assert isinstance(event.error, AllReduceTimeoutError)
     assert event.error.missing_ranks == (2, 3)
     assert "did not begin an all-reduce of epoch 7 within 4 s: ranks 2, 3 did not say" in str(event.error)
     said(worker)
@@ -356,8 +356,8 @@ def test_a_sum_that_waits_for_a_worker_that_has_left_fails_at_once() -> None:
     assert worker.statistics.probes == probes + 1, "the switch is asked at once"
     state(worker, 1, 0b1011)
     event = worker.next_event()
-    assert isinstance(event, AllReduceGone)
-    assert isinstance(event.error, RankLeft)
+    assert isinstance(event, AllReduceFailed)
+    assert isinstance(event.error, RankLeftError)
     assert event.error.ranks == (2,)
     assert "rank 1 waits for rank 2, which has finished and closed: slot 1, round 1" in str(event.error)
 
@@ -393,8 +393,8 @@ def test_a_worker_of_another_rack_that_has_left_is_not_waited_for() -> None:
     worker.inquire()
     state(worker, 0, 0b0011, State.CLOSED)
     event = worker.next_event()
-    assert isinstance(event, AllReduceGone)
-    assert isinstance(event.error, RankLeft)
+    assert isinstance(event, AllReduceFailed)
+    assert isinstance(event.error, RankLeftError)
     assert event.error.ranks == (3,)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.errors import EpochOver, Expelled, NoAnswer, WorkersReplaced
+from hopsum.errors import AllReduceTimeoutError, EpochEndedError, FellBehindError, WorkersReplacedError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, RepairPolicy, Timing, Worker
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
 from hopsum_wire import Header, Kind, Op, split_datagram
 from hopsum_wire.epochs import Decided, Resume, Sealed
 
@@ -79,7 +79,7 @@ def test_a_sealed_worker_only_answers() -> None:
     hear(worker, 2, PeerKind.FETCH, 1)
     hear(worker, 2, PeerKind.FETCH, 2)
     assert [message.kind for _, message in worker.messages_to_peers()] == [PeerKind.FOUND, PeerKind.NOTYET]
-    with pytest.raises(EpochOver, match="epoch 7 is sealed"):
+    with pytest.raises(EpochEndedError, match="epoch 7 is sealed"):
         submit(worker, 1)
     assert worker.stream.end == 6
 
@@ -179,10 +179,10 @@ def test_no_source_is_left() -> None:
     hear(worker, 0, PeerKind.NOTYET, 0)
     worker.handle_timer(100.0)
     event = worker.next_event()
-    assert isinstance(event, AllReduceGone)
-    assert isinstance(event.error, NoAnswer)
+    assert isinstance(event, AllReduceFailed)
+    assert isinstance(event.error, AllReduceTimeoutError)
     assert "lacks 1 results that were decided when epoch 8 began, the first of them slot 0, round 1" in str(event.error)
-    with pytest.raises(EpochOver, match="epoch 8 is over"):
+    with pytest.raises(EpochEndedError, match="epoch 8 is over"):
         worker.seal()
     worker = make()
     submit(worker, 1)
@@ -191,8 +191,8 @@ def test_no_source_is_left() -> None:
     for rank in (0, 2, 3):
         hear(worker, rank, PeerKind.GONE, 0)
     event = worker.next_event()
-    assert isinstance(event, AllReduceGone)
-    assert isinstance(event.error, Expelled)
+    assert isinstance(event, AllReduceFailed)
+    assert isinstance(event.error, FellBehindError)
 
 
 def test_what_is_kept_is_served_by_its_new_number() -> None:
@@ -219,22 +219,22 @@ def test_void_exchanges_end_for_all_alike() -> None:
     worker.seal()
     worker.resume(8, resume(0, Decided(0, 5, (1,)), Decided(8, 10, (2,)), start=12, start_epoch=8), 1.0)
     event = worker.next_event()
-    assert isinstance(event, AllReduceGone)
+    assert isinstance(event, AllReduceFailed)
     assert event.handle == handles[1]
-    assert isinstance(event.error, WorkersReplaced)
+    assert isinstance(event.error, WorkersReplacedError)
     assert event.error.ranks == (3,)
     assert sent(worker, 1.0) == []
     submit(worker, 2, now=2.0)
-    assert isinstance(worker.next_event(), AllReduceGone), "void before it was submitted"
+    assert isinstance(worker.next_event(), AllReduceFailed), "void before it was submitted"
     submit(worker, 2, now=2.0)
     assert said(worker, PeerKind.FETCH) == [(2, 8), (2, 9)]
     submit(worker, 2, now=2.0)
-    assert isinstance(worker.next_event(), AllReduceGone)
+    assert isinstance(worker.next_event(), AllReduceFailed)
     assert worker.stream.end == 12
-    with pytest.raises(WorkersReplaced, match="rank 3 was replaced"):
+    with pytest.raises(WorkersReplacedError, match="rank 3 was replaced"):
         submit(worker, 1)
     worker.go_on(7, 0)
-    with pytest.raises(WorkersReplaced):
+    with pytest.raises(WorkersReplacedError):
         submit(worker, 1)
     worker.go_on(8, 12)
     for position in (8, 9):
@@ -254,7 +254,7 @@ def test_a_program_that_goes_on_early_leaves_out_what_lies_before() -> None:
     assert worker.stream.end == 2, "a report was made"
     worker.resume(8, resume(0, start=8, start_epoch=8), 1.0)
     assert worker.stream.end == 8
-    with pytest.raises(WorkersReplaced):
+    with pytest.raises(WorkersReplacedError):
         submit(worker, 1)
     worker.go_on(8, 8)
     submit(worker, 1)
@@ -269,7 +269,7 @@ def test_an_answer_to_older_newcomers() -> None:
     worker.resume(9, resume(0, start=4, start_epoch=9), 2.0)
     worker.go_on(8, 6)
     assert worker.stream.end == 4
-    with pytest.raises(WorkersReplaced):
+    with pytest.raises(WorkersReplacedError):
         submit(worker, 1)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum.errors import EpochOver
+from hopsum.errors import EpochEndedError
 from hopsum.protocol.stream import MAX_ROUND, Place, Stream
 
 SLOTS = st.integers(1, 2048)
@@ -53,10 +53,10 @@ def test_an_epoch_ends_before_its_rounds_wrap() -> None:
     stream = Stream(2)
     assert stream.place(stream.capacity - 1) == Place(1, 2**32 - 2)
     stream.end = stream.capacity - 3
-    with pytest.raises(EpochOver, match=r"4 chunks do not fit.*Continue in a new epoch"):
+    with pytest.raises(EpochEndedError, match=r"4 chunks do not fit.*Continue in a new epoch"):
         stream.take(4)
     assert stream.take(3) == stream.capacity - 3
-    with pytest.raises(EpochOver):
+    with pytest.raises(EpochEndedError):
         stream.take(1)
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum.errors import EpochOver, NoAnswer, RoundLost
+from hopsum.errors import AllReduceTimeoutError, EpochEndedError, ResultLostError
 from hopsum.protocol.stream import MAX_ROUND
-from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, Timing, Worker
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker
 from hopsum_wire import Drop, Header, Kind, Op, WireError, split_datagram
 
 TIMING = Timing(retransmit_s=1.0, backoff=2.0, retransmit_max_s=5.0, deadline_s=100.0)
@@ -61,9 +61,9 @@ def done(worker: Worker) -> AllReduceDone:
     return event
 
 
-def gone(worker: Worker) -> AllReduceGone:
+def gone(worker: Worker) -> AllReduceFailed:
     event = worker.next_event()
-    assert isinstance(event, AllReduceGone)
+    assert isinstance(event, AllReduceFailed)
     return event
 
 
@@ -281,7 +281,7 @@ def test_stale_about_the_round_awaited_ends_the_epoch() -> None:
     worker.receive_datagram(stale(1, 1, 3), 0.0)
     failures = [gone(worker), gone(worker)]
     assert [failure.handle for failure in failures] == [first, second]
-    assert isinstance(failures[0].error, RoundLost)
+    assert isinstance(failures[0].error, ResultLostError)
     assert str(failures[0].error) == (
         "rank 1 lacks the result of epoch 7, slot 1, round 1, and switch 192.0.2.1:24677 no longer has it: the slot "
         "has moved on to round 3 with workers [0, 2]. Continue in a new epoch"
@@ -297,7 +297,7 @@ def test_an_epoch_that_is_over() -> None:
     worker.receive_datagram(result(0, 1), 0.0)
     worker.handle_timer(1000.0)
     assert (worker.next_event(), sent(worker), worker.get_timer()) == (None, [], None)
-    with pytest.raises(EpochOver, match="epoch 7 is over: rank 1 lacks the result"):
+    with pytest.raises(EpochEndedError, match="epoch 7 is over: rank 1 lacks the result"):
         worker.submit(Op.ADD32, payloads(1), now=0.0)
 
 
@@ -310,7 +310,7 @@ def no_answer(worker: Worker) -> str:
         if now is not None:
             worker.handle_timer(now)
     error = gone(worker).error
-    assert isinstance(error, NoAnswer)
+    assert isinstance(error, AllReduceTimeoutError)
     return str(error)
 
 
@@ -382,7 +382,7 @@ def test_a_refused_submission_changes_nothing() -> None:
 def test_an_epoch_whose_rounds_are_used_up() -> None:
     worker = make()
     worker.stream.end = worker.stream.capacity - 1
-    with pytest.raises(EpochOver, match="2 chunks do not fit"):
+    with pytest.raises(EpochEndedError, match="2 chunks do not fit"):
         worker.submit(Op.ADD32, payloads(2), now=0.0)
 
 

@@ -14,8 +14,8 @@ from hopsum_evaluation.report.accuracy_figures import seconds_to_target
 from hopsum_evaluation.report.accuracy_plan import MODELS, Course, Trained
 from hopsum_evaluation.report.accuracy_run import Trainings, gather_trained, run_apart
 from hopsum_evaluation.report.claims import Verdict, judge
-from hopsum_evaluation.report.settings import NotRun, Settings, Size
-from hopsum_topologies.crew import WorkerDied
+from hopsum_evaluation.report.settings import NotRunError, Settings, Size
+from hopsum_topologies.crew import WorkerDiedError
 
 CLAIMS = {each.name: each for each in accuracy.CLAIMS}
 
@@ -158,12 +158,12 @@ def test_what_never_reaches_the_target_is_not_fast() -> None:
 
 def test_without_root_it_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    with pytest.raises(NotRun, match="root"):
+    with pytest.raises(NotRunError, match="root"):
         accuracy.run(Settings(1, Size.SMALL), lambda *_: None)
 
 
 def test_what_fails_in_the_other_process_is_told_here() -> None:
-    with pytest.raises(NotRun, match="0 workers"):
+    with pytest.raises(NotRunError, match="0 workers"):
         run_apart(Trainings(0, (Course("cnn", 1, 1, 1, {"200mbit": 1}, ("thc",)),), (1,)), lambda *_: None)
 
 
@@ -180,5 +180,5 @@ def test_a_long_training_is_heard_of_before_its_end() -> None:
     first, second = (Trained([], step_s, 0.1, None) for step_s in (1.0, 2.0))
     said = [(0, ("step", 4)), (1, ("done", *second)), (0, ("step", 8)), (0, ("done", *first))]
     assert gather_trained(cast(Any, Told(said))) == [first, second]
-    with pytest.raises(WorkerDied, match="worker 1 sent 'bound'"):
+    with pytest.raises(WorkerDiedError, match="worker 1 sent 'bound'"):
         gather_trained(cast(Any, Told([(0, ("step", 4)), (1, ("bound", 1))])))

@@ -17,7 +17,7 @@ from hopsum_evaluation.report.claims import Verdict
 from hopsum_evaluation.report.markdown import make_markdown
 from hopsum_evaluation.report.page import make_page
 from hopsum_evaluation.report.sections import SECTIONS
-from hopsum_evaluation.report.settings import NotRun, Settings, Size
+from hopsum_evaluation.report.settings import NotRunError, Settings, Size
 from hopsum_evaluation.report.shown import Plot
 
 from ..operate.browser import Browser, find_browser
@@ -103,7 +103,7 @@ def test_claims_of_what_was_not_asked_for_are_not_run(report: dict[str, Any]) ->
 
 def test_a_section_that_cannot_run_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def cannot(settings: Settings, tell: object) -> dict[str, Any]:
-        raise NotRun("no such switch <here>")
+        raise NotRunError("no such switch <here>")
 
     monkeypatch.setattr(importlib.import_module(SECTIONS["dataplane"].module), "run", cannot)
     monkeypatch.setattr(importlib.import_module(SECTIONS["lossless"].module), "run", lambda *_: {"speed": []})
@@ -121,7 +121,7 @@ def test_a_run_that_was_stopped_goes_on(
 ) -> None:
     """Sections that are done are in the file and are not run again; those that could not run are."""
     calls = count_calls(monkeypatch, "error", lambda: {"nmse": []})
-    cannot = count_calls(monkeypatch, "estimation", raise_(NotRun("no package")))
+    cannot = count_calls(monkeypatch, "estimation", raise_(NotRunError("no package")))
     stopped = count_calls(monkeypatch, "dataplane", raise_(KeyboardInterrupt))
     arguments = ["--scale", "small", "--sections", "error,estimation,dataplane", "--out", str(tmp_path)]
     assert command.main(arguments) == 130

@@ -11,7 +11,12 @@ from typing import Any
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, membership
 from hopsum_controlplane.cluster.codec import resume_values
 from hopsum_controlplane.cluster.decision import Resume, decide
-from hopsum_controlplane.cluster.errors import InvalidRequest, NoRoom, NotAdmitted, UnknownJob
+from hopsum_controlplane.cluster.errors import (
+    InvalidRequestError,
+    ResourceExhaustedError,
+    UnauthenticatedError,
+    UnknownJobError,
+)
 from hopsum_controlplane.cluster.records import State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined, Located, Pending, SwitchView
@@ -80,9 +85,9 @@ class Desk:
             free = [rank for rank in range(self.workers) if rank not in self.members]
             rank = request.rank if request.rank is not None else next(iter(free), None)
             if rank is None:
-                raise NoRoom(f"all {self.workers} ranks are taken", hint="go away")
+                raise ResourceExhaustedError(f"all {self.workers} ranks are taken", hint="go away")
             if not rank < self.workers:
-                raise InvalidRequest(f"no rank {rank}")
+                raise InvalidRequestError(f"no rank {rank}")
             secret = b"secret of " + bytes([65 + rank]) + request.incarnation
             self.members[rank] = (request, secret)
             self.waiting.add(rank)
@@ -141,14 +146,14 @@ class Desk:
 
     def delete_job(self, name: str, *, by: str) -> None:
         self.before("delete_job")
-        raise UnknownJob(f"no job {name!r}", hint="look")
+        raise UnknownJobError(f"no job {name!r}", hint="look")
 
     def jobs(self) -> list[JobView]:
         self.before("jobs")
         return []
 
     def job(self, name: str) -> JobView:
-        raise UnknownJob(f"no job {name!r}", hint="look")
+        raise UnknownJobError(f"no job {name!r}", hint="look")
 
     def switches(self) -> list[SwitchView]:
         return []
@@ -207,13 +212,13 @@ class Desk:
 
     def _admit(self, job: str, token: str) -> None:
         if token != TOKEN:
-            raise NotAdmitted("this is not the job's token")
+            raise UnauthenticatedError("this is not the job's token")
         if job != NAME:
-            raise UnknownJob(f"no job {job!r}")
+            raise UnknownJobError(f"no job {job!r}")
 
     def _know(self, job: str, rank: int, secret: bytes) -> None:
         if job != NAME or rank not in self.members or self.members[rank][1] != secret:
-            raise NotAdmitted(f"rank {rank} is not with this secret in job {job!r}", hint="join again")
+            raise UnauthenticatedError(f"rank {rank} is not with this secret in job {job!r}", hint="join again")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import hopsum
 from hopsum.agent import AllReduceResult
 from hopsum.aggregation import Aggregation
-from hopsum.errors import WorkersReplaced
+from hopsum.errors import WorkersReplacedError
 
 ELEMENTS, CHUNK, WAIT_S = 3000, 256, 60.0
 Tell = Callable[[dict[str, Any]], None]
@@ -55,7 +55,7 @@ def train(job: Aggregation, steps: int, tell: Tell, before: Callable[[int], None
         before(step)
         try:
             result = job.allreduce(vector(job.rank, step), step=step)
-        except WorkersReplaced as error:
+        except WorkersReplacedError as error:
             tell({"step": step, "replaced": list(error.ranks)})
             job.resume(dump)
             continue

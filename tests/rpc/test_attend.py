@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hopsum.rpc.channel import Channel, Place, Replies
-from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.member import Member
 from hopsum_controlplane.cluster import JobRequest
 from hopsum_controlplane.service.server import Service
@@ -172,6 +172,6 @@ def test_a_controller_that_ends_says_so_and_thinks_nobody_gone() -> None:
         replies = channel.stream(WORKERS, "Attend", request, secret=member.seat.secret)
         next(replies)
         service.close()
-        with pytest.raises(ControllerUnreachable):
+        with pytest.raises(ControllerUnreachableError):
             next(replies)
         assert desk.gone == []

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hopsum.errors import EpochOver, HopsumError
+from hopsum.errors import EpochEndedError, HopsumError
 from hopsum.rpc.change import EpochChange
-from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum_wire.epochs import Resume, Sealed
 from hopsum_wire.membership import Endpoint, JobMembership, MembershipError, WorkerEndpoint
 
@@ -152,7 +152,7 @@ def test_ranks_that_are_gone_are_waited_for_no_longer_than_a_switch_that_is_gone
 
 
 def refuse(code: str, text: str) -> Callable[..., Any]:
-    kind = ControllerUnreachable if code == "UNAVAILABLE" else ControllerError
+    kind = ControllerUnreachableError if code == "UNAVAILABLE" else ControllerError
 
     def raised(*_: Any) -> Any:
         raise kind(text, code)
@@ -167,9 +167,9 @@ def missing(known: int) -> JobMembership:
 @pytest.mark.parametrize(
     ("join", "following", "kind", "message"),
     [
-        (refuse("UNAUTHENTICATED", "rank 1 was given up"), None, EpochOver, "rank 1 has no place .*rank 1 was given"),
+        (refuse("UNAUTHENTICATED", "rank 1 was given up"), None, EpochEndedError, "rank 1 has no place .*was given"),
         (refuse("UNAVAILABLE", "no answer"), None, MembershipError, "no answer. Nothing was heard of a next epoch"),
-        (None, refuse("NOT_FOUND", "no job 'ddp'"), EpochOver, "rank 1 has no place in the job any more: no job 'ddp'"),
+        (None, refuse("NOT_FOUND", "no job 'ddp'"), EpochEndedError, "rank 1 has no place in the job .*: no job 'ddp'"),
         (None, missing, MembershipError, "rank 1: over; job 'ddp' is not complete within 7 s: ranks 0 have not joined"),
     ],
 )  # fmt: skip
@@ -187,7 +187,9 @@ def test_how_it_ends(
 def test_a_place_that_is_lost_is_the_end(made: tuple[Entering, EpochChange]) -> None:
     around, _ = made
     around.told[1]("rank 1 was given up: nothing was heard of it for 15 s")
-    with pytest.raises(EpochOver, match="rank 1 has no place in the job any more: rank 1 was given up: nothing was"):
+    with pytest.raises(
+        EpochEndedError, match="rank 1 has no place in the job any more: rank 1 was given up: nothing was"
+    ):
         raise ended(around)
     assert ("seal",) not in around.log
 
@@ -196,7 +198,7 @@ def test_without_side_channels_an_epoch_is_the_last(made: tuple[Entering, EpochC
     around, _ = made
     around.membership = replace(FIRST, workers=tuple(replace(seat, side_port=None) for seat in SEATS))
     around.told[0]("over")
-    with pytest.raises(EpochOver, match="over; its workers have no side channels"):
+    with pytest.raises(EpochEndedError, match="over; its workers have no side channels"):
         raise ended(around)
 
 

@@ -19,7 +19,7 @@ import pytest
 import hopsum
 from hopsum.aggregation import Aggregation
 from hopsum.codec import job_tables, make_codec
-from hopsum.errors import EpochOver
+from hopsum.errors import EpochEndedError
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
@@ -102,7 +102,7 @@ def _close(jobs: list[Aggregation]) -> None:
 
 def _over(job: Aggregation, match: str) -> None:
     """Wait until the job's agent has heard that its epoch is over."""
-    with pytest.raises(EpochOver, match=match):
+    with pytest.raises(EpochEndedError, match=match):
         job.submit(np.ones(2, np.float32)).result(60)
 
 

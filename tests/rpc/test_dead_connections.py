@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from hopsum.rpc.channel import MISSED_MAX, Channel, Place
-from hopsum.rpc.errors import ControllerUnreachable
+from hopsum.rpc.errors import ControllerUnreachableError
 from hopsum.rpc.member import Member
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import WORKERS
@@ -33,11 +33,11 @@ def test_after_two_missed_answers_there_is_another_connection() -> None:
         next(replies)
         way.swallow()
         for _ in range(MISSED_MAX):
-            with pytest.raises(ControllerUnreachable):
+            with pytest.raises(ControllerUnreachableError):
                 member.beat(0, {}, SHORT_S)
         assert member.beat(0, {}, WAIT_S).reason == ""
         assert way.connections == 2
-        with pytest.raises(ControllerUnreachable):  # who waited on the dead one hears that it is over
+        with pytest.raises(ControllerUnreachableError):  # who waited on the dead one hears that it is over
             next(replies)
 
 
@@ -53,7 +53,7 @@ def test_an_answer_between_two_that_are_missed_keeps_the_connection() -> None:
         desk.before = lambda _: assert_true(go_on.wait(WAIT_S))
         for _ in range(2 * MISSED_MAX):
             go_on.clear()
-            with pytest.raises(ControllerUnreachable):
+            with pytest.raises(ControllerUnreachableError):
                 member.beat(0, {}, SHORT_S)
             go_on.set()
             member.beat(0, {}, WAIT_S)
@@ -74,5 +74,5 @@ def test_a_dead_connection_is_noticed_without_a_call() -> None:
         replies = channel.stream(WORKERS, "Attend", request, secret=member.seat.secret)
         next(replies)
         way.swallow()
-        with pytest.raises(ControllerUnreachable):
+        with pytest.raises(ControllerUnreachableError):
             next(replies)

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum.agent import AgentClosed, AllReduceResult
+from hopsum.agent import AgentClosedError, AllReduceResult
 from hopsum.codec import ErrorFeedback
-from hopsum.errors import EpochOver, HopsumError, WorkersReplaced
+from hopsum.errors import EpochEndedError, HopsumError, WorkersReplacedError
 from hopsum.rpc.job_agent import JobAgent
 from hopsum_controlplane.service.server import Service
 from hopsum_wire import Header, Op
@@ -96,11 +96,11 @@ def test_a_worker_that_is_replaced(served: Served) -> None:
         vanish(lost)
         desk.end("rank 1 was silent", lost=1)
         coming = pool.submit(connect, service, 1)
-        with pytest.raises(WorkersReplaced, match="rank 1 was replaced") as raised:
+        with pytest.raises(WorkersReplacedError, match="rank 1 was replaced") as raised:
             waiting.result(WAIT_S)
         assert raised.value.ranks == (1,)
         np.testing.assert_array_equal(feedback.residual, vector(survivor))
-        with pytest.raises(WorkersReplaced):
+        with pytest.raises(WorkersReplacedError):
             survivor.allreduce(vector(survivor))
         calls: list[int] = []
         survivor.resume(lambda: calls.append(1) or b"step 1" * 1000)  # type: ignore[func-returns-value]
@@ -125,7 +125,7 @@ def test_numbers_of_all_reduces_go_on_together(served: Served) -> None:
         vanish(lost)
         desk.end("rank 1 was silent", lost=1)
         coming = pool.submit(connect, service, 1)
-        assert all(isinstance(each.exception(WAIT_S), WorkersReplaced) for each in queued)
+        assert all(isinstance(each.exception(WAIT_S), WorkersReplacedError) for each in queued)
         survivor.resume()
         with coming.result(WAIT_S) as newcomer:
             assert 1 < newcomer._submitted == survivor._submitted < 10
@@ -165,9 +165,9 @@ def test_a_worker_that_was_given_up_does_not_go_on(served: Served) -> None:
         waiting = jobs[1].submit(vector(jobs[1]))
         with desk.changed:
             del desk.members[1]
-        with pytest.raises(EpochOver, match=r"rank 1 has no place .*: rank 1 is not with this secret"):
+        with pytest.raises(EpochEndedError, match=r"rank 1 has no place .*: rank 1 is not with this secret"):
             waiting.result(WAIT_S)
-        with pytest.raises(EpochOver, match="has no place in the job any more"):
+        with pytest.raises(EpochEndedError, match="has no place in the job any more"):
             jobs[1].resume()
 
 
@@ -218,7 +218,7 @@ def test_closed_in_the_middle_of_a_change(served: Served) -> None:
         desk.end("rank 1 was silent", lost=1)
         assert asked.wait(WAIT_S)
         jobs[0].close()
-        with pytest.raises(AgentClosed):
+        with pytest.raises(AgentClosedError):
             waiting.result(WAIT_S)
         desk.wait(lambda: desk.left == [0])
 
@@ -229,7 +229,7 @@ def test_what_only_a_controllers_job_has() -> None:
         alone.resume(lambda: b"nobody asks for it")
         with pytest.raises(HopsumError, match="is no newcomer"):
             alone.fetch_state()
-    with pytest.raises(AgentClosed):
+    with pytest.raises(AgentClosedError):
         alone.resume()
 
 
@@ -252,12 +252,12 @@ def test_three_workers_two_are_replaced_one_after_the_other() -> None:
         desk.end("rank 2 was silent", lost=2)
         second = pool.submit(connect, service, 2)
         jobs[2] = second.result(WAIT_S)
-        assert isinstance(waiting.exception(WAIT_S), WorkersReplaced)
+        assert isinstance(waiting.exception(WAIT_S), WorkersReplacedError)
         vanish(jobs[1])
         desk.end("rank 1 was silent", lost=1)
         jobs[1] = pool.submit(connect, service, 1).result(WAIT_S)
         error = jobs[0].submit(vector(jobs[0])).exception(WAIT_S)
-        assert isinstance(error, WorkersReplaced)
+        assert isinstance(error, WorkersReplacedError)
         jobs[0].resume(lambda: b"state")
         assert [job.fetch_state(WAIT_S) for job in jobs[1:]] == [b"state"] * 2
         check_sum(jobs)

@@ -17,7 +17,7 @@ from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum.rpc.member import Member
 from hopsum_controlplane.service import gate, handlers, workers
-from hopsum_controlplane.service.gate import Gate, TurnedAway, address_of
+from hopsum_controlplane.service.gate import Gate, TooManyClientsError, address_of
 from hopsum_controlplane.service.server import Service
 from hopsum_wire.control.services import BEARER, JOBS, WORKERS, methods
 
@@ -157,7 +157,7 @@ def test_heartbeats_have_threads_of_their_own() -> None:
 
 def test_a_gate_forgets_who_has_gone() -> None:
     found = Gate()
-    with found.known("a", 1), pytest.raises(TurnedAway, match="1 calls with this token"), found.known("a", 1):
+    with found.known("a", 1), pytest.raises(TooManyClientsError, match="1 calls with this token"), found.known("a", 1):
         pass
     with found.known("a", 1), found.known("b", 1), found.stranger("ipv4:10.0.0.1:3"):
         pass
@@ -170,7 +170,7 @@ def test_strangers_of_many_addresses_are_bounded_together() -> None:
     with ExitStack() as stack:
         for number in range(gate.STRANGERS_MAX):
             stack.enter_context(found.stranger(f"ipv4:10.0.0.{number}:{number}"))
-        with pytest.raises(TurnedAway, match="too many calls"), found.stranger("ipv6:[::1]:7"):
+        with pytest.raises(TooManyClientsError, match="too many calls"), found.stranger("ipv6:[::1]:7"):
             pass
     assert [address_of(peer) for peer in ("ipv4:10.0.0.1:4321", "ipv6:[::1]:5", "unix:", "unix:/a:b")] == [
         "ipv4:10.0.0.1", "ipv6:[::1]", "unix:", "unix:/a:b",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import HURRY_S, Lease
 from hopsum.rpc.member import Seat
 from hopsum_wire.control import control_pb2 as pb
@@ -145,11 +145,11 @@ def test_who_abandons_leaves_at_once_and_says_why(quick: tuple[Told, Lease]) -> 
             tries.append(unfinished)
             told.changed.notify_all()
             if len(tries) < 3:
-                raise ControllerUnreachable("no answer", "UNAVAILABLE")
+                raise ControllerUnreachableError("no answer", "UNAVAILABLE")
 
     told.leave = leave  # type: ignore[method-assign]
     lease.abandon("RuntimeError: CUDA out of memory")
-    lease.abandon("EpochOver: a consequence")
+    lease.abandon("EpochEndedError: a consequence")
     told.wait(lambda: len(tries) == 3)
     lease.stop()
     assert tries == ["RuntimeError: CUDA out of memory"] * 3, "until there is an answer, then never again"

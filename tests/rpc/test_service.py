@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hopsum.rpc.channel import Channel, Place
-from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.jobs import JobsClient
 from hopsum.rpc.member import Member
 from hopsum_controlplane import ControlPlaneError
@@ -385,7 +385,7 @@ def test_a_closed_service_is_unreachable(cluster: Cluster) -> None:
     with Service(cluster.manager, "127.0.0.1:0") as service, Channel(Place.of(service.address)) as channel:
         assert JobsClient(channel).jobs() == []
         service.close()
-        with pytest.raises(ControllerUnreachable):
+        with pytest.raises(ControllerUnreachableError):
             JobsClient(channel).jobs()
 
 

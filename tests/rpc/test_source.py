@@ -20,9 +20,9 @@ from hopsum.aggregation import Aggregation
 from hopsum.codec import CodecError
 from hopsum.config import ConfigError, resolve
 from hopsum.connection import UrlError
-from hopsum.errors import EpochOver, NoAnswer
+from hopsum.errors import AllReduceTimeoutError, EpochEndedError
 from hopsum.rpc.channel import TlsError
-from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.member import Leaf, Location
 from hopsum.rpc.source import leaf_of, token_of
 from hopsum_controlplane.service.server import Service
@@ -91,13 +91,13 @@ def test_without_side_channels_the_job_is_over_with_its_epoch(served: Served) ->
     jobs = _connect_all(service, on_lost="zero")
     waiting = jobs[0].submit(np.ones(3, np.float32))  # rank 1 never submits
     desk.end("rank 7 was silent for 15 s")
-    with pytest.raises(EpochOver, match="rank 0: the controller has ended epoch 70: rank 7 was silent for 15 s"):
+    with pytest.raises(EpochEndedError, match="rank 0: the controller has ended epoch 70: rank 7 was silent for 15 s"):
         waiting.result(60)
     for job in jobs:
-        with pytest.raises(EpochOver, match="rank 7 was silent"):
+        with pytest.raises(EpochEndedError, match="rank 7 was silent"):
             job.submit(np.ones(3, np.float32)).result(60)
     desk.wait(lambda: sorted(desk.left) == [0, 1])  # though nobody has closed them: others need not wait for them
-    assert all(str(why).startswith("EpochOver: rank ") for why in desk.unfinished)
+    assert all(str(why).startswith("EpochEndedError: rank ") for why in desk.unfinished)
     _close(jobs)
     again = _connect_all(service)
     assert not any(job.is_newcomer for job in again)
@@ -112,7 +112,7 @@ def test_a_worker_that_lost_its_place_hears_it(served: Served) -> None:
     with desk.changed:
         request, secret = desk.members[1]
         desk.members[1] = request, secret + b"another"
-    with pytest.raises(EpochOver, match="rank 1 is not with this secret"):
+    with pytest.raises(EpochEndedError, match="rank 1 is not with this secret"):
         jobs[1].submit(np.ones(3, np.float32)).result(60)
     _close(jobs)
     assert desk.left == [0]
@@ -189,7 +189,7 @@ def test_codec_of_another_table_gives_the_rank_back(served: Served) -> None:
 
 def test_no_controller_is_one_error_in_time() -> None:
     start = time.monotonic()
-    with pytest.raises(ControllerUnreachable, match=r"controller at 127\.0\.0\.1:1, without TLS, gave no answer"):
+    with pytest.raises(ControllerUnreachableError, match=r"controller at 127\.0\.0\.1:1, without TLS, gave no answer"):
         hopsum.connect("hopsum://127.0.0.1:1/ddp", token="t", membership_wait_s=0.5)
     assert time.monotonic() - start < 60
 
@@ -268,7 +268,9 @@ def test_a_switch_that_nobody_reaches_is_the_error_in_time(served: Served) -> No
         job._wait_s = 0.5  # type: ignore[attr-defined]
     desk.unreachable = "leaf1: no session"
     for rank, future in enumerate(futures):
-        with pytest.raises(NoAnswer, match=rf"rank {rank}: nothing came .* does not reach it either \(leaf1: no sess"):
+        with pytest.raises(
+            AllReduceTimeoutError, match=rf"rank {rank}: nothing came .* does not reach it either \(leaf1: no sess"
+        ):
             future.result(60)
     _close(jobs)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hopsum.rpc.channel import Channel, Place, TlsError
-from hopsum.rpc.errors import ControllerUnreachable
+from hopsum.rpc.errors import ControllerUnreachableError
 from hopsum.rpc.member import Member
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.server import Service, Tls
@@ -82,13 +82,13 @@ def test_the_certificate_is_checked(desk: Desk, authority: Authority, other: Aut
             Place.of(service.address, tls=True),
             Place.of(service.address),  # without TLS
         ):
-            with pytest.raises(ControllerUnreachable, match="asked as it listens"):
+            with pytest.raises(ControllerUnreachableError, match="asked as it listens"):
                 _locate(place)
 
 
 def test_a_certificate_for_another_name_is_none(desk: Desk, authority: Authority) -> None:
     certificate, key = authority.certify("elsewhere", alternative="IP:192.0.2.1")
-    with Service(desk, "127.0.0.1:0", tls=Tls(certificate, key)) as service, pytest.raises(ControllerUnreachable):
+    with Service(desk, "127.0.0.1:0", tls=Tls(certificate, key)) as service, pytest.raises(ControllerUnreachableError):
         _locate(Place.of(service.address, ca_file=authority.certificate))
 
 
@@ -100,9 +100,9 @@ def test_clients_are_asked_for_theirs(desk: Desk, authority: Authority, other: A
         stranger, stranger_key = other.certify("worker")
         ca = authority.certificate
         assert _locate(Place.of(service.address, ca_file=ca, certificate_file=known, key_file=known_key)) == 2
-        with pytest.raises(ControllerUnreachable):
+        with pytest.raises(ControllerUnreachableError):
             _locate(Place.of(service.address, ca_file=ca))
-        with pytest.raises(ControllerUnreachable):
+        with pytest.raises(ControllerUnreachableError):
             _locate(Place.of(service.address, ca_file=ca, certificate_file=stranger, key_file=stranger_key))
 
 

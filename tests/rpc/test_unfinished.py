@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from hopsum.aggregation import Aggregation
-from hopsum.errors import EpochOver, WorkersReplaced
+from hopsum.errors import EpochEndedError, WorkersReplacedError
 from hopsum.rpc.job_agent import JobAgent
 from hopsum_controlplane.cluster import JobRequest, Manager
 from hopsum_controlplane.cluster.manager import GRACE_S
@@ -54,7 +54,7 @@ def test_who_raises_is_replaced(controller: Controller, desk: tuple[Manager, str
     _reason(manager, "rank 1 left unfinished: RuntimeError: CUDA out of memory")
     with ThreadPoolExecutor(1) as pool:
         newcomer = pool.submit(controller.connect, "train", token, 1)
-        with pytest.raises(WorkersReplaced):
+        with pytest.raises(WorkersReplacedError):
             waiting.result(60)
         jobs[0].resume(lambda: b"state")
         jobs[1] = newcomer.result(60)
@@ -78,8 +78,8 @@ def test_an_agent_that_fails_says_so_though_nobody_closes_it(controller: Control
     manager, token = desk
     jobs = controller.connect_all("train", token)
     failed: Any = jobs[1]
-    failed.end(EpochOver("its switch does not answer"))
-    _reason(manager, "rank 1 left unfinished: EpochOver: its switch does not answer")
+    failed.end(EpochEndedError("its switch does not answer"))
+    _reason(manager, "rank 1 left unfinished: EpochEndedError: its switch does not answer")
     _close(jobs)
 
 

@@ -22,7 +22,7 @@ import hopsum
 from hopsum.aggregation import Aggregation, MismatchError
 from hopsum.codec import ErrorFeedback, NonFiniteError
 from hopsum.config import ConfigError
-from hopsum.errors import EpochOver, HopsumError
+from hopsum.errors import EpochEndedError, HopsumError
 from hopsum.torch import State, hook
 
 SEED = 77
@@ -134,7 +134,7 @@ def fail(rank: int) -> dict[str, Any]:
         seconds = time.monotonic() - start
         try:
             job.submit(np.ones(2, np.float32))
-        except EpochOver as over:
+        except EpochEndedError as over:
             after = str(over)
     name = "hopsum collective"
     left = [each.name for each in threading.enumerate() if each.name.startswith(name)]

@@ -97,7 +97,7 @@ def test_a_group_of_some_ranks(tmp_path: Path) -> None:
 def test_a_rank_that_fails_alone_is_noticed(tmp_path: Path) -> None:
     first, second = run("fail", tmp_path, 2)
     assert second["error"] == "TypeError"
-    assert first["error"] == "AllReduceFailed"
+    assert first["error"] == "AllReduceError"
     assert "collective://gloo: MAX32 failed on rank 0 of 2" in first["text"]
     assert first["soon"]
     assert first["residual"] == second["residual"] == [1, 1]
@@ -108,7 +108,7 @@ def test_a_rank_that_fails_alone_is_noticed(tmp_path: Path) -> None:
 
 def test_a_rank_that_does_not_come_is_an_error_at_the_deadline(tmp_path: Path) -> None:
     first, _ = run("late", tmp_path, 2)
-    assert first["error"] == "AllReduceFailed"
+    assert first["error"] == "AllReduceError"
     assert "collective://gloo: agreement failed on rank 0 of 2" in first["text"]
 
 

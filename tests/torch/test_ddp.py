@@ -53,6 +53,6 @@ def test_a_restored_run_makes_the_same_steps(tmp_path: Path) -> None:
 
 def test_a_rank_that_leaves_is_an_exception_on_the_others(tmp_path: Path) -> None:
     first, _ = run("fail", tmp_path)
-    assert "NoAnswer: no result from switch 127.0.0.1:" in first["error"]
+    assert "AllReduceTimeoutError: no result from switch 127.0.0.1:" in first["error"]
     assert "this all-reduce with the codec, the options and the vector lengths of the others" in first["error"]
-    assert first["failure"] == "NoAnswer"
+    assert first["failure"] == "AllReduceTimeoutError"

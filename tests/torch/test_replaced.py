@@ -17,7 +17,7 @@ import torch
 
 from hopsum.agent import AllReduceResult
 from hopsum.codec import ErrorFeedback
-from hopsum.errors import WorkersReplaced
+from hopsum.errors import WorkersReplacedError
 from hopsum.torch import State, hook
 
 from .test_hook import FIRST, LAST, Bucket, Ranks, gradients
@@ -45,7 +45,7 @@ def end_replaced(x: np.ndarray, feedback: ErrorFeedback) -> Future[AllReduceResu
     feedback.compensate(x)
     feedback.settle(None)
     future: Future[AllReduceResult] = Future()
-    future.set_exception(WorkersReplaced("rank 1 was replaced", (1,)))
+    future.set_exception(WorkersReplacedError("rank 1 was replaced", (1,)))
     return future
 
 
@@ -64,9 +64,9 @@ def test_the_whole_step_is_undone_and_can_be_done_again(stack: ExitStack, monkey
 
     monkeypatch.setattr(agent, "submit", replaced)
     for future in run(ranks, 5):
-        with pytest.raises(RuntimeError, match="WorkersReplaced: rank 1 was replaced"):
+        with pytest.raises(RuntimeError, match="WorkersReplacedError: rank 1 was replaced"):
             future.wait()
-    assert isinstance(state.failure, WorkersReplaced)
+    assert isinstance(state.failure, WorkersReplacedError)
     assert state.failure.ranks == (1,)
     after = residuals(state)
     assert all(torch.equal(after[name], each) for name, each in before.items())
@@ -84,7 +84,7 @@ def test_the_last_reason_is_told_until_one_ends_all(stack: ExitStack, monkeypatc
         def replaced(x: np.ndarray, *, feedback: ErrorFeedback, who: Any = ranks_gone, **rest: Any) -> Future[Any]:
             future = end_replaced(x, feedback)
             failed: Future[Any] = Future()
-            failed.set_exception(WorkersReplaced(str(future.exception()), who))
+            failed.set_exception(WorkersReplacedError(str(future.exception()), who))
             return failed
 
         monkeypatch.setattr(agent, "submit", replaced)
@@ -92,4 +92,4 @@ def test_the_last_reason_is_told_until_one_ends_all(stack: ExitStack, monkeypatc
             with pytest.raises(RuntimeError):
                 future.wait()
         failures.append(ranks.states[0].failure)
-    assert [failure.ranks for failure in failures if isinstance(failure, WorkersReplaced)] == [(1,), (2,)]
+    assert [failure.ranks for failure in failures if isinstance(failure, WorkersReplacedError)] == [(1,), (2,)]

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.errors import HopsumError, WorkersReplaced
+from hopsum.errors import HopsumError, WorkersReplacedError
 from hopsum.protocol.worker import AllReduceDone, Timing
 from hopsum.protocol.worker_state import Phase
 from hopsum.transport.link import UdpLink
-from hopsum.transport.repairing import RepairingTransport, StateMoved
+from hopsum.transport.repairing import RepairingTransport, StateMovedError
 from hopsum.transport.side_channel import EpochKey, SideChannel
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
@@ -193,9 +193,9 @@ def test_a_member_is_replaced_and_gets_the_state(stack: ExitStack) -> None:
     assert (resume.start, resume.replaced) == (3 * CHUNKS, (2,))
     for member in staying:
         member.join()
-        assert isinstance(member.failure, WorkersReplaced)
+        assert isinstance(member.failure, WorkersReplacedError)
         assert member.failure.ranks == (2,)
-        with pytest.raises(WorkersReplaced, match=r"rank 2 was replaced.*in epoch 8"):
+        with pytest.raises(WorkersReplacedError, match=r"rank 2 was replaced.*in epoch 8"):
             member.transport.submit(Op.ADD32, given(member.rank, 0))
     newcomer = job.members[2]
     with pytest.raises(HopsumError, match=r"rank 2 has not got the state .* within 0\.3 s: no worker has offered"):
@@ -231,7 +231,7 @@ def test_a_state_that_nobody_offers_any_more(stack: ExitStack) -> None:
     def fetch() -> None:
         try:
             job.members[2].transport.fetch_state(8, WAIT_S)
-        except StateMoved as failure:
+        except StateMovedError as failure:
             failures.append(failure)
 
     waiting = threading.Thread(target=fetch)

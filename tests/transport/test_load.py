@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hopsum.transport.batches import BatchLink
 from hopsum_evaluation.bench.load import Load
-from hopsum_evaluation.bench.traffic import VARIANTS, Pool, WrongResult, make_pool
+from hopsum_evaluation.bench.traffic import VARIANTS, Pool, WrongResultError, make_pool
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Event
 
@@ -87,5 +87,5 @@ def another_epoch(pool: Pool) -> Pool:
 
 @pytest.mark.parametrize("change", [one_bit_off, another_epoch])
 def test_a_wrong_result_is_no_result(change: Callable[[Pool], Pool]) -> None:
-    with load(BatchLink, change) as (loaded, _, _links), pytest.raises(WrongResult):
+    with load(BatchLink, change) as (loaded, _, _links), pytest.raises(WrongResultError):
         loaded.run(SECONDS)

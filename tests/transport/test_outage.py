@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.errors import NoAnswer
+from hopsum.errors import AllReduceTimeoutError
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.outage import CALM_S, PASSING, Outage
@@ -124,7 +124,7 @@ def test_what_passes_is_a_loss(stack: ExitStack, code: int) -> None:
 
 def test_what_lasts_ends_at_the_deadline_and_is_named(stack: ExitStack) -> None:
     transport = alone(stack, errno.EHOSTUNREACH, None, 0.3)
-    with pytest.raises(NoAnswer, match="x EHOSTUNREACH of this host, which sent nothing"):
+    with pytest.raises(AllReduceTimeoutError, match="x EHOSTUNREACH of this host, which sent nothing"):
         transport.allreduce(Op.ADD32, np.ones((1, 1024), np.uint8))
 
 

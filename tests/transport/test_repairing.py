@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.errors import Expelled, HopsumError
+from hopsum.errors import FellBehindError, HopsumError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import AllReduceDone, RepairPolicy, Timing
 from hopsum.transport.link import Link, UdpLink
@@ -190,7 +190,7 @@ def test_one_is_away_for_too_long(stack: ExitStack) -> None:
     job.away(2)
     job.start(2)
     job.end()
-    assert [type(failure) for failure in job.failures.values()] == [Expelled]
+    assert [type(failure) for failure in job.failures.values()] == [FellBehindError]
     assert "rank 2 is expelled from epoch 7" in str(job.failures[2])
     assert job.transports[0].worker.statistics.given_up == 0b100
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from hopsum.errors import EpochOver, NoAnswer
+from hopsum.errors import AllReduceTimeoutError, EpochEndedError
 from hopsum.protocol.worker import AllReduceDone, Timing
 from hopsum.transport.link import UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
@@ -141,27 +141,27 @@ def alone(stack: ExitStack, switch: tuple[str, int]) -> UdpTransport:
 def test_nobody_listens(stack: ExitStack) -> None:
     address = closed_port()
     transport = alone(stack, address)
-    with pytest.raises(NoAnswer) as raised:
+    with pytest.raises(AllReduceTimeoutError) as raised:
         transport.allreduce(Op.ADD32, np.zeros((2, 1024), np.uint8))
     assert f"no result from switch 127.0.0.1:{address[1]} within " in str(raised.value)
     assert "epoch 9, rank 0, slot 0, round 1, UPDATE sent " in str(raised.value)
     assert "x 'port unreachable'" in str(raised.value)
     assert transport.statistics.link.unreachable > 0
-    with pytest.raises(EpochOver, match="epoch 9 is over: no result from"):
+    with pytest.raises(EpochEndedError, match="epoch 9 is over: no result from"):
         transport.allreduce(Op.ADD32, np.zeros((2, 1024), np.uint8))
 
 
 def test_a_switch_that_does_not_know_the_epoch(stack: ExitStack) -> None:
     with UdpSwitch(Aggregator()) as switch:
         transport = alone(stack, switch.address)
-        with pytest.raises(NoAnswer, match=r"nothing came back\. 1 of 1 chunks"):
+        with pytest.raises(AllReduceTimeoutError, match=r"nothing came back\. 1 of 1 chunks"):
             transport.allreduce(Op.ADD32, np.zeros((1, 1024), np.uint8))
     assert switch.aggregator.drops == {Drop.UNKNOWN_EPOCH: transport.statistics.link.datagrams_sent}
 
 
 def test_a_peer_that_never_comes(stack: ExitStack) -> None:
     _, transports = start(stack, 2, timing=Timing(retransmit_s=0.1, deadline_s=4.0))
-    with pytest.raises(NoAnswer, match="Check that rank 1 still runs, and runs this all-reduce") as raised:
+    with pytest.raises(AllReduceTimeoutError, match="Check that rank 1 still runs, and runs this all-reduce") as raised:
         transports[0].allreduce(Op.ADD32, np.zeros((1, 1024), np.uint8))
     assert "rank 1 is missing in slot 0, round 1 (arrived: rank 0)" in str(raised.value)
     assert raised.value.missing_ranks == (1,)

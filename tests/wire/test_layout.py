@@ -81,7 +81,7 @@ def test_check_shows_a_stale_file(
 )
 def test_generator_refuses_what_it_does_not_know(source: str, message: str) -> None:
     subset = load_tool("p4_subset")
-    with pytest.raises(subset.SyntaxRefused, match=message):
+    with pytest.raises(subset.SubsetError, match=message):
         subset.parse(source, "headers.p4", subset.Declarations())
 
 
@@ -89,7 +89,7 @@ def test_generator_refuses_headers_of_broken_bytes() -> None:
     generator = load_tool("generate_wire")
     declared = generator.Declarations()
     sys.modules["p4_subset"].parse("header a_h {\n    bit<7> x;\n}", "headers.p4", declared)
-    with pytest.raises(generator.SyntaxRefused, match="7 bits, which are no whole bytes"):
+    with pytest.raises(generator.SubsetError, match="7 bits, which are no whole bytes"):
         generator.render(declared)
 
 

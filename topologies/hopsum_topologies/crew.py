@@ -25,7 +25,7 @@ JOIN_S = 10.0
 WorkerMain = Callable[[Seat, Any, Connection], None]
 
 
-class WorkerDied(Exception):
+class WorkerDiedError(Exception):
     """A worker process ended early or failed; the message has its rank and traceback."""
 
 
@@ -48,20 +48,20 @@ class Crew:
     def receive(self) -> tuple[int, tuple[Any, ...]]:
         """Return the next message of any worker, with its rank; "finished" is a worker's last.
 
-        Raises WorkerDied when a worker failed or ended, and when nobody says anything for long.
+        Raises WorkerDiedError when a worker failed or ended, and when nobody says anything for long.
         """
         listening = [pipe for rank, pipe in enumerate(self.pipes) if rank not in self._finished]
         ready = wait(listening, timeout=SILENCE_S)
         if not ready:
-            raise WorkerDied(f"no worker said anything in {SILENCE_S:.0f} s")
+            raise WorkerDiedError(f"no worker said anything in {SILENCE_S:.0f} s")
         rank = next(rank for rank, pipe in enumerate(self.pipes) if pipe is ready[0])
         try:
             message: tuple[Any, ...] = self.pipes[rank].recv()
         except EOFError:
             self.processes[rank].join(JOIN_S)
-            raise WorkerDied(f"worker {rank} ended with status {self.processes[rank].exitcode}") from None
+            raise WorkerDiedError(f"worker {rank} ended with status {self.processes[rank].exitcode}") from None
         if message[0] == "failed":
-            raise WorkerDied(f"worker {rank} failed:\n{message[1]}")
+            raise WorkerDiedError(f"worker {rank} failed:\n{message[1]}")
         if message[0] == "finished":
             self._finished.add(rank)
         return rank, message
@@ -72,7 +72,7 @@ class Crew:
         while len(found) < len(self.pipes):
             rank, message = self.receive()
             if message[0] != kind:
-                raise WorkerDied(f"worker {rank} sent {message[0]!r} instead of {kind!r}")
+                raise WorkerDiedError(f"worker {rank} sent {message[0]!r} instead of {kind!r}")
             found[rank] = message[1:]
         return [found[rank] for rank in range(len(self.pipes))]
 

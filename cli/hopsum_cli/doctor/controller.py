@@ -9,7 +9,7 @@ import time
 from hopsum.diagnosis.controller_side import apart_s, examine_controller, no_controller
 from hopsum.diagnosis.rows import Report
 from hopsum.errors import HopsumError
-from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum_cli.operator import operator, take_look
 
 
@@ -21,7 +21,7 @@ def controller_report(options: argparse.Namespace) -> Report:
             before = take_look(client)
             time.sleep(apart_s(before) if options.settle is None else options.settle)
             after = take_look(client)
-    except ControllerUnreachable as error:
+    except ControllerUnreachableError as error:
         return no_controller(where, str(error), "start it (hopsum controller), or give the address where it listens")
     except ControllerError as error:
         fix = "give --admin-token-file" if error.code == "UNAUTHENTICATED" else "see the controller's log"

@@ -15,7 +15,7 @@ from hopsum.diagnosis.rows import Report
 from hopsum.diagnosis.worker_side import Patience
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import CALL_S, Channel
-from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.interfaces import source_towards
 from hopsum.rpc.jobs import JobsClient
 from hopsum.rpc.member import Member
@@ -43,7 +43,7 @@ def url_report(config: Config, patience: Patience, settle_s: float | None) -> Re
     with channel:
         try:
             found = _admission(channel, config, job, token, settle_s)
-        except ControllerUnreachable as error:
+        except ControllerUnreachableError as error:
             fix = "start it (hopsum controller), give the address where it listens, and ask with TLS where it has TLS"
             return not_admitted(url, "controller", str(error), fix)
         except ControllerError as error:
@@ -70,7 +70,7 @@ def _admission(channel: Channel, config: Config, job: str, token: str, settle_s:
         before = job_look(client, job)
         time.sleep(apart_s(before) if settle_s is None else settle_s)
         return replace(found, before=before, after=job_look(client, job))
-    except ControllerUnreachable:
+    except ControllerUnreachableError:
         raise
     except ControllerError as error:
         return replace(found, refusal=f"the controller does not show the job: {error}")

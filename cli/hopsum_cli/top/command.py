@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from hopsum.errors import HopsumError
-from hopsum.rpc.errors import ControllerUnreachable
+from hopsum.rpc.errors import ControllerUnreachableError
 from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.operator import operator, take_look
 from hopsum_cli.operator_arguments import add_operator_arguments
@@ -91,7 +91,7 @@ def _watch(client: JobsClient, options: argparse.Namespace) -> None:
             try:
                 for shown in _documents(client, options):
                     live.update(screen(shown, live.console.width), refresh=True)
-            except ControllerUnreachable as error:
+            except ControllerUnreachableError as error:
                 live.update(Text(str(error), style="red"), refresh=True)
                 time.sleep(options.interval)
 

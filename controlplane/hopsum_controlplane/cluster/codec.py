@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hopsum_controlplane.cluster.decision import Decided, Report, Resume
-from hopsum_controlplane.cluster.errors import InvalidRequest
+from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.cluster.records import Branch
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.jobs import ALL_OPS, Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
@@ -101,7 +101,7 @@ def report_from_json(text: str) -> Report:
     report = Report(**{**values, "held": tuple((int(first), int(end)) for first, end in values["held"])})
     try:
         report.check()
-    except InvalidRequest as error:
+    except InvalidRequestError as error:
         raise ValueError(str(error)) from error
     return report
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from itertools import islice
 
-from hopsum_controlplane.cluster.errors import InvalidRequest
+from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.epochs import MAX_EPOCH
 
 MAX_RUNS = 4096
@@ -56,7 +56,7 @@ class Report:
     allreduces_begun: int
 
     def check(self) -> None:
-        """Raise InvalidRequest naming the first thing that is wrong, with its numbers."""
+        """Raise InvalidRequestError naming the first thing that is wrong, with its numbers."""
         if not 1 <= self.epoch <= MAX_EPOCH:
             raise _wrong(f"epoch {self.epoch}", f"epochs are 1 .. {MAX_EPOCH}")
         if not 0 <= self.delivered_to <= self.submitted_to <= MAX_POSITION:
@@ -171,7 +171,7 @@ def _last_of(some: Sequence[Run], others: Sequence[Run]) -> int:
 
 
 def check_together(reports: Mapping[int, Report], slots: int) -> None:
-    """Raise InvalidRequest when more runs would be decided than one message tells."""
+    """Raise InvalidRequestError when more runs would be decided than one message tells."""
     if sum(len(report.held) for report in reports.values()) <= MAX_DECIDED:
         return
     decided = len(decided_runs(reports, base_of(reports.values(), slots)))
@@ -214,5 +214,5 @@ def _named(holders: int) -> tuple[int, ...]:
     return tuple(islice((rank for rank in range(holders.bit_length()) if holders >> rank & 1), NAMED))
 
 
-def _wrong(what: str, hint: str) -> InvalidRequest:
-    return InvalidRequest(f"report: {what}", hint=hint)
+def _wrong(what: str, hint: str) -> InvalidRequestError:
+    return InvalidRequestError(f"report: {what}", hint=hint)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hopsum_controlplane.cluster.codec import resume_values
 from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
-from hopsum_controlplane.cluster.errors import ClusterConfigError, UnknownJob
+from hopsum_controlplane.cluster.errors import ClusterConfigError, UnknownJobError
 from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.cluster.records import JobRecord, Phase
 from hopsum_controlplane.jobs import ALL_OPS, Job
@@ -78,7 +78,7 @@ def parts_of(record: JobRecord, epoch: int, config: ClusterConfig, limits: Mappi
 def document(record: JobRecord, rank: int, config: ClusterConfig) -> dict[str, Any]:
     """Return the membership of an epoch for a worker or observer that is in it; an observer's is without the side key.
 
-    Raises UnknownJob without an epoch.
+    Raises UnknownJobError without an epoch.
     """
     made = _document(record, rank, config)
     if rank >= MAX_WORKERS:
@@ -88,7 +88,7 @@ def document(record: JobRecord, rank: int, config: ClusterConfig) -> dict[str, A
 
 def _document(record: JobRecord, rank: int, config: ClusterConfig) -> dict[str, Any]:
     if record.job is None:
-        raise UnknownJob(f"job {record.name!r} has no epoch", hint="join again")
+        raise UnknownJobError(f"job {record.name!r} has no epoch", hint="join again")
     services = {
         worker.rank: config.switch(switch).service
         for switch, job in record.parts.items()

@@ -7,7 +7,7 @@ from hopsum_controlplane.errors import (
     ControlPlaneError,
     NotPrimaryError,
     SessionLostError,
-    SwitchForgotError,
+    SwitchStateLostError,
     WriteError,
 )
 
@@ -16,31 +16,31 @@ class ClusterConfigError(ControlPlaneError):
     """A configuration that is unreadable, has an unknown key, or a value that does not fit."""
 
 
-class InvalidRequest(ControlPlaneError):
+class InvalidRequestError(ControlPlaneError):
     """A request that can never be granted as it is: an argument is wrong."""
 
 
-class UnknownJob(ControlPlaneError):
+class UnknownJobError(ControlPlaneError):
     """There is no job of this name, or not any more."""
 
 
-class JobExists(ControlPlaneError):
+class JobExistsError(ControlPlaneError):
     """There is a job of this name already."""
 
 
-class NotAdmitted(ControlPlaneError):
+class UnauthenticatedError(ControlPlaneError):
     """A token, a member's secret or an incarnation that is not accepted (any more)."""
 
 
-class NoRoom(ControlPlaneError):
+class ResourceExhaustedError(ControlPlaneError):
     """Slots, job indices or ranks are used up. The message says how much is left, and where."""
 
 
-class SwitchTrouble(ControlPlaneError):
+class SwitchUnavailableError(ControlPlaneError):
     """A switch does not do what it was asked for now. The books are right, and the controller goes on trying."""
 
 
-class OtherProgram(SwitchTrouble):
+class PipelineMismatchError(SwitchUnavailableError):
     """A switch runs a program that is not ours."""
 
 
@@ -55,7 +55,7 @@ def trouble_kind(error: Exception) -> str:
     """
     if isinstance(error, NotPrimaryError):
         return "not_primary"
-    if isinstance(error, SwitchForgotError | OtherProgram):
+    if isinstance(error, SwitchStateLostError | PipelineMismatchError):
         return "other_program"
     if isinstance(error, SessionLostError) or (isinstance(error, WriteError) and not error.failures):
         return "unreachable"

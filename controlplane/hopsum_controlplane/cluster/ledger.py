@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from hopsum_controlplane.cluster.errors import JobExists, UnknownJob
+from hopsum_controlplane.cluster.errors import JobExistsError, UnknownJobError
 from hopsum_controlplane.cluster.records import JobRecord, State
 from hopsum_controlplane.cluster.store import Store
 from hopsum_controlplane.epochs import EpochAllocator
@@ -69,20 +69,22 @@ class Ledger:
             return self._records.get(name)
 
     def get(self, name: str) -> JobRecord:
-        """Return a record. Raises UnknownJob when there is none."""
+        """Return a record. Raises UnknownJobError when there is none."""
         with self.changed:
             record, deleted = self._records.get(name), self._deleted.get(name)
         if record is None and deleted is not None:
-            raise UnknownJob(f"no job {name!r:.80}: {deleted}", hint="make it again to use it")
+            raise UnknownJobError(f"no job {name!r:.80}: {deleted}", hint="make it again to use it")
         if record is None:
-            raise UnknownJob(f"no job {name!r:.80}", hint="make it first, or look for its name in `hopsum job list`")
+            raise UnknownJobError(
+                f"no job {name!r:.80}", hint="make it first, or look for its name in `hopsum job list`"
+            )
         return record
 
     def check_new(self, name: str) -> None:
-        """Raise JobExists when there is a record of this name."""
+        """Raise JobExistsError when there is a record of this name."""
         record = self.find(name)
         if record is not None:
-            raise JobExists(
+            raise JobExistsError(
                 f"a job {name!r} exists, {record.state.value}", hint="delete it first, or choose another name"
             )
 
@@ -105,7 +107,7 @@ class Ledger:
         return unwatch
 
     def add(self, record: JobRecord) -> None:
-        """Write a new record. Raises JobExists when there is one of its name."""
+        """Write a new record. Raises JobExistsError when there is one of its name."""
         with self.changed:
             self.check_new(record.name)
             self._keep(record)
@@ -114,7 +116,7 @@ class Ledger:
     def apply(self, name: str, step: Step, *, missing_ok: bool = False) -> JobRecord | None:
         """Take a step of a job: what `step` makes of its record is written. None: the job is gone.
 
-        Raises UnknownJob unless `missing_ok`, and whatever `step` raises; nothing has changed then.
+        Raises UnknownJobError unless `missing_ok`, and whatever `step` raises; nothing has changed then.
         """
         with self.changed:
             if missing_ok and name not in self._records:

@@ -60,7 +60,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from hopsum_controlplane.cluster.decision import Report, check_together, decide, too_late
-from hopsum_controlplane.cluster.errors import InvalidRequest, NoRoom, NotAdmitted
+from hopsum_controlplane.cluster.errors import InvalidRequestError, ResourceExhaustedError, UnauthenticatedError
 from hopsum_controlplane.cluster.records import FINISHED, LEASED, JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.errors import ControlPlaneError
@@ -73,27 +73,29 @@ KEPT_INCARNATIONS = 1024
 def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> int:
     """Return the rank of who joins: its own if it has one, the one that it wants, or the lowest that is free.
 
-    Raises NotAdmitted for an incarnation that left, was replaced or has another rank, InvalidRequest for a rank
-    that the job has not, and NoRoom when no worker's rank is free.
+    Raises UnauthenticatedError for an incarnation that left, was replaced or has another rank, InvalidRequestError for
+    a rank that the job has not, and ResourceExhaustedError when no worker's rank is free.
     """
     own = next((member for member in record.members if member.incarnation == incarnation), None)
     if incarnation in record.retired or (own is not None and own.phase is Phase.LEFT):
-        raise NotAdmitted(
+        raise UnauthenticatedError(
             f"this worker left job {record.name!r}, or another one has taken its rank over",
             hint="start it again: who joins anew draws a new incarnation",
         )
     if own is not None:
         if wanted not in (None, own.rank):
-            raise NotAdmitted(f"this worker has rank {own.rank}, it asks for rank {wanted}", hint="leave first")
+            raise UnauthenticatedError(
+                f"this worker has rank {own.rank}, it asks for rank {wanted}", hint="leave first"
+            )
         return own.rank
     if wanted is not None:
         if wanted not in record.request.worker_ranks and wanted not in record.request.observer_ranks:
-            raise InvalidRequest(f"job {record.name!r} has no rank {wanted}", hint=_ranks(record.request))
+            raise InvalidRequestError(f"job {record.name!r} has no rank {wanted}", hint=_ranks(record.request))
         return wanted
     taken = {member.rank for member in record.members if member.phase in LEASED}
     free = next((rank for rank in record.request.worker_ranks if rank not in taken), None)
     if free is None:
-        raise NoRoom(
+        raise ResourceExhaustedError(
             f"all {record.request.workers} ranks of job {record.name!r} are taken",
             hint="say which rank this worker replaces, or make the job for more workers",
         )
@@ -103,12 +105,12 @@ def choose_rank(record: JobRecord, wanted: int | None, incarnation: bytes) -> in
 def join(record: JobRecord, member: Member) -> JobRecord:
     """Let a member wait for the next epoch; its rank comes from `choose_rank`, its `report` if it has one from itself.
 
-    Who is in the epoch or waits already stays as it is. Raises NotAdmitted when it now comes from another address,
-    its report is not of the last epoch that it was told of, or missing, or the job is being deleted; InvalidRequest
-    when another member has its address, or the report is more than can be told.
+    Who is in the epoch or waits already stays as it is. Raises UnauthenticatedError when it now comes from another
+    address, its report is not of the last epoch that it was told of, or missing, or the job is being deleted;
+    InvalidRequestError when another member has its address, or the report is more than can be told.
     """
     if record.state is State.ENDING:
-        raise NotAdmitted(f"job {record.name!r} is being deleted", hint="make it again when it has gone")
+        raise UnauthenticatedError(f"job {record.name!r} is being deleted", hint="make it again when it has gone")
     before = record.member(member.rank)
     if before is not None and before.incarnation == member.incarnation:
         return _join_again(record, before, member)
@@ -128,7 +130,7 @@ def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
     """Let the same incarnation join: again for the same epoch, or for the next one with what it holds."""
     report = member.report
     if before.phase in (Phase.IN, Phase.WAITING) and before.endpoint != member.endpoint:
-        raise NotAdmitted(
+        raise UnauthenticatedError(
             f"rank {member.rank} of job {record.name!r} has joined from {_show(before.endpoint)}, "
             f"and now comes from {_show(member.endpoint)}",
             hint="start it again: who joins anew draws a new incarnation",
@@ -151,7 +153,7 @@ def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
 
 def _check_report(record: JobRecord, before: Member, report: Report) -> None:
     if not before.is_worker:
-        raise InvalidRequest(f"a report of observer {before.rank}", hint="observers join again without one")
+        raise InvalidRequestError(f"a report of observer {before.rank}", hint="observers join again without one")
     if report.epoch != before.told:
         what = f"reports epoch {report.epoch}, the last one that it was told of is {before.told or 'none'}"
         raise _no_newcomer(record, before, what)
@@ -349,8 +351,8 @@ def _belongs(record: JobRecord, member: Member) -> bool:
     return lasts and inside and member.is_worker
 
 
-def _no_newcomer(record: JobRecord, member: Member, what: str) -> NotAdmitted:
-    return NotAdmitted(
+def _no_newcomer(record: JobRecord, member: Member, what: str) -> UnauthenticatedError:
+    return UnauthenticatedError(
         f"rank {member.rank} of job {record.name!r} {what}",
         hint="close, connect again, and take the others' state (fetch_state)",
     )
@@ -360,7 +362,7 @@ def _check_address(record: JobRecord, member: Member) -> None:
     for other in record.members:
         same = (other.endpoint.ip, other.endpoint.udp_port) == (member.endpoint.ip, member.endpoint.udp_port)
         if same and other.rank != member.rank and other.phase in LEASED:
-            raise InvalidRequest(
+            raise InvalidRequestError(
                 f"job {record.name!r}: rank {other.rank} is at {_show(other.endpoint)} already",
                 hint="give each worker a UDP port of its own",
             )

@@ -27,7 +27,7 @@ from hopsum_controlplane.audit import Audit
 from hopsum_controlplane.cluster import lifecycle
 from hopsum_controlplane.cluster.config import SwitchConfig
 from hopsum_controlplane.cluster.documents import Limits, Parts
-from hopsum_controlplane.cluster.errors import OtherProgram, StoreError
+from hopsum_controlplane.cluster.errors import PipelineMismatchError, StoreError
 from hopsum_controlplane.cluster.forwarding import Forwarding
 from hopsum_controlplane.cluster.ledger import Ledger
 from hopsum_controlplane.cluster.links import LinkConfig
@@ -39,7 +39,7 @@ from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import Entity
 from hopsum_controlplane.epochs import EpochAllocator
-from hopsum_controlplane.errors import ControlPlaneError, SwitchForgotError, WriteError
+from hopsum_controlplane.errors import ControlPlaneError, SwitchStateLostError, WriteError
 from hopsum_controlplane.jobs import Job, JobSpec
 
 _log = logging.getLogger(__name__)
@@ -195,7 +195,7 @@ class Line:
         try:
             try:
                 self._do_what_is_due()
-            except SwitchForgotError as error:  # what is to be done about it is known, and urgent
+            except SwitchStateLostError as error:  # what is to be done about it is known, and urgent
                 _log.warning("switch %s: %s", self.config.name, error, extra={"switch": self.config.name})
                 self.controller = None
                 self._do_what_is_due()
@@ -216,10 +216,10 @@ class Line:
                 break
 
     def _probe(self) -> None:
-        """Raise SwitchForgotError when the switch does not run our program any more."""
+        """Raise SwitchStateLostError when the switch does not run our program any more."""
         self._probe_at_s = self._monotonic() + PROBE_S
         if self._pipeline is not None and self._open().cookie() != self._pipeline.cookie:
-            raise SwitchForgotError("it does not run our program any more", where=self._open().where)
+            raise SwitchStateLostError("it does not run our program any more", where=self._open().where)
 
     def _failed(self, error: ControlPlaneError) -> None:
         delay_s = self._retries.failed(error)
@@ -366,7 +366,7 @@ class Line:
             if name in record.parts:
                 self._over(record.parts[name], f"switch {name} does not have it any more: it runs {found}")
         if cookie is not None and not self._remove_existing:
-            raise OtherProgram(
+            raise PipelineMismatchError(
                 f"it runs a program with cookie {cookie:#x}, not ours with {self._pipeline.cookie:#x}",
                 where=device.where,
                 hint="stop what uses it, or let the controller remove it, which ends what runs there",

@@ -26,10 +26,10 @@ from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.documents import document, leaves_of, where
 from hopsum_controlplane.cluster.errors import (
     ClusterConfigError,
-    InvalidRequest,
-    NotAdmitted,
+    InvalidRequestError,
     StoreError,
-    SwitchTrouble,
+    SwitchUnavailableError,
+    UnauthenticatedError,
 )
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.ledger import Ledger
@@ -105,7 +105,8 @@ class Manager:
     def create_job(self, request: JobRequest) -> CreatedJob:
         """Make a job: its slots are reserved, and its members can join with the token.
 
-        Raises InvalidRequest, JobExists or NoRoom with what would fit, StoreError; nothing is made then.
+        Raises InvalidRequestError, JobExistsError or ResourceExhaustedError with what would fit, StoreError; nothing is
+        made then.
         """
         request.check()
         token = new_token(self._random)
@@ -124,8 +125,8 @@ class Manager:
 
         `by` says who asked, for the job's workers.
 
-        Raises UnknownJob, StoreError, and SwitchTrouble when the job's entries could not be removed yet: it is over
-        for its members, its slots stay taken, and the controller goes on trying; so does a second call.
+        Raises UnknownJobError, StoreError, and SwitchUnavailableError when the job's entries could not be removed yet:
+        it is over for its members, its slots stay taken, and the controller goes on trying; so does a second call.
         """
         before, by = self._ledger.get(name), printable(by)
         reason = f"the job was deleted{' by ' if by else ''}{by}"
@@ -133,7 +134,7 @@ class Manager:
         self._lines.end(before)
         record = self._ledger.find(name)
         if record is not None and record.state is State.ENDING:
-            raise SwitchTrouble(
+            raise SwitchUnavailableError(
                 f"job {name!r} is ending, and {record.request.slots} slots of switch {where(record)!r} stay taken: "
                 f"{self._lines.trouble(record)}",
                 hint="the controller goes on trying; see to the switch",
@@ -144,7 +145,7 @@ class Manager:
         return [self._view(record, counters) for record in self._ledger.records()]
 
     def job(self, name: str, *, counters: bool = True) -> JobView:
-        """Return one job, with its counters as its switch has them now. Raises UnknownJob."""
+        """Return one job, with its counters as its switch has them now. Raises UnknownJobError."""
         return self._view(self._ledger.get(name), counters)
 
     def switches(self, *, drops: bool = True) -> list[SwitchView]:
@@ -165,16 +166,18 @@ class Manager:
         return self._ledger.watch(watcher)
 
     def locate(self, job: str, token: str) -> Located:
-        """Return where the members of a job send to. Raises UnknownJob, or NotAdmitted for another's token."""
+        """Return where the members of a job send to. Raises UnknownJobError, or UnauthenticatedError for another's
+        token.
+        """
         return views.of_place(self._with_token(job, token), self._config)
 
     def join(self, request: JoinRequest) -> Joined:
         """Let a member into a job, for its next epoch; the same incarnation that asks again has the same answer.
 
         Another incarnation takes the place of who had the rank, which ends the epoch that it was in. Who was in the
-        job's last epoch joins again with its report. Raises InvalidRequest, UnknownJob, NotAdmitted, NoRoom or
-        StoreError; nothing has changed then, except that settings which differ before the first epoch give up all
-        who wait, see `agreement`.
+        job's last epoch joins again with its report. Raises InvalidRequestError, UnknownJobError, UnauthenticatedError,
+        ResourceExhaustedError or StoreError; nothing has changed then, except that settings which differ before the
+        first epoch give up all who wait, see `agreement`.
         """
         try:
             return self._join(request)
@@ -204,7 +207,7 @@ class Manager:
     def _require_agreement(self, record: JobRecord, member: Member) -> None:
         """Refuse a worker with other settings than the job's, and give up who waits where nobody knows which are right.
 
-        Raises InvalidRequest.
+        Raises InvalidRequestError.
         """
         now_s, name = self._monotonic(), record.name
         why = self._disputes.against(name, member.rank, now_s) if member.is_worker else ""
@@ -218,7 +221,7 @@ class Manager:
                 self._disputes.note(name, why, {*waiting, member.rank}, now_s + self._lease_s(record))
         if why:
             _log.warning("rank %d of job %s is refused: %s", member.rank, name, why, extra={"job": name})
-            raise InvalidRequest(f"job {name!r}: {why}", hint=hint)
+            raise InvalidRequestError(f"job {name!r}: {why}", hint=hint)
 
     def await_membership(
         self, job: str, rank: int, secret: bytes, *, known_epoch: int = 0, timeout_s: float = 0.0
@@ -226,7 +229,8 @@ class Manager:
         """Wait for an epoch with this member in it, other than the known one, for up to `timeout_s` seconds.
 
         Returns its membership document (see `hopsum_controlplane.membership`), or whom the job waits for. Raises
-        UnknownJob, and NotAdmitted when the secret is not, or not any more, that of a member with a lease.
+        UnknownJobError, and UnauthenticatedError when the secret is not, or not any more, that of a member with a
+        lease.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._ledger.changed:
@@ -234,7 +238,7 @@ class Manager:
             self._renew(record, rank)
             while True:
                 if member.phase is Phase.LOST:
-                    raise NotAdmitted(self._given_up(record, member), hint="close, and connect again")
+                    raise UnauthenticatedError(self._given_up(record, member), hint="close, and connect again")
                 if member.phase is Phase.IN and record.state is State.RUNNING and record.epoch != known_epoch:
                     self._ledger.apply(job, lambda now: lifecycle.told(now, rank))  # it may know from now on
                     return document(record, rank, self._config)
@@ -250,7 +254,8 @@ class Manager:
     ) -> Beat:
         """Renew a member's lease, and tell it whether `epoch`, that it is in (0: none), goes on.
 
-        Raises UnknownJob, NotAdmitted when it has been replaced, and InvalidRequest for odd statistics.
+        Raises UnknownJobError, UnauthenticatedError when it has been replaced, and InvalidRequestError for odd
+        statistics.
         """
         check_statistics(statistics or {})
         with self._ledger.changed:
@@ -262,7 +267,9 @@ class Manager:
             return self.standing(job, rank, secret, epoch=epoch)
 
     def standing(self, job: str, rank: int, secret: bytes, *, epoch: int = 0) -> Beat:
-        """Return what a heartbeat would be told, without one. Raises UnknownJob and NotAdmitted as `heartbeat` does."""
+        """Return what a heartbeat would be told, without one. Raises UnknownJobError and UnauthenticatedError as
+        `heartbeat` does.
+        """
         record, member = self._with_secret(job, rank, secret)
         if member.phase is Phase.LOST:
             return Beat(record.state, 0, self._given_up(record, member))
@@ -287,7 +294,7 @@ class Manager:
         """Let a member go: its switch serves the epoch until all its workers have. Harmless when it has left.
 
         `unfinished` is why its program ended before the work was done, None if it was: then the epoch is over for the
-        others at once, unless a quorum of them is left. Raises UnknownJob, NotAdmitted or StoreError.
+        others at once, unless a quorum of them is left. Raises UnknownJobError, UnauthenticatedError or StoreError.
         """
         why = None if unfinished is None else printable(unfinished) or "it did not say why"
         with self._ledger.changed:
@@ -301,7 +308,7 @@ class Manager:
         """Give a member up soon whose connection ended without LEAVE, unless it is heard of again.
 
         Soon after an absence of the controller it does nothing: that may have ended all connections.
-        Raises UnknownJob, and NotAdmitted when it has been replaced.
+        Raises UnknownJobError, and UnauthenticatedError when it has been replaced.
         """
         with self._ledger.changed:
             record, member = self._with_secret(job, rank, secret)
@@ -414,7 +421,7 @@ class Manager:
 
     def _known_switch(self, name: str) -> None:
         if name not in self._lines:
-            raise InvalidRequest(f"no switch {name!r:.80}", hint=f"there are {', '.join(self._lines)}")
+            raise InvalidRequestError(f"no switch {name!r:.80}", hint=f"there are {', '.join(self._lines)}")
 
     def _candidate(self, request: JobRequest, line: Line) -> Candidate:
         allotments = placement.taken(line.config, self._ledger.records(line.config.name))
@@ -423,7 +430,7 @@ class Manager:
         return Candidate(line.config, allotments, *obstacles)
 
     def _stand(self, record: JobRecord, request: JoinRequest, rank: int) -> tuple[WorkerEndpoint, str]:
-        """Return where a member stands, and at which leaf of a tree. Raises InvalidRequest."""
+        """Return where a member stands, and at which leaf of a tree. Raises InvalidRequestError."""
         if not record.branches:
             return placement.endpoint(request, rank, self._config.switch(record.switch)), ""
         leaf, link = placement.leaf_of(request, leaves_of(record, self._config))
@@ -444,14 +451,16 @@ class Manager:
     def _with_token(self, job: str, token: str) -> JobRecord:
         record = self._ledger.get(job)
         if not matches(token, record.token_digest):
-            raise NotAdmitted(f"wrong token for job {job!r}", hint="use the one that was told when the job was made")
+            raise UnauthenticatedError(
+                f"wrong token for job {job!r}", hint="use the one that was told when the job was made"
+            )
         return record
 
     def _with_secret(self, job: str, rank: int, secret: bytes) -> tuple[JobRecord, Member]:
         record = self._ledger.get(job)
         member = record.member(rank)
         if member is None or not matches(secret, member.secret_digest):
-            raise NotAdmitted(
+            raise UnauthenticatedError(
                 f"rank {rank} of job {job!r} is nobody's, or another worker's, but not this one's",
                 hint="join again; if it was replaced, two workers may have been started with one rank",
             )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hopsum_controlplane.allotments import Allotment, Allotments, Room
 from hopsum_controlplane.cluster.config import SwitchConfig
-from hopsum_controlplane.cluster.errors import InvalidRequest, NoRoom
+from hopsum_controlplane.cluster.errors import InvalidRequestError, ResourceExhaustedError
 from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.cluster.records import Branch, JobRecord
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
@@ -92,8 +92,8 @@ def place(request: JobRequest, candidates: Sequence[Candidate], links: Sequence[
 
     It is the switch that the request names, or of those that reach every network of the cluster the one with most free
     slots, the first of equals; where there is none, or a tree is asked for, the same with spines, each with the leaves
-    below it: of a tree the switch with the fewest free slots counts. Raises NoRoom or InvalidRequest saying for every
-    switch why not, and what would fit.
+    below it: of a tree the switch with the fewest free slots counts. Raises ResourceExhaustedError or
+    InvalidRequestError saying for every switch why not, and what would fit.
     """
     choices = _choices(request, candidates, links)
     fitting = [sites for sites in choices if not any(site.why_not(request) for site in sites)]
@@ -107,11 +107,11 @@ def place(request: JobRequest, candidates: Sequence[Candidate], links: Sequence[
 def endpoint(request: JoinRequest, rank: int, switch: SwitchConfig, but: int | None = None) -> WorkerEndpoint:
     """Return where a member stands: its switch port by its address, which is not port `but`.
 
-    Raises InvalidRequest when no port of the switch has its network, or its MAC address is needed and missing.
+    Raises InvalidRequestError when no port of the switch has its network, or its MAC address is needed and missing.
     """
     rule = switch.rule_of(IPv4Address(request.ip), but)
     if rule is None:
-        raise InvalidRequest(
+        raise InvalidRequestError(
             f"{request.ip} is of no network of switch {switch.name!r}, which has "
             + ", ".join(str(rule) for rule in switch.ports),
             hint="join from an address of these, or add a rule to the switch's ports",
@@ -121,14 +121,16 @@ def endpoint(request: JoinRequest, rank: int, switch: SwitchConfig, but: int | N
 
 
 def leaf_of(request: JoinRequest, leaves: Sequence[tuple[SwitchConfig, LinkConfig]]) -> tuple[SwitchConfig, LinkConfig]:
-    """Return the leaf that a member stands at. Raises InvalidRequest when its address is of no network of one."""
+    """Return the leaf that a member stands at. Raises InvalidRequestError when its address is of no network of one."""
     ip = IPv4Address(request.ip)
     rules = {leaf.name: leaf.rule_of(ip, link.leaf_port) for leaf, link in leaves}
     found = {name: rule.network.prefixlen for name, rule in rules.items() if rule is not None}
     if not found:
         known = "; ".join(f"{leaf.name} {', '.join(map(str, networks_of(leaf, link)))}" for leaf, link in leaves)
         hint = "join from an address of these, or add a rule to a leaf's ports"
-        raise InvalidRequest(f"{request.ip} is of no network of the leaves of job {request.job!r}: {known}", hint=hint)
+        raise InvalidRequestError(
+            f"{request.ip} is of no network of the leaves of job {request.job!r}: {known}", hint=hint
+        )
     name = max(found, key=lambda name: found[name])
     return next((leaf, link) for leaf, link in leaves if leaf.name == name)
 
@@ -139,7 +141,7 @@ def networks_of(leaf: SwitchConfig, link: LinkConfig) -> list[IPv4Network]:
 
 
 def _choices(request: JobRequest, candidates: Sequence[Candidate], links: Sequence[LinkConfig]) -> list[_Sites]:
-    """Return where the request may go. Raises InvalidRequest."""
+    """Return where the request may go. Raises InvalidRequestError."""
     named = [each for each in candidates if each.config.name == request.switch]
     spines = list(dict.fromkeys(link.spine for link in links))
     if request.switch is not None:
@@ -147,7 +149,7 @@ def _choices(request: JobRequest, candidates: Sequence[Candidate], links: Sequen
             return [(_Site(named[0], False),)]
         if request.switch not in spines:
             hint = f"name a spine: {', '.join(spines)}" if spines else "configure links of leaves and a spine"
-            raise InvalidRequest(f"switch {request.switch!r} has no leaves below it for a tree", hint=hint)
+            raise InvalidRequestError(f"switch {request.switch!r} has no leaves below it for a tree", hint=hint)
         spines = [request.switch]
     lacking: list[str] = []
     if not request.tree and request.switch is None:
@@ -159,7 +161,9 @@ def _choices(request: JobRequest, candidates: Sequence[Candidate], links: Sequen
     if request.switch is not None:
         return trees
     if not trees:
-        raise InvalidRequest("no switch has leaves below it for a tree", hint="configure links of leaves and a spine")
+        raise InvalidRequestError(
+            "no switch has leaves below it for a tree", hint="configure links of leaves and a spine"
+        )
     reaching, also_lacking = _reaching(trees, candidates, links)
     return _some(reaching, [*lacking, *also_lacking])
 
@@ -203,7 +207,7 @@ def _networks(sites: _Sites, links: Sequence[LinkConfig]) -> list[IPv4Network]:
 
 def _some(reaching: list[_Sites], lacking: Sequence[str]) -> list[_Sites]:
     if not reaching:
-        raise InvalidRequest(
+        raise InvalidRequestError(
             f"no switch reaches the workers of all networks: {'; '.join(lacking)}",
             hint="name the switch that the job's workers are at",
         )
@@ -215,12 +219,12 @@ def _unreached(own: Iterable[IPv4Network], networks: Iterable[IPv4Network]) -> I
     return next((each for each in sorted(networks) if not any(each.subnet_of(known) for known in reached)), None)
 
 
-def _no_room(request: JobRequest, choices: Sequence[_Sites]) -> NoRoom:
+def _no_room(request: JobRequest, choices: Sequence[_Sites]) -> ResourceExhaustedError:
     named = {site.candidate.config.name: site.why_not(request) for sites in choices for site in sites}
     reasons = "; ".join(f"{name}: {why}" for name, why in named.items() if why)
     most = max((_most(sites) for sites in choices), default=0)
     hint = f"ask for up to {most} slots, or delete a job" if most else "delete a job, or see to the switches"
-    return NoRoom(f"no place for job {request.name!r} with {request.slots} slots: {reasons}", hint=hint)
+    return ResourceExhaustedError(f"no place for job {request.name!r} with {request.slots} slots: {reasons}", hint=hint)
 
 
 def _most(sites: _Sites) -> int:
@@ -234,7 +238,7 @@ def _most(sites: _Sites) -> int:
 def _made_up_mac(switch: SwitchConfig, port: int) -> str:
     """Return the address that a UDP port of the embedded switch gives everybody behind it."""
     if switch.driver != "native":
-        raise InvalidRequest(
+        raise InvalidRequestError(
             f"no MAC address, which a {switch.driver} switch needs", hint="join with that of the worker's interface"
         )
     return f"02:00:00:{port >> 8:02x}:01:{port & 0xFF:02x}"

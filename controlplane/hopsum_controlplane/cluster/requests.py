@@ -12,7 +12,7 @@ from ipaddress import IPv4Address
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.cluster.config import MAX_LEASE_S, MIN_LEASE_S
 from hopsum_controlplane.cluster.decision import Report
-from hopsum_controlplane.cluster.errors import InvalidRequest
+from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.cluster.tokens import INCARNATION_BYTES
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import MAX_RANK, MAX_UDP_PORT, JobSpec, WorkerEndpoint
@@ -76,7 +76,7 @@ class JobRequest:
         return self.spec(dict(_anybody(*self.worker_ranks, *self.observer_ranks)))
 
     def check_tree(self) -> None:
-        """Raise InvalidRequest when it asks for what a job over a tree of switches cannot have.
+        """Raise InvalidRequestError when it asks for what a job over a tree of switches cannot have.
 
         A leaf sends its sum up when all workers of its rack are in it, and no spine knows which workers a rack lacks:
         so a quorum of the workers of all racks is no number that a switch could compare with.
@@ -84,30 +84,30 @@ class JobRequest:
         who = f"job {self.name!r} over a tree of switches"
         if self.quorum not in (None, self.workers):
             hint = f"all {self.workers} workers complete a sum there: leave the quorum out, or use one switch"
-            raise InvalidRequest(f"{who}: quorum {self.quorum} of {self.workers} workers", hint=hint)
+            raise InvalidRequestError(f"{who}: quorum {self.quorum} of {self.workers} workers", hint=hint)
         if self.min_quorum != 1:
             hint = "one that asks closes the sum of its own rack there: leave it out, or use one switch"
-            raise InvalidRequest(f"{who}: min_quorum {self.min_quorum}", hint=hint)
+            raise InvalidRequestError(f"{who}: min_quorum {self.min_quorum}", hint=hint)
         if self.observers:
             hint = "no switch of a tree has sums of all racks for them before the workers: use one switch"
-            raise InvalidRequest(f"{who}: {self.observers} observers", hint=hint)
+            raise InvalidRequestError(f"{who}: {self.observers} observers", hint=hint)
 
     def check(self) -> None:
-        """Raise InvalidRequest naming the first thing that is wrong, with its numbers and what would fit."""
+        """Raise InvalidRequestError naming the first thing that is wrong, with its numbers and what would fit."""
         if not _NAME.fullmatch(self.name):
             hint = "a name has 1 .. 64 letters, digits, dots, dashes or underscores, and begins with a letter or digit"
-            raise InvalidRequest(f"job name {self.name!r:.80}", hint=hint)
+            raise InvalidRequestError(f"job name {self.name!r:.80}", hint=hint)
         if self.lease_s is not None and not MIN_LEASE_S <= self.lease_s <= MAX_LEASE_S:
             hint = f"it is {MIN_LEASE_S:g} .. {MAX_LEASE_S:g} seconds"
-            raise InvalidRequest(f"job {self.name!r}: lease_s {self.lease_s:g}", hint=hint)
+            raise InvalidRequestError(f"job {self.name!r}: lease_s {self.lease_s:g}", hint=hint)
         for what, count in (("workers", self.workers), ("observers", self.observers)):
             if not 0 <= count <= MAX_WORKERS:
                 hint = f"a job has at most {MAX_WORKERS}"
-                raise InvalidRequest(f"job {self.name!r}: {count} {what}", hint=hint)
+                raise InvalidRequestError(f"job {self.name!r}: {count} {what}", hint=hint)
         try:  # as the switch's controller will, with members that are as right as can be
             self.trial().check()
         except ControlPlaneError as error:
-            raise InvalidRequest(error.what, hint=error.hint) from error
+            raise InvalidRequestError(error.what, hint=error.hint) from error
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class JoinRequest:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise InvalidRequest naming the first thing that is wrong."""
+        """Raise InvalidRequestError naming the first thing that is wrong."""
         if self.wire_version != WIRE_VERSION:
             what = f"wire version {self.wire_version} of hopsum {self.version!r:.40}, the switch speaks {WIRE_VERSION}"
             raise self._wrong(what, "install the same hopsum on the controller and on all workers")
@@ -169,17 +169,19 @@ class JoinRequest:
                 hint = "send short names, and values of at most 256 characters of printable ASCII"
                 raise self._wrong(f"setting {name!r:.80} = {value!r:.80}", hint)
 
-    def _wrong(self, what: str, hint: str) -> InvalidRequest:
-        return InvalidRequest(f"join of job {self.job!r:.80}: {what}", hint=hint)
+    def _wrong(self, what: str, hint: str) -> InvalidRequestError:
+        return InvalidRequestError(f"join of job {self.job!r:.80}: {what}", hint=hint)
 
 
 def check_statistics(statistics: Mapping[str, float], most: int = 64) -> None:
-    """Raise InvalidRequest unless these are at most `most` finite numbers with short names."""
+    """Raise InvalidRequestError unless these are at most `most` finite numbers with short names."""
     if len(statistics) > most:
-        raise InvalidRequest(f"{len(statistics)} statistics in one heartbeat", hint=f"send at most {most}")
+        raise InvalidRequestError(f"{len(statistics)} statistics in one heartbeat", hint=f"send at most {most}")
     for name, value in statistics.items():
         if not _NAME.fullmatch(name) or not math.isfinite(value):
-            raise InvalidRequest(f"statistic {name!r:.80} = {value!r:.40}", hint="send short names and finite numbers")
+            raise InvalidRequestError(
+                f"statistic {name!r:.80} = {value!r:.40}", hint="send short names and finite numbers"
+            )
 
 
 def printable(text: str, most: int = 300) -> str:

@@ -34,7 +34,7 @@ from hopsum_controlplane.errors import (
     ControlPlaneError,
     NotPrimaryError,
     SessionLostError,
-    SwitchForgotError,
+    SwitchStateLostError,
     WriteError,
 )
 
@@ -137,7 +137,7 @@ class ReconnectingDevice(Device):
             raise NotPrimaryError(self._deposed.what, where=self.where, hint=self._deposed.hint)
         device = self._device if self._device is not None else self._open()
         if program and self._forgotten:
-            raise SwitchForgotError(
+            raise SwitchStateLostError(
                 f"the switch does not run the program with cookie {self._cookie:#018x} (any more): it restarted, or "
                 "another one was pushed, and all of its jobs are over",
                 where=self.where,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from hopsum_controlplane.cluster.errors import NotAdmitted
+from hopsum_controlplane.cluster.errors import UnauthenticatedError
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_wire.control.services import BEARER
 
@@ -40,10 +40,10 @@ class Administrator:
         return self._token is not None
 
     def require(self, token: str) -> None:
-        """Raise NotAdmitted unless the token is the administrator's."""
+        """Raise UnauthenticatedError unless the token is the administrator's."""
         if self._token is not None and not hmac.compare_digest(self._token.encode(), token.encode()):
             told = "another token than the administrator's" if token else "no token"
-            raise NotAdmitted(
+            raise UnauthenticatedError(
                 f"jobs are for the administrator, and this call has {told}",
                 hint="give the file that the controller's admin_token_file names",
             )

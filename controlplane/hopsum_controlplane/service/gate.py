@@ -21,7 +21,7 @@ STRANGERS_OF_ADDRESS_MAX: Final = 8
 _PORTLESS: Final = ("unix", "vsock")
 
 
-class TurnedAway(Exception):
+class TooManyClientsError(Exception):
     """A call that is refused unread: gRPC's status code, and the reason in words."""
 
     def __init__(self, code: grpc.StatusCode, told: str) -> None:
@@ -38,7 +38,9 @@ class Gate:
 
     @contextmanager
     def known(self, token: str, most: int) -> Iterator[None]:
-        """Let a call with a token that somebody has pass, for the block. Raises TurnedAway at `most` in progress."""
+        """Let a call with a token that somebody has pass, for the block. Raises TooManyClientsError at `most` in
+        progress.
+        """
         if self._of_token[token] >= most:
             raise _busy(f"{most} calls with this token are in progress")
         with _counted(self._of_token, token):
@@ -46,7 +48,9 @@ class Gate:
 
     @contextmanager
     def stranger(self, peer: str) -> Iterator[None]:
-        """Let a call with a token that nobody has pass, for the block. Raises TurnedAway when there are too many."""
+        """Let a call with a token that nobody has pass, for the block. Raises TooManyClientsError when there are too
+        many.
+        """
         address = address_of(peer)
         if self._strangers[address] >= STRANGERS_OF_ADDRESS_MAX or self._strangers.total() >= STRANGERS_MAX:
             raise _busy("too many calls with tokens that no job and no worker has are in progress")
@@ -70,5 +74,5 @@ def _counted(counter: Counter[str], key: str) -> Iterator[None]:
             del counter[key]
 
 
-def _busy(why: str) -> TurnedAway:
-    return TurnedAway(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{why}: ask again later")
+def _busy(why: str) -> TooManyClientsError:
+    return TooManyClientsError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{why}: ask again later")

@@ -22,7 +22,7 @@ import grpc
 
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import bearer
-from hopsum_controlplane.service.gate import TurnedAway
+from hopsum_controlplane.service.gate import TooManyClientsError
 from hopsum_controlplane.service.refusals import status_of
 from hopsum_wire.control.services import Method, full_name, methods
 
@@ -48,7 +48,7 @@ class Call:
 Answer = Callable[[Any, Call], AsyncGenerator[bytes, None]]
 """Yields one reply, or those of a stream, serialized, given a message."""
 Admit = Callable[[str, Call], AbstractContextManager[None]]
-"""Lets a call of a method pass for the block. Raises TurnedAway or ControlPlaneError."""
+"""Lets a call of a method pass for the block. Raises TooManyClientsError or ControlPlaneError."""
 
 
 class Lane:
@@ -126,14 +126,16 @@ def _guarded(
 
 
 async def _message(context: Any) -> bytes:
-    """Return the message of a call. Raises TurnedAway when none comes, or not in time."""
+    """Return the message of a call. Raises TooManyClientsError when none comes, or not in time."""
     try:
         async with asyncio.timeout(MESSAGE_S):
             message = await context.read()
     except TimeoutError:
-        raise TurnedAway(grpc.StatusCode.DEADLINE_EXCEEDED, f"no message came within {MESSAGE_S:g} s") from None
+        raise TooManyClientsError(
+            grpc.StatusCode.DEADLINE_EXCEEDED, f"no message came within {MESSAGE_S:g} s"
+        ) from None
     if message is grpc.aio.EOF:
-        raise TurnedAway(grpc.StatusCode.INVALID_ARGUMENT, "a call without a message")
+        raise TooManyClientsError(grpc.StatusCode.INVALID_ARGUMENT, "a call without a message")
     return bytes(message)
 
 
@@ -143,13 +145,13 @@ def _parsed(method: Method, data: bytes) -> Any:
         message.ParseFromString(data)
     except Exception:  # whatever this protobuf raises for what is no message
         told = f"{len(data)} bytes that are no {method.request.DESCRIPTOR.name}"
-        raise TurnedAway(grpc.StatusCode.INVALID_ARGUMENT, told) from None
+        raise TooManyClientsError(grpc.StatusCode.INVALID_ARGUMENT, told) from None
     return message
 
 
 def _status(name: str, error: Exception) -> tuple[grpc.StatusCode, str]:
     """Return what a client is told of an error."""
-    if isinstance(error, TurnedAway):
+    if isinstance(error, TooManyClientsError):
         return error.code, error.told
     if isinstance(error, TimeoutError):
         return grpc.StatusCode.DEADLINE_EXCEEDED, f"{name} took too long"

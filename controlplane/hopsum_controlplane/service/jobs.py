@@ -46,7 +46,7 @@ class Jobs:
     def admit(self, name: str, call: Call) -> Iterator[None]:
         """Let a call of the administrator pass for the block; Show also with the job's own token, as `_show` finds.
 
-        Raises NotAdmitted, and TurnedAway, see Gate.
+        Raises UnauthenticatedError, and TooManyClientsError, see Gate.
         """
         if not (name == "Show" and self._manager.knows(call.token)):
             self._administrator.require(call.token)

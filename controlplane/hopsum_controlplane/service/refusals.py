@@ -8,21 +8,21 @@ from typing import Final
 import grpc
 
 from hopsum_controlplane.cluster.errors import (
-    InvalidRequest,
-    JobExists,
-    NoRoom,
-    NotAdmitted,
+    InvalidRequestError,
+    JobExistsError,
+    ResourceExhaustedError,
     StoreError,
-    UnknownJob,
+    UnauthenticatedError,
+    UnknownJobError,
 )
 from hopsum_controlplane.errors import ControlPlaneError
 
 _STATUS: Final[dict[type[ControlPlaneError], grpc.StatusCode]] = {
-    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
-    UnknownJob: grpc.StatusCode.NOT_FOUND,
-    JobExists: grpc.StatusCode.ALREADY_EXISTS,
-    NotAdmitted: grpc.StatusCode.UNAUTHENTICATED,
-    NoRoom: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    UnknownJobError: grpc.StatusCode.NOT_FOUND,
+    JobExistsError: grpc.StatusCode.ALREADY_EXISTS,
+    UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+    ResourceExhaustedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StoreError: grpc.StatusCode.INTERNAL,
 }
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from hopsum_controlplane.cluster.errors import NoRoom, NotAdmitted
+from hopsum_controlplane.cluster.errors import ResourceExhaustedError, UnauthenticatedError
 from hopsum_controlplane.cluster.views import Beat, Pending
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.bell import Bell
-from hopsum_controlplane.service.gate import Gate, TurnedAway
+from hopsum_controlplane.service.gate import Gate, TooManyClientsError
 from hopsum_controlplane.service.handlers import Answer, Call, Lane
 from hopsum_controlplane.service.messages import beat_message, join_request, located_message, pending_message
 from hopsum_wire.control import control_pb2 as pb
@@ -74,9 +74,13 @@ class Workers:
 
     @contextmanager
     def admit(self, name: str, call: Call) -> Iterator[None]:
-        """Let a call pass for the block, see Gate. Raises TurnedAway, and NotAdmitted without a token."""
+        """Let a call pass for the block, see Gate. Raises TooManyClientsError, and UnauthenticatedError without a
+        token.
+        """
         if not call.token:
-            raise NotAdmitted("this call has no token", hint="give the job's token, or the secret that Join gave")
+            raise UnauthenticatedError(
+                "this call has no token", hint="give the job's token, or the secret that Join gave"
+            )
         if self._manager.knows(call.token):
             passing = self._gate.known(call.token, _CALLS_OF_JOB if name in _OF_JOB else _CALLS_OF_MEMBER)
         else:
@@ -95,7 +99,9 @@ class Workers:
     def _join(self, request: Any, call: Call) -> Any:
         try:
             joined = self._manager.join(join_request(request, call.token))
-        except NoRoom as error:  # its own status says "later", and later is not sooner than somebody leaves
+        except (
+            ResourceExhaustedError
+        ) as error:  # its own status says "later", and later is not sooner than somebody leaves
             raise ControlPlaneError(error.what, where=error.where, hint=error.hint) from error
         return pb.JoinReply(
             rank=joined.rank, secret=joined.secret, lease_s=joined.lease_s, heartbeat_s=joined.heartbeat_s
@@ -139,7 +145,7 @@ class Workers:
             while not presence.left:
                 event.clear()
                 if self._closing:
-                    raise TurnedAway(grpc.StatusCode.UNAVAILABLE, "the controller is ending")
+                    raise TooManyClientsError(grpc.StatusCode.UNAVAILABLE, "the controller is ending")
                 try:
                     beat = await self._beats.run(look)
                 except ControlPlaneError:
@@ -174,7 +180,7 @@ class Workers:
         refused = False
         try:
             yield presence
-        except (ControlPlaneError, TurnedAway):
+        except (ControlPlaneError, TooManyClientsError):
             refused = True
             raise
         finally:
@@ -198,11 +204,11 @@ async def _set_within(event: asyncio.Event, timeout_s: float) -> None:
 
 
 def _secret(token: str) -> bytes:
-    """Return a member's secret. Raises NotAdmitted for a token that is none."""
+    """Return a member's secret. Raises UnauthenticatedError for a token that is none."""
     try:
         return bytes.fromhex(token)
     except ValueError:
-        raise NotAdmitted("this is no member's secret", hint="join first") from None
+        raise UnauthenticatedError("this is no member's secret", hint="join first") from None
 
 
 def _wait_s(asked_s: float, left_s: float | None) -> float:

@@ -24,8 +24,8 @@ from hopsum.agent.timeline import draw
 from hopsum.transport.offload import GSO
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.allreduce_report import Findings, as_json, show
-from hopsum_evaluation.bench.allreduce_run import SUBJECTS, Setting, WrongMean, run
-from hopsum_topologies.crew import WorkerDied
+from hopsum_evaluation.bench.allreduce_run import SUBJECTS, Setting, WrongMeanError, run
+from hopsum_topologies.crew import WorkerDiedError
 from hopsum_topologies.errors import TopologyError
 
 ELEMENTS = 4_000_000
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     start = time.perf_counter()
     try:
         findings = run(setting, Console(stderr=True))
-    except (ControlPlaneError, TopologyError, WorkerDied, WrongMean, OSError) as error:
+    except (ControlPlaneError, TopologyError, WorkerDiedError, WrongMeanError, OSError) as error:
         parser.exit(1, f"hopsum bench allreduce: {error}\n")
     if options.timeline:
         _draw(findings)

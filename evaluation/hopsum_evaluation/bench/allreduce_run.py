@@ -37,7 +37,7 @@ NMSE_MAX = {"thc": 0.02, "thc-no-overlap": 0.02, "gloo-fp32": 1e-12, "gloo-fp16"
 _HOPSUM, _GLOO = "hopsum_evaluation.bench.allreduce_worker", "hopsum_evaluation.torch.gloo_bench"
 
 
-class WrongMean(Exception):
+class WrongMeanError(Exception):
     """A mean is not the vectors' mean, or differs between ranks: the figures would be worthless."""
 
 
@@ -57,7 +57,9 @@ class Setting:
 
 
 def run(setting: Setting, console: Console) -> Findings:
-    """Measure all subjects in turn at every rate. Raises ControlPlaneError, TopologyError, WorkerDied, WrongMean."""
+    """Measure all subjects in turn at every rate. Raises ControlPlaneError, TopologyError, WorkerDiedError,
+    WrongMeanError.
+    """
     codec = make_codec("thc", workers=setting.workers)  # here, before several processes would compile it at once
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder("bench"))
@@ -166,7 +168,7 @@ def _at_rate(
 def _check(subject: str, done: Sequence[Measured], truth: np.ndarray[Any, Any]) -> None:
     means = [measured.mean for measured in done]
     if any(mean.tobytes() != means[0].tobytes() for mean in means):
-        raise WrongMean(f"{subject}: the ranks have different means")
+        raise WrongMeanError(f"{subject}: the ranks have different means")
     nmse = float(np.sum((means[0] - truth) ** 2) / np.sum(truth**2))
     if not nmse <= NMSE_MAX[subject]:
-        raise WrongMean(f"{subject}: a mean with an NMSE of {nmse:.3g}, beyond {NMSE_MAX[subject]}")
+        raise WrongMeanError(f"{subject}: a mean with an NMSE of {nmse:.3g}, beyond {NMSE_MAX[subject]}")

@@ -26,7 +26,7 @@ from hopsum_evaluation.bench.codec_report import describe, show
 from hopsum_evaluation.bench.codec_subjects import Subject
 from hopsum_evaluation.bench.codec_threads import measure_threads
 from hopsum_evaluation.bench.placement import one_core
-from hopsum_evaluation.bench.published import PublishedFailed, published_worker
+from hopsum_evaluation.bench.published import PublishedRunError, published_worker
 from hopsum_evaluation.bench.timing import measure
 
 ELEMENTS = 1 << 22
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         report = run(subjects, options.runs, options.seed)
         report["lossless"] = measure_lossless(options.runs, options.scale, options.seed)
-    except PublishedFailed as error:
+    except PublishedRunError as error:
         print(f"hopsum bench codec: {error}", file=sys.stderr)
         return 1
     if options.json:

@@ -27,14 +27,14 @@ from hopsum_evaluation.bench.report import Findings, describe, show
 from hopsum_evaluation.bench.startup import MEMORY_SLOTS, StartError
 from hopsum_evaluation.bench.subjects import DEFAULT_PARTS, PARTS, Setting, Subjects
 from hopsum_evaluation.bench.timing import Rate
-from hopsum_evaluation.bench.traffic import WrongResult
+from hopsum_evaluation.bench.traffic import WrongResultError
 from hopsum_topologies.errors import TopologyError
 from hopsum_wire import MAX_SLOTS
 
 SLOTS = 248
 """Four trains of RESULTs, of which 62 fit one send."""
 RUNS_TO_QUOTE = 5
-FAILURES = (ControlPlaneError, TopologyError, LoadError, StartError, WrongResult, OSError)
+FAILURES = (ControlPlaneError, TopologyError, LoadError, StartError, WrongResultError, OSError)
 """What `run` raises where this machine cannot do it, or a switch is wrong."""
 
 

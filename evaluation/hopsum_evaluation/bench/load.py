@@ -72,7 +72,7 @@ class Load:
     def run(self, seconds: float) -> Tally:
         """Keep all slots busy for so long, see every RESULT, and return what happened.
 
-        Raises LoadError when the switch stays silent, WrongResult (see `Checker`) when it answers wrongly.
+        Raises LoadError when the switch stays silent, WrongResultError (see `Checker`) when it answers wrongly.
         """
         before = self._counts()
         usage = resource.getrusage(resource.RUSAGE_THREAD)

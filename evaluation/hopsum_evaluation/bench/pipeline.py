@@ -22,7 +22,7 @@ from hopsum_controlplane import Controller, Job, JobSpec, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.devices.native import NativeDevice
-from hopsum_evaluation.bench.traffic import CODES, VARIANTS, Pool, WrongResult, headers_of, make_pool
+from hopsum_evaluation.bench.traffic import CODES, VARIANTS, Pool, WrongResultError, headers_of, make_pool
 from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.engine import Batch, NativeEngine, Outputs
@@ -55,7 +55,7 @@ class EngineRun(ABC):
     def run(self, seconds: float) -> float:
         """Let the engine work for so long, in calls; return UPDATEs per second.
 
-        Raises WrongResult: a reply is not what it must be.
+        Raises WrongResultError: a reply is not what it must be.
         """
         spent_s, calls = 0.0, 0
         while spent_s < seconds or not calls:
@@ -68,7 +68,7 @@ class EngineRun(ABC):
             self._least_s = min(self._least_s, took_s)
             replies = self._replies()
             if replies != self._expected[variant].tobytes():
-                raise WrongResult(f"{self.name}: the replies to round {self._round} are not numpy's")
+                raise WrongResultError(f"{self.name}: the replies to round {self._round} are not numpy's")
             calls += 1
         return calls * self.frames / spent_s
 
@@ -145,7 +145,7 @@ class NativeRun(EngineRun):
         done = self._native.process_batch(self._batches[variant], self._outputs)
         took_s = time.perf_counter() - start
         if done != self.frames:
-            raise WrongResult(f"{self.name}: a call took {done} of {self.frames} frames")
+            raise WrongResultError(f"{self.name}: a call took {done} of {self.frames} frames")
         return took_s
 
     def _replies(self) -> bytes:

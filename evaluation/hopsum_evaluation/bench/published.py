@@ -13,7 +13,7 @@ ACTIONS = ("encode", "encode_feedback", "decode")
 _MODULE = "hopsum_evaluation.torch.published"
 
 
-class PublishedFailed(Exception):
+class PublishedRunError(Exception):
     """The process ended before it was told to; its last words are above."""
 
 
@@ -46,8 +46,8 @@ def _asker(process: subprocess.Popen[str], name: str) -> Callable[[], object]:
         try:
             ask.write(f"{name}\n")
         except BrokenPipeError as error:
-            raise PublishedFailed(f"{_MODULE} has ended") from error
+            raise PublishedRunError(f"{_MODULE} has ended") from error
         if answer.readline().strip() != "done":
-            raise PublishedFailed(f"{_MODULE} ended during {name}")
+            raise PublishedRunError(f"{_MODULE} ended during {name}")
 
     return act

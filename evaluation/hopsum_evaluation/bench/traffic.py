@@ -80,7 +80,7 @@ def headers_of(datagrams: NDArray[np.uint8]) -> NDArray[Any]:
     return headers
 
 
-class WrongResult(Exception):
+class WrongResultError(Exception):
     """A RESULT differs from what the workers sent: the figures would be worthless."""
 
 
@@ -100,18 +100,18 @@ class Checker:
     def check(self, results: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return slots and rounds of RESULT datagrams, uint8[n, RESULT_BYTES].
 
-        Every header field and every lane is compared. Raises WrongResult: one is not what the numbers say.
+        Every header field and every lane is compared. Raises WrongResultError: one is not what the numbers say.
         """
         headers = headers_of(results)
         slots, rounds = headers["slot"].astype(np.int64), headers["round"].astype(np.int64)
         words = results.view(np.uint64)
         header_ok = not ((words[:, :_WORDS] ^ self._fixed) & self._mask).any()
         if not header_ok or int(slots.max(initial=0)) >= self._pool.slots:
-            raise WrongResult(f"a RESULT's header is not the job's: {self._first_wrong(results)}")
+            raise WrongResultError(f"a RESULT's header is not the job's: {self._first_wrong(results)}")
         expected = self._pool.sums.take(row_of(slots, rounds, self._pool.slots), axis=0)
         if not np.array_equal(words[:, _WORDS:], expected):
             row = int(np.flatnonzero((words[:, _WORDS:] != expected).any(axis=1))[0])
-            raise WrongResult(f"the sum of slot {slots[row]}, round {rounds[row]} is not numpy's")
+            raise WrongResultError(f"the sum of slot {slots[row]}, round {rounds[row]} is not numpy's")
         return slots, rounds
 
     def _first_wrong(self, results: NDArray[np.uint8]) -> Header:

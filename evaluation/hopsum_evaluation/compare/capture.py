@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from hopsum_evaluation.bench.timing import versions
 from hopsum_evaluation.compare.vectors import GRADIENTS
-from hopsum_evaluation.demo.model import DataMissing, Images, load_images, make_network
+from hopsum_evaluation.demo.model import Images, MissingDataError, load_images, make_network
 
 SEED = 1
 WORKERS = 32
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     options = build_parser().parse_args(arguments)
     try:
         images = load_images("digits")
-    except DataMissing as error:
+    except MissingDataError as error:
         print(f"hopsum codec capture: {error}", file=sys.stderr)
         return 1
     gradients: dict[str, Any] = capture(images)

@@ -19,10 +19,10 @@ from hopsum.codec.range_codec import RangeCodec
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.demo.account import read_quiet
 from hopsum_evaluation.demo.ground import ground_of, network_of
-from hopsum_evaluation.demo.model import DataMissing, load_images
+from hopsum_evaluation.demo.model import MissingDataError, load_images
 from hopsum_evaluation.demo.report import Report
 from hopsum_evaluation.demo.worker import Plan, Trained, work
-from hopsum_topologies.crew import Crew, WorkerDied
+from hopsum_topologies.crew import Crew, WorkerDiedError
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.one_switch import InterfaceCounters
 from hopsum_topologies.scratch import scratch_folder
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
             report.loss = max(link.loss for link in network_of(options.topology, options.workers).links)
         with scratch_folder("demo") as folder:
             run(make_plan(report, folder), report, console, options.topology)
-    except (ControlPlaneError, TopologyError, WorkerDied, DataMissing) as error:
+    except (ControlPlaneError, TopologyError, WorkerDiedError, MissingDataError) as error:
         print(f"hopsum demo: {error}", file=sys.stderr)
         return 1
     report.seconds = time.perf_counter() - start
@@ -148,7 +148,7 @@ def follow(crew: Crew, progress: Progress, plan: Plan, phase: str, last: str) ->
         elif kind == "step" and rest[0] == phase:
             progress.update(task, advance=1, loss=f"loss {rest[2]:.3f}")
         elif not (kind == "finished" and rank in found):  # which a fast one may be while others still train
-            raise WorkerDied(f"worker {rank} sent {kind!r} during {phase}")
+            raise WorkerDiedError(f"worker {rank} sent {kind!r} during {phase}")
     return [found[rank] for rank in range(plan.workers)]
 
 

@@ -19,7 +19,7 @@ TEST_SHARE = 5
 """Every fifth image of scikit-learn's digits is kept for the test; they come without a split."""
 
 
-class DataMissing(Exception):
+class MissingDataError(Exception):
     """A data set is not installed; the message says how to get it."""
 
 
@@ -34,7 +34,7 @@ class Images:
 
 
 def load_images(name: str) -> Images:
-    """Load `digits` (scikit-learn, 8 x 8) or `fashion` (Debian's Fashion-MNIST, 28 x 28). Raises DataMissing."""
+    """Load `digits` (scikit-learn, 8 x 8) or `fashion` (Debian's Fashion-MNIST, 28 x 28). Raises MissingDataError."""
     return {"digits": _digits, "fashion": _fashion}[name]()
 
 
@@ -42,7 +42,7 @@ def _digits() -> Images:
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError as error:
-        raise DataMissing("the digits come with scikit-learn: pip install scikit-learn") from error
+        raise MissingDataError("the digits come with scikit-learn: pip install scikit-learn") from error
     data = load_digits()
     test = np.arange(len(data.target)) % TEST_SHARE == 0
     pixels = data.images / 16
@@ -59,7 +59,7 @@ def _read_idx(name: str) -> NDArray[np.uint8]:
     """Read one IDX file of bytes: a magic number with the number of dimensions, their sizes, the bytes."""
     path = FASHION / f"{name}-ubyte.gz"
     if not path.is_file():
-        raise DataMissing(f"{path} is missing: apt-get install dataset-fashion-mnist, or use --data digits")
+        raise MissingDataError(f"{path} is missing: apt-get install dataset-fashion-mnist, or use --data digits")
     data = gzip.decompress(path.read_bytes())
     dimensions = data[3]
     shape = np.frombuffer(data, ">u4", dimensions, 4)

@@ -20,7 +20,7 @@ PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.02
 
 
-class DrillFailed(Exception):
+class DrillError(Exception):
     """Something that the drill waits for did not come; the message says what, and what there was instead."""
 
 
@@ -116,13 +116,13 @@ class Drill:
 def await_that(
     condition: Callable[[], object], what: str, *, within_s: float = PATIENCE_S, alive: ManagedProcess | None = None
 ) -> None:
-    """Wait until a condition holds. Raises DrillFailed when it does not in time, or a process ends before."""
+    """Wait until a condition holds. Raises DrillError when it does not in time, or a process ends before."""
     give_up = time.monotonic() + within_s
     while not condition():
         if alive is not None and not alive.running():
-            raise DrillFailed(f"{alive.name} ended before {what}: {alive.log_text()[-1500:].strip()}")
+            raise DrillError(f"{alive.name} ended before {what}: {alive.log_text()[-1500:].strip()}")
         if time.monotonic() > give_up:
-            raise DrillFailed(f"no {what} within {within_s:g} s")
+            raise DrillError(f"no {what} within {within_s:g} s")
         time.sleep(_POLL_S)
 
 

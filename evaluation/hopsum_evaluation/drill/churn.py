@@ -12,7 +12,7 @@ from typing import Final
 
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
-from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport, await_that
+from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.controller_probe import Probe
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.news import MARGIN_S, require_within
@@ -81,7 +81,7 @@ def _restart_switch(stage: Stage, crew: Crew, epoch: int) -> float:
 
 @contextmanager
 def _churning(probe: Probe) -> Iterator[list[float]]:
-    """Join a job again and again for the block, and yield when it was joined. Raises DrillFailed."""
+    """Join a job again and again for the block, and yield when it was joined. Raises DrillError."""
     joined: list[float] = []
     failed: list[BaseException] = []
     ending = threading.Event()
@@ -106,4 +106,4 @@ def _churning(probe: Probe) -> Iterator[list[float]]:
         for thread in threads:
             thread.join()
     if failed:
-        raise DrillFailed(f"joining again and again failed: {failed[0]}")
+        raise DrillError(f"joining again and again failed: {failed[0]}")

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hopsum_evaluation.bench.timing import commit, machine, versions
-from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport
+from hopsum_evaluation.drill.base import Context, DrillError, DrillReport
 from hopsum_evaluation.drill.catalogue import DRILLS
 from hopsum_evaluation.drill.screen import catalogue_table, details, report_table
 from hopsum_topologies.launch import die_with_parent
@@ -126,7 +126,7 @@ def _run(name: str, context: Context, parent_pid: int, pipe: Connection) -> None
     context = replace(context, note=pipe.send)
     try:
         report = DRILLS[name].run(context)
-    except DrillFailed as error:
+    except DrillError as error:
         report = DrillReport(name, context.target, failure=str(error))
     except Exception as error:
         report = DrillReport(name, context.target, failure=f"{type(error).__name__}: {error}")

@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport
+from hopsum_evaluation.drill.base import Context, DrillError, DrillReport
 from hopsum_evaluation.drill.controller_probe import Probe
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.news import MARGIN_S, keeps_places, require_no_break, require_within
@@ -64,7 +64,7 @@ def _die(stage: Stage, crew: Crew, proxy: Proxy, who: str, job: str) -> float:
     beyond that: a place that was lost shows by then.
     """
     if not proxy.kill_connections():
-        raise DrillFailed(f"{who}: no connection through the proxy")
+        raise DrillError(f"{who}: no connection through the proxy")
     at_s = stage.happened(f"connections die in silence: {who}")
     keeps_places(stage, crew)
     probe = Probe(stage, job, _PROBE_LEASE_S)

@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport
+from hopsum_evaluation.drill.base import Context, DrillError, DrillReport
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.news import keeps_places, require_no_break
 from hopsum_evaluation.drill.reference import same_bits
@@ -45,7 +45,7 @@ def down(context: Context) -> DrillReport:
         crew.train(20)
         crew.finish()
         if len(crew.epochs()) > 1:
-            raise DrillFailed(f"{len(crew.epochs())} epochs: the controller did not adopt the job as it was")
+            raise DrillError(f"{len(crew.epochs())} epochs: the controller did not adopt the job as it was")
         stage.report.recovered = f"{alone} steps without a controller; it adopted the job, and its epoch went on"
         stage.report.numbers = {"steps_without_controller": alone}
         judge(stage, crew)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport, await_that
+from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.controller_probe import Probe, beats
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.stage import LEASE_S, Stage, staged
@@ -69,12 +69,12 @@ def _start(stage: Stage, clock: Path) -> None:
 
 
 def _judge_epochs(stage: Stage, crew: Crew, epochs: list[int]) -> None:
-    """Raise DrillFailed if an epoch came again, or the job that trains had a second one."""
+    """Raise DrillError if an epoch came again, or the job that trains had a second one."""
     trained = {entry["epoch"] for rank in range(_TRAINERS) for entry in crew.journal(rank, "step")}
     if len(trained) != 1:
-        raise DrillFailed(f"a lease ended because of the clock: the job that trains had epochs {sorted(trained)}")
+        raise DrillError(f"a lease ended because of the clock: the job that trains had epochs {sorted(trained)}")
     if sorted(set(epochs)) != epochs or trained & set(epochs):
-        raise DrillFailed(f"epochs came again: {epochs} of one job, {sorted(trained)} of the other")
+        raise DrillError(f"epochs came again: {epochs} of one job, {sorted(trained)} of the other")
     report = stage.report
     report.detected = "nothing was to be: no lease ended"
     report.recovered = f"{len(epochs)} epochs of one job, each above the one before; 1 of the job that trains"

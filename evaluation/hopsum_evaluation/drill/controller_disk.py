@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from hopsum.rpc.errors import ControllerError
-from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport, await_that, needs_nothing
+from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that, needs_nothing
 from hopsum_evaluation.drill.controller_probe import SLOTS, Probe, beats, refusal
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.stage import LEASE_S, Stage, staged
@@ -116,10 +116,10 @@ def _refused(stage: Stage, full_s: float) -> dict[str, int]:
                 operator.create(f"job{number}", 1, 1)
             except ControllerError as error:
                 if _FULL not in str(error):
-                    raise DrillFailed(f"refused, but not for a full disk: {error}") from error
+                    raise DrillError(f"refused, but not for a full disk: {error}") from error
                 break
         else:
-            raise DrillFailed(f"{_JOBS_MAX} jobs were made on a full disk")
+            raise DrillError(f"{_JOBS_MAX} jobs were made on a full disk")
         stage.report.detected_ms = 1e3 * (stage.now() - full_s)
         stage.report.detected = f"a job is refused, after {number} that had room in the books' log"
         refusal(lambda: operator.create("more", 1, 1), _FULL)
@@ -132,11 +132,11 @@ def _nothing_changed(stage: Stage, jobs: dict[str, int]) -> None:
     with stage.operator() as operator:
         found = {job.name: job.epoch for job in operator.jobs()}
         if found != jobs:
-            raise DrillFailed(f"jobs and epochs on a full disk: {found}, before it {jobs}")
+            raise DrillError(f"jobs and epochs on a full disk: {found}, before it {jobs}")
         refusal(lambda: operator.create("more", 1, 1), _FULL)
         used = operator.switches()[0].slots_used
         if used != 2 * SLOTS + len(jobs) - 2:
-            raise DrillFailed(f"{used} slots in use with jobs {sorted(jobs)}")
+            raise DrillError(f"{used} slots in use with jobs {sorted(jobs)}")
 
 
 def _recovered(stage: Stage, crew: Crew, silent: Probe) -> None:
@@ -145,5 +145,5 @@ def _recovered(stage: Stage, crew: Crew, silent: Probe) -> None:
         over = lambda: not operator.job(silent.name).epoch  # noqa: E731
         await_that(over, f"the end of the epoch of {silent.name}, whose lease is over")
         if "lease" not in operator.job(silent.name).reason:
-            raise DrillFailed(f"the epoch of {silent.name} ended because of {operator.job(silent.name).reason!r}")
+            raise DrillError(f"the epoch of {silent.name} ended because of {operator.job(silent.name).reason!r}")
     beats(stage, crew)

@@ -12,7 +12,7 @@ from typing import Final
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.member import Member
-from hopsum_evaluation.drill.base import PATIENCE_S, DrillFailed, await_that
+from hopsum_evaluation.drill.base import PATIENCE_S, DrillError, await_that
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.stage import Stage
 
@@ -64,14 +64,14 @@ def beats(stage: Stage, crew: Crew) -> None:
 
 
 def refusal(ask: Callable[[], object], words: str) -> str:
-    """Return how the controller refuses. Raises DrillFailed when it does not, or without these words."""
+    """Return how the controller refuses. Raises DrillError when it does not, or without these words."""
     try:
         ask()
     except ControllerError as error:
         if words in str(error):
             return str(error)
-        raise DrillFailed(f"refused, but not for {words!r}: {error}") from error
-    raise DrillFailed(f"not refused, which was to be for {words!r}")
+        raise DrillError(f"refused, but not for {words!r}: {error}") from error
+    raise DrillError(f"not refused, which was to be for {words!r}")
 
 
 def edit(path: Path, target: Path, *changes: tuple[str, str]) -> None:
@@ -79,6 +79,6 @@ def edit(path: Path, target: Path, *changes: tuple[str, str]) -> None:
     text = path.read_text(encoding="utf-8")
     for before, after in changes:
         if before not in text:
-            raise DrillFailed(f"{path} has no {before!r}")
+            raise DrillError(f"{path} has no {before!r}")
         text = text.replace(before, after)
     target.write_text(text, encoding="utf-8")

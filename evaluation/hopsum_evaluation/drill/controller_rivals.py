@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport, await_that
+from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.controller_probe import SLOTS, Probe, edit, refusal
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.stage import Stage, first_sign, staged
@@ -38,7 +38,7 @@ def two_controllers(context: Context) -> DrillReport:
         under = crew.steps(0) - before
         stage.happened("end of the second controller")
         if (status := stage.processes["rival"].stop()) != 0:
-            raise DrillFailed(f"the second controller ended with {status}")
+            raise DrillError(f"the second controller ended with {status}")
         _deposed(stage, other)  # it does not take back what somebody else may have changed
         _again(stage, other)
         crew.train(5)
@@ -59,7 +59,7 @@ def _refused_books(stage: Stage) -> None:
     process = stage.start("second", _command(folder / "second.toml"))
     await_that(lambda: not process.running(), "the end of a controller whose books another one has")
     if (status := process.stop()) != 1 or "another controller has it" not in process.log_text():
-        raise DrillFailed(f"a second controller on the same books ended with {status}: {process.log_text()[-500:]}")
+        raise DrillError(f"a second controller on the same books ended with {status}: {process.log_text()[-500:]}")
 
 
 def _rival(stage: Stage) -> None:
@@ -91,7 +91,7 @@ def _deposed(stage: Stage, other: Probe) -> None:
         refusal(lambda: operator.delete(other.name), "primary")
         (state,) = [job.switch for job in operator.jobs() if job.name == other.name]
         if not state:
-            raise DrillFailed("the job whose entries could not be removed has no switch any more")
+            raise DrillError("the job whose entries could not be removed has no switch any more")
 
 
 def _again(stage: Stage, other: Probe) -> None:

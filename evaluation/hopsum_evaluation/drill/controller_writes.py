@@ -15,7 +15,7 @@ from collections import Counter
 from multiprocessing.context import ForkServerContext
 from typing import Final
 
-from hopsum_evaluation.drill.base import PATIENCE_S, Context, DrillFailed, DrillReport
+from hopsum_evaluation.drill.base import PATIENCE_S, Context, DrillError, DrillReport
 from hopsum_evaluation.drill.controller_mortal import SCENES, Found, reign
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.stage import Stage, staged
@@ -48,7 +48,7 @@ class Deaths:
         self.recovery_s: list[float] = []
 
     def play(self, scene: str, stride: int) -> None:
-        """Let controllers die in a scene, until one comes to its end. Raises DrillFailed."""
+        """Let controllers die in a scene, until one comes to its end. Raises DrillError."""
         at = self._stage.context.seed % stride
         while self._live(scene, at):
             self.kills[scene] += 1
@@ -87,19 +87,19 @@ class Deaths:
     ) -> None:
         where = f"after the death before {scene or 'the end'} {at}"
         if not said or not isinstance(said[0], Found):
-            raise DrillFailed(f"{where}, a controller did not take over: exit status {status}")
+            raise DrillError(f"{where}, a controller did not take over: exit status {status}")
         found = said[0]
         if found.after or found.audited:
-            raise DrillFailed(f"{where}, switch and books differ: {'; '.join(found.after + found.audited)}")
+            raise DrillError(f"{where}, switch and books differ: {'; '.join(found.after + found.audited)}")
         trains = found.epochs.get("train", 0)
         if trains != (self._train_epoch or trains) or not trains:
-            raise DrillFailed(f"{where}, the job that trains has epoch {trains} instead of {self._train_epoch}")
+            raise DrillError(f"{where}, the job that trains has epoch {trains} instead of {self._train_epoch}")
         self._train_epoch = trains
         if died_s is not None:
             self.half_done += bool(found.before)
             self.recovery_s.append(found.at_s - died_s)
         if status != -signal.SIGKILL and len(said) < 2:
-            raise DrillFailed(f"{where}, a controller ended with status {status} in {scene or 'no scene'}")
+            raise DrillError(f"{where}, a controller ended with status {status} in {scene or 'no scene'}")
 
 
 def killed_at_each_write(context: Context) -> DrillReport:

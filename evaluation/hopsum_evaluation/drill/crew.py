@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopsum.codec import job_tables, make_codec
-from hopsum_evaluation.drill.base import PATIENCE_S, DrillFailed, await_that
+from hopsum_evaluation.drill.base import PATIENCE_S, DrillError, await_that
 from hopsum_evaluation.drill.journal import read_journal
 from hopsum_evaluation.drill.stage import Stage
 from hopsum_evaluation.drill.training import Order, Plan, options_of
@@ -130,7 +130,7 @@ class Crew:
     # ---- the end --------------------------------------------------------------------------------------
 
     def finish(self, *ranks: int) -> None:
-        """Let these ranks, all if left out, train to a common step, leave, and end. Raises DrillFailed."""
+        """Let these ranks, all if left out, train to a common step, leave, and end. Raises DrillError."""
         chosen = ranks or tuple(range(self.workers))
         self.stage.context.note(f"{self.job}: to its end")
         goal = max(self.steps(rank) for rank in chosen) + round(_MARGIN_S / self.plan.pace_s)
@@ -144,11 +144,11 @@ class Crew:
         self.stage.report.steps += goal
 
     def ended(self, rank: int, status: int) -> None:
-        """Wait for the end of a rank's process. Raises DrillFailed for another exit status."""
+        """Wait for the end of a rank's process. Raises DrillError for another exit status."""
         process = self.process(rank)
         await_that(lambda: not process.running(), f"the end of {self.name(rank)}", within_s=3 * PATIENCE_S)
         if (found := process.stop()) != status:
-            raise DrillFailed(f"{self.name(rank)} ended with {found}: {process.log_text()[-1500:].strip()}")
+            raise DrillError(f"{self.name(rank)} ended with {found}: {process.log_text()[-1500:].strip()}")
 
     def delete(self) -> None:
         """Delete the job, and wait until the controller has it no more."""

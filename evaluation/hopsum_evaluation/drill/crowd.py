@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import grpc
 
-from hopsum_evaluation.drill.base import PATIENCE_S, Context, DrillFailed, DrillReport
+from hopsum_evaluation.drill.base import PATIENCE_S, Context, DrillError, DrillReport
 from hopsum_evaluation.drill.controller_probe import Probe
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.news import MARGIN_S, keeps_places, require_no_break, require_within
@@ -135,7 +135,7 @@ def _in_thread(keep: Callable[[], None], ending: threading.Event) -> Iterator[No
 def _connections(address: str, count: int, first: bytes = b"") -> Iterator[None]:
     """Hold connections open for the block, silent, or with `first` and then a byte now and then.
 
-    Those that the other side closes come again. Raises DrillFailed where none can be made at all.
+    Those that the other side closes come again. Raises DrillError where none can be made at all.
     """
     host, _, port = address.rpartition(":")
     ending = threading.Event()
@@ -159,7 +159,7 @@ def _connections(address: str, count: int, first: bytes = b"") -> Iterator[None]
         for each in held:
             each.close()
     if not most[0]:
-        raise DrillFailed(f"{address}: not one of {count} connections came about")
+        raise DrillError(f"{address}: not one of {count} connections came about")
 
 
 def _connected(host: str, port: int, first: bytes) -> socket.socket:

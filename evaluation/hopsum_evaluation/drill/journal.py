@@ -7,7 +7,7 @@
     failed   an all-reduce that has no result: the error, and whether its vector was given back (`taken`)
     void     the same where workers were replaced: the training goes on with the next step
     end      the last step is done
-    raised   a Mishap is on its way up; `closed`: it has left the connection's `with` statement
+    raised   a UserCodeError is on its way up; `closed`: it has left the connection's `with` statement
     forked   a child was forked and has ended: its exit status
     log      what the library logged
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport
+from hopsum_evaluation.drill.base import Context, DrillError, DrillReport
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.news import require_no_break
 from hopsum_evaluation.drill.place import WAYS, Veths
@@ -27,7 +27,7 @@ def split(context: Context) -> DrillReport:
         short = _shorter(stage, crew)
         crew.train(20)
         if len(crew.epochs()) > 1:
-            raise DrillFailed(f"{len(crew.epochs())} epochs: a split shorter than the lease ended one")
+            raise DrillError(f"{len(crew.epochs())} epochs: a split shorter than the lease ended one")
         place = veths(stage)
         place.cut(1)
         at_s = stage.happened("links of rank 1 down")
@@ -89,7 +89,7 @@ def flaps(context: Context) -> DrillReport:
 
 
 def veths(stage: Stage) -> Veths:
-    """Return the stage's place, which has links. Raises DrillFailed on loopback."""
+    """Return the stage's place, which has links. Raises DrillError on loopback."""
     if not isinstance(stage.place, Veths):
-        raise DrillFailed("loopback has no links to cut")
+        raise DrillError("loopback has no links to cut")
     return stage.place

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from hopsum.rpc.errors import ControllerUnreachable
-from hopsum_evaluation.drill.base import DrillFailed, await_that
+from hopsum.rpc.errors import ControllerUnreachableError
+from hopsum_evaluation.drill.base import DrillError, await_that
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.stage import Stage, first_sign
 
@@ -20,7 +20,7 @@ def others_know(crew: Crew, rank: int, at_s: float, within_s: float) -> float:
     """Return the seconds after which the last of the others knew that a rank had gone.
 
     It knows by what the controller told it, or by an error; a wait for that rank's part of a sum is no knowledge.
-    Raises DrillFailed when they were more than `within_s`.
+    Raises DrillError when they were more than `within_s`.
     """
     took_s = 0.0
     for other in set(range(crew.workers)) - {rank}:
@@ -31,7 +31,7 @@ def others_know(crew: Crew, rank: int, at_s: float, within_s: float) -> float:
 
 
 def hears(crew: Crew, rank: int, at_s: float, words: str, what: str, logger: str = "") -> float:
-    """Return when a rank's log or one of its errors since `at_s` had a pattern; as `Crew.since`. Raises DrillFailed."""
+    """Return when a rank's log or one of its errors since `at_s` had a pattern; as `Crew.since`. Raises DrillError."""
 
     def heard() -> float | None:
         entry = crew.since(at_s, rank, "log", "void", "failed", words=words, logger=logger)
@@ -41,7 +41,7 @@ def hears(crew: Crew, rank: int, at_s: float, words: str, what: str, logger: str
 
 
 def is_back(crew: Crew, rank: int, at_s: float) -> float:
-    """Return when a rank went on as a newcomer with the state of the others, after `at_s`. Raises DrillFailed."""
+    """Return when a rank went on as a newcomer with the state of the others, after `at_s`. Raises DrillError."""
 
     def back() -> float | None:
         entry = crew.since(at_s, rank, "life")
@@ -51,29 +51,29 @@ def is_back(crew: Crew, rank: int, at_s: float) -> float:
 
 
 def require_within(what: str, took_s: float, bound_s: float) -> None:
-    """Raise DrillFailed where something took longer than it may."""
+    """Raise DrillError where something took longer than it may."""
     if took_s > bound_s:
-        raise DrillFailed(f"{what} after {took_s:.1f} s, {bound_s:g} s are allowed")
+        raise DrillError(f"{what} after {took_s:.1f} s, {bound_s:g} s are allowed")
 
 
 def require_no_break(crew: Crew) -> None:
-    """Raise DrillFailed unless all steps of all ranks were in one epoch, and every all-reduce has a result."""
+    """Raise DrillError unless all steps of all ranks were in one epoch, and every all-reduce has a result."""
     ends = [entry for rank in range(crew.workers) for kind in ("void", "failed") for entry in crew.journal(rank, kind)]
     if ends:
-        raise DrillFailed(f"all-reduces without a result: {ends[0]['error']}: {ends[0]['text']}")
+        raise DrillError(f"all-reduces without a result: {ends[0]['error']}: {ends[0]['text']}")
     if len(crew.epochs()) != 1:
-        raise DrillFailed(f"{len(crew.epochs())} epochs: there was no reason to end one")
+        raise DrillError(f"{len(crew.epochs())} epochs: there was no reason to end one")
 
 
 def keeps_places(stage: Stage, crew: Crew) -> None:
-    """Wait until the controller has heard every member after now. Raises DrillFailed."""
+    """Wait until the controller has heard every member after now. Raises DrillError."""
     with stage.operator() as operator:
         counted = {rank: crew.steps(rank) for rank in range(crew.workers)}
 
         def heard() -> bool:
             try:
                 members = operator.job(crew.job).members
-            except ControllerUnreachable:  # it may wait for its switch, whose counters it shows
+            except ControllerUnreachableError:  # it may wait for its switch, whose counters it shows
                 return False
             return len(members) == crew.workers and all(
                 member.statistics.get("allreduces", 0) > counted[member.rank] for member in members

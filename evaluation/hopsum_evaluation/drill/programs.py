@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport, await_that
+from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.news import MARGIN_S, is_back, others_know, require_within
 from hopsum_evaluation.drill.stage import Stage, first_sign, staged
@@ -60,7 +60,7 @@ def forks(context: Context) -> DrillReport:
         child = first_sign(lambda: _at(crew, told_s, "forked"), f"end of the child of rank {RAISES}")
         (entry,) = crew.journal(RAISES, "forked")
         if entry["status"] != 0:
-            raise DrillFailed(f"the child of rank {RAISES} ended with {entry['status']}")
+            raise DrillError(f"the child of rank {RAISES} ended with {entry['status']}")
         crew.train(20)
         _require_place(stage, crew)
         killed_s = stage.signal(crew.name(RAISES), signal.SIGKILL)
@@ -86,8 +86,8 @@ def _raise(stage: Stage, crew: Crew, order: Order) -> tuple[float, float]:
     ended_s = (_at(crew, told_s, "closed") or stage.now()) - raised_s
     known_s = others_know(crew, RAISES, raised_s, stage.lease_s + MARGIN_S)
     require_within(f"the program of rank {RAISES} ended", ended_s, ENDS_S)
-    if (status := process.stop()) != _UNHANDLED or "Mishap: " not in process.log_text():
-        raise DrillFailed(f"rank {RAISES} ended with {status}, and wrote {process.log_text()[-1500:].strip()}")
+    if (status := process.stop()) != _UNHANDLED or "UserCodeError: " not in process.log_text():
+        raise DrillError(f"rank {RAISES} ended with {status}, and wrote {process.log_text()[-1500:].strip()}")
     return known_s, ended_s
 
 
@@ -103,7 +103,7 @@ def _require_place(stage: Stage, crew: Crew) -> None:
     with stage.operator() as operator:
         (phase,) = (member.phase for member in operator.job(crew.job).members if member.rank == RAISES)
     if phase != pb.MEMBER_PHASE_IN:
-        raise DrillFailed(f"after a child exited, rank {RAISES} is {pb.MemberPhase.Name(phase)} in the books")
+        raise DrillError(f"after a child exited, rank {RAISES} is {pb.MemberPhase.Name(phase)} in the books")
 
 
 def _at(crew: Crew, since_s: float, kind: str) -> float | None:

@@ -27,7 +27,7 @@ from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.losses import set_loss
 from hopsum_controlplane.plan import JOB_TABLES
 from hopsum_controlplane.tables.forward import FLOOD_GROUP
-from hopsum_evaluation.drill.base import PATIENCE_S, Check, Context, DrillFailed, DrillReport, Event, await_that
+from hopsum_evaluation.drill.base import PATIENCE_S, Check, Context, DrillError, DrillReport, Event, await_that
 from hopsum_evaluation.drill.place import SERVICE_IP, SERVICE_MAC, Loopback, Place, Veths
 from hopsum_evaluation.drill.proxy import Proxy
 from hopsum_topologies.process import ManagedProcess
@@ -207,7 +207,7 @@ def staged(
         proxied: with a proxy between controller and switch.
         page: with the controller's page.
 
-    Raises DrillFailed when they do not come up; with everything ended, as after whatever the block raises.
+    Raises DrillError when they do not come up; with everything ended, as after whatever the block raises.
     """
     report = DrillReport(name, context.target)
     place: Place = Veths(seats) if seats else Loopback()
@@ -248,7 +248,7 @@ def _listens(host: str, port: int) -> bool:
 
 
 def first_sign(look: Callable[[], float | None], what: str, *, within_s: float = PATIENCE_S) -> float:
-    """Return when a sign was there, as of time.monotonic(), that `look` returns. Raises DrillFailed."""
+    """Return when a sign was there, as of time.monotonic(), that `look` returns. Raises DrillError."""
     found: list[float] = []
 
     def there() -> bool:
@@ -259,5 +259,5 @@ def first_sign(look: Callable[[], float | None], what: str, *, within_s: float =
 
     await_that(there, what, within_s=within_s)
     if not found:
-        raise DrillFailed(f"no {what}")
+        raise DrillError(f"no {what}")
     return found[0]

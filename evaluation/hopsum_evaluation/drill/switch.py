@@ -7,7 +7,7 @@ import re
 import signal
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport, await_that
+from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.news import MARGIN_S, hears, require_within
 from hopsum_evaluation.drill.reference import same_bits
@@ -46,7 +46,7 @@ def restarted(context: Context) -> DrillReport:
         crew.finish()
         ends = [entry for rank in range(3) for kind in ("void", "failed") for entry in crew.journal(rank, kind)]
         if ends or len(crew.epochs()) != 2:
-            raise DrillFailed(f"{len(crew.epochs())} epochs, and all-reduces without a result: {ends[:1]}")
+            raise DrillError(f"{len(crew.epochs())} epochs, and all-reduces without a result: {ends[:1]}")
         report.recovered = f"training stood for {again_s - at_s:.1f} s, then went on in the next epoch"
         report.numbers = {"stood_s": round(again_s - at_s, 3), "epochs": 2}
         judge(stage, crew)
@@ -71,7 +71,7 @@ def gone(context: Context) -> DrillReport:
         failed = [crew.journal(rank, "failed")[-1] for rank in range(3)]
         for entry in failed:
             if not re.search(r"\bswitch\b", entry["text"]):
-                raise DrillFailed(f"an all-reduce failed without naming the switch: {entry['text']}")
+                raise DrillError(f"an all-reduce failed without naming the switch: {entry['text']}")
         first_s, last_s = (choose(entry["at"] for entry in failed) - at_s for choose in (min, max))
         require_within("all ranks said it", said_s, stage.lease_s + MARGIN_S)
         require_within("all ranks failed", last_s, LIMIT_S + stage.lease_s + MARGIN_S)

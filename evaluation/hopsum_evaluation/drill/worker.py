@@ -27,7 +27,7 @@ from hopsum.agent import AllReduceResult
 from hopsum.aggregation import Aggregation
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.range_codec import RangeCodec
-from hopsum.errors import EpochOver, HopsumError, WorkersReplaced
+from hopsum.errors import EpochEndedError, HopsumError, WorkersReplacedError
 from hopsum_evaluation.drill.journal import Journal, Probes, digest, norm
 from hopsum_evaluation.drill.training import Model, Order, Plan, added
 
@@ -37,7 +37,7 @@ _CHILD_S: Final = 30.0
 """So long a forked child may take to end."""
 
 
-class Mishap(Exception):
+class UserCodeError(Exception):
     """Any error of the program around the library."""
 
 
@@ -75,11 +75,11 @@ class Worker:
             try:
                 with self._opened() as job:
                     return self._live(job)
-            except Mishap:
+            except UserCodeError:
                 if not self._bare:
                     self._journal.write("closed")
                 raise
-            except EpochOver as error:
+            except EpochEndedError as error:
                 self._fail("failed", error)
                 self._begin()
             except HopsumError as error:
@@ -109,7 +109,7 @@ class Worker:
             try:
                 self._obey(job)
                 self._train(job)
-            except WorkersReplaced as error:
+            except WorkersReplacedError as error:
                 self._fail("void", error, ranks=error.ranks)
                 self._step += 1
                 job.resume(lambda: self._model.dump(self._step))
@@ -128,7 +128,7 @@ class Worker:
         return self._step == goal
 
     def _obey(self, job: Aggregation) -> None:
-        """Do what the drill orders, if anything. Raises Mishap where that is the order."""
+        """Do what the drill orders, if anything. Raises UserCodeError where that is the order."""
         order = self._plan.take_order(self._rank)
         if order is Order.FORK:
             self._fork()
@@ -136,7 +136,7 @@ class Worker:
             if order is Order.RAISE_IN_FLIGHT:
                 self._submit(job)
             self._journal.write("raised")
-            raise Mishap("out of memory, or a bad batch")
+            raise UserCodeError("out of memory, or a bad batch")
 
     def _fork(self) -> None:
         """Fork a child that exits normally, and write down its exit status, None if it does not end."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from hopsum_evaluation.drill.base import Context, DrillFailed, DrillReport
+from hopsum_evaluation.drill.base import Context, DrillError, DrillReport
 from hopsum_evaluation.drill.checks import mass, replicas_equal
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.news import others_know, require_within
@@ -40,7 +40,7 @@ def missing(context: Context) -> DrillReport:
             told.append(crew.journal(rank, "failed")[-1])
         for entry in told:
             if not re.search(r"\branks? 1\b", entry["text"]):
-                raise DrillFailed(f"an all-reduce failed without naming rank 1: {entry['text']}")
+                raise DrillError(f"an all-reduce failed without naming rank 1: {entry['text']}")
         last_s = max(entry["at"] for entry in told) - at_s
         require_within("all-reduces failed", last_s, known_s + MEMBERSHIP_WAIT_S + SLACK_S)
         report = stage.report
@@ -73,7 +73,7 @@ def killed(context: Context) -> DrillReport:
         crew.finish(0, 1)
         epochs = crew.epochs(0, 1)
         if len(epochs) > 1:
-            raise DrillFailed(f"{len(epochs)} epochs: the loss of a worker that is not needed ended one")
+            raise DrillError(f"{len(epochs)} epochs: the loss of a worker that is not needed ended one")
         stood_s = longest_pause_s(crew, 0, at_s)
         stage.report.recovered = (
             f"the others went on, in the same epoch; their longest pause was {stood_s:.1f} s, its lease ran out after "
@@ -121,8 +121,8 @@ def comes_back(stage: Stage, crew: Crew, rank: int, at_s: float) -> None:
         return next((entry["at"] for entry in crew.journal(rank, "life") if entry["is_newcomer"]), None)
 
     report = stage.report
-    report.detected_ms = 1e3 * (first_sign(told, "WorkersReplaced in another worker") - at_s)
-    report.detected = "WorkersReplaced in the first of the others"
+    report.detected_ms = 1e3 * (first_sign(told, "WorkersReplacedError in another worker") - at_s)
+    report.detected = "WorkersReplacedError in the first of the others"
     back_s = first_sign(back, f"newcomer on rank {rank}")
     crew.train(20)
     crew.finish()
@@ -134,10 +134,10 @@ def comes_back(stage: Stage, crew: Crew, rank: int, at_s: float) -> None:
 
 
 def require_refusal(crew: Crew, rank: int) -> None:
-    """Raise DrillFailed unless a rank was told that it had been given up."""
-    texts = [entry["text"] for entry in crew.journal(rank, "failed") if entry["error"] == "EpochOver"]
+    """Raise DrillError unless a rank was told that it had been given up."""
+    texts = [entry["text"] for entry in crew.journal(rank, "failed") if entry["error"] == "EpochEndedError"]
     if not any("given up" in text for text in texts):
-        raise DrillFailed(f"rank {rank} was not told that it had been given up: {texts}")
+        raise DrillError(f"rank {rank} was not told that it had been given up: {texts}")
 
 
 def judge(stage: Stage, crew: Crew) -> None:

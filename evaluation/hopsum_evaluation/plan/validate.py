@@ -26,11 +26,11 @@ from hopsum.plan.setting import MOST_BITS_PER_S
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.allreduce import UNSHAPED, unavailable
 from hopsum_evaluation.bench.allreduce_report import Finding
-from hopsum_evaluation.bench.allreduce_run import SUBJECTS, Setting, WrongMean, run
+from hopsum_evaluation.bench.allreduce_run import SUBJECTS, Setting, WrongMeanError, run
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.plan.arguments import costs_of
 from hopsum_evaluation.plan.forecast import codec_of
-from hopsum_topologies.crew import WorkerDied
+from hopsum_topologies.crew import WorkerDiedError
 from hopsum_topologies.errors import TopologyError
 
 GOAL = 0.25
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     before = machine()
     try:
         findings = run(_setting(options), Console(stderr=True))
-    except (ControlPlaneError, TopologyError, WorkerDied, WrongMean, OSError) as error:
+    except (ControlPlaneError, TopologyError, WorkerDiedError, WrongMeanError, OSError) as error:
         parser.exit(1, f"hopsum plan --validate: {error}\n")
     rows = [compare(found, job, costs) for found in findings]
     if options.json:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from hopsum_evaluation.report.accuracy_figures import curves, figures_of, seconds_to_target
 from hopsum_evaluation.report.accuracy_plan import MODELS, Course
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
-from hopsum_evaluation.report.settings import NotRun, Result, Settings, Tell
+from hopsum_evaluation.report.settings import NotRunError, Result, Settings, Tell
 from hopsum_evaluation.report.shown import Shown
 
 RATE: Final = "200mbit"
@@ -93,7 +93,7 @@ _SCHEMES: Final = {
 def run(settings: Settings, tell: Tell) -> Result:
     """See `hopsum_evaluation.report.sections.Experiment`."""
     if reason := unavailable():
-        raise NotRun(reason)
+        raise NotRunError(reason)
     from hopsum_evaluation.report.accuracy_run import Trainings, run_apart
 
     courses = _courses(settings)

@@ -21,9 +21,9 @@ from hopsum.errors import HopsumError
 from hopsum_controlplane import Controller, ControlPlaneError
 from hopsum_evaluation.bench.allreduce_run import join_job, switch_amid
 from hopsum_evaluation.report.accuracy_plan import Course, Order, Plan, Ready, Trained, work
-from hopsum_evaluation.report.settings import NotRun, Tell
+from hopsum_evaluation.report.settings import NotRunError, Tell
 from hopsum_topologies import Star
-from hopsum_topologies.crew import Crew, WorkerDied
+from hopsum_topologies.crew import Crew, WorkerDiedError
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.one_switch import SWITCH
 
@@ -47,7 +47,7 @@ class Trainings:
 
 
 def run_apart(trainings: Trainings, tell: Tell) -> dict[str, Any]:
-    """Return what `run` returns, done by a process of its own. Raises NotRun with what went wrong there."""
+    """Return what `run` returns, done by a process of its own. Raises NotRunError with what went wrong there."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_run, args=(trainings, theirs))
@@ -59,12 +59,12 @@ def run_apart(trainings: Trainings, tell: Tell) -> dict[str, Any]:
             if kind == "told":
                 tell(rest[0], rest[1])
             elif kind == "failed":
-                raise NotRun(rest[0])
+                raise NotRunError(rest[0])
             else:
                 found: dict[str, Any] = rest[0]
                 return found
     except EOFError:
-        raise NotRun("the process of the trainings ended early; its last words are above") from None
+        raise NotRunError("the process of the trainings ended early; its last words are above") from None
     finally:
         ours.close()
         process.join(_END_S)
@@ -76,14 +76,14 @@ def run_apart(trainings: Trainings, tell: Tell) -> dict[str, Any]:
 def _run(trainings: Trainings, pipe: Connection) -> None:
     try:
         pipe.send(("found", run(trainings, lambda done, now: pipe.send(("told", done, now)))))
-    except (ControlPlaneError, TopologyError, WorkerDied, HopsumError, OSError) as error:
+    except (ControlPlaneError, TopologyError, WorkerDiedError, HopsumError, OSError) as error:
         pipe.send(("failed", f"{type(error).__name__}: {error}"))
 
 
 def run(trainings: Trainings, tell: Tell) -> dict[str, Any]:
     """Do all trainings, schemes taking turns; return their figures.
 
-    Raises ControlPlaneError, TopologyError, WorkerDied, OSError.
+    Raises ControlPlaneError, TopologyError, WorkerDiedError, OSError.
     """
     codec = make_codec("thc", workers=trainings.workers)  # here, before several processes would compile it at once
     with ExitStack() as stack:
@@ -125,7 +125,7 @@ def _train_all(trainings: Trainings, star: Star, crew: Crew, tell: Tell) -> list
 def gather_trained(crew: Crew) -> list[Trained]:
     """Wait until all workers are done with a training, however long it takes while they go on; return what they found.
 
-    Raises WorkerDied.
+    Raises WorkerDiedError.
     """
     found: dict[int, Trained] = {}
     while len(found) < len(crew.pipes):
@@ -133,5 +133,5 @@ def gather_trained(crew: Crew) -> list[Trained]:
         if message[0] == "done":
             found[rank] = Trained(*message[1:])
         elif message[0] != "step":
-            raise WorkerDied(f"worker {rank} sent {message[0]!r} in a training")
+            raise WorkerDiedError(f"worker {rank} sent {message[0]!r} in a training")
     return [found[rank] for rank in range(len(crew.pipes))]

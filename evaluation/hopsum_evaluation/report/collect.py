@@ -19,7 +19,7 @@ from hopsum.errors import HopsumError
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.report.claims import Judged, judge
 from hopsum_evaluation.report.sections import SECTIONS
-from hopsum_evaluation.report.settings import NotRun, Result, Settings
+from hopsum_evaluation.report.settings import NotRunError, Result, Settings
 from hopsum_evaluation.report.shown import Shown
 
 FORMAT: Final = 1
@@ -27,7 +27,7 @@ NOT_RUN: Final = "not_run"
 _PACKAGES: Final = ("hopsum", "numpy", "numba", "llvmlite", "torch", "scikit-learn", "constriction", "matplotlib")
 
 
-class BadReport(Exception):
+class ReportError(Exception):
     """A file is not a report that this version can show; the message says where and why."""
 
 
@@ -90,7 +90,7 @@ def same_run(settings: Settings, path: Path) -> dict[str, Any] | None:
     """Return the report of a file, to go on with, or None where there is no file.
 
     Raises:
-        BadReport: it is no report, or one of another seed, size, source tree, machine or software.
+        ReportError: it is no report, or one of another seed, size, source tree, machine or software.
     """
     if not path.exists():
         return None
@@ -101,14 +101,14 @@ def same_run(settings: Settings, path: Path) -> dict[str, Any] | None:
         differ.append("machine")
     if differ:
         was = ", ".join(f"{name} {earlier.get(name)}, now {now[name]}" for name in differ)
-        raise BadReport(f"{path}: not of this run ({was}): leave --resume away, or choose another --out")
+        raise ReportError(f"{path}: not of this run ({was}): leave --resume away, or choose another --out")
     return earlier
 
 
 def _run(name: str, settings: Settings, tell: Any) -> Result:
     try:
         return SECTIONS[name].load().run(settings, tell)
-    except NotRun as error:
+    except NotRunError as error:
         return {NOT_RUN: str(error)}
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0].startswith("hopsum"):
@@ -125,16 +125,16 @@ def manifest_hash() -> str | None:
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Read a report.json. Raises BadReport."""
+    """Read a report.json. Raises ReportError."""
     try:
         report = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise BadReport(f"{path}: {error}") from error
+        raise ReportError(f"{path}: {error}") from error
     if not isinstance(report, dict) or report.get("format") != FORMAT:
-        raise BadReport(f"{path}: not a report of format {FORMAT}; make one with `hopsum report`")
+        raise ReportError(f"{path}: not a report of format {FORMAT}; make one with `hopsum report`")
     unknown = set(report["sections"]) - set(SECTIONS)
     if unknown:
-        raise BadReport(f"{path}: sections {', '.join(sorted(unknown))}: this version has {', '.join(SECTIONS)}")
+        raise ReportError(f"{path}: sections {', '.join(sorted(unknown))}: this version has {', '.join(SECTIONS)}")
     return report
 
 

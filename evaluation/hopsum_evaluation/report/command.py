@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from hopsum_evaluation.report.collect import BadReport, collect, read_report, same_run, shown, write_report
+from hopsum_evaluation.report.collect import ReportError, collect, read_report, same_run, shown, write_report
 from hopsum_evaluation.report.markdown import make_markdown, verdict_line
 from hopsum_evaluation.report.page import make_page
 from hopsum_evaluation.report.sections import SECTIONS
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
             options.markdown.write_text(make_markdown(report, options.source.name))
             return 0
         write_all(report, options.out, keep_json=options.source is None)
-    except (BadReport, OSError) as error:
+    except (ReportError, OSError) as error:
         print(f"hopsum report: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
-from hopsum_evaluation.report.settings import NotRun, Result, Settings, Tell
+from hopsum_evaluation.report.settings import NotRunError, Result, Settings, Tell
 from hopsum_evaluation.report.shown import Plot, Series, Shown, Table, figure
 
 _OWN: Final = "docs/performance.md"
@@ -61,7 +61,7 @@ def run(settings: Settings, tell: Tell) -> Result:
     try:
         findings = measure(setting, runs, seconds)
     except FAILURES as error:
-        raise NotRun(f"{type(error).__name__}: {error}") from error
+        raise NotRunError(f"{type(error).__name__}: {error}") from error
     samples = {name: list(found) for name, found in findings.samples.items()}
     return {"updates_per_s": samples, "bench": describe(findings, setting, runs, 0.0)}
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_evaluation.report.settings import NotRun
+from hopsum_evaluation.report.settings import NotRunError
 
 Floats = NDArray[np.float32]
 PIXELS: Final = 64
@@ -26,7 +26,7 @@ class Learner:
         try:
             from sklearn.datasets import load_digits
         except ModuleNotFoundError as error:
-            raise NotRun("the digits come with scikit-learn: pip install scikit-learn") from error
+            raise NotRunError("the digits come with scikit-learn: pip install scikit-learn") from error
         data = load_digits()
         pixels, labels = (data.data / 16).astype(np.float32), data.target.astype(np.int64)
         test = np.arange(len(labels)) % _TEST_SHARE == 0

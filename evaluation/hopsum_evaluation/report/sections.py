@@ -18,7 +18,7 @@ class Experiment(Protocol):
     CLAIMS: Sequence[Claim]
 
     def run(self, settings: Settings, tell: Tell) -> Result:
-        """Do the experiment. Raises NotRun."""
+        """Do the experiment. Raises NotRunError."""
         ...
 
     def show(self, result: Result) -> Shown:

@@ -21,7 +21,7 @@ Tell = Callable[[float, str], None]
 """Told how much of a section is done, 0 to 1, and what comes next."""
 
 
-class NotRun(Exception):
+class NotRunError(Exception):
     """A section cannot run here; the message says why, and how it could."""
 
 

@@ -18,7 +18,7 @@ from hopsum_controlplane import Controller, ControlPlaneError, JobSpec
 from hopsum_evaluation.sums.report import SHOWN, Report, Sum
 from hopsum_evaluation.sums.vectors import TABLE, TABLE16, Exercise, exercises_for
 from hopsum_evaluation.sums.worker import Assignment, work
-from hopsum_topologies.crew import Crew, WorkerDied
+from hopsum_topologies.crew import Crew, WorkerDiedError
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.one_switch import SWITCH, Stage, stage
 from hopsum_wire import Op
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         with stage(options.target, options.workers) as scene:
             report.where = scene.where
             perform(scene, report, console)
-    except (ControlPlaneError, TopologyError, WorkerDied) as error:
+    except (ControlPlaneError, TopologyError, WorkerDiedError) as error:
         print(f"hopsum sum: {error}", file=sys.stderr)
         return 1
     report.seconds = time.perf_counter() - start

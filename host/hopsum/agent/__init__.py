@@ -15,13 +15,13 @@ timeline     spans of time, drawn
 from __future__ import annotations
 
 from hopsum.agent.agent import MEMBERSHIP_WAIT_S, TIMING, Agent
-from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult, Span, Traffic
+from hopsum.agent.values import AgentClosedError, AgentStatistics, AllReduceResult, Span, Traffic
 
 __all__ = [
     "MEMBERSHIP_WAIT_S",
     "TIMING",
     "Agent",
-    "AgentClosed",
+    "AgentClosedError",
     "AgentStatistics",
     "AllReduceResult",
     "Span",

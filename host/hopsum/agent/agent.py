@@ -8,10 +8,10 @@ whatever their timing (order.py).
     state    input                      next     also
     OPEN     seal                       SEALED   the epoch is over; what is in progress waits, as what is submitted
     SEALED   enter, nobody replaced     OPEN     all-reduces go on in the new epoch
-    SEALED   enter, workers replaced    HALTED   what cannot have all ranks' part has WorkersReplaced, and what comes
+    SEALED   enter, workers replaced    HALTED   what lacks a rank's part has WorkersReplacedError, and what comes
     HALTED   resume                     OPEN     what is submitted from now on has the newcomers in it
     HALTED   seal                       SEALED   and HALTED again afterwards
-    any      end                        FAILED   all futures have the error, mostly EpochOver
+    any      end                        FAILED   all futures have the error, mostly EpochEndedError
     other states and inputs: aggregation.py
 
 Only a controller's jobs go from epoch to epoch (hopsum.rpc); else an epoch that is over is the end of its agents.
@@ -50,7 +50,7 @@ from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.offload import Gso
-from hopsum.transport.repairing import RepairingTransport, StateMoved
+from hopsum.transport.repairing import RepairingTransport, StateMovedError
 from hopsum.transport.side_channel import EpochKey, SideChannel
 from hopsum.transport.udp import UdpTransport
 from hopsum_wire.epochs import Sealed
@@ -80,9 +80,9 @@ class Agent(Aggregation):
             same on all ranks.
         trace: called with every span of time, in the agent's thread (`hopsum.agent.timeline` draws them).
         on_lost: what becomes of a sum that the switch no longer has, in a job without side channels. "fail" ends the
-            epoch with RoundLost. "zero" does as published systems do, for comparison with them: the mean is 0 there,
-            contributors are 0, and what this rank sent counts as delivered. Replicas differ after it, and gradients
-            are lost. See `hopsum.codec.range_codec` for ranges.
+            epoch with ResultLostError. "zero" does as published systems do, for comparison with them: the mean is 0
+            there, contributors are 0, and what this rank sent counts as delivered. Replicas differ after it, and
+            gradients are lost. See `hopsum.codec.range_codec` for ranges.
 
     Raises:
         MembershipError: no membership file, a malformed one, or no such rank; or side channels and on_lost="zero".
@@ -174,7 +174,7 @@ class Agent(Aggregation):
                 epoch = self._epochs.start_epoch
             try:
                 data = self._transport.fetch_state(epoch, max(0.0, until - time.monotonic()), bytes_max)
-            except StateMoved:  # others were replaced meanwhile, and begin later
+            except StateMovedError:  # others were replaced meanwhile, and begin later
                 continue
             except HopsumError:
                 with self._lock:
@@ -212,7 +212,7 @@ class Agent(Aggregation):
     def seal(self) -> tuple[Sealed, int]:
         """Let nothing more happen in the epoch, which is over; return what is held, and all-reduces begun. Any thread.
 
-        Raises TypeError in a job without side channels, which ends with its epoch; EpochOver after a failure.
+        Raises TypeError in a job without side channels, which ends with its epoch; EpochEndedError after a failure.
         """
         with self._lock:
             over = self._why_over()

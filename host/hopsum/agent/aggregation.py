@@ -4,11 +4,11 @@
 state    input                      next     also
 OPEN     submit                     OPEN     queued; its future cannot be cancelled
 OPEN     AgreedError                OPEN     its future has the error, on all ranks alike
-OPEN     workers were replaced      OPEN     futures have WorkersReplaced, on all ranks alike, until `resume`
-OPEN     an all-reduce fails        FAILED   its future has the error; those queued behind it have EpochOver
-FAILED   submit                     FAILED   EpochOver
-any      close                      CLOSED   what is in progress or queued ends with AgentClosed
-CLOSED   submit                     CLOSED   AgentClosed
+OPEN     workers were replaced      OPEN     futures have WorkersReplacedError, on all ranks alike, until `resume`
+OPEN     an all-reduce fails        FAILED   its future has the error; those queued behind it have EpochEndedError
+FAILED   submit                     FAILED   EpochEndedError
+any      close                      CLOSED   what is in progress or queued ends with AgentClosedError
+CLOSED   submit                     CLOSED   AgentClosedError
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from hopsum.agent.order import Task
 from hopsum.agent.unfinished import why_unfinished
-from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult
+from hopsum.agent.values import AgentClosedError, AgentStatistics, AllReduceResult
 from hopsum.codec import Codec, CodecError, ErrorFeedback
 from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, require_out, require_vector
 from hopsum.errors import HopsumError
@@ -57,7 +57,7 @@ class Aggregation(ABC):
 
     @abstractmethod
     def _serve(self) -> None:
-        """Serve until `_stop`; then end all that is left with AgentClosed."""
+        """Serve until `_stop`; then end all that is left with AgentClosedError."""
 
     @abstractmethod
     def _queue_task(self, task: Task) -> None:
@@ -129,12 +129,14 @@ class Aggregation(ABC):
                 the result is skipped, or an error came before the last results.
 
         Raises:
-            EpochOver: an earlier all-reduce failed. Connect all ranks again, agents with a membership of a new epoch.
-            AgentClosed: it is closed.
+            EpochEndedError: an earlier all-reduce failed. Connect all ranks again, agents with a membership of a new
+                epoch.
+            AgentClosedError: it is closed.
             CodecError: x is no such vector, or the one before has `more` and the same feedback. After any of these
                 nothing was submitted.
-                The future may have NoAnswer, RoundLost or EpochOver from the network, CodecError, AgentClosed; and,
-                in a job of a controller, WorkersReplaced until `resume`: then x is in the feedback.
+                The future may have AllReduceTimeoutError, ResultLostError or EpochEndedError from the network,
+                CodecError, AgentClosedError; and, in a job of a controller, WorkersReplacedError until `resume`: then x
+                is in the feedback.
         """
         require_vector(x)
         if feedback is not None and feedback.residual.shape != x.shape:
@@ -185,7 +187,8 @@ class Aggregation(ABC):
         raise HopsumError(f"{self._who} is no newcomer: there is no state to fetch. Ask is_newcomer first")
 
     def resume(self, state: Callable[[], bytes] | None = None) -> None:
-        """Go on with the newcomers after WorkersReplaced; harmless where nobody was replaced. Any thread but its own.
+        """Go on with the newcomers after WorkersReplacedError; harmless where nobody was replaced. Any thread but its
+        own.
 
         What was submitted before goes its own way. What is submitted afterwards is in sums with the newcomers, and
         counts from the number that the job agreed on.
@@ -195,7 +198,7 @@ class Aggregation(ABC):
                 on all ranks; called at once, in this thread, if somebody is new. None: newcomers ask another rank.
 
         Raises:
-            EpochOver, AgentClosed: as `submit`. What `state` raises; nothing has changed then.
+            EpochEndedError, AgentClosedError: as `submit`. What `state` raises; nothing has changed then.
         """
         with self._lock:
             self._require_open()
@@ -225,7 +228,7 @@ class Aggregation(ABC):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise AgentClosed(f"{self._who} is closed")
+            raise AgentClosedError(f"{self._who} is closed")
         over = self._why_over()
         if over is not None:
             raise over

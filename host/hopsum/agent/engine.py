@@ -9,16 +9,17 @@ The network has a thread of its own (network.py), so that codes are made, and su
     SHARING             results, none left               over       its future has the mean
     SHARING             AgreedError                      over       its future has the error, on all ranks alike
     SHARING             MismatchError                    FAILED     on all ranks, by the signature (signature.py)
-    QUEUED, SHARING     WorkersReplaced                  over       the same; its error feedback has the vector
+    QUEUED, SHARING     WorkersReplacedError                  over       the same; its error feedback has the vector
     QUEUED, SHARING     anything else that fails         FAILED     and the agent with it, see below
-    any                 close                            over       AgentClosed
+    any                 close                            over       AgentClosedError
 
 Workers replaced: what was submitted before the program knew goes its way, into sums that were decided or into
-WorkersReplaced, as the network says. What is submitted afterwards (GoOn) waits until all of that is sealed or over.
+WorkersReplacedError, as the network says. What is submitted afterwards (GoOn) waits until all of that is sealed or
+over.
 
 Failure of one all-reduce: nothing is put into the stream any more. Earlier ones that are in it with all their exchanges
 (sealed) go on to their own end. Then all others end in the order of submission, so that each gives its vector back to
-an error feedback that nobody else holds: the failed one with its error, the others with EpochOver.
+an error feedback that nobody else holds: the failed one with its error, the others with EpochEndedError.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from hopsum.agent.network import Failed, GoOn, Network
 from hopsum.agent.order import Arrived, Task, append, end_series, next_in_stream
 from hopsum.agent.signature import MismatchError, Signer, signed, unsigned
 from hopsum.agent.tally import Tally
-from hopsum.agent.values import AgentClosed, AgentStatistics, AllReduceResult, Span, Traffic
+from hopsum.agent.values import AgentClosedError, AgentStatistics, AllReduceResult, Span, Traffic
 from hopsum.codec import AgreedError, Codec, Context
 from hopsum.codec.base import Exchange, Reduction
-from hopsum.errors import EpochOver, HopsumError, WorkersReplaced
+from hopsum.errors import EpochEndedError, HopsumError, WorkersReplacedError
 from hopsum.notice import Waiting
 from hopsum.transport.udp import UdpTransport
 from hopsum_wire.membership import MembershipError
@@ -133,8 +134,8 @@ class Engine:
 
     def over(self) -> HopsumError:
         """Return what an all-reduce ends with that comes after a failed one, or after the epoch's end."""
-        kept = type(self._failure) if isinstance(self._failure, EpochOver | MembershipError) else None
-        over = (kept or EpochOver)(
+        kept = type(self._failure) if isinstance(self._failure, EpochEndedError | MembershipError) else None
+        over = (kept or EpochEndedError)(
             str(self._failure)
             if kept
             else f"rank {self._rank} is no longer in epoch {self.epoch}, since an all-reduce failed: "
@@ -183,7 +184,7 @@ class Engine:
     def _note_failed(self, failed: Failed) -> None:
         if failed.task is None:
             self._end_epoch(failed.error)
-        elif isinstance(failed.error, WorkersReplaced):
+        elif isinstance(failed.error, WorkersReplacedError):
             if failed.task in self._tasks:
                 self._sent_at.pop(failed.task.number, None)
                 self._end(failed.task, failed.error)
@@ -376,7 +377,7 @@ class Engine:
         while self._tasks:
             task = self._tasks[0]
             when = "in the middle of" if task.begun else "before"
-            closed = AgentClosed(f"agent of rank {self._rank} was closed {when} this all-reduce")
+            closed = AgentClosedError(f"agent of rank {self._rank} was closed {when} this all-reduce")
             self._end(task, task.error or (closed if self._failure is None else self.over()))
 
     def _nobody_followed(self) -> HopsumError:

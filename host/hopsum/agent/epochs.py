@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hopsum.agent.network import GoOn
-from hopsum.errors import WorkersReplaced
+from hopsum.errors import WorkersReplacedError
 from hopsum_wire.epochs import Resume
 from hopsum_wire.membership import JobMembership, MembershipError
 
@@ -84,7 +84,7 @@ class Epochs:
             return None
         self.replaced = None
         ranks = ", ".join(map(str, replaced.ranks))
-        error = WorkersReplaced(
+        error = WorkersReplacedError(
             f"ranks {ranks} of job {self._job!r} were replaced, and the all-reduce that this one promised to follow it "
             "was not submitted before resume()",
             replaced.ranks,

@@ -17,7 +17,7 @@ from hopsum_wire._layout import ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S
 
 
-class AgentClosed(HopsumError):
+class AgentClosedError(HopsumError):
     """The agent was closed before this all-reduce was over."""
 
 

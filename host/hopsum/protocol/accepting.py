@@ -20,10 +20,10 @@ from hopsum.protocol.ledger import Ledger
 from hopsum.protocol.opening import Opening
 from hopsum.protocol.outbox import Outbox
 from hopsum.protocol.repair import Repair
-from hopsum.protocol.worker_state import AllReduce, AllReduceDone, AllReduceGone, Unhelpful, WorkerStatistics
+from hopsum.protocol.worker_state import AllReduce, AllReduceDone, AllReduceFailed, Unhelpful, WorkerStatistics
 from hopsum_wire import Drop, Header
 
-Events = deque[AllReduceDone | AllReduceGone]
+Events = deque[AllReduceDone | AllReduceFailed]
 
 
 class Accepting:

@@ -10,8 +10,8 @@ Rules
         stamped with the new epoch and its rounds (W2 holds within an epoch).
     E4  A newcomer's stream begins at `start`, behind everything that anybody has submitted. Positions before `start`
         that are not decided are void on all ranks: newcomers cannot contribute to them. An exchange with a void
-        position ends with WorkersReplaced when it is submitted, or at once; it takes its positions all the same, so
-        that all ranks count alike. Behind `start` nothing is submitted until the program has gone on: it gives the
+        position ends with WorkersReplacedError when it is submitted, or at once; it takes its positions all the same,
+        so that all ranks count alike. Behind `start` nothing is submitted until the program has gone on: it gives the
         newcomers its state.
     N4  Rounds begin again at the base, up to which every reporter has delivered.
 
@@ -21,7 +21,7 @@ Rules
     submitted, or will be      decided, lacking                            fetched, in this epoch or after a next change
     submitted                  undecided, held (no reporter has such)      as if it lacked
     submitted                  undecided, lacking, at or behind `start`    sent again
-    submitted, or will be      undecided, before `start`                   void: WorkersReplaced
+    submitted, or will be      undecided, before `start`                   void: WorkersReplacedError
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.errors import WorkersReplaced
+from hopsum.errors import WorkersReplacedError
 from hopsum.protocol.accepting import Events
 from hopsum.protocol.decided import DecidedRuns
 from hopsum.protocol.inquiry import name_ranks
 from hopsum.protocol.ledger import Ledger
 from hopsum.protocol.repair import Repair
 from hopsum.protocol.stream import Stream
-from hopsum.protocol.worker_state import HELD, AllReduce, AllReduceGone
+from hopsum.protocol.worker_state import HELD, AllReduce, AllReduceFailed
 from hopsum_wire.datagrams import restamp_datagrams
 from hopsum_wire.epochs import Resume, Sealed
 
@@ -73,7 +73,7 @@ class Turn:
             self.gone_on = False
 
     def require_gone_on(self) -> None:
-        """Raise WorkersReplaced where the stream stands at `start` and the program has not gone on."""
+        """Raise WorkersReplacedError where the stream stands at `start` and the program has not gone on."""
         if self._stream.end >= self.start and not self.gone_on:
             raise self._error()
 
@@ -84,7 +84,7 @@ class Turn:
 
     def void(self, handle: int, first: int, end: int) -> None:
         """End an exchange that has no result on any rank."""
-        self._events.append(AllReduceGone(handle, self._error()))
+        self._events.append(AllReduceFailed(handle, self._error()))
         if self._repair is not None:
             self._repair.store.skip(first, end)
 
@@ -107,9 +107,9 @@ class Turn:
             self._repair.store.skip(end, to)
         return True
 
-    def _error(self) -> WorkersReplaced:
+    def _error(self) -> WorkersReplacedError:
         were = "was" if len(self.ranks) == 1 else "were"
-        return WorkersReplaced(
+        return WorkersReplacedError(
             f"{name_ranks(self.ranks)} {were} replaced: this all-reduce has no result on any rank, and the job goes on "
             f"with the newcomers in epoch {self.epoch}. Give them this program's state and go on",
             self.ranks,

@@ -3,26 +3,26 @@
 
 from __future__ import annotations
 
-from hopsum.errors import Expelled, NoAnswer, RankLeft, RoundLost
+from hopsum.errors import AllReduceTimeoutError, FellBehindError, RankLeftError, ResultLostError
 from hopsum.protocol.inquiry import Inquiry, name_ranks
 from hopsum.protocol.stream import Place
 from hopsum.protocol.worker_state import AllReduce, Membership, Unhelpful
 from hopsum_wire import Header
 
 
-def round_lost(own: Membership, stale: Header) -> RoundLost:
+def round_lost(own: Membership, stale: Header) -> ResultLostError:
     """Return the error of a worker without peers that was told STALE about a round it waits for."""
     ranks = [rank for rank in range(own.workers) if stale.contributors >> rank & 1]
-    return RoundLost(
+    return ResultLostError(
         f"rank {own.rank} lacks the result of epoch {own.epoch}, slot {stale.slot}, round {stale.round}, and "
         f"{own.switch} no longer has it: the slot has moved on to round {stale.held} with workers {ranks}. "
         "Continue in a new epoch"
     )
 
 
-def expelled(own: Membership, place: Place) -> Expelled:
+def expelled(own: Membership, place: Place) -> FellBehindError:
     """Return the error of a worker that is further behind than anybody keeps results."""
-    return Expelled(
+    return FellBehindError(
         f"rank {own.rank} is expelled from epoch {own.epoch}: neither {own.switch} nor any of its peers still has the "
         f"result of slot {place.slot}, round {place.round}; the others went on without this worker. Its model is not "
         "theirs any more: load parameters and optimiser state of another rank, drop the error feedback, and take "
@@ -32,11 +32,11 @@ def expelled(own: Membership, place: Place) -> Expelled:
 
 def no_answer(
     own: Membership, reduce: AllReduce, oldest: Place, sent: int, waited_s: float, asked: tuple[Unhelpful, Inquiry]
-) -> NoAnswer:
+) -> AllReduceTimeoutError:
     """Return the error of an all-reduce past its deadline, whose oldest open chunk was sent `sent` times."""
     unhelpful, inquiry = asked
     missing = inquiry.missing_ranks(oldest)
-    return NoAnswer(
+    return AllReduceTimeoutError(
         f"no result from {own.switch} within {waited_s:.3g} s: epoch {own.epoch}, rank {own.rank}, slot "
         f"{oldest.slot}, round {oldest.round}, UPDATE sent {sent} times; {unhelpful}. {reduce.missing} of "
         f"{len(reduce.held)} chunks lack their result. {inquiry.finding(oldest)}. {inquiry.other_op(oldest, reduce.op)}"
@@ -58,9 +58,9 @@ def _advice(own: Membership, missing: tuple[int, ...]) -> str:
     )
 
 
-def switch_gone(own: Membership, answers: int, lasted_s: float) -> NoAnswer:
+def switch_gone(own: Membership, answers: int, lasted_s: float) -> AllReduceTimeoutError:
     """Return the error of a worker whose switch is not there."""
-    return NoAnswer(
+    return AllReduceTimeoutError(
         f"{own.switch} is not there: all that rank {own.rank} sent to it for {lasted_s:.3g} s came back as 'port "
         f"unreachable' ({answers} times), and nothing came from the switch. Check that the switch runs and listens at "
         f"this address. A switch that was restarted has lost the job (epoch {own.epoch}): make the job again, and "
@@ -68,10 +68,10 @@ def switch_gone(own: Membership, answers: int, lasted_s: float) -> NoAnswer:
     )
 
 
-def finished_early(own: Membership, place: Place, ranks: tuple[int, ...]) -> RankLeft:
+def finished_early(own: Membership, place: Place, ranks: tuple[int, ...]) -> RankLeftError:
     """Return the error of an all-reduce that waits for workers which have said LEAVE."""
     has = "has" if len(ranks) == 1 else "have"
-    return RankLeft(
+    return RankLeftError(
         f"rank {own.rank} waits for {name_ranks(ranks)}, which {has} finished and closed: slot {place.slot}, round "
         f"{place.round} of epoch {own.epoch} can never be complete. All ranks have to run the same number of "
         "all-reduces: give each rank the same number of batches, or stop all ranks at the same step",
@@ -79,18 +79,18 @@ def finished_early(own: Membership, place: Place, ranks: tuple[int, ...]) -> Ran
     )
 
 
-def not_caught_up(own: Membership, place: Place, lacking: int, waited_s: float) -> NoAnswer:
+def not_caught_up(own: Membership, place: Place, lacking: int, waited_s: float) -> AllReduceTimeoutError:
     """Return the error of an all-reduce whose decided results, the first of them at `place`, no peer has sent."""
-    return NoAnswer(
+    return AllReduceTimeoutError(
         f"rank {own.rank} lacks {lacking} results that were decided when epoch {own.epoch} began, the first of them "
         f"slot {place.slot}, round {place.round}, and no peer that holds them answered within {waited_s:.3g} s. Check "
         "that the workers run and that their side channels can be reached. Then continue in a new epoch"
     )
 
 
-def held_back(own: Membership, waited_s: float, ranks: list[int]) -> NoAnswer:
+def held_back(own: Membership, waited_s: float, ranks: list[int]) -> AllReduceTimeoutError:
     """Return the error of an all-reduce that never began, since other workers are too far behind."""
-    return NoAnswer(
+    return AllReduceTimeoutError(
         f"rank {own.rank} did not begin an all-reduce of epoch {own.epoch} within {waited_s:.3g} s: "
         f"{name_ranks(ranks)} did not say to hold an earlier one, whose results are kept for it. Check that it runs "
         "and that its side channel can be reached, or let straggler_s be below deadline_s. Then continue in a new "

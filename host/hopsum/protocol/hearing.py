@@ -12,7 +12,7 @@ DONE, WHERE, LEAVE  see repair.py                       the same
 
 from __future__ import annotations
 
-from hopsum.errors import Expelled
+from hopsum.errors import FellBehindError
 from hopsum.protocol.accepting import Accepting
 from hopsum.protocol.catching_up import CatchingUp
 from hopsum.protocol.failures import expelled
@@ -40,7 +40,7 @@ class Hearing:
         self._repair, self._catching_up, self._accepting = repair, catching_up, accepting
         self._statistics = statistics
 
-    def take(self, message: PeerMessage, now: float, *, runs: bool) -> Expelled | None:
+    def take(self, message: PeerMessage, now: float, *, runs: bool) -> FellBehindError | None:
         """Take a message that is a peer's of this epoch; return what ends the epoch for this worker, if it does."""
         if message.kind is PeerKind.FETCH:
             held = self._ledger.in_progress(self._stream.position(message.slot, message.round))

@@ -17,7 +17,7 @@ Rules
     ASKED       NOTYET                                      ASKED   -
     ASKED       STALE again after a timeout, or silence     ASKED   FETCH to the next peer
     ASKED       GONE                                        ASKED   FETCH to a peer that has not said so
-    ASKED       GONE from all peers                         -       the worker is over: Expelled
+    ASKED       GONE from all peers                         -       the worker is over: FellBehindError
     ASKED       result accepted, from whomever              -
 
 Losses between peers need no timers of their own: the open round of a slot is sent again (outbox.py), answered STALE or

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.errors import EpochOver
+from hopsum.errors import EpochEndedError
 from hopsum_wire import MAX_SLOTS
 
 MAX_ROUND: Final = (1 << 32) - 2
@@ -87,16 +87,16 @@ class Stream:
         """Make sure that `count` more positions fit.
 
         Raises:
-            EpochOver: the rounds do not suffice (N4). Continue in a new epoch.
+            EpochEndedError: the rounds do not suffice (N4). Continue in a new epoch.
         """
         if self.end + count > self.base + self.capacity:
-            raise EpochOver(
+            raise EpochEndedError(
                 f"{count} chunks do not fit: the epoch has used {self.end - self.base} of {self.capacity} positions "
                 f"({self.slots} slots, rounds up to {MAX_ROUND}). Continue in a new epoch"
             )
 
     def take(self, count: int) -> int:
-        """Append `count` positions and return the first. Raises EpochOver as `require`, taking nothing."""
+        """Append `count` positions and return the first. Raises EpochEndedError as `require`, taking nothing."""
         self.require(count)
         first, self.end = self.end, self.end + count
         return first

@@ -36,16 +36,16 @@ Positions                                                   Worker
     AWAITED   timer                                 AWAITED     to be sent again, same bytes, longer wait
     AWAITED   flush_after_s over                    AWAITED     to be sent again, same bytes, with FLUSH
     AWAITED   deadline near, it is the oldest       AWAITED     PROBE to be sent
-    any       STATE                                 -           kept for the words of NoAnswer
+    any       STATE                                 -           kept for the words of AllReduceTimeoutError
     any       `resume`                              (anew)      see epoch_change.py
     WANTED    FOUND                                 HELD        next round of the slot opens; perhaps delivery
     any       RESULT or FOUND that W3 accepts       HELD        next round of the slot opens; perhaps delivery
     AWAITED   STALE that names it, with peers       AWAITED     FETCH to a contributor named
-    AWAITED   STALE that names it, without          -           OVER: RoundLost
+    AWAITED   STALE that names it, without          -           OVER: ResultLostError
     AWAITED   the same, on_lost="zero"              HELD        zeros, until a RESULT comes; next round opens
-    AWAITED   GONE from all peers                   -           OVER: Expelled
+    AWAITED   GONE from all peers                   -           OVER: FellBehindError
     QUEUED    all-reduce before the last proved     AWAITED     all-reduce is no longer held back
-    AWAITED   deadline of its all-reduce            -           OVER: NoAnswer
+    AWAITED   deadline of its all-reduce            -           OVER: AllReduceTimeoutError
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hopsum.errors import AllReduceFailed, EpochOver
+from hopsum.errors import AllReduceError, EpochEndedError
 from hopsum.protocol.absence import Absence
 from hopsum.protocol.accepting import Accepting, Events
 from hopsum.protocol.batch import ROWS_LEAST, plain_part, sort_out
@@ -76,7 +76,7 @@ from hopsum.protocol.trains import trains_of
 from hopsum.protocol.worker_state import (
     AllReduce,
     AllReduceDone,
-    AllReduceGone,
+    AllReduceFailed,
     Membership,
     Phase,
     Timing,
@@ -87,7 +87,7 @@ from hopsum_wire import HOPSUM_BYTES, Drop, Header, Kind, WireError, split_datag
 from hopsum_wire.datagrams import stamp_datagrams, update_template
 from hopsum_wire.epochs import Resume, Sealed
 
-__all__ = ["AllReduceDone", "AllReduceGone", "Membership", "RepairPolicy", "Timing", "Worker", "WorkerStatistics"]
+__all__ = ["AllReduceDone", "AllReduceFailed", "Membership", "RepairPolicy", "Timing", "Worker", "WorkerStatistics"]
 
 
 class Worker:
@@ -131,7 +131,7 @@ class Worker:
         self._unhelpful = Unhelpful()
         self.absence = Absence(self.timing)
         """Of the switch, as the network tells it."""
-        self._failure: AllReduceFailed | None = None
+        self._failure: AllReduceError | None = None
         self._sealed: Sealed | None = None
         self._handles = 0
         self._enter(DecidedRuns(() if resume is None else resume.decided), 0.0)
@@ -160,7 +160,8 @@ class Worker:
         """Send nothing and accept nothing more of this epoch, and return what is here (E2); the same until `resume`.
 
         Raises:
-            EpochOver: an all-reduce failed here, though not on all ranks: what is here is no longer what others have.
+            EpochEndedError: an all-reduce failed here, though not on all ranks: what is here is no longer what others
+            have.
         """
         self._require_going()
         if self._sealed is None:
@@ -212,14 +213,14 @@ class Worker:
             counts: [chunks] or a scalar, elements in use; 0 if left out.
 
         Raises:
-            EpochOver: the epoch takes nothing more, or nothing now: it is sealed. Continue in a new one.
-            WorkersReplaced: the newcomers come first, see `go_on`.
+            EpochEndedError: the epoch takes nothing more, or nothing now: it is sealed. Continue in a new one.
+            WorkersReplacedError: the newcomers come first, see `go_on`.
             WireError: unknown op, or payloads of another shape.
                 With all of these nothing was submitted.
         """
         self._require_going()
         if self.phase is Phase.SEALED:
-            raise EpochOver(f"epoch {self.membership.epoch} is sealed: submit it when the job has resumed")
+            raise EpochEndedError(f"epoch {self.membership.epoch} is sealed: submit it when the job has resumed")
         self.turn.require_gone_on()
         template = update_template(op=op, epoch=self.membership.epoch, worker=self.membership.rank)
         if not len(payloads):
@@ -385,7 +386,7 @@ class Worker:
         due = (probe_due, self._outbox.timer(), held_back_due, wanted_due)
         return min([*deadlines, *(time for time in due if time is not None)], default=None)
 
-    def next_event(self) -> AllReduceDone | AllReduceGone | None:
+    def next_event(self) -> AllReduceDone | AllReduceFailed | None:
         """Return the next event, or None."""
         return self._events.popleft() if self._events else None
 
@@ -413,31 +414,29 @@ class Worker:
         if self.repair is None or oldest is None or not self._ledger.active:
             return
         place = self.stream.place(oldest)
-        left = tuple(
-            rank for rank in self._inquiry.awaited_ranks(place) if self.repair.has_left_before(rank, oldest)
-        )
+        left = tuple(rank for rank in self._inquiry.awaited_ranks(place) if self.repair.has_left_before(rank, oldest))
         if left:
             self._fail(finished_early(self.membership, place, left))
 
     def _require_going(self) -> None:
         if self._failure is not None:
-            raise EpochOver(f"epoch {self.membership.epoch} is over: {self._failure}") from self._failure
+            raise EpochEndedError(f"epoch {self.membership.epoch} is over: {self._failure}") from self._failure
 
     def _want(self, reduce: AllReduce, now: float) -> None:
         """Have the decided results of an exchange fetched."""
         if self._catching_up is not None and self._ledger.decided is not None:
             self._catching_up.want(lacking(reduce, self._ledger.decided), now)
 
-    def _fail(self, error: AllReduceFailed) -> None:
+    def _fail(self, error: AllReduceError) -> None:
         """End the epoch for this worker: every all-reduce in progress has the same cause."""
         self.phase = Phase.OVER
         self._failure = error
-        self._events.extend(AllReduceGone(reduce.handle, error) for reduce in self._ledger.active)
+        self._events.extend(AllReduceFailed(reduce.handle, error) for reduce in self._ledger.active)
         self._outbox.clear()
         for pending in (self._ledger.active, self._ledger.early, self._inquiry.outgoing):
             pending.clear()
 
-    def _no_answer(self, reduce: AllReduce, now: float) -> AllReduceFailed:
+    def _no_answer(self, reduce: AllReduce, now: float) -> AllReduceError:
         own, waited_s, oldest = self.membership, now - reduce.submitted_at, self._outbox.oldest
         if oldest is None and self._catching_up is not None and (wanted := self._catching_up.lacking):
             return not_caught_up(own, self.stream.place(wanted[0]), len(wanted), waited_s)

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.errors import AllReduceFailed
+from hopsum.errors import AllReduceError
 from hopsum_wire import MAX_WORKERS, Drop, down_bytes
 
 
@@ -124,11 +124,11 @@ class AllReduceDone:
 
 
 @dataclass(frozen=True, slots=True)
-class AllReduceGone:
-    """Event: an all-reduce will have no result. The epoch is over for this worker, but with WorkersReplaced."""
+class AllReduceFailed:
+    """Event: an all-reduce will have no result. The epoch is over for this worker, but with WorkersReplacedError."""
 
     handle: int
-    error: AllReduceFailed
+    error: AllReduceError
 
 
 @dataclass(slots=True)

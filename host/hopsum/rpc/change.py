@@ -3,11 +3,11 @@
 
     state    input                              next     also
     IN       the epoch is over (Lease)          SEALED   the agent seals; the controller is told what it holds
-    IN       the place is lost (Lease)          OUT      EpochOver
+    IN       the place is lost (Lease)          OUT      EpochEndedError
     SEALED   joined again                       WAITING
     WAITING  membership of another epoch        IN       the agent enters it, heartbeats name it
     WAITING  ranks gone for `replacement_wait_s` OUT     MembershipError: nobody took their places
-    SEALED   refused                            OUT      EpochOver, with the controller's reason
+    SEALED   refused                            OUT      EpochEndedError, with the controller's reason
     both     `wait_s` over                      OUT      MembershipError: who is missing, or no controller
     any      stop                               STOPPED  nothing is said any more
 
@@ -23,8 +23,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from hopsum.errors import EpochOver, HopsumError
-from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.errors import EpochEndedError, HopsumError
+from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import Lease, Statistics
 from hopsum.rpc.member import Member
 from hopsum_wire.epochs import Sealed
@@ -101,7 +101,7 @@ class EpochChange:
             self._thread.join()
 
     def _lose(self, reason: str) -> None:
-        self._agent.end(EpochOver(f"rank {self._rank} has no place in the job any more: {reason}"))
+        self._agent.end(EpochEndedError(f"rank {self._rank} has no place in the job any more: {reason}"))
 
     def _begin(self, reason: str) -> None:
         with self._lock:
@@ -122,7 +122,9 @@ class EpochChange:
     def _change(self, reason: str) -> None:
         over = self._agent.membership
         if over.side_channels is None:
-            raise EpochOver("its workers have no side channels, so nobody can go on in another one: connect again")
+            raise EpochEndedError(
+                "its workers have no side channels, so nobody can go on in another one: connect again"
+            )
         _log.warning("rank %d: %s", self._rank, reason)
         replacement_wait_s = min(self._replacement_wait_s, self._agent.switch_patience_s)
         sealed, begun = self._agent.seal()
@@ -138,11 +140,11 @@ class EpochChange:
     def _ending(self, reason: str, error: BaseException) -> HopsumError:
         """Return what the agent ends with."""
         text = f"rank {self._rank}: {reason}; {error}"
-        if isinstance(error, ControllerUnreachable):
+        if isinstance(error, ControllerUnreachableError):
             made: HopsumError = MembershipError(f"{text}. Nothing was heard of a next epoch in {self._wait_s:g} s")
         elif isinstance(error, ControllerError):  # which says itself what happened, and what to do
-            made = EpochOver(f"rank {self._rank} has no place in the job any more: {error}")
+            made = EpochEndedError(f"rank {self._rank} has no place in the job any more: {error}")
         else:
-            made = MembershipError(text) if isinstance(error, MembershipError) else EpochOver(text)
+            made = MembershipError(text) if isinstance(error, MembershipError) else EpochEndedError(text)
         made.__cause__ = error
         return made

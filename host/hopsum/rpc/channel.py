@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import grpc
 
 from hopsum.errors import HopsumError
-from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum_wire.control.places import is_local
 from hopsum_wire.control.services import BEARER, MESSAGE_BYTES_MAX, Method, methods
 
@@ -87,7 +87,7 @@ class Channel:
     """One connection to the controller, opened by the first call and again whenever it broke. Thread-safe.
 
     A connection on which MISSED_MAX calls in a row have had no answer in time is taken for dead, though nothing said
-    so, and another one is opened; calls that still wait on it end with ControllerUnreachable.
+    so, and another one is opened; calls that still wait on it end with ControllerUnreachableError.
 
     Raises TlsError when one of the place's files cannot be read.
     """
@@ -110,7 +110,7 @@ class Channel:
             timeout_s: seconds until it is given up.
 
         Raises:
-            ControllerUnreachable: no answer in time.
+            ControllerUnreachableError: no answer in time.
             ControllerError: the controller refused; the message is its own.
         """
         method, channel = methods(service)[name], self._channel
@@ -128,7 +128,8 @@ class Channel:
     def stream(self, service: str, name: str, request: Any, *, secret: str = "") -> Replies:
         """Return the replies to a request as they come, without a deadline.
 
-        Takes what `call` takes, and raises ControllerUnreachable where the channel is closed; else the replies raise.
+        Takes what `call` takes, and raises ControllerUnreachableError where the channel is closed; else the replies
+        raise.
         """
         method = methods(service)[name]
         try:
@@ -139,7 +140,7 @@ class Channel:
         return Replies(replies, lambda error: self._error(error, name, 0.0))
 
     def close(self) -> None:
-        """Close it; calls in progress end with ControllerUnreachable. Harmless when it is closed."""
+        """Close it; calls in progress end with ControllerUnreachableError. Harmless when it is closed."""
         with self._lock:
             self._closed = True
         self._channel.close()
@@ -168,8 +169,8 @@ class Channel:
             self._missed, self._channel = 0, self._connected()
         channel.close()
 
-    def _gone(self, name: str) -> ControllerUnreachable:
-        return ControllerUnreachable(f"{name}: the channel to {self.place.target} is closed", "CANCELLED")
+    def _gone(self, name: str) -> ControllerUnreachableError:
+        return ControllerUnreachableError(f"{name}: the channel to {self.place.target} is closed", "CANCELLED")
 
     def _error(self, error: Any, name: str, timeout_s: float) -> ControllerError:
         code, told = error.code(), error.details() or "no reason given"
@@ -177,7 +178,7 @@ class Channel:
         if code in _NO_ANSWER:
             how = "with TLS" if self.place.tls else "without TLS"
             within = f" within {timeout_s:.3g} s" if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
-            return ControllerUnreachable(
+            return ControllerUnreachableError(
                 f"{where}, {how}, gave no answer to {name}{within} ({told}): check that it runs there, and that it is "
                 "asked as it listens (ca_file, or tls=off in the URL)",
                 code.name,
@@ -201,7 +202,7 @@ class Replies(Iterator[Any]):
             raise self._error(error) from None
 
     def cancel(self) -> None:
-        """End the call: who waits for a reply gets ControllerUnreachable. Harmless when it has ended."""
+        """End the call: who waits for a reply gets ControllerUnreachableError. Harmless when it has ended."""
         self._replies.cancel()
 
 

@@ -14,5 +14,5 @@ class ControllerError(HopsumError):
         self.code = code
 
 
-class ControllerUnreachable(ControllerError):
+class ControllerUnreachableError(ControllerError):
     """No answer: whether the call was served is not known. To repeat any call of hopsum's is harmless."""

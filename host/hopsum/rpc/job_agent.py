@@ -12,7 +12,7 @@ from typing import Any
 from hopsum.agent import Agent
 from hopsum.agent.tally import heartbeat_counts
 from hopsum.agent.unfinished import why_unfinished
-from hopsum.errors import NoAnswer
+from hopsum.errors import AllReduceTimeoutError
 from hopsum.rpc.change import EpochChange
 from hopsum.rpc.lease import Lease
 from hopsum.rpc.member import Member
@@ -107,7 +107,7 @@ class JobAgent(Agent):
         if self._told_unreachable_s >= self._wait_s:
             why, _ = self._lease.switch_unreachable
             self.end(
-                NoAnswer(
+                AllReduceTimeoutError(
                     f"rank {self.rank}: nothing came from the switch for {self._wait_s:.3g} s, and the controller does "
                     f"not reach it either ({why}). Start the switch again, and connect again; or wait longer "
                     "(membership_wait_s)"

@@ -15,7 +15,8 @@ CHANGE_S: Final = 30.0
 
 
 class JobsClient:
-    """The administrator at a controller. All methods raise ControllerError, ControllerUnreachable without an answer.
+    """The administrator at a controller. All methods raise ControllerError, ControllerUnreachableError without an
+    answer.
 
     Args:
         token: the administrator's; empty where the controller asks for none.

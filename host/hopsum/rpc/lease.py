@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from hopsum.rpc.channel import CALL_S, Replies
-from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.member import Member
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import word_of
@@ -181,7 +181,7 @@ class Lease:
                 if error.code == "UNIMPLEMENTED":
                     return
                 self._roused.set()
-                if not isinstance(error, ControllerUnreachable) and error.code != "RESOURCE_EXHAUSTED":
+                if not isinstance(error, ControllerUnreachableError) and error.code != "RESOURCE_EXHAUSTED":
                     return  # no place any more, which the heartbeat hears as well
             pause_s = min(2 * pause_s, _LONGEST_AGAIN_S)
 
@@ -200,7 +200,7 @@ class Lease:
         try:
             reply = self._member.beat(epoch, statistics(), min(CALL_S, max(0.5, interval_s)))
         except ControllerError as error:
-            if isinstance(error, ControllerUnreachable) or error.code == "RESOURCE_EXHAUSTED":
+            if isinstance(error, ControllerUnreachableError) or error.code == "RESOURCE_EXHAUSTED":
                 return self._note_silence(error)
             with self._lock:
                 self._refused = str(error)

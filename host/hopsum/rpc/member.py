@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from hopsum.notice import AFTER_S, Notice
 from hopsum.rpc.channel import CALL_S, Channel, Replies
-from hopsum.rpc.errors import ControllerError, ControllerUnreachable
+from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import WORKERS
@@ -304,7 +304,7 @@ def _until(wait_s: float, call: Callable[[float], Answer], notice: Notice | None
         try:
             return call(min(max(left_s, 0.001), CALL_S))
         except ControllerError as error:
-            may_pass = isinstance(error, ControllerUnreachable) or error.code == _BUSY
+            may_pass = isinstance(error, ControllerUnreachableError) or error.code == _BUSY
             if not may_pass or time.monotonic() + pause_s > deadline:
                 raise
             if notice is not None:

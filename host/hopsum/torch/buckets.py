@@ -11,7 +11,7 @@ import torch
 
 from hopsum.aggregation import Aggregation
 from hopsum.codec.base import OnNonfinite, nonfinite_error
-from hopsum.errors import WorkersReplaced
+from hopsum.errors import WorkersReplacedError
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import Portion, Step, Sum, places_of
 from hopsum.torch.uncompressed import GroupSums
@@ -61,7 +61,7 @@ class Sender:
 
         Raises:
             ValueError: the bucket has a foreign parameter, or gradients that are not dense real numbers.
-            EpochOver, AgentClosed: the agent takes nothing more.
+            EpochEndedError, AgentClosedError: the agent takes nothing more.
         """
         buffer, names = bucket.buffer(), self._names_in(bucket)
         places = places_of([parameter.numel() for parameter in bucket.parameters()])
@@ -108,7 +108,7 @@ class Sender:
         def take() -> bool:
             try:
                 result = future.result()
-            except WorkersReplaced:
+            except WorkersReplacedError:
                 begun.settled = True
                 raise
             if result.skipped:

@@ -30,7 +30,7 @@ from hopsum.aggregation import Call, JoinError, SerialAggregation, Summed, requi
 from hopsum.codec import Codec, Exchange
 from hopsum.codec.simulate import lane_values
 from hopsum.config import Config, ConfigError
-from hopsum.errors import AllReduceFailed
+from hopsum.errors import AllReduceError
 from hopsum.torch.agreement import require_same
 from hopsum_wire import MAX_WORKERS, Op
 
@@ -125,11 +125,11 @@ class CollectiveAggregation(SerialAggregation):
             dist.destroy_process_group(group)
 
     def _run(self, what: str, operation: Callable[[], object]) -> None:
-        """Run a collective. Raises AllReduceFailed where torch fails."""
+        """Run a collective. Raises AllReduceError where torch fails."""
         try:
             operation()
         except (RuntimeError, ValueError) as error:
-            raise AllReduceFailed(
+            raise AllReduceError(
                 f"{self.name}: {what} failed on rank {self.rank} of {self.workers}: {error}. Another rank has failed "
                 "or left, or did not come to this all-reduce in time; see what it says"
             ) from error

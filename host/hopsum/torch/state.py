@@ -6,7 +6,7 @@ one epoch; a state that was pickled needs `attach` before it is used again.
 
 A step is one backward pass that DDP synchronises; `hopsum.torch.step` says what becomes of its buckets. After a
 failed one the residuals hold what it did not deliver: go on from a checkpoint (which replaces them), or drop that
-step's gradients; doing the step again would count them twice. One that failed with WorkersReplaced is as if it had
+step's gradients; doing the step again would count them twice. One that failed with WorkersReplacedError is as if it had
 not been: do it again once the agent has resumed. DDP starts with one bucket and rebuilds after the first
 step, so the first steps after a restart round differently from those of a run that went on.
 """
@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.aggregation import Aggregation
 from hopsum.codec.base import AgreedError, OnNonfinite, require_on_nonfinite
-from hopsum.errors import WorkersReplaced
+from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, Sender
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import Step, Sum
@@ -179,7 +179,7 @@ class State:
         """Begin the sums of a bucket; for the hook. Nothing may touch its buffer until the step is over.
 
         What cannot be submitted fails the step: RuntimeError without an agent; ValueError for a foreign parameter or
-        gradients that are not dense real numbers; EpochOver or AgentClosed if the agent takes nothing more.
+        gradients that are not dense real numbers; EpochEndedError or AgentClosedError if the agent takes nothing more.
         """
         open_step = self._step if bucket.index() and self._step and not self._step.over.done() else None
         step, sums = open_step or self._begin_step(), list[Sum]()
@@ -206,7 +206,7 @@ class State:
         try:
             dropped = submitted.step.over.result()
         except BaseException as error:
-            if self.failure is None or isinstance(self.failure, AgreedError | WorkersReplaced):
+            if self.failure is None or isinstance(self.failure, AgreedError | WorkersReplacedError):
                 self.failure = error
             raise
         if dropped:

@@ -26,7 +26,7 @@ from itertools import accumulate
 import torch
 
 from hopsum.codec.base import AgreedError
-from hopsum.errors import WorkersReplaced
+from hopsum.errors import WorkersReplacedError
 from hopsum.torch.residuals import StepFeedback
 from hopsum.torch.tensors import within_range
 
@@ -143,7 +143,7 @@ class Step:
 
     def _finish(self) -> None:
         try:
-            serious = [each for each in self._failures if not isinstance(each, AgreedError | WorkersReplaced)]
+            serious = [each for each in self._failures if not isinstance(each, AgreedError | WorkersReplacedError)]
             if serious:
                 raise serious[0]
             if self._failures or self._dropped:

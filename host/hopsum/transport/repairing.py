@@ -23,7 +23,7 @@ from hopsum.notice import Waiting
 from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX, StateFetch, StateOffers
-from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Timing, Worker
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Timing, Worker
 from hopsum.transport.link import Link
 from hopsum.transport.side_channel import EpochKey, SideChannel, SideStatistics
 from hopsum.transport.udp import UdpTransport
@@ -38,12 +38,12 @@ _ANSWERS: Final = (PeerKind.FOUND, PeerKind.GONE, PeerKind.DONE, PeerKind.LEAVE)
 """What may let the caller's thread go on."""
 
 
-class StateMoved(HopsumError):
+class StateMovedError(HopsumError):
     """Others were replaced while a newcomer waited for a state: perhaps only theirs is offered now. Ask for that."""
 
 
 class RepairingTransport(UdpTransport):
-    """One worker on one socket, with peers. It raises what `UdpTransport` does, and Expelled.
+    """One worker on one socket, with peers. It raises what `UdpTransport` does, and FellBehindError.
 
     Args:
         local, switch, epoch, rank, workers, slots, rack, timing, link: as for `UdpTransport`.
@@ -101,7 +101,7 @@ class RepairingTransport(UdpTransport):
         with self._changed:
             return super().submit(op, payloads, counts)
 
-    def step(self, wait_s: float) -> list[AllReduceDone | AllReduceGone]:
+    def step(self, wait_s: float) -> list[AllReduceDone | AllReduceFailed]:
         """Send what is to be sent, wait for something to happen, for `wait_s` at most; return events.
 
         Raises:
@@ -190,7 +190,7 @@ class RepairingTransport(UdpTransport):
         Raises:
             HopsumError: it is not here in time, it is longer than `bytes_max`, the transport was closed, `end_fetch`
                 was called, or its side channel has ended.
-            StateMoved: there are newcomers of a later epoch.
+            StateMovedError: there are newcomers of a later epoch.
         """
         until, rank = time.monotonic() + wait_s, self.worker.membership.rank
         with self._changed:
@@ -279,7 +279,7 @@ class RepairingTransport(UdpTransport):
                 "it smaller, or call fetch_state(bytes_max=...)"
             )
         if self.worker.turn.epoch > fetch.start_epoch:
-            raise StateMoved(f"rank {rank} waits for a state of epoch {fetch.start_epoch}, and others began since")
+            raise StateMovedError(f"rank {rank} waits for a state of epoch {fetch.start_epoch}, and others began since")
         if left_s <= 0:
             raise HopsumError(
                 f"rank {rank} has not got the state of another worker within {wait_s:.3g} s: {fetch}. The others offer "

@@ -17,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hopsum.protocol.worker import AllReduceDone, AllReduceGone, Membership, Timing, Worker, WorkerStatistics
+from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker, WorkerStatistics
 from hopsum.transport.link import Link, LinkStatistics, RowLink, UdpLink, WakingLink
 
 _STEP_S: Final = 1.0
@@ -83,9 +83,9 @@ class UdpTransport:
             counts: [chunks] or a scalar, elements in use.
 
         Raises:
-            NoAnswer: no result by the deadline; the message says what was sent and what came back.
-            RoundLost: the switch no longer has a result that this rank lacks.
-            EpochOver: an earlier all-reduce failed, or the epoch's rounds are used up, or it is sealed.
+            AllReduceTimeoutError: no result by the deadline; the message says what was sent and what came back.
+            ResultLostError: the switch no longer has a result that this rank lacks.
+            EpochEndedError: an earlier all-reduce failed, or the epoch's rounds are used up, or it is sealed.
                 After these three, continue in a new epoch with a new transport.
             WireError: unknown op or payloads of another shape; nothing was sent.
         """
@@ -105,7 +105,7 @@ class UdpTransport:
         """
         return self.worker.submit(op, payloads, now=time.monotonic(), counts=counts)
 
-    def step(self, wait_s: float) -> list[AllReduceDone | AllReduceGone]:
+    def step(self, wait_s: float) -> list[AllReduceDone | AllReduceFailed]:
         """Send what is to be sent, wait for datagrams, a timer or `wake`, for `wait_s` at most; return events."""
         worker = self.worker
         self._send(worker.trains_to_send(time.monotonic()))

@@ -16,7 +16,7 @@ Do = Callable[[Fields], None]
 Case = Callable[[Scope, Node], Do]
 
 
-class Exit(Exception):
+class ExitError(Exception):
     """The packet leaves this control."""
 
 
@@ -87,7 +87,7 @@ class Statements:
 
 
 def _exit(_: Fields) -> None:
-    raise Exit
+    raise ExitError
 
 
 def assign(scope: Scope, left: Node, right: Node) -> Do:

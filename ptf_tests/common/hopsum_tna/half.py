@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hopsum_tna.actions import Exit
+from hopsum_tna.actions import ExitError
 from hopsum_tna.block import Block, State, compile_states
 from hopsum_tna.calls import AT, DATA, OUT, TooShortError
 from hopsum_tna.dump import Node
@@ -62,7 +62,7 @@ class Half:
         for step in (self._main, self._write):
             try:
                 step(fields)
-            except Exit:
+            except ExitError:
                 continue
         return Passed(fields, b"".join(fields[OUT]) + fields[DATA][fields[AT] :])
 

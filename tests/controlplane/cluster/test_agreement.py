@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum_controlplane.cluster import InvalidRequest, NotAdmitted, Phase, State
+from hopsum_controlplane.cluster import InvalidRequestError, Phase, State, UnauthenticatedError
 from hopsum_controlplane.cluster.views import Pending
 from hopsum_controlplane.testing import FakeDevice
 
@@ -37,11 +37,11 @@ def test_ranks_with_the_same_settings_run(cluster: Cluster) -> None:
 def test_while_the_job_forms_all_ranks_have_the_error(cluster: Cluster) -> None:
     crew = cluster.make(workers=3)
     crew[0].join(settings=SEED_0)
-    with pytest.raises(InvalidRequest, match=WORDS):
+    with pytest.raises(InvalidRequestError, match=WORDS):
         crew[1].join(settings=SEED_1)
-    with pytest.raises(NotAdmitted, match=WORDS):
+    with pytest.raises(UnauthenticatedError, match=WORDS):
         crew[0].membership()
-    with pytest.raises(InvalidRequest, match=WORDS):  # the one that comes late is told as well
+    with pytest.raises(InvalidRequestError, match=WORDS):  # the one that comes late is told as well
         crew[2].join(settings=SEED_0)
     (view,) = cluster.manager.jobs()
     assert (view.state, view.joins_refused) == (State.FORMING, 2)
@@ -55,7 +55,7 @@ def test_while_the_job_forms_all_ranks_have_the_error(cluster: Cluster) -> None:
 def test_a_late_rank_is_not_told_of_what_is_long_over(cluster: Cluster) -> None:
     crew = cluster.make(workers=3)
     crew[0].join(settings=SEED_0)
-    with pytest.raises(InvalidRequest, match=WORDS):
+    with pytest.raises(InvalidRequestError, match=WORDS):
         crew[1].join(settings=SEED_1)
     cluster.clock.sleep(LEASE_S + 1)
     cluster.manager.tick()
@@ -71,7 +71,7 @@ def test_a_newcomer_that_differs_harms_no_running_job(cluster: Cluster) -> None:
         worker.membership()
     epoch = crew[0].epoch
     crew[1].lives += 1
-    with pytest.raises(InvalidRequest, match=rf"{WORDS}; the job goes on without this worker"):
+    with pytest.raises(InvalidRequestError, match=rf"{WORDS}; the job goes on without this worker"):
         crew[1].join(settings=SEED_1)
     assert crew[0].beat().epoch == epoch
     assert phases(cluster) == {0: Phase.IN, 1: Phase.IN}
@@ -90,7 +90,7 @@ def test_survivors_wait_on_where_a_replacement_differs(cluster: Cluster) -> None
     crew[0].join(settings=SEED_0)
     crew[1].lives += 1
     crew[1].epoch = 0
-    with pytest.raises(InvalidRequest, match=WORDS):
+    with pytest.raises(InvalidRequestError, match=WORDS):
         crew[1].join(settings=SEED_1)
     assert isinstance(crew[0].membership(), Pending)
     crew[1].join(settings=SEED_0)
@@ -101,7 +101,7 @@ def test_settings_outlive_the_controller(cluster: Cluster) -> None:
     crew = cluster.make()
     crew[0].join(settings=SEED_0)
     cluster.start()
-    with pytest.raises(InvalidRequest, match=WORDS):
+    with pytest.raises(InvalidRequestError, match=WORDS):
         crew[1].join(settings=SEED_1)
 
 
@@ -134,7 +134,7 @@ def test_observers_are_not_compared(cluster: Cluster) -> None:
 )
 def test_settings_are_bounded(cluster: Cluster, told: dict[str, str]) -> None:
     crew = cluster.make()
-    with pytest.raises(InvalidRequest, match=r"settings; send at most 32|setting "):
+    with pytest.raises(InvalidRequestError, match=r"settings; send at most 32|setting "):
         crew[0].join(settings=told)
     assert phases(cluster) == {}
 
@@ -171,11 +171,11 @@ def failures_of(cluster: Cluster, told: list[dict[str, str]], order: list[int]) 
     for rank in order:
         try:
             crew[rank].join(settings=told[rank])
-        except InvalidRequest as error:
+        except InvalidRequestError as error:
             failed[rank] = str(error)
     for rank in {*order} - {*failed}:
         try:
             assert not isinstance(crew[rank].membership(), Pending)
-        except NotAdmitted as error:
+        except UnauthenticatedError as error:
             failed[rank] = str(error)
     return failed

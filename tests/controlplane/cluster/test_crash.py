@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_controlplane.cluster import Pending, State, UnknownJob
+from hopsum_controlplane.cluster import Pending, State, UnknownJobError
 
 from .watched import Fuse, Intents, Killed, WatchedDevice, WatchedStore
 from .world import LEASE_S, TREE_LINKS, Cluster, Worker, enter, switch_config, tree_configs
@@ -149,7 +149,7 @@ def check_recovery(mortal: Mortal) -> None:
         check_how_it_goes_on(mortal)
     for act in (Worker.start_again, Worker.join):
         for worker in mortal.crew:
-            with suppress(UnknownJob):
+            with suppress(UnknownJobError):
                 act(worker)
     found = [worker.membership() for worker in mortal.crew if "job" in mortal.states()]
     assert not any(isinstance(each, Pending) for each in found)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum_controlplane.cluster import InvalidRequest
+from hopsum_controlplane.cluster import InvalidRequestError
 from hopsum_controlplane.cluster.decision import (
     MAX_DECIDED,
     MAX_POSITION,
@@ -136,7 +136,7 @@ def test_more_than_can_be_told_is_refused() -> None:
     for report in told.values():
         report.check()
     check_together({0: told[0], 1: told[1]}, 16)
-    with pytest.raises(InvalidRequest, match=f"{3 * MAX_RUNS} runs of results together .* at most {MAX_DECIDED}"):
+    with pytest.raises(InvalidRequestError, match=f"{3 * MAX_RUNS} runs of results together .* at most {MAX_DECIDED}"):
         check_together(told, 16)
     whole = replace(told[2], held=((0, span),))  # who holds them all is named for all
     check_together({**told, 2: whole}, 16)
@@ -162,5 +162,5 @@ def test_more_than_can_be_told_is_refused() -> None:
 def test_reports_that_cannot_be(changes: dict[str, object], message: str) -> None:
     right = Report(7, 20, 40, ((3, 5), (5, 9), (39, 40)), 2)
     right.check()
-    with pytest.raises(InvalidRequest, match=f"report: .*{message}"):
+    with pytest.raises(InvalidRequestError, match=f"report: .*{message}"):
         replace(right, **changes).check()  # type: ignore[arg-type]

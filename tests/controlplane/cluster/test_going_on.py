@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hopsum_controlplane.cluster import Beat, InvalidRequest, NotAdmitted, Pending, Phase, State
+from hopsum_controlplane.cluster import Beat, InvalidRequestError, Pending, Phase, State, UnauthenticatedError
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.manager import ROUNDS_MOST
 from hopsum_controlplane.testing import FakeDevice
@@ -84,7 +84,7 @@ def test_a_join_is_repeated_with_its_report(cluster: Cluster) -> None:
     assert first.membership() != Pending((), State.RUNNING)
     assert first.join(report=before) == once  # late, from before the epoch
     assert cluster.manager.job("job").epoch == epoch
-    with pytest.raises(InvalidRequest, match=r"join of job 'job': report: epoch 0; epochs are 1 \.\. 4294967295"):
+    with pytest.raises(InvalidRequestError, match=r"join of job 'job': report: epoch 0; epochs are 1 \.\. 4294967295"):
         first.join(report=Report(0, 0, 0, (), 0))
     assert cluster.manager.job("job").last_refusal.startswith("join of job 'job': report: epoch 0")
 
@@ -108,7 +108,7 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
     assert first.beat() == Beat(State.RUNNING, epoch, "", (1,))
     why = "rank 1 of job 'job' was given up: nothing was heard of it for 10 s"
     assert second.beat() == Beat(State.RUNNING, 0, why)
-    with pytest.raises(NotAdmitted, match="given up"):
+    with pytest.raises(UnauthenticatedError, match="given up"):
         second.membership()
     second.leave()  # it closes
     assert cluster.standing() == standing

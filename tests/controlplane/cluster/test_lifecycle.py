@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsum_controlplane import ControlPlaneError, SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.cluster import InvalidRequest, JobRequest, NoRoom, NotAdmitted, Phase, State, lifecycle
+from hopsum_controlplane.cluster import (
+    InvalidRequestError,
+    JobRequest,
+    Phase,
+    ResourceExhaustedError,
+    State,
+    UnauthenticatedError,
+    lifecycle,
+)
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.records import JobRecord, Member
 from hopsum_controlplane.jobs import Job
@@ -117,7 +125,7 @@ def test_a_member_that_is_lost_ends_the_epoch_and_all_join_again() -> None:
     assert (now.state, now.epoch, now.missing_ranks) == (State.FORMING, 0, (0, 1))
     now = back(now, 0, report())
     for what in (None, report()):  # whatever it still holds, and though it was only silent
-        with pytest.raises(NotAdmitted, match=r"given up: it was silent for its lease; close, connect again"):
+        with pytest.raises(UnauthenticatedError, match=r"given up: it was silent for its lease; close, connect again"):
             back(now, 1, what)
     assert lifecycle.join(now, member(1, life=1)).ready
 
@@ -134,7 +142,7 @@ def test_a_rank_that_was_started_again_ends_the_epoch() -> None:
     now = lifecycle.join(running(), member(1, life=1))
     assert (now.state, phases(now)) == (State.CHANGING, {0: Phase.OVER, 1: Phase.WAITING})
     assert "rank 1 was started again, at 10.0.0.1:4011" in now.reason
-    with pytest.raises(NotAdmitted, match="taken its rank over"):
+    with pytest.raises(UnauthenticatedError, match="taken its rank over"):
         lifecycle.choose_rank(now, 1, member(1).incarnation)
 
 
@@ -143,9 +151,9 @@ def test_the_same_incarnation_joins_without_effect(state: object) -> None:
     now = state()  # type: ignore[operator]
     assert lifecycle.choose_rank(now, None, member(1).incarnation) == 1
     assert lifecycle.join(now, member(1)) is now
-    with pytest.raises(NotAdmitted, match=r"joined from 10\.0\.0\.1:4010, and now comes from 10\.0\.0\.1:9"):
+    with pytest.raises(UnauthenticatedError, match=r"joined from 10\.0\.0\.1:4010, and now comes from 10\.0\.0\.1:9"):
         lifecycle.join(now, member(1, udp_port=9))
-    with pytest.raises(NotAdmitted, match="has rank 1, it asks for rank 0"):
+    with pytest.raises(UnauthenticatedError, match="has rank 1, it asks for rank 0"):
         lifecycle.choose_rank(now, 0, member(1).incarnation)
 
 
@@ -153,14 +161,14 @@ def test_the_epoch_lasts_until_the_last_worker_has_left() -> None:
     now = lifecycle.leave(running(), 0)
     assert (now.state, phases(now)) == (State.RUNNING, {0: Phase.LEFT, 1: Phase.IN})
     assert lifecycle.leave(now, 0) is now
-    with pytest.raises(NotAdmitted, match="left job"):
+    with pytest.raises(UnauthenticatedError, match="left job"):
         lifecycle.choose_rank(now, None, member(0).incarnation)
     waiting = lifecycle.join(now, member(0, life=1))  # for the next epoch
     assert (waiting.state, waiting.missing_ranks) == (State.RUNNING, (1,))
     for before, after in ((now, {}), (waiting, {0: Phase.WAITING})):
         gone = lifecycle.leave(before, 1)
         assert (gone.state, gone.reason, phases(gone)) == (State.CHANGING, "all its workers have left", after)
-        with pytest.raises(NotAdmitted, match="left job"):
+        with pytest.raises(UnauthenticatedError, match="left job"):
             lifecycle.choose_rank(gone, None, member(1).incarnation)
 
 
@@ -174,7 +182,7 @@ def test_who_leaves_unfinished_is_lost() -> None:
     now = lifecycle.leave(running(), 1, "RuntimeError: CUDA out of memory")
     assert (now.state, now.reason) == (State.CHANGING, "rank 1 left unfinished: RuntimeError: CUDA out of memory")
     assert phases(now) == {0: Phase.OVER, 1: Phase.LOST}
-    with pytest.raises(NotAdmitted, match=r"rank 1 .* was given up: it left unfinished: RuntimeError: CUDA"):
+    with pytest.raises(UnauthenticatedError, match=r"rank 1 .* was given up: it left unfinished: RuntimeError: CUDA"):
         back(now, 1, report())
     assert lifecycle.leave(now, 1, "again") == lifecycle.leave(now, 1), "it is forgotten"
     assert phases(lifecycle.join(now, member(1, life=1))) == {0: Phase.OVER, 1: Phase.WAITING}
@@ -197,7 +205,7 @@ def test_deletion() -> None:
         ending = lifecycle.end(state)
         assert ending is not None
         assert (ending.state, ending.epoch) == (State.ENDING, 7)
-        with pytest.raises(NotAdmitted, match="being deleted"):
+        with pytest.raises(UnauthenticatedError, match="being deleted"):
             lifecycle.join(ending, member(0, life=1))
         assert lifecycle.change(ending, "no matter") is ending
         assert lifecycle.removed(ending) is None
@@ -209,12 +217,12 @@ def test_ranks() -> None:
     now = lifecycle.join(now, member(0))
     assert lifecycle.choose_rank(now, None, b"a") == 1
     assert lifecycle.choose_rank(now, 0, b"a") == 0
-    with pytest.raises(InvalidRequest, match=r"no rank 2; its workers are 0 \.\. 1, observers 64 \.\. 64"):
+    with pytest.raises(InvalidRequestError, match=r"no rank 2; its workers are 0 \.\. 1, observers 64 \.\. 64"):
         lifecycle.choose_rank(now, 2, b"a")
-    with pytest.raises(NoRoom, match="all 2 ranks"):
+    with pytest.raises(ResourceExhaustedError, match="all 2 ranks"):
         lifecycle.choose_rank(lifecycle.join(now, member(1)), None, b"a")
     assert lifecycle.choose_rank(lifecycle.lose(running(), 1, "silence"), None, b"a") == 1
-    with pytest.raises(InvalidRequest, match=r"rank 0 is at 10\.0\.0\.1:4000 already"):
+    with pytest.raises(InvalidRequestError, match=r"rank 0 is at 10\.0\.0\.1:4000 already"):
         lifecycle.join(now, member(1, udp_port=4000))
 
 
@@ -303,7 +311,7 @@ def test_any_history(steps: list[tuple[str, int]]) -> None:
     for what, rank in steps:
         try:
             after = step(now, what, rank, lives, epoch + 1)
-        except (NotAdmitted, InvalidRequest):
+        except (UnauthenticatedError, InvalidRequestError):
             continue
         if after is None:
             assert now.state in (State.FORMING, State.ENDING)

@@ -12,13 +12,13 @@ import pytest
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import (
     Beat,
-    InvalidRequest,
-    NoRoom,
-    NotAdmitted,
+    InvalidRequestError,
     Pending,
     Phase,
+    ResourceExhaustedError,
     State,
-    UnknownJob,
+    UnauthenticatedError,
+    UnknownJobError,
 )
 from hopsum_controlplane.cluster.manager import GRACE_S
 from hopsum_controlplane.testing import FakeDevice
@@ -68,9 +68,9 @@ def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
     assert cluster.manager.jobs() == []
     assert cluster.manager.switches()[0].slots_used == 0
     for call in (first.beat, first.membership, first.leave, first.join):
-        with pytest.raises(UnknownJob, match="no job 'job'"):
+        with pytest.raises(UnknownJobError, match="no job 'job'"):
             call()
-    with pytest.raises(UnknownJob):
+    with pytest.raises(UnknownJobError):
         cluster.manager.delete_job("job")
 
 
@@ -87,12 +87,14 @@ def test_silence_ends_the_epoch(cluster: Cluster) -> None:
     assert first.beat() == Beat(State.FORMING, 0, reason)
     why = "rank 1 of job 'job' was given up: nothing was heard of it for 10 s"
     assert second.beat() == Beat(State.FORMING, 0, why)
-    with pytest.raises(NotAdmitted, match="given up: nothing was heard of it for 10 s; close, and connect again"):
+    with pytest.raises(
+        UnauthenticatedError, match="given up: nothing was heard of it for 10 s; close, and connect again"
+    ):
         second.membership()
     assert first.membership() == Pending((0, 1), State.FORMING, gone_ranks=(1,), reason=reason)
     cluster.check()
     for changes in ({}, {"report": None}):
-        with pytest.raises(NotAdmitted, match="silent for its lease; close, connect again, and take"):
+        with pytest.raises(UnauthenticatedError, match="silent for its lease; close, connect again, and take"):
             second.join(**changes)
     first.join()
     second.start_again()
@@ -158,9 +160,11 @@ def test_workers_of_a_deleted_job_are_told(cluster: Cluster) -> None:
     first, second = cluster.run()
     cluster.manager.delete_job("job", by="ipv4:10.0.0.7:4000")
     for call in (first.beat, second.join):
-        with pytest.raises(UnknownJob, match=r"no job 'job': the job was deleted by ipv4:10\.0\.0\.7:4000 at 20.* UTC"):
+        with pytest.raises(
+            UnknownJobError, match=r"no job 'job': the job was deleted by ipv4:10\.0\.0\.7:4000 at 20.* UTC"
+        ):
             call()
-    with pytest.raises(UnknownJob, match="no job 'jib'; make it first"):
+    with pytest.raises(UnknownJobError, match="no job 'jib'; make it first"):
         cluster.manager.job("jib")
 
 
@@ -187,9 +191,9 @@ def test_a_worker_that_was_started_again(cluster: Cluster) -> None:
     beat = first.beat()
     assert beat.epoch == 0
     assert "rank 1 was started again, at 10.0.1.2:4001" in beat.reason
-    with pytest.raises(NotAdmitted, match="this one's; join again"):
+    with pytest.raises(UnauthenticatedError, match="this one's; join again"):
         cluster.manager.heartbeat("job", 1, old_secret)
-    with pytest.raises(NotAdmitted, match="taken its rank over"):
+    with pytest.raises(UnauthenticatedError, match="taken its rank over"):
         cluster.manager.join(old_request)
     assert second.membership() == Pending((0,), State.FORMING, reason=beat.reason)
     first.join()
@@ -214,7 +218,9 @@ def test_ranks_are_given_in_order(cluster: Cluster) -> None:
     crew = cluster.make(workers=3)
     assert [worker.join(rank=None).rank for worker in crew] == [0, 1, 2]
     late = replace(crew[0].request(rank=None), incarnation=bytes(16), udp_port=9)
-    with pytest.raises(NoRoom, match="all 3 ranks of job 'job' are taken; say which rank this worker replaces"):
+    with pytest.raises(
+        ResourceExhaustedError, match="all 3 ranks of job 'job' are taken; say which rank this worker replaces"
+    ):
         cluster.manager.join(late)
 
 
@@ -239,24 +245,24 @@ def test_an_observer_looks_and_is_not_waited_for(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"wire_version": WIRE_VERSION + 1}, InvalidRequest, "install the same hopsum"),
-        ({"rank": 2}, InvalidRequest, r"no rank 2; its workers are 0 \.\. 1"),
-        ({"rank": -1}, InvalidRequest, "rank -1"),
-        ({"ip": "10.0.0.256"}, InvalidRequest, "not the IPv4 address of a host"),
+        ({"wire_version": WIRE_VERSION + 1}, InvalidRequestError, "install the same hopsum"),
+        ({"rank": 2}, InvalidRequestError, r"no rank 2; its workers are 0 \.\. 1"),
+        ({"rank": -1}, InvalidRequestError, "rank -1"),
+        ({"ip": "10.0.0.256"}, InvalidRequestError, "not the IPv4 address of a host"),
         (
             {"ip": "192.0.2.1"},
-            InvalidRequest,
+            InvalidRequestError,
             r"192\.0\.2\.1 is of no network of switch 's1', .* 10\.0\.0\.0/16 at port 1",
         ),
-        ({"mac": "x"}, InvalidRequest, "not the MAC address"),
-        ({"udp_port": 0}, InvalidRequest, "UDP port 0"),
-        ({"side_port": 65536}, InvalidRequest, "side port 65536"),
-        ({"incarnation": b"short"}, InvalidRequest, "an incarnation of 5 bytes; it has 16"),
-        ({"version": "v" * 65}, InvalidRequest, "a version of 65 characters"),
-        ({"version": "1\x1b[2J"}, InvalidRequest, r"a version .1.x1b.2J.; send printable"),
-        ({"token": "wrong"}, NotAdmitted, "wrong token for job 'job'"),
-        ({"job": "other"}, UnknownJob, "no job 'other'"),
-        ({"ip": "10.0.1.2", "udp_port": 4001}, InvalidRequest, r"rank 1 is at 10\.0\.1\.2:4001 already"),
+        ({"mac": "x"}, InvalidRequestError, "not the MAC address"),
+        ({"udp_port": 0}, InvalidRequestError, "UDP port 0"),
+        ({"side_port": 65536}, InvalidRequestError, "side port 65536"),
+        ({"incarnation": b"short"}, InvalidRequestError, "an incarnation of 5 bytes; it has 16"),
+        ({"version": "v" * 65}, InvalidRequestError, "a version of 65 characters"),
+        ({"version": "1\x1b[2J"}, InvalidRequestError, r"a version .1.x1b.2J.; send printable"),
+        ({"token": "wrong"}, UnauthenticatedError, "wrong token for job 'job'"),
+        ({"job": "other"}, UnknownJobError, "no job 'other'"),
+        ({"ip": "10.0.1.2", "udp_port": 4001}, InvalidRequestError, r"rank 1 is at 10\.0\.1\.2:4001 already"),
     ],
 )
 def test_joins_that_are_refused(
@@ -268,7 +274,7 @@ def test_joins_that_are_refused(
     with pytest.raises(error, match=message):
         first.join(**changes)
     now = cluster.manager.job("job")
-    assert now.joins_refused == (error is InvalidRequest)  # who has no token leaves no trace
+    assert now.joins_refused == (error is InvalidRequestError)  # who has no token leaves no trace
     names = ("joins_refused", "last_refusal", "last_refusal_age_s")
     told = {name: getattr(now, name) for name in names}
     assert cluster.manager.jobs() == [replace(view, **told) for view in before]
@@ -279,7 +285,7 @@ def test_where_a_worker_stands(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(config)
     first, second = crew = cluster.make()
     assert cluster.manager.locate("job", first.token).send_to == ("127.0.0.1", 47500)
-    with pytest.raises(NotAdmitted):
+    with pytest.raises(UnauthenticatedError):
         cluster.manager.locate("job", second.token[1:])
     first.join(mac="02:00:00:00:07:07")
     second.join()
@@ -291,14 +297,14 @@ def test_where_a_worker_stands(make_cluster: MakeCluster) -> None:
     assert document["workers"][1]["send_to"] == {"ip": "127.0.0.1", "udp_port": 47500}
     cluster.config = replace(cluster.config, switches=(replace(config, driver="bmv2"),))
     cluster.start()
-    with pytest.raises(InvalidRequest, match="no MAC address, which a bmv2 switch needs"):
+    with pytest.raises(InvalidRequestError, match="no MAC address, which a bmv2 switch needs"):
         second.start_again()
 
 
 def test_statistics_are_checked(cluster: Cluster) -> None:
     first, _ = cluster.run()
     for odd in ({"a b": 1.0}, {"a": float("nan")}, {f"n{number}": 0.0 for number in range(65)}):
-        with pytest.raises(InvalidRequest):
+        with pytest.raises(InvalidRequestError):
             first.beat(**odd)
 
 
@@ -319,7 +325,7 @@ def test_waiting_ends_with_the_job(cluster: Cluster) -> None:
     refused: list[str] = []
 
     def wait() -> None:
-        with pytest.raises(UnknownJob) as error:
+        with pytest.raises(UnknownJobError) as error:
             first.membership(timeout_s=60.0)
         refused.append(str(error.value))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import InvalidRequest, JobExists, JobRequest, NoRoom
+from hopsum_controlplane.cluster import InvalidRequestError, JobExistsError, JobRequest, ResourceExhaustedError
 from hopsum_controlplane.devices.base import Capabilities
 
 from .conftest import MakeCluster
@@ -25,16 +25,18 @@ def test_the_one_with_most_room(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(switch_config(1, EVERYWHERE, slots=256), switch_config(2, EVERYWHERE, slots=512))
     assert [switch_of(cluster, f"j{number}", 128) for number in range(4)] == ["s2", "s2", "s1", "s2"]
     assert switch_of(cluster, "small", 8, switch="s1") == "s1"
-    with pytest.raises(NoRoom) as refused:
+    with pytest.raises(ResourceExhaustedError) as refused:
         switch_of(cluster, "big", 129)
     assert str(refused.value) == (
         "no place for job 'big' with 129 slots: "
         "s1: the largest free range has 120 of 256 slots, 120 are free in all; "
         "s2: the largest free range has 128 of 512 slots, 128 are free in all; ask for up to 128 slots, or delete a job"
     )
-    with pytest.raises(NoRoom, match=r"slots: s1: the largest free range has 120 of 256 .*up to 120 slots"):
+    with pytest.raises(
+        ResourceExhaustedError, match=r"slots: s1: the largest free range has 120 of 256 .*up to 120 slots"
+    ):
         switch_of(cluster, "big", 128, switch="s1")
-    with pytest.raises(InvalidRequest, match="no switch 's3'; there are s1, s2"):
+    with pytest.raises(InvalidRequestError, match="no switch 's3'; there are s1, s2"):
         switch_of(cluster, "lost", 1, switch="s3")
     assert [view.slots_used for view in cluster.manager.switches()] == [136, 384]
 
@@ -48,25 +50,27 @@ def test_the_one_that_reaches_everybody(make_cluster: MakeCluster) -> None:
     assert switch_of(cluster, "one", 32) == "s2"  # its two halves are the third one's whole
     assert switch_of(cluster, "two", 32) == "s2"
     assert switch_of(cluster, "three", 32) == "s3"
-    with pytest.raises(NoRoom):
+    with pytest.raises(ResourceExhaustedError):
         switch_of(cluster, "four", 1)
     assert switch_of(cluster, "four", 1, switch="s1") == "s1"
 
 
 def test_nobody_reaches_everybody(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(switch_config(1, {1: "10.0.0.0/24"}), switch_config(2, {1: "10.0.1.0/24"}))
-    with pytest.raises(InvalidRequest, match=r"s1 lacks 10\.0\.1\.0/24; s2 lacks 10\.0\.0\.0/24; name the switch"):
+    with pytest.raises(InvalidRequestError, match=r"s1 lacks 10\.0\.1\.0/24; s2 lacks 10\.0\.0\.0/24; name the switch"):
         switch_of(cluster, "job", 1)
 
 
 def test_slot_memory_is_full_and_then_not(cluster: Cluster) -> None:
     for number in range(4):
         switch_of(cluster, f"j{number}", 512)
-    with pytest.raises(NoRoom, match="largest free range has 0 of 2048 slots, 0 are free in all; delete a job"):
+    with pytest.raises(
+        ResourceExhaustedError, match="largest free range has 0 of 2048 slots, 0 are free in all; delete a job"
+    ):
         switch_of(cluster, "more", 1)
     cluster.manager.delete_job("j1")
     cluster.manager.delete_job("j3")
-    with pytest.raises(NoRoom, match="largest free range has 512 of 2048 slots, 1024 are free in all"):
+    with pytest.raises(ResourceExhaustedError, match="largest free range has 512 of 2048 slots, 1024 are free in all"):
         switch_of(cluster, "more", 513)
     assert switch_of(cluster, "more", 512) == "s1"
 
@@ -74,12 +78,12 @@ def test_slot_memory_is_full_and_then_not(cluster: Cluster) -> None:
 def test_64_jobs(cluster: Cluster) -> None:
     for number in range(64):
         switch_of(cluster, f"j{number}", 1)
-    with pytest.raises(NoRoom, match="s1: all 64 jobs are taken"):
+    with pytest.raises(ResourceExhaustedError, match="s1: all 64 jobs are taken"):
         switch_of(cluster, "more", 1)
     cluster.manager.delete_job("j17")
     assert switch_of(cluster, "more", 1) == "s1"
     assert cluster.manager.job("more").job_index == 17
-    with pytest.raises(JobExists, match="a job 'more' exists, forming"):
+    with pytest.raises(JobExistsError, match="a job 'more' exists, forming"):
         switch_of(cluster, "more", 1)
 
 
@@ -87,7 +91,7 @@ def test_a_switch_that_cannot(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(switch_config(1, EVERYWHERE), switch_config(2, EVERYWHERE, slots=16))
     cluster.devices["s1"].capabilities = Capabilities("fake", max_growth_bytes=512)
     assert switch_of(cluster, "wide", 16, table16=TABLE) == "s2"
-    with pytest.raises(NoRoom, match="s1: job 'wider': LOOKUP_ADD16 lets a frame grow by 768 bytes"):
+    with pytest.raises(ResourceExhaustedError, match="s1: job 'wider': LOOKUP_ADD16 lets a frame grow by 768 bytes"):
         switch_of(cluster, "wider", 16, table16=TABLE, switch="s1")
 
 
@@ -113,7 +117,7 @@ def test_a_switch_that_cannot(make_cluster: MakeCluster) -> None:
 )
 def test_requests_that_can_never_be_granted(cluster: Cluster, changes: dict[str, object], message: str) -> None:
     request = replace(JobRequest("job", 2, 16), **changes)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequest, match=message):
+    with pytest.raises(InvalidRequestError, match=message):
         cluster.manager.create_job(request)
     assert cluster.manager.jobs() == []
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from hopsum_controlplane.cluster import InvalidRequest, NotAdmitted, Phase, State, lifecycle
+from hopsum_controlplane.cluster import InvalidRequestError, Phase, State, UnauthenticatedError, lifecycle
 from hopsum_controlplane.cluster.decision import Decided, Report, Resume
 from hopsum_controlplane.cluster.records import JobRecord
 
@@ -110,21 +110,21 @@ def test_a_join_that_is_repeated() -> None:
 def test_reports_of_other_epochs(report_of: int | None, message: str) -> None:
     now = over(running())
     now = over(begun(back(back(now, 0, report(7)), 1, report(7)), 9))
-    with pytest.raises(NotAdmitted, match=f"rank 0 of job 'job' {message}"):
+    with pytest.raises(UnauthenticatedError, match=f"rank 0 of job 'job' {message}"):
         back(now, 0, None if report_of is None else report(report_of))
     waits = back(now, 0, report(9, 5))
-    with pytest.raises(NotAdmitted, match="has reported epoch 9 otherwise before"):
+    with pytest.raises(UnauthenticatedError, match="has reported epoch 9 otherwise before"):
         back(waits, 0, report(9, 6))
 
 
 def test_reports_of_nobody() -> None:
-    with pytest.raises(NotAdmitted, match="reports epoch 7, and is in the books with none"):
+    with pytest.raises(UnauthenticatedError, match="reports epoch 7, and is in the books with none"):
         back(over(running()), 0, report(), life=1)
-    with pytest.raises(NotAdmitted, match="the last one that it was told of is none"):
+    with pytest.raises(UnauthenticatedError, match="the last one that it was told of is none"):
         back(forming(), 0, report())
     watched = lifecycle.join(forming(observers=1), member(64))
     watched = over(running(lifecycle.begin(watched, job_of(watched, 7))))
-    with pytest.raises(InvalidRequest, match="a report of observer 64"):
+    with pytest.raises(InvalidRequestError, match="a report of observer 64"):
         back(watched, 64, report())
     assert phases(back(watched, 64, None))[64] is Phase.WAITING
 
@@ -145,7 +145,7 @@ def test_a_quorum_goes_on_without_a_lost_worker() -> None:
     assert (now.state, phases(now), now.live) == (State.RUNNING, {0: Phase.IN, 1: Phase.LOST, 2: Phase.IN}, 2)
     assert lifecycle.leave(now, 1) is now  # it closes, and is lost all the same
     for what in (None, report()):
-        with pytest.raises(NotAdmitted, match="given up"):
+        with pytest.raises(UnauthenticatedError, match="given up"):
             back(now, 1, what)
     for rank in (1, lifecycle.choose_rank(now, None, b"another")):
         newcomer = lifecycle.join(now, member(rank, life=1))
@@ -202,7 +202,9 @@ def test_who_lacks_what_nobody_has_any_more_is_out() -> None:
     now = back(now, 2, Report(7, 35, 60, ((30, 36), (37, 40)), 3))  # 36 was delivered by the others
     out = lifecycle.expel(now)
     assert (out.ready, out.missing_ranks, phases(out)[2]) == (False, (2,), Phase.LOST)
-    with pytest.raises(NotAdmitted, match="given up: it lacks results that the others have delivered and dropped"):
+    with pytest.raises(
+        UnauthenticatedError, match="given up: it lacks results that the others have delivered and dropped"
+    ):
         back(out, 2, Report(7, 35, 60, (), 3))
     went_on = begun(lifecycle.join(out, member(2, life=1)), 9)
     assert went_on.resume is not None
@@ -224,7 +226,7 @@ def test_a_report_that_is_more_than_can_be_told() -> None:
     runs = [tuple((first, first + 1) for first in range(rank * 2, 24000, 6)) for rank in range(3)]
     for rank in range(2):
         now = back(now, rank, Report(7, 0, 24000, runs[rank], 0))
-    with pytest.raises(InvalidRequest, match="at most 8192 can be told: join without a report"):
+    with pytest.raises(InvalidRequestError, match="at most 8192 can be told: join without a report"):
         back(now, 2, Report(7, 0, 24000, runs[2], 0))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from hopsum.agent import Agent
 from hopsum.protocol.worker import Timing
-from hopsum_controlplane.cluster import NoRoom, State, SwitchTrouble
+from hopsum_controlplane.cluster import ResourceExhaustedError, State, SwitchUnavailableError
 
 from .rigs import DEADLINE_S, Rig, agents_of, check_sum
 from .world import LEASE_S, Cluster, Worker
@@ -114,7 +114,7 @@ def test_another_controller_takes_the_switch(cluster: Cluster, rig: Rig) -> None
         agents = enter(stack, rig, crew)
         theirs = rig.open(election_id=2)
         stack.callback(theirs.close)
-        with pytest.raises(SwitchTrouble, match="primary"):
+        with pytest.raises(SwitchUnavailableError, match="primary"):
             cluster.manager.delete_job("job")
         assert "primary" in cluster.manager.switches()[0].trouble
         check_sum(agents)  # what stands there stays
@@ -128,12 +128,12 @@ def test_slot_memory_is_full(cluster: Cluster, rig: Rig) -> None:
     slots = 64
     with ExitStack() as stack:
         full = [cluster.make(f"job{number}", slots=slots) for number in range(rig.config.slots // slots)]
-        with pytest.raises(NoRoom, match=r"s1: .*0 of 2048 slots"):
+        with pytest.raises(ResourceExhaustedError, match=r"s1: .*0 of 2048 slots"):
             cluster.make("more", slots=1)
         check_sum(enter(stack, rig, full[0]))
         check_sum(enter(stack, rig, full[-1]))  # the last slots of all
         cluster.manager.delete_job("job7")
-        with pytest.raises(NoRoom, match="64"):
+        with pytest.raises(ResourceExhaustedError, match="64"):
             cluster.make("more", slots=slots + 1)
         check_sum(enter(stack, rig, cluster.make("more", slots=slots)))
         assert cluster.manager.switches()[0].slots_used == rig.config.slots

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import InvalidRequest, JobRequest, Pending, PortRule, State, SwitchTrouble
+from hopsum_controlplane.cluster import (
+    InvalidRequestError,
+    JobRequest,
+    Pending,
+    PortRule,
+    State,
+    SwitchUnavailableError,
+)
 from hopsum_controlplane.devices.base import Capabilities
 from hopsum_controlplane.testing import Failure
 
@@ -47,7 +54,9 @@ def test_each_worker_is_at_its_leaf(tree: Cluster) -> None:
         ("10.9.0.1", ("10.0.1.1/32", "10.0.1.2/32")),
         ("10.9.0.2", ("10.0.1.3/32", "10.0.1.4/32")),
     ]
-    with pytest.raises(InvalidRequest, match=r"10\.0\.7\.7 is of no network of the leaves of job 'train': s1 10\.0"):
+    with pytest.raises(
+        InvalidRequestError, match=r"10\.0\.7\.7 is of no network of the leaves of job 'train': s1 10\.0"
+    ):
         crew[0].join(ip="10.0.7.7")
 
 
@@ -58,7 +67,7 @@ def test_nobody_joins_from_behind_a_link(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(wide, other, spine, links=TREE_LINKS)
     crew = cluster.run("train", 3, 16, tree=True)
     assert [member.port for member in cluster.manager.job("train").members] == [1, 2, 1]
-    with pytest.raises(InvalidRequest, match="of no network of the leaves"):
+    with pytest.raises(InvalidRequestError, match="of no network of the leaves"):
         crew[0].join(ip="10.0.1.77")
 
 
@@ -155,7 +164,7 @@ def test_a_leaf_without_workers_is_not_waited_for(tree: Cluster) -> None:
     crew = tree.make("train", 2, 16)
     tree.run("other", 3, 16)
     device(tree, "s2").fail(at=device(tree, "s2").updates, failure=Failure.UNREACHABLE)
-    with pytest.raises(SwitchTrouble):
+    with pytest.raises(SwitchUnavailableError):
         tree.manager.delete_job("other")
     assert not tree.manager.switches()[1].reachable
     for worker in crew:
@@ -183,7 +192,9 @@ def test_a_leaf_that_refuses_ends_the_epoch_on_all(tree: Cluster) -> None:
 def test_a_leaf_that_does_not_answer_keeps_a_deleted_job(tree: Cluster) -> None:
     tree.run("train", 3, 16)
     device(tree, "s2").fail(at=device(tree, "s2").updates, failure=Failure.UNREACHABLE)
-    with pytest.raises(SwitchTrouble, match=r"16 slots of switch 's1, s2, then s3' stay taken: s2: fake switch"):
+    with pytest.raises(
+        SwitchUnavailableError, match=r"16 slots of switch 's1, s2, then s3' stay taken: s2: fake switch"
+    ):
         tree.manager.delete_job("train")
     assert tree.manager._ledger.get("train").confirmed == ("s1",)
     device(tree, "s2").repair()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import InvalidRequest, JobRequest, NoRoom, Pending, PortRule
+from hopsum_controlplane.cluster import InvalidRequestError, JobRequest, Pending, PortRule, ResourceExhaustedError
 from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.devices.base import Capabilities
 from hopsum_controlplane.metrics import collect
@@ -58,7 +58,7 @@ def test_one_switch_is_enough_unless_a_tree_is_asked_for(make_cluster: MakeClust
     asked = [JobRequest("tree", 4, 16, tree=True), JobRequest("there", 4, 16, switch="s3", tree=True)]
     assert [cluster.manager.create_job(each).switch for each in asked] == ["s1, s2, then s3"] * 2
     assert "switch 's1' has no leaves below it for a tree; name a spine: s3" in refused(
-        cluster, InvalidRequest, switch="s1", tree=True
+        cluster, InvalidRequestError, switch="s1", tree=True
     )
 
 
@@ -68,8 +68,10 @@ def test_a_spine_without_workers_of_its_own_means_its_tree(tree: Cluster) -> Non
 
 def test_without_links_there_is_no_tree(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
-    assert "no switch has leaves below it for a tree; configure links" in refused(cluster, InvalidRequest, tree=True)
-    assert "switch 's1' has no leaves" in refused(cluster, InvalidRequest, tree=True, switch="s1")
+    assert "no switch has leaves below it for a tree; configure links" in refused(
+        cluster, InvalidRequestError, tree=True
+    )
+    assert "switch 's1' has no leaves" in refused(cluster, InvalidRequestError, tree=True, switch="s1")
 
 
 def test_of_two_spines_the_one_whose_fullest_switch_has_most_room(make_cluster: MakeCluster) -> None:
@@ -80,7 +82,7 @@ def test_of_two_spines_the_one_whose_fullest_switch_has_most_room(make_cluster: 
     asked = [JobRequest(name, 2, 64, tree=True) for name in ("a", "b", "c")]
     assert [cluster.manager.create_job(each).switch for each in asked[:2]] == ["s2, then s4", "s1, then s3"]
     assert cluster.manager.create_job(asked[2]).switch == "s2, then s4"
-    assert refused(cluster, NoRoom, tree=True) == (
+    assert refused(cluster, ResourceExhaustedError, tree=True) == (
         "no place for job 'new' with 16 slots: s1: the largest free range has 0 of 64 slots, 0 are free in all; "
         "s2: the largest free range has 0 of 128 slots, 0 are free in all; delete a job, or see to the switches"
     )
@@ -88,17 +90,17 @@ def test_of_two_spines_the_one_whose_fullest_switch_has_most_room(make_cluster: 
 
 def test_no_room_on_one_switch_takes_none_on_the_others(tree: Cluster) -> None:
     tree.manager.create_job(JobRequest("full", 2, 2040, switch="s2"))
-    why = refused(tree, NoRoom)
+    why = refused(tree, ResourceExhaustedError)
     assert "s2: the largest free range has 8 of 2048 slots" in why
     assert "ask for up to 8 slots" in why
     assert "s1:" not in why
     device(tree, "s1").capabilities = Capabilities("fake", max_growth_bytes=512)
-    assert "s1: job 'new': LOOKUP_ADD16 lets a frame grow" in refused(tree, NoRoom, table16=TABLE)
+    assert "s1: job 'new': LOOKUP_ADD16 lets a frame grow" in refused(tree, ResourceExhaustedError, table16=TABLE)
 
 
 def test_networks_that_no_tree_reaches(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(*tree_configs(), switch_config(4, {1: "10.7.0.0/16"}), links=TREE_LINKS)
-    why = refused(cluster, InvalidRequest)
+    why = refused(cluster, InvalidRequestError)
     assert "s4 lacks 10.0.1.1/32; the leaves below s3 lack 10.7.0.0/16; name the switch" in why
     assert cluster.manager.create_job(JobRequest("named", 4, 16, switch="s3")).parts
 
@@ -113,7 +115,7 @@ def test_networks_that_no_tree_reaches(make_cluster: MakeCluster) -> None:
     ],
 )
 def test_what_a_tree_cannot_have(tree: Cluster, options: dict[str, Any], why: str) -> None:
-    assert why in refused(tree, InvalidRequest, **options)
+    assert why in refused(tree, InvalidRequestError, **options)
 
 
 def test_a_quorum_of_all_workers_is_none(tree: Cluster) -> None:

@@ -12,11 +12,11 @@ from hopsum_controlplane.cluster import (
     Beat,
     ClusterConfigError,
     JoinRequest,
-    NoRoom,
-    NotAdmitted,
     Pending,
+    ResourceExhaustedError,
     State,
-    SwitchTrouble,
+    SwitchUnavailableError,
+    UnauthenticatedError,
 )
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.errors import SessionLostError
@@ -117,7 +117,7 @@ def test_a_switch_of_somebody_else_is_left_alone(make_cluster: MakeCluster) -> N
     cluster.start()
     view = cluster.manager.switches()[0]
     assert (view.reachable, "1 entries of another controller stand here" in view.trouble) == (False, True)
-    with pytest.raises(NoRoom, match=r"s1: .*entries of another controller"):
+    with pytest.raises(ResourceExhaustedError, match=r"s1: .*entries of another controller"):
         cluster.make()
     device.write([Delete(theirs)])
     cluster.clock.sleep(1)
@@ -169,11 +169,11 @@ def test_deleting_waits_for_the_switch(cluster: Cluster) -> None:
     crew, device = cluster.run(), device_of(cluster)
     device.fail(at=device.updates, failure=Failure.UNREACHABLE)
     with pytest.raises(
-        SwitchTrouble, match=r"job 'job' is ending, and 16 slots of switch 's1' stay taken: .*goes on trying"
+        SwitchUnavailableError, match=r"job 'job' is ending, and 16 slots of switch 's1' stay taken: .*goes on trying"
     ):
         cluster.manager.delete_job("job")
     assert crew[0].beat() == Beat(State.ENDING, 0, "the job was deleted")
-    with pytest.raises(SwitchTrouble):
+    with pytest.raises(SwitchUnavailableError):
         cluster.manager.delete_job("job")
     device.repair()
     cluster.manager.delete_job("job")
@@ -241,7 +241,7 @@ def test_nothing_shows_a_secret(cluster: Cluster, caplog: pytest.LogCaptureFixtu
             cluster.manager.join(odd)
         texts += [repr(error.value), str(error.value), str(error.value.__cause__)]
     second = cluster.manager.join(replace(crew[1].request(), incarnation=b"i" * 16))
-    with pytest.raises(NotAdmitted) as refused:
+    with pytest.raises(UnauthenticatedError) as refused:
         cluster.manager.heartbeat("job", 0, second.secret)
     records = cluster.manager._ledger.records()
     texts += [repr(refused.value), repr(records), repr(cluster.manager.jobs()), repr(cluster.manager.switches())]
