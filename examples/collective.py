@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import hopsum
-from hopsum.aggregation import Aggregation
+from hopsum.communicator import Communicator
 
 INPUTS, CLASSES = 32, 10
 
@@ -31,7 +31,7 @@ def make_model(seed: int) -> nn.Module:
     return nn.Sequential(nn.Linear(INPUTS, 64), nn.Tanh(), nn.Linear(64, CLASSES))
 
 
-def average_gradients(model: nn.Module, job: Aggregation) -> None:
+def average_gradients(model: nn.Module, job: Communicator) -> None:
     """Replace every gradient by its mean over the workers."""
     futures = [
         hopsum.allreduce(parameter.grad, job, name=name, out=parameter.grad, async_op=True)  # HOPSUM
@@ -42,7 +42,7 @@ def average_gradients(model: nn.Module, job: Aggregation) -> None:
         future.result()
 
 
-def train(options: argparse.Namespace, job: Aggregation) -> dict[str, object]:
+def train(options: argparse.Namespace, job: Communicator) -> dict[str, object]:
     """Train for `options.steps` steps and return the figures of this rank."""
     generator = torch.Generator().manual_seed(1000 + job.rank)  # every rank draws its own data
     teacher, model = make_model(seed=1), make_model(seed=0)

@@ -16,10 +16,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent import AllReduceResult
-from hopsum.aggregation import Aggregation
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.base import OnNonfinite
+from hopsum.communicator import AllReduceResult, Communicator
 from hopsum.config import resolve
 from hopsum.connection import open_config, settings_of
 
@@ -38,7 +37,7 @@ class _Vector(NamedTuple):
 
 
 class _Kept:
-    """What is kept of an aggregation between all-reduces: error feedback by tensor name."""
+    """What is kept of a communicator between all-reduces: error feedback by tensor name."""
 
     def __init__(self) -> None:
         self.feedback: dict[str, ErrorFeedback] = {}
@@ -48,15 +47,15 @@ class _Kept:
 _lock: Final = threading.RLock()
 _kept: Final[WeakKeyDictionary[Any, _Kept]] = WeakKeyDictionary()
 _thread: Final = threading.local()
-"""`finishing` while this thread, an aggregation's, resolves a future."""
-_opened: Final[dict[str, Aggregation]] = {}
+"""`finishing` while this thread, a communicator's, resolves a future."""
+_opened: Final[dict[str, Communicator]] = {}
 _MOST_HALF: Final = np.float32(np.finfo(np.float16).max)
 
 
 @overload
 def allreduce(
     tensor: Tensor,
-    job: Aggregation | str | None = ...,
+    job: Communicator | str | None = ...,
     *,
     async_op: Literal[False] = ...,
     average: bool = ...,
@@ -70,7 +69,7 @@ def allreduce(
 @overload
 def allreduce(
     tensor: Tensor,
-    job: Aggregation | str | None = ...,
+    job: Communicator | str | None = ...,
     *,
     async_op: Literal[True],
     average: bool = ...,
@@ -83,7 +82,7 @@ def allreduce(
 
 def allreduce(
     tensor: Tensor,
-    job: Aggregation | str | None = None,
+    job: Communicator | str | None = None,
     *,
     async_op: bool = False,
     average: bool = True,
@@ -139,7 +138,7 @@ def disconnect(url: str | None = None) -> None:
         each.close()
 
 
-def _aggregation(job: Aggregation | str | None) -> Aggregation:
+def _aggregation(job: Communicator | str | None) -> Communicator:
     if job is not None and not isinstance(job, str):
         return job
     with _lock:
@@ -152,7 +151,7 @@ def _aggregation(job: Aggregation | str | None) -> Aggregation:
 
 
 def _submit(
-    aggregation: Aggregation,
+    aggregation: Communicator,
     vector: _Vector,
     average: bool,
     name: str | None,
@@ -192,7 +191,7 @@ def _submit(
     return promised
 
 
-def _feedback(aggregation: Aggregation, name: str, elements: int) -> ErrorFeedback:
+def _feedback(aggregation: Communicator, name: str, elements: int) -> ErrorFeedback:
     with _lock:
         kept = _kept.setdefault(aggregation, _Kept())
         before = kept.pending.get(name)

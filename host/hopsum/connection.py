@@ -24,9 +24,9 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from hopsum.agent import Agent
-from hopsum.aggregation import Aggregation
 from hopsum.agreement import facts_of, shared_settings
 from hopsum.codec import Codec, make_codec
+from hopsum.communicator import Communicator
 from hopsum.config import Config, ConfigError, nearest, resolve
 from hopsum.memory import MemoryAggregation, RackOptions
 from hopsum.notice import telling
@@ -46,7 +46,7 @@ _settings: Final[WeakKeyDictionary[Any, Config]] = WeakKeyDictionary()
 
 def connect(
     url: str | None = None, *, config_file: str | Path | None = None, group: Any = None, **settings: Any
-) -> Aggregation:
+) -> Communicator:
     """Take part as one worker; close what is returned, or use it in a `with` statement.
 
     Args:
@@ -68,7 +68,7 @@ def connect(
     return open_config(resolve({"url": url, **settings}, file=config_file), group)
 
 
-def open_config(config: Config, group: Any = None) -> Aggregation:
+def open_config(config: Config, group: Any = None) -> Communicator:
     """Take part as one worker, with settings that are resolved; see `connect`."""
     parts = _split(config)
     if group is not None and parts.scheme != "collective":
@@ -80,8 +80,8 @@ def open_config(config: Config, group: Any = None) -> Aggregation:
     return opened
 
 
-def settings_of(aggregation: Aggregation) -> Config:
-    """Return the settings that `connect` was told; the defaults for an aggregation that was made otherwise."""
+def settings_of(aggregation: Communicator) -> Config:
+    """Return the settings that `connect` was told; the defaults for a communicator that was made otherwise."""
     return _settings.get(aggregation) or Config()
 
 
@@ -158,15 +158,15 @@ def membership_at(target: str) -> JobMembership:
     return _MEMBERSHIPS[parts.scheme](config, parts)
 
 
-def _open_file(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+def _open_file(config: Config, parts: SplitResult, group: Any) -> Communicator:
     return _open_agent(config, _file_membership(config, parts))
 
 
-def _open_udp(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+def _open_udp(config: Config, parts: SplitResult, group: Any) -> Communicator:
     return _open_agent(config, _udp_membership(config, parts))
 
 
-def _open_raw(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+def _open_raw(config: Config, parts: SplitResult, group: Any) -> Communicator:
     membership = _raw_membership(config, parts)
     via = _query(config, parts, _RAW_PARAMETERS).get("via")
 
@@ -273,12 +273,12 @@ def _controller(config: Config, parts: SplitResult) -> tuple[Any, Any, str, str]
     return rpc, place, job, token
 
 
-def _open_controller(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+def _open_controller(config: Config, parts: SplitResult, group: Any) -> Communicator:
     rpc, place, job, token = _controller(config, parts)
     # the controller is given time to bring a switch back
     patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
     ways = rpc.Ways(codec=partial(_codec_for, config), agent=partial(_open_agent, patient))
-    opened: Aggregation = rpc.open_job(config, place, job, token, ways)
+    opened: Communicator = rpc.open_job(config, place, job, token, ways)
     return opened
 
 
@@ -313,7 +313,7 @@ def _open_agent(
         raise
 
 
-def _open_memory(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+def _open_memory(config: Config, parts: SplitResult, group: Any) -> Communicator:
     query = _query(config, parts, {"workers": int, "quorum": int, "loss": float, "seed": int})
     name, workers = parts.netloc + parts.path, query.get("workers")
     if not name or workers is None:
@@ -337,7 +337,7 @@ def _open_memory(config: Config, parts: SplitResult, group: Any) -> Aggregation:
     )
 
 
-def _open_collective(config: Config, parts: SplitResult, group: Any) -> Aggregation:
+def _open_collective(config: Config, parts: SplitResult, group: Any) -> Communicator:
     _query(config, parts, {})
     kinds = ("gloo", "nccl")
     if parts.netloc not in kinds or parts.path:
@@ -347,7 +347,7 @@ def _open_collective(config: Config, parts: SplitResult, group: Any) -> Aggregat
     except ModuleNotFoundError as error:
         raise UrlError(f"URL {config.url!r} needs torch: pip install 'hopsum[torch]' ({error})") from error
     facts = facts_of(shared_settings(config))
-    opened: Aggregation = module.open_collective(
+    opened: Communicator = module.open_collective(
         parts.netloc, config, make=lambda workers: codec_of(config, workers), facts=facts, group=group
     )
     return opened
@@ -359,7 +359,7 @@ _MEMBERSHIPS: Final[dict[str, Callable[[Config, SplitResult], JobMembership]]] =
     "udp": _udp_membership,
     "raw": _raw_membership,
 }
-_OPENERS: Final[dict[str, Callable[[Config, SplitResult, Any], Aggregation]]] = {
+_OPENERS: Final[dict[str, Callable[[Config, SplitResult, Any], Communicator]]] = {
     "udp": _open_udp,
     "file": _open_file,
     "hopsum": _open_controller,

@@ -25,9 +25,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.aggregation import Call, JoinError, SerialAggregation, Summed, require_agreement
 from hopsum.codec import Codec, Exchange
 from hopsum.codec.simulate import simulate_switch
+from hopsum.communicator import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.errors import AllReduceTimeoutError, RankLeftError
 
 
@@ -175,8 +175,8 @@ def _part(rack: Rack, rank: int) -> None:
             del _racks[rack.name]
 
 
-class MemoryAggregation(SerialAggregation):
-    """One rank of a rack. The contract is `hopsum.aggregation.Aggregation`.
+class MemoryAggregation(SerialCommunicator):
+    """One rank of a rack. The contract is `hopsum.communicator.Communicator`.
 
     Args:
         name: of the rack, the same for all its ranks.
@@ -195,7 +195,7 @@ class MemoryAggregation(SerialAggregation):
         self._deadline_s = deadline_s
         super().__init__(f"memory://{name}", rank=rank, codec=codec, seed=seed)
 
-    def _agree(self, call: Call) -> None:
+    def _agree(self, call: CallDigest) -> None:
         require_agreement(self._rack.meet(self.rank, call, lambda calls, _: calls, self._deadline_s))
 
     def _sum(self, exchange: Exchange) -> Summed:

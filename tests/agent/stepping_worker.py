@@ -15,8 +15,8 @@ import sys
 import numpy as np
 
 from hopsum.agent import Agent
-from hopsum.agent.values import AllReduceResult
 from hopsum.codec import ErrorFeedback, make_codec
+from hopsum.communicator.results import AllReduceResult
 from hopsum.protocol.worker import Timing
 from hopsum_wire import Op
 from hopsum_wire.membership import read_membership

@@ -20,9 +20,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent import Agent, AllReduceResult
+from hopsum.agent import Agent
 from hopsum.codec import AgreedError, Codec, ErrorFeedback, job_tables
 from hopsum.codec.base import OnLost
+from hopsum.communicator import AllReduceResult
 from hopsum.protocol.worker import Timing, Worker, WorkerStatistics
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.agent import Agent, AllReduceResult, Traffic
-from hopsum.agent.signature import LANES
+from hopsum.agent import Agent
 from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, best_table, make_codec
 from hopsum.codec.table import expected_nmse
+from hopsum.communicator import AllReduceResult, SocketTraffic
+from hopsum.communicator.signature import LANES
 from hopsum.transport.lossy import Mishaps
 from hopsum_wire import Op
 
@@ -204,13 +205,13 @@ def test_statistics_are_what_passed(stack: ExitStack) -> None:
     results = reduce_all(agents, normal(2, 5 * 1024, seed=2))
     for result in results:
         up, down = (32 + 1024) + 5 * (32 + 512), 6 * (32 + 1024)
-        assert result.traffic == Traffic(6, 6, 0, up, down)
+        assert result.traffic == SocketTraffic(6, 6, 0, up, down)
         assert result.traffic.interface_bytes_sent == up + 6 * 42
         assert result.traffic.interface_bytes_received == down + 6 * 42
         assert result.seconds > 0
     reduce_all(agents, normal(2, 5 * 1024, seed=3))
     for agent in agents:
-        assert agent.statistics.traffic == Traffic(12, 12, 0, 2 * up, 2 * down)
+        assert agent.statistics.traffic == SocketTraffic(12, 12, 0, 2 * up, 2 * down)
         assert (agent.statistics.allreduces, agent.statistics.elements) == (2, 10 * 1024)
 
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.agent import Agent, AgentClosedError
+from hopsum.agent import Agent
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
+from hopsum.communicator import CommunicatorClosedError
 from hopsum.errors import AllReduceTimeoutError, EpochEndedError
 from hopsum_wire.membership import MembershipError
 
@@ -105,10 +106,10 @@ def test_close_ends_what_is_in_progress(stack: ExitStack) -> None:
     agent.close()
     assert not agent._thread.is_alive()
     for future, message in zip(futures, ["in the middle of this", "before this", "before this"], strict=True):
-        with pytest.raises(AgentClosedError, match=f"closed {message} all-reduce"):
+        with pytest.raises(CommunicatorClosedError, match=f"closed {message} all-reduce"):
             future.result(0)
     np.testing.assert_array_equal(feedback.residual, 3 * X)
-    with pytest.raises(AgentClosedError, match="agent of rank 0 is closed"):
+    with pytest.raises(CommunicatorClosedError, match="agent of rank 0 is closed"):
         agent.submit(X)
     agent.close()
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from hopsum.agent.order import Task, append, end_series, next_in_stream
+from hopsum.agent.order import append, end_series, next_in_stream
 from hopsum.codec import ErrorFeedback
+from hopsum.communicator.task import Task
 
 X = np.ones(1, np.float32)
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.agent import Agent, Span
+from hopsum.agent import Agent
 from hopsum.agent.timeline import draw, overlap_s
 from hopsum.codec import Codec, CodecError, ErrorFeedback, make_codec
+from hopsum.communicator import Span
 from hopsum.errors import EpochEndedError, HopsumError
 from hopsum_wire import Op
 

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.agent import Agent, AgentClosedError
+from hopsum.agent import Agent
 from hopsum.codec import CODECS, Context, ErrorFeedback, job_tables, make_codec
 from hopsum.codec.simulate import simulate_switch
+from hopsum.communicator import CommunicatorClosedError
 from hopsum.errors import RankLeftError, ResultLostError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import Timing
@@ -158,7 +159,7 @@ def newcomer(stack: ExitStack) -> Agent:
     ("end", "error", "message"),
     [
         (lambda agent: agent.end(MembershipError("the job was deleted")), MembershipError, "the job was deleted"),
-        (Agent.close, AgentClosedError, "agent of rank 2 is closed"),
+        (Agent.close, CommunicatorClosedError, "agent of rank 2 is closed"),
     ],
 )
 def test_who_waits_for_a_state_hears_that_its_agent_has_ended(

@@ -14,9 +14,9 @@ import pytest
 
 from hopsum.agent.engine import CLOSE, Engine
 from hopsum.agent.network import Failed, GoOn, Silence
-from hopsum.agent.order import Task
-from hopsum.agent.values import AgentClosedError
 from hopsum.codec import Context, ErrorFeedback, make_codec
+from hopsum.communicator.results import CommunicatorClosedError
+from hopsum.communicator.task import Task
 from hopsum.errors import EpochEndedError, WorkersReplacedError
 from hopsum_wire.epochs import Resume
 from hopsum_wire.membership import MembershipError
@@ -230,7 +230,7 @@ def test_what_waits_behind_a_go_on_ends_with_the_engine(failed: bool) -> None:
         further = stand.submit(2)
         stand.engine.inbox.put(Failed(None, EpochEndedError("given up")) if failed else CLOSE)
         for task in (behind, further):
-            with pytest.raises(EpochEndedError if failed else AgentClosedError):
+            with pytest.raises(EpochEndedError if failed else CommunicatorClosedError):
                 task.future.result(WAIT_S)
 
 

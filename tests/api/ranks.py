@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hopsum
-from hopsum.aggregation import Aggregation
 from hopsum.codec import make_codec
+from hopsum.communicator import Communicator
 
 Result = TypeVar("Result")
 
@@ -26,7 +26,7 @@ CODECS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 }
 
 
-def run_ranks(url: str, work: Callable[[Aggregation], Result], workers: int, **settings: Any) -> list[Result]:
+def run_ranks(url: str, work: Callable[[Communicator], Result], workers: int, **settings: Any) -> list[Result]:
     """Return what `work` returns for each rank of a rack; the first error of a rank is raised."""
 
     def run(rank: int) -> Result:

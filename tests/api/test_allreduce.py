@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum.aggregation import Aggregation
 from hopsum.codec import NonFiniteError, make_codec
 from hopsum.codec.simulate import simulate_allreduce
+from hopsum.communicator import Communicator
 from hopsum.config import ConfigError
 from hopsum.connection import UrlError
 from hopsum.errors import EpochEndedError, HopsumError
@@ -22,7 +22,7 @@ from .ranks import run_ranks, vectors
 
 
 @pytest.fixture
-def job() -> Iterator[Aggregation]:
+def job() -> Iterator[Communicator]:
     """One worker, exact sums."""
     with hopsum.connect("memory://one?workers=1", codec="fixed", backend="numpy", rank=0) as job:
         yield job
@@ -30,7 +30,7 @@ def job() -> Iterator[Aggregation]:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4", ">f8"])
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 3, 4), (0,), (3, 0)])
-def test_arrays_keep_shape_and_type(job: Aggregation, dtype: str, shape: tuple[int, ...]) -> None:
+def test_arrays_keep_shape_and_type(job: Communicator, dtype: str, shape: tuple[int, ...]) -> None:
     array = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape) - 3, np.dtype(dtype))
     before = array.copy()
     mean = hopsum.allreduce(array, job)
@@ -40,7 +40,7 @@ def test_arrays_keep_shape_and_type(job: Aggregation, dtype: str, shape: tuple[i
     assert not np.shares_memory(mean, array)
 
 
-def test_arrays_of_any_layout(job: Aggregation) -> None:
+def test_arrays_of_any_layout(job: Communicator) -> None:
     whole = np.arange(48, dtype=np.float32).reshape(6, 8)
     for array in (whole.T, whole[::2, 1:], whole[:, ::-1], np.asfortranarray(whole)):
         assert hopsum.allreduce(array, job).tolist() == array.tolist()
@@ -49,7 +49,7 @@ def test_arrays_of_any_layout(job: Aggregation) -> None:
     assert hopsum.allreduce(readonly, job).tolist() == whole.tolist()
 
 
-def test_out_takes_the_result_also_in_place(job: Aggregation) -> None:
+def test_out_takes_the_result_also_in_place(job: Communicator) -> None:
     array, out = np.arange(6.0).reshape(2, 3), np.zeros((3, 2)).T
     assert hopsum.allreduce(array, job, out=out) is out
     assert out.tolist() == array.tolist()
@@ -61,13 +61,13 @@ def test_out_takes_the_result_also_in_place(job: Aggregation) -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.arange(3), np.zeros(3, np.complex64), np.zeros(3, bool), [1.0, 2.0], 1.5, None])
-def test_what_is_no_floating_point_array(job: Aggregation, wrong: Any) -> None:
+def test_what_is_no_floating_point_array(job: Communicator, wrong: Any) -> None:
     with pytest.raises(TypeError, match="hopsum sums"):
         hopsum.allreduce(wrong, job)
     assert job.statistics.allreduces == 0
 
 
-def test_float64_beyond_float32_is_infinite(job: Aggregation) -> None:
+def test_float64_beyond_float32_is_infinite(job: Communicator) -> None:
     with pytest.raises(NonFiniteError):
         hopsum.allreduce(np.array([1.0, 1e300]), job)
     assert np.isnan(hopsum.allreduce(np.array([1.0, 1e300]), job, on_nonfinite="skip")).all()
@@ -81,7 +81,7 @@ def test_settings_say_what_becomes_of_nan() -> None:
 
 
 def test_mean_and_sum_over_ranks() -> None:
-    def work(job: Aggregation) -> tuple[list[float], list[float]]:
+    def work(job: Communicator) -> tuple[list[float], list[float]]:
         x = np.float32([job.rank, 3])
         return hopsum.allreduce(x, job).tolist(), hopsum.allreduce(x, job, average=False).tolist()
 
@@ -91,7 +91,7 @@ def test_mean_and_sum_over_ranks() -> None:
 def test_many_tensors_in_flight() -> None:
     xs = [vectors(2, 700 + 100 * number, seed=number) for number in range(5)]
 
-    def work(job: Aggregation) -> list[np.ndarray]:
+    def work(job: Communicator) -> list[np.ndarray]:
         futures = [hopsum.allreduce(x[job.rank], job, async_op=True) for x in xs]
         assert all(isinstance(future, Future) for future in futures)
         assert not any(future.cancel() for future in futures)
@@ -120,7 +120,7 @@ def test_a_name_carries_the_error_to_the_next(error_feedback: bool) -> None:
 
 
 def test_a_name_is_on_its_way_once_and_keeps_its_length() -> None:
-    def meet(job: Aggregation) -> None:
+    def meet(job: Communicator) -> None:
         x = np.ones(4, np.float32)
         if job.rank == 1:
             start.result(60)
@@ -138,7 +138,7 @@ def test_a_name_is_on_its_way_once_and_keeps_its_length() -> None:
     run_ranks("memory://once?workers=2", meet, 2, codec="fixed")
 
 
-def test_a_callback_cannot_wait_for_its_own_thread(job: Aggregation) -> None:
+def test_a_callback_cannot_wait_for_its_own_thread(job: Communicator) -> None:
     told: Future[str] = Future()
 
     def callback(_: Future[Any]) -> None:
@@ -155,7 +155,7 @@ def test_a_callback_cannot_wait_for_its_own_thread(job: Aggregation) -> None:
     assert hopsum.allreduce(np.ones(2), job).tolist() == [1, 1]
 
 
-def test_an_error_reaches_the_future(job: Aggregation) -> None:
+def test_an_error_reaches_the_future(job: Communicator) -> None:
     future = hopsum.allreduce(np.array([np.nan]), job, async_op=True)
     assert isinstance(future.exception(20), NonFiniteError)
     job.close()
@@ -215,7 +215,7 @@ def test_half_precision_stays_within_its_range(average: bool) -> None:
     x = np.full(1024, 60000, np.float16)
     x[::7] *= -1
 
-    def work(job: Aggregation) -> np.ndarray[Any, Any]:
+    def work(job: Communicator) -> np.ndarray[Any, Any]:
         return hopsum.allreduce(x, job, average=average)
 
     found = run_ranks("memory://half?workers=2", work, 2, codec="thc")
@@ -224,7 +224,7 @@ def test_half_precision_stays_within_its_range(average: bool) -> None:
 
 
 def test_vectors_that_are_too_large_on_all_ranks_are_said_to_be() -> None:
-    def work(job: Aggregation) -> str:
+    def work(job: Communicator) -> str:
         with pytest.raises(NonFiniteError) as refused:
             hopsum.allreduce(np.full(300, 3e38, np.float32), job)
         return str(refused.value)

@@ -13,7 +13,7 @@ import pytest
 
 import hopsum
 from hopsum.agent import Agent
-from hopsum.aggregation import Aggregation
+from hopsum.communicator import Communicator
 from hopsum.config import Config, ConfigError
 from hopsum.connection import UrlError, _codec_for, settings_of
 from hopsum.errors import AllReduceTimeoutError
@@ -46,7 +46,7 @@ def test_a_job_that_torchruns_world_cannot_fill(
 
 
 def _sum_over(urls: list[str]) -> None:
-    jobs: list[Aggregation] = [
+    jobs: list[Communicator] = [
         hopsum.connect(url, rank=rank, codec="fixed", backend="numpy") for rank, url in enumerate(urls)
     ]
     assert all(isinstance(job, Agent) for job in jobs)

@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum.agent import AgentClosedError, AllReduceResult
-from hopsum.aggregation import Aggregation, JoinError, MismatchError
 from hopsum.codec import CodecError, ErrorFeedback, Exchange, NonFiniteError, make_codec
 from hopsum.codec.simulate import simulate_allreduce
+from hopsum.communicator import AllReduceResult, Communicator, CommunicatorClosedError, JoinError, MismatchError
 from hopsum.errors import AllReduceTimeoutError, EpochEndedError, RankLeftError
 from hopsum.memory import RackOptions, _arrivals
 
 from .ranks import CODECS, run_ranks, vectors
 
 
-def join(name: str, rank: int, workers: int = 2, query: str = "", **settings: Any) -> Aggregation:
+def join(name: str, rank: int, workers: int = 2, query: str = "", **settings: Any) -> Communicator:
     settings = {"codec": "fixed", "backend": "numpy", "deadline_s": 20.0, **settings}
     return hopsum.connect(f"memory://{name}?workers={workers}{query}", rank=rank, **settings)
 
@@ -32,7 +31,7 @@ def test_sums_are_those_of_a_switch(codec: str, workers: int) -> None:
     name, options = CODECS[codec]
     xs = [vectors(workers, elements, codec, seed) for seed, elements in enumerate((1, 3000, 2048))]
 
-    def work(job: Aggregation) -> list[AllReduceResult]:
+    def work(job: Communicator) -> list[AllReduceResult]:
         return [future.result(60) for future in [job.submit(x[job.rank]) for x in xs]]
 
     found = run_ranks(f"memory://sums?workers={workers}", work, workers, codec=name, codec_options=options, seed=77)
@@ -53,7 +52,7 @@ def test_late_contributions_stay_in_the_error_feedback(codec: str) -> None:
     name, options = CODECS[codec]
     xs = [vectors(workers, elements, codec, seed) for seed in range(steps)]
 
-    def work(job: Aggregation) -> tuple[list[bytes], int, np.ndarray]:
+    def work(job: Communicator) -> tuple[list[bytes], int, np.ndarray]:
         feedback, means, applied, missed = ErrorFeedback(elements), [], np.zeros(elements), 0
         for x in xs:
             try:
@@ -84,7 +83,7 @@ def test_late_contributions_stay_in_the_error_feedback(codec: str) -> None:
     assert np.abs(kept - given).max() < 1e-4 * np.abs(given).max()
 
 
-def _block(job: Aggregation) -> int:
+def _block(job: Communicator) -> int:
     return int(job.codec.block_elements)  # type: ignore[attr-defined]
 
 
@@ -109,7 +108,7 @@ def test_equal_seeds_lose_the_same() -> None:
 
 
 def test_other_lengths_are_an_error_on_all_ranks_and_the_next_can_follow() -> None:
-    def work(job: Aggregation) -> tuple[str, list[float]]:
+    def work(job: Communicator) -> tuple[str, list[float]]:
         feedback = ErrorFeedback(3 + job.rank)
         with pytest.raises(MismatchError) as refused:
             job.allreduce(np.ones(3 + job.rank, np.float32), feedback=feedback)
@@ -126,7 +125,7 @@ def test_other_lengths_are_an_error_on_all_ranks_and_the_next_can_follow() -> No
 
 @pytest.mark.parametrize("on_nonfinite", ["error", "skip"])
 def test_nan_on_one_rank_is_known_to_all(on_nonfinite: Any) -> None:
-    def work(job: Aggregation) -> tuple[str, list[float], int]:
+    def work(job: Communicator) -> tuple[str, list[float], int]:
         x = np.array([1, np.nan if job.rank else 2], np.float32)
         try:
             result = job.allreduce(x, on_nonfinite=on_nonfinite)
@@ -188,9 +187,9 @@ def test_close_ends_what_is_in_progress_and_who_joins_then_starts_afresh() -> No
     waits, queued = (first.submit(np.ones(2, np.float32)) for _ in range(2))
     first.close()
     first.close()
-    assert isinstance(waits.exception(60), AgentClosedError)
-    assert isinstance(queued.exception(60), AgentClosedError)
-    with pytest.raises(AgentClosedError):
+    assert isinstance(waits.exception(60), CommunicatorClosedError)
+    assert isinstance(queued.exception(60), CommunicatorClosedError)
+    with pytest.raises(CommunicatorClosedError):
         first.submit(np.ones(2, np.float32))
     with pytest.raises(RankLeftError, match="rank 0 has left"):
         second.allreduce(np.ones(2, np.float32))
@@ -293,7 +292,7 @@ def test_exchanges_are_copied() -> None:
     """A codec may work in the arrays it is handed: each rank has its own."""
     seen: list[Any] = []
 
-    def work(job: Aggregation) -> None:
+    def work(job: Communicator) -> None:
         summed = job._sum(Exchange(make_codec("fixed", workers=2).op, np.zeros((1, 1024), np.uint8), 256))  # type: ignore[attr-defined]
         seen.append(summed)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import hopsum
-from hopsum.aggregation import Aggregation
+from hopsum.communicator import Communicator
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
@@ -36,7 +36,7 @@ class Member:
 
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
-        self._job: Aggregation | None = None
+        self._job: Communicator | None = None
         self._future: Future[Any] | None = None
         self._joined: list[Any] = []
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum.aggregation import Aggregation
+from hopsum.communicator import Communicator
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.job import main as job
@@ -119,12 +119,12 @@ class Site:
     def operator(self) -> JobsClient:
         return JobsClient(self._stack.enter_context(Channel(Place.of(self.address))))
 
-    def connect(self, name: str, token: str, leaves: Sequence[str]) -> list[Aggregation]:
+    def connect(self, name: str, token: str, leaves: Sequence[str]) -> list[Communicator]:
         """Let the workers of a job join, each at its leaf."""
         with ThreadPoolExecutor(len(leaves)) as pool:
             return list(pool.map(lambda rank: self._join(name, token, rank, leaves[rank]), range(len(leaves))))
 
-    def _join(self, name: str, token: str, rank: int, leaf: str) -> Aggregation:
+    def _join(self, name: str, token: str, rank: int, leaf: str) -> Communicator:
         ip = f"127.0.{_number(leaf)}.{rank + 1}"
         settings = {"codec": "fixed", "backend": "numpy", "deadline_s": SUM_S, "membership_wait_s": START_S}
         return hopsum.connect(f"hopsum://{self.address}/{name}", token=token, rank=rank, ip=ip, **settings)
@@ -145,7 +145,7 @@ def site() -> Iterator[Site]:
         yield Site(Path(folder), stack)
 
 
-def summed(jobs: list[Aggregation]) -> bytes:
+def summed(jobs: list[Communicator]) -> bytes:
     """Let all workers sum; return the mean's bytes, which are the same for all."""
     vectors = [np.random.default_rng(one.rank).standard_normal(5000).astype(np.float32) for one in jobs]
     futures = [one.submit(vector) for one, vector in zip(jobs, vectors, strict=True)]
@@ -154,7 +154,7 @@ def summed(jobs: list[Aggregation]) -> bytes:
     return means.pop()
 
 
-def close(jobs: list[Aggregation]) -> None:
+def close(jobs: list[Communicator]) -> None:
     """All at once, as each waits until the others need nothing of it."""
     with ThreadPoolExecutor(len(jobs)) as pool:
         list(pool.map(lambda one: one.close(), jobs))

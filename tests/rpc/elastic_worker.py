@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hopsum
-from hopsum.agent import AllReduceResult
-from hopsum.aggregation import Aggregation
+from hopsum.communicator import AllReduceResult, Communicator
 from hopsum.errors import WorkersReplacedError
 
 ELEMENTS, CHUNK, WAIT_S = 3000, 256, 60.0
@@ -40,7 +39,7 @@ def is_right(result: AllReduceResult, step: int) -> bool:
     return bool(np.allclose(result.mean, vector(0, step) * factors, atol=1e-3))
 
 
-def train(job: Aggregation, steps: int, tell: Tell, before: Callable[[int], None] = lambda step: None) -> None:
+def train(job: Communicator, steps: int, tell: Tell, before: Callable[[int], None] = lambda step: None) -> None:
     """Take part until there were so many steps; `before` is called before each."""
     model, step = np.zeros(ELEMENTS, np.float32), 0
     if job.is_newcomer:

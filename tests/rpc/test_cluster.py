@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum.aggregation import Aggregation
 from hopsum.codec import job_tables, make_codec
+from hopsum.communicator import Communicator
 from hopsum.errors import EpochEndedError
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
@@ -60,11 +60,11 @@ class Controller:
     def operator(self, stack: ExitStack) -> JobsClient:
         return JobsClient(stack.enter_context(Channel(Place.of(self.address))))
 
-    def connect(self, job: str, token: str, rank: int | None = None, **settings: Any) -> Aggregation:
+    def connect(self, job: str, token: str, rank: int | None = None, **settings: Any) -> Communicator:
         given = {"codec": "fixed", "backend": "numpy", "deadline_s": 60.0, "replacement_wait_s": 60.0, **settings}
         return hopsum.connect(f"hopsum://{self.address}/{job}", token=token, rank=rank, **given)
 
-    def connect_all(self, job: str, token: str, workers: int = 2, **settings: Any) -> list[Aggregation]:
+    def connect_all(self, job: str, token: str, workers: int = 2, **settings: Any) -> list[Communicator]:
         with ThreadPoolExecutor(workers) as pool:
             return list(pool.map(lambda rank: self.connect(job, token, rank, **settings), range(workers)))
 
@@ -90,17 +90,17 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
         yield Controller(config, {"leaf": stage.device})
 
 
-def _sum(jobs: list[Aggregation]) -> list[list[float]]:
+def _sum(jobs: list[Communicator]) -> list[list[float]]:
     futures = [job.submit(np.float32([job.rank, 2])) for job in jobs]
     return [future.result(60).mean.tolist() for future in futures]
 
 
-def _close(jobs: list[Aggregation]) -> None:
+def _close(jobs: list[Communicator]) -> None:
     with ThreadPoolExecutor(len(jobs)) as pool:
         list(pool.map(lambda job: job.close(), jobs))
 
 
-def _over(job: Aggregation, match: str) -> None:
+def _over(job: Communicator, match: str) -> None:
     """Wait until the job's agent has heard that its epoch is over."""
     with pytest.raises(EpochEndedError, match=match):
         job.submit(np.ones(2, np.float32)).result(60)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum.agent import AgentClosedError, AllReduceResult
 from hopsum.codec import ErrorFeedback
+from hopsum.communicator import AllReduceResult, CommunicatorClosedError
 from hopsum.errors import EpochEndedError, HopsumError, WorkersReplacedError
 from hopsum.rpc.job_agent import JobAgent
 from hopsum_controlplane.service.server import Service
@@ -218,7 +218,7 @@ def test_closed_in_the_middle_of_a_change(served: Served) -> None:
         desk.end("rank 1 was silent", lost=1)
         assert asked.wait(WAIT_S)
         jobs[0].close()
-        with pytest.raises(AgentClosedError):
+        with pytest.raises(CommunicatorClosedError):
             waiting.result(WAIT_S)
         desk.wait(lambda: desk.left == [0])
 
@@ -229,7 +229,7 @@ def test_what_only_a_controllers_job_has() -> None:
         alone.resume(lambda: b"nobody asks for it")
         with pytest.raises(HopsumError, match="is no newcomer"):
             alone.fetch_state()
-    with pytest.raises(AgentClosedError):
+    with pytest.raises(CommunicatorClosedError):
         alone.resume()
 
 

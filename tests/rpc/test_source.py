@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum.aggregation import Aggregation
 from hopsum.codec import CodecError
+from hopsum.communicator import Communicator
 from hopsum.config import ConfigError, resolve
 from hopsum.connection import UrlError
 from hopsum.errors import AllReduceTimeoutError, EpochEndedError
@@ -33,23 +33,23 @@ from .desk import FIRST_EPOCH, NAME, TOKEN, Desk, desk_service
 Served = tuple[Desk, Service]
 
 
-def _connect(service: Service, rank: int | None = None, **settings: Any) -> Aggregation:
+def _connect(service: Service, rank: int | None = None, **settings: Any) -> Communicator:
     given: dict[str, Any] = {"codec": "fixed", "token": TOKEN, "backend": "numpy", "deadline_s": 60.0, **settings}
     return hopsum.connect(f"hopsum://{service.address}/{NAME}", rank=rank, **given)
 
 
-def _connect_all(service: Service, workers: int = 2, **settings: Any) -> list[Aggregation]:
+def _connect_all(service: Service, workers: int = 2, **settings: Any) -> list[Communicator]:
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(lambda rank: _connect(service, rank, **settings), range(workers)))
 
 
-def _close(jobs: list[Aggregation]) -> None:
+def _close(jobs: list[Communicator]) -> None:
     """All at once, as each waits until the others need nothing of it."""
     with ThreadPoolExecutor(len(jobs)) as pool:
         list(pool.map(lambda job: job.close(), jobs))
 
 
-def _sum(jobs: list[Aggregation]) -> list[list[float]]:
+def _sum(jobs: list[Communicator]) -> list[list[float]]:
     futures = [job.submit(np.float32([job.rank, 2])) for job in jobs]
     return [future.result(60).mean.tolist() for future in futures]
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.aggregation import Aggregation
+from hopsum.communicator import Communicator
 from hopsum.errors import EpochEndedError, WorkersReplacedError
 from hopsum.rpc.job_agent import JobAgent
 from hopsum_controlplane.cluster import JobRequest, Manager
@@ -90,7 +90,7 @@ def test_an_exit_without_an_error_is_no_failure(
     manager, token = desk
     jobs = controller.connect_all("train", token)
 
-    def leave(job: Aggregation) -> None:
+    def leave(job: Communicator) -> None:
         with pytest.raises(SystemExit), job:
             raise end
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import hopsum
-from hopsum.aggregation import JoinError
+from hopsum.communicator import JoinError
 from hopsum.torch import wrap
 
 

@@ -19,8 +19,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import hopsum
-from hopsum.aggregation import Aggregation, MismatchError
 from hopsum.codec import ErrorFeedback, NonFiniteError
+from hopsum.communicator import Communicator, MismatchError
 from hopsum.config import ConfigError
 from hopsum.errors import EpochEndedError, HopsumError
 from hopsum.torch import State, hook
@@ -51,7 +51,7 @@ def digest(arrays: list[NDArray[Any]]) -> str:
     return hashlib.sha256(b"".join(each.tobytes() for each in arrays)).hexdigest()
 
 
-def connect(**settings: Any) -> Aggregation:
+def connect(**settings: Any) -> Communicator:
     settings = {"backend": "numpy", "codec": "fixed", "deadline_s": 60.0, "seed": SEED, **settings}
     return hopsum.connect("collective://gloo", **settings)
 

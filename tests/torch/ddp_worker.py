@@ -18,8 +18,9 @@ from torch.distributed import GradBucket
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.agent import Agent, Span
+from hopsum.agent import Agent
 from hopsum.codec import make_codec
+from hopsum.communicator import Span
 from hopsum.protocol.worker import Timing
 from hopsum.torch import State, hook
 

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
-from hopsum.agent import AllReduceResult, Traffic
+from hopsum.communicator import AllReduceResult, SocketTraffic
 from hopsum.torch.buckets import Sender
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import Step, Sum
@@ -33,7 +33,7 @@ class InstantAgent:
         mean = out
         feedback.settle(mean)
         future: Future[AllReduceResult] = Future()
-        future.set_result(AllReduceResult(mean, np.zeros(0, np.uint64), False, Traffic(), 0.0))
+        future.set_result(AllReduceResult(mean, np.zeros(0, np.uint64), False, SocketTraffic(), 0.0))
         return future
 
 

@@ -19,9 +19,9 @@ from ..api.ranks import run_ranks
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from hopsum.aggregation import Aggregation  # noqa: E402
 from hopsum.codec import ErrorFeedback  # noqa: E402
 from hopsum.codec.simulate import lane_values, simulate_switch  # noqa: E402
+from hopsum.communicator import Communicator  # noqa: E402
 from hopsum.config import Config, ConfigError  # noqa: E402
 from hopsum.torch.collective import open_collective, pack_words, unpack_words  # noqa: E402
 from hopsum_wire import Op, down_bytes, up_bytes  # noqa: E402
@@ -57,7 +57,7 @@ def test_sums_have_the_bytes_of_memory(tmp_path: Path) -> None:
     found = run("sums", tmp_path, workers)
     for name, (codec, options) in CODECS.items():
 
-        def work(job: Aggregation, codec: str = codec) -> list[str]:
+        def work(job: Communicator, codec: str = codec) -> list[str]:
             feedback = [ErrorFeedback(elements) for elements in SIZES]
             means = [
                 job.allreduce(x, feedback=kept).mean for x, kept in zip(vectors(job.rank, codec), feedback, strict=True)

@@ -72,4 +72,4 @@ def test_what_is_refused_and_what_fails(ranks: list[Rank]) -> None:
         assert f"rank 0 of 1 in the process group, but the agent is rank {number} of 2" in foreign
         assert options.startswith("TypeError: pg_options of backend 'hopsum' is a hopsum.torch.GroupOptions, not str")
         assert f"NonFiniteError: rank {number}: 2048 of 2048 elements are NaN" in infinite
-        assert f"AgentClosedError: agent of rank {number} is closed" in closed
+        assert f"CommunicatorClosedError: agent of rank {number} is closed" in closed

@@ -19,9 +19,10 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
-from hopsum.agent import Agent, Span
+from hopsum.agent import Agent
 from hopsum.agent.timeline import overlap_s
 from hopsum.codec import NonFiniteError
+from hopsum.communicator import Span
 from hopsum.connection import connect
 from hopsum.errors import AllReduceTimeoutError, EpochEndedError
 from hopsum.torch import State, hook
@@ -159,7 +160,7 @@ def test_a_bucket_is_encoded_while_the_one_before_is_on_its_way(stack: ExitStack
     assert overlap_s(spans) > 0
 
 
-def test_other_aggregations_will_do(stack: ExitStack) -> None:
+def test_other_communicators_will_do(stack: ExitStack) -> None:
     """Threads of this process in place of a switch, several buckets a step; equal bytes on all ranks."""
     urls = ["memory://hook?workers=2"] * 2
     jobs = [stack.enter_context(connect(url, rank=rank, codec="fixed")) for rank, url in enumerate(urls)]

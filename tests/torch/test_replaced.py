@@ -15,8 +15,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
-from hopsum.agent import AllReduceResult
 from hopsum.codec import ErrorFeedback
+from hopsum.communicator import AllReduceResult
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch import State, hook
 

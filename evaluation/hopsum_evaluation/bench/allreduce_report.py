@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.agent import Span
 from hopsum.agent.timeline import overlap_s
+from hopsum.communicator import Span
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_topologies import LinkCounts
 

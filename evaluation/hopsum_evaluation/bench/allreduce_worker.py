@@ -23,7 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent import Agent, AllReduceResult, Span
+from hopsum.agent import Agent
+from hopsum.communicator import AllReduceResult, Span
 from hopsum.transport.link import UdpLink
 from hopsum.transport.offload import Gso
 from hopsum_evaluation.bench.placement import CpuTime, memory

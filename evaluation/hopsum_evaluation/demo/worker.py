@@ -25,9 +25,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.agent import Agent, AgentStatistics
+from hopsum.agent import Agent
 from hopsum.codec.thc import Thc
 from hopsum.codec.theory import expected_nmse_of
+from hopsum.communicator import CommunicatorStatistics
 from hopsum.protocol.worker import Timing
 from hopsum.torch import State, hook
 from hopsum_evaluation.demo.model import Images, accuracy, load_images, make_network
@@ -70,7 +71,7 @@ class Trained:
     accuracy: float
     digest: str
     """SHA-256 of all parameters."""
-    statistics: AgentStatistics
+    statistics: CommunicatorStatistics
     parameters: int
 
 

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import hopsum
-from hopsum.agent import AllReduceResult
-from hopsum.aggregation import Aggregation
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.range_codec import RangeCodec
+from hopsum.communicator import AllReduceResult, Communicator
 from hopsum.errors import EpochEndedError, HopsumError, WorkersReplacedError
 from hopsum_evaluation.drill.journal import Journal, Probes, digest, norm
 from hopsum_evaluation.drill.training import Model, Order, Plan, added
@@ -93,14 +92,14 @@ class Worker:
         self._step = 0
         self._taken = False
 
-    def _opened(self) -> AbstractContextManager[Aggregation]:
+    def _opened(self) -> AbstractContextManager[Communicator]:
         """Connect, and return a context that closes the connection, or does not."""
         plan = self._plan
         url = f"{self._url}?token_file={plan.token_file}&tls=off"
         job = hopsum.connect(url, rank=self._rank, **plan.settings())
         return nullcontext(job) if self._bare else job
 
-    def _live(self, job: Aggregation) -> int:
+    def _live(self, job: Communicator) -> int:
         """Train from the state of the others, where there is one, to the goal; return the exit status."""
         if job.is_newcomer:
             self._step = self._model.load(job.fetch_state(self._plan.membership_wait_s))
@@ -127,7 +126,7 @@ class Worker:
             raise SystemExit(f"rank {self._rank} has done {self._step} steps, beyond the goal of {goal}")
         return self._step == goal
 
-    def _obey(self, job: Aggregation) -> None:
+    def _obey(self, job: Communicator) -> None:
         """Do what the drill orders, if anything. Raises UserCodeError where that is the order."""
         order = self._plan.take_order(self._rank)
         if order is Order.FORK:
@@ -150,7 +149,7 @@ class Worker:
             status = os.waitstatus_to_exitcode(code) if ended else None
         self._journal.write("forked", status=status)
 
-    def _submit(self, job: Aggregation) -> Future[AllReduceResult]:
+    def _submit(self, job: Communicator) -> Future[AllReduceResult]:
         gradient = self._model.gradient(self._step)
         own = {"gradient": self._probes.of(gradient), "size": norm(gradient + self._feedback.residual)}
         self._journal.write("begin", step=self._step, **own)
@@ -159,7 +158,7 @@ class Worker:
         self._taken = True
         return submitted
 
-    def _train(self, job: Aggregation) -> None:
+    def _train(self, job: Communicator) -> None:
         result = self._submit(job).result()
         self._model.apply(result.mean)
         assert isinstance(job.codec, RangeCodec)

@@ -21,8 +21,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.agent import Agent
-from hopsum.aggregation import Aggregation
 from hopsum.codec import ErrorFeedback, make_codec
+from hopsum.communicator import Communicator
 from hopsum.torch import State, hook
 from hopsum.transport.link import UdpLink
 from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss
@@ -40,7 +40,7 @@ PROBES = 4
 """Times that the parts of a step are timed alone."""
 _INTERFACE = "eth0"
 
-Sums = dict[str, Aggregation]
+Sums = dict[str, Communicator]
 """By scheme, what sums codes: the switch, or servers in its place."""
 
 

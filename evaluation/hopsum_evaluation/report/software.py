@@ -12,14 +12,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hopsum.aggregation import Summed
 from hopsum.codec import Codec, Exchange
 from hopsum.codec.simulate import simulate_switch
+from hopsum.communicator import Summed
 from hopsum.torch.collective import CollectiveAggregation
 
 
 class SoftwareServers(CollectiveAggregation):
-    """One worker and server. The contract is `hopsum.aggregation.Aggregation`; all ranks of gloo take part."""
+    """One worker and server. The contract is `hopsum.communicator.Communicator`; all ranks of gloo take part."""
 
     def __init__(self, codec: Codec, seed: int = 0) -> None:
         """Make a process group of its own, which all ranks do at the same point."""

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums float32 vectors over all workers of a job, through its switch.
 
-aggregation  what a program touches: submit, allreduce, close
-agent        `Agent`, an aggregation at a switch
+agent        `Agent`, the communicator at a switch
 engine       its thread: codecs, order, futures, failures
 order        which exchange is next in the stream, the same on all ranks
 network      the thread that has the socket
 epochs       what it knows of newcomers
-values       results, counts, spans of time
 tally        counts of all-reduces: times, codes by op, quantisation error; what heartbeats carry
 timeline     spans of time, drawn
 """
@@ -15,15 +13,5 @@ timeline     spans of time, drawn
 from __future__ import annotations
 
 from hopsum.agent.agent import MEMBERSHIP_WAIT_S, TIMING, Agent
-from hopsum.agent.values import AgentClosedError, AgentStatistics, AllReduceResult, Span, Traffic
 
-__all__ = [
-    "MEMBERSHIP_WAIT_S",
-    "TIMING",
-    "Agent",
-    "AgentClosedError",
-    "AgentStatistics",
-    "AllReduceResult",
-    "Span",
-    "Traffic",
-]
+__all__ = ["MEMBERSHIP_WAIT_S", "TIMING", "Agent"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An aggregation at a switch; its all-reduces are served by the engine.
+"""A communicator at a switch; its all-reduces are served by the engine.
 
 An all-reduce is the exchanges that the codec asks for: mostly the ranges of its blocks (MAX32), then its chunks.
 All ranks submit vectors of the same lengths in the same order, so that the stream of chunks is the same on all ranks
@@ -34,16 +34,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum.agent.aggregation import Aggregation
 from hopsum.agent.engine import CLOSE, END_SERIES, Engine
 from hopsum.agent.epochs import Epochs
 from hopsum.agent.network import Failed
-from hopsum.agent.order import Task
-from hopsum.agent.unfinished import unhandled, why_unfinished
-from hopsum.agent.values import AgentStatistics, AllReduceResult, Span, Traffic
 from hopsum.codec import WITH_CODES, Codec, CodecError, Context, job_tables, make_codec
 from hopsum.codec.base import OnLost, require_on_lost
 from hopsum.codec.range_codec import RangeCodec
+from hopsum.communicator import Communicator
+from hopsum.communicator.results import AllReduceResult, CommunicatorStatistics, SocketTraffic, Span
+from hopsum.communicator.task import Task
+from hopsum.communicator.unfinished import unhandled, why_unfinished
 from hopsum.errors import HopsumError
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
@@ -63,7 +63,7 @@ UNPROVED_MAX: Final = 2
 MEMBERSHIP_WAIT_S: Final = 60.0
 
 
-class Agent(Aggregation):
+class Agent(Communicator):
     """One worker of a job. Any thread may submit; all of them together submit the same sequence on all ranks.
 
     Args:
@@ -143,7 +143,7 @@ class Agent(Aggregation):
         atexit.register(self._close_at_exit)
 
     @property
-    def statistics(self) -> AgentStatistics:
+    def statistics(self) -> CommunicatorStatistics:
         """Return the counts so far; traffic is live."""
         found, refused = self._transport.statistics, dict[str, int]()
         if isinstance(self._transport, RepairingTransport):
@@ -151,7 +151,7 @@ class Agent(Aggregation):
         asked = found.worker.fetches, found.worker.repaired
         return replace(
             self._engine.statistics,
-            traffic=Traffic.of(found),
+            traffic=SocketTraffic.of(found),
             fetches=asked[0],
             repaired=asked[1],
             failed_sends=dict(found.link.failures),
@@ -164,7 +164,7 @@ class Agent(Aggregation):
         return self._epochs.is_newcomer
 
     def fetch_state(self, wait_s: float = 60.0, *, bytes_max: int = STATE_BYTES_MAX) -> bytes:
-        """Return the state of the job's other workers; see `Aggregation.fetch_state`."""
+        """Return the state of the job's other workers; see `Communicator.fetch_state`."""
         if not self.is_newcomer or not isinstance(self._transport, RepairingTransport):
             return super().fetch_state(wait_s, bytes_max=bytes_max)
         until = time.monotonic() + wait_s
@@ -184,7 +184,7 @@ class Agent(Aggregation):
             return data
 
     def resume(self, state: Callable[[], bytes] | None = None) -> None:
-        """Go on with the newcomers; see `Aggregation.resume`."""
+        """Go on with the newcomers; see `Communicator.resume`."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"resume in a callback of a future of {self._who} would wait for itself")
         super().resume(state)

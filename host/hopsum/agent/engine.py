@@ -11,7 +11,7 @@ The network has a thread of its own (network.py), so that codes are made, and su
     SHARING             MismatchError                    FAILED     on all ranks, by the signature (signature.py)
     QUEUED, SHARING     WorkersReplacedError                  over       the same; its error feedback has the vector
     QUEUED, SHARING     anything else that fails         FAILED     and the agent with it, see below
-    any                 close                            over       AgentClosedError
+    any                 close                            over       CommunicatorClosedError
 
 Workers replaced: what was submitted before the program knew goes its way, into sums that were decided or into
 WorkersReplacedError, as the network says. What is submitted afterwards (GoOn) waits until all of that is sealed or
@@ -35,12 +35,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.agent.network import Failed, GoOn, Network
-from hopsum.agent.order import Arrived, Task, append, end_series, next_in_stream
-from hopsum.agent.signature import MismatchError, Signer, signed, unsigned
+from hopsum.agent.order import append, end_series, next_in_stream
 from hopsum.agent.tally import Tally
-from hopsum.agent.values import AgentClosedError, AgentStatistics, AllReduceResult, Span, Traffic
 from hopsum.codec import AgreedError, Codec, Context
 from hopsum.codec.base import Exchange, Reduction
+from hopsum.communicator.results import (
+    AllReduceResult,
+    CommunicatorClosedError,
+    CommunicatorStatistics,
+    SocketTraffic,
+    Span,
+)
+from hopsum.communicator.signature import MismatchError, Signer, signed, unsigned
+from hopsum.communicator.task import Arrived, Task
 from hopsum.errors import EpochEndedError, HopsumError, WorkersReplacedError
 from hopsum.notice import Waiting
 from hopsum.transport.udp import UdpTransport
@@ -104,11 +111,11 @@ class Engine:
         self._alone = Waiting(_log, f"rank {context.rank}")
         self._alone_since: float | None = None
         """Since when an all-reduce waits for the one that was promised to follow."""
-        self._traffic = Traffic()
+        self._traffic = SocketTraffic()
         self._sent_at: dict[int, float] = {}
 
     @property
-    def statistics(self) -> AgentStatistics:
+    def statistics(self) -> CommunicatorStatistics:
         """Return the counts so far, without traffic."""
         return self._tally.statistics
 
@@ -308,7 +315,7 @@ class Engine:
 
     # ---- ends -----------------------------------------------------------------------------------------
 
-    def _finish(self, task: Task, reduction: Reduction, traffic: Traffic | None = None) -> None:
+    def _finish(self, task: Task, reduction: Reduction, traffic: SocketTraffic | None = None) -> None:
         """Give a task's future its result."""
         mean = reduction.mean
         self._tasks.remove(task)
@@ -323,7 +330,7 @@ class Engine:
             )
         )
 
-    def _count(self, task: Task, traffic: Traffic, *, skipped: bool) -> Traffic:
+    def _count(self, task: Task, traffic: SocketTraffic, *, skipped: bool) -> SocketTraffic:
         """Count an all-reduce that ended on all ranks alike; return the traffic since the one before."""
         self._tally.finish(task, skipped=skipped)
         before, self._traffic = self._traffic, traffic
@@ -377,7 +384,7 @@ class Engine:
         while self._tasks:
             task = self._tasks[0]
             when = "in the middle of" if task.begun else "before"
-            closed = AgentClosedError(f"agent of rank {self._rank} was closed {when} this all-reduce")
+            closed = CommunicatorClosedError(f"agent of rank {self._rank} was closed {when} this all-reduce")
             self._end(task, task.error or (closed if self._failure is None else self.over()))
 
     def _nobody_followed(self) -> HopsumError:

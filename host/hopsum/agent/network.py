@@ -19,10 +19,10 @@ from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
-from hopsum.agent.order import Arrived, Task
 from hopsum.agent.progress import Progress
-from hopsum.agent.values import Traffic
 from hopsum.codec.base import Exchange
+from hopsum.communicator.results import SocketTraffic
+from hopsum.communicator.task import Arrived, Task
 from hopsum.protocol.worker import AllReduceDone
 from hopsum.transport.repairing import RepairingTransport
 from hopsum.transport.udp import UdpTransport
@@ -220,7 +220,7 @@ class Network:
         for event in events:
             task, part = self._tasks.pop(event.handle)
             if isinstance(event, AllReduceDone):
-                self._deliver(Arrived(task, event, Traffic.of(self._transport.statistics), part))
+                self._deliver(Arrived(task, event, SocketTraffic.of(self._transport.statistics), part))
             else:
                 self._deliver(Failed(task, event.error))
         if not self._tasks:

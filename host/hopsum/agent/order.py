@@ -25,77 +25,8 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hopsum.agent.signature import Call
-from hopsum.agent.values import AllReduceResult, Traffic
-from hopsum.codec import ErrorFeedback
-from hopsum.codec.base import OnNonfinite, Reduction, Tensors
-from hopsum.protocol.worker import AllReduceDone
-
-
-@dataclass(slots=True, eq=False)
-class Task:
-    """One submitted vector, from `submit` to the end of its future."""
-
-    x: NDArray[np.float32]
-    feedback: ErrorFeedback | None
-    tensors: Tensors
-    on_nonfinite: OnNonfinite
-    more: bool
-    """Another one was promised; it may be taken back. `call` keeps what was submitted."""
-    out: NDArray[np.float32] | None = None
-    future: Future[AllReduceResult] = field(default_factory=Future)
-    number: int = 0
-    step: int = 0
-    started_s: float = 0.0
-    vector_squares: float = 0.0
-    """Of a sample of what is to be delivered, where there is an error feedback (tally.py)."""
-    reduction: Reduction | None = None
-    begun: bool = False
-    """Its first exchange is in the stream."""
-    waiting: bool = False
-    """The reduction's exchange is in the stream and has not been taken."""
-    sealed: bool = False
-    """All its exchanges are in the stream."""
-    arrived: Arrived | None = None
-    """Results that its reduction has not taken."""
-    first: dict[int, Arrived] = field(default_factory=dict)
-    """Of its first exchange, which is signed: the parts that are here, by number."""
-    parts: int = 0
-    """Of that exchange, so many; 0 before it is in the stream and once it was handed over."""
-    error: BaseException | None = None
-    follower: Task | None = None
-    """The one submitted next, also when that one is over already."""
-
-    call: Call = field(init=False)
-    """The call that all ranks need to have in common; its step is set with the task's."""
-
-    def __post_init__(self) -> None:
-        self.call = Call(self.x.size, 0, self.on_nonfinite, self.more, self.tensors)
-
-    def give_back(self) -> None:
-        """Put all of the vector into the error feedback; one that is not finite is dropped, as if skipped."""
-        if self.reduction is not None and self.reduction.exchange is not None:
-            self.reduction.abandon()  # it has the vector, also when x is the mean already
-        elif self.feedback is not None:
-            self.feedback.withdraw()
-            finite = bool(np.isfinite(self.feedback.compensate(self.x)).all())
-            self.feedback.settle(None) if finite else self.feedback.withdraw()
-
-
-class Arrived(NamedTuple):
-    """The results of one exchange, or of one part of it, and the traffic of the socket until then."""
-
-    task: Task
-    done: AllReduceDone
-    traffic: Traffic
-    part: int = 0
+from hopsum.communicator.task import Task
 
 
 def append(tasks: list[Task], task: Task) -> None:

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent.order import Task
-from hopsum.agent.values import AgentStatistics
 from hopsum.codec.base import Exchange
+from hopsum.communicator.results import CommunicatorStatistics
+from hopsum.communicator.task import Task
 from hopsum_wire import Op
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, codes_name, latency_name
 
@@ -33,7 +33,7 @@ class Tally:
     """Counts for the thread that serves; `statistics` is replaced as a whole, so others may read it at any time."""
 
     def __init__(self) -> None:
-        self.statistics = AgentStatistics()
+        self.statistics = CommunicatorStatistics()
         self._codes: dict[Op, int] = {}
 
     def begin(self, task: Task) -> None:
@@ -80,7 +80,7 @@ def sample(vector: NDArray[np.float32], number: int) -> NDArray[np.float32]:
     return vector[: RUNS * part].reshape(RUNS, part)[:, first : first + RUN_ELEMENTS]
 
 
-def heartbeat_counts(counted: AgentStatistics) -> Mapping[str, float]:
+def heartbeat_counts(counted: CommunicatorStatistics) -> Mapping[str, float]:
     """Return what an agent's heartbeats carry, by the names of `hopsum_wire.watch.heartbeat`."""
     traffic = counted.traffic
     return {

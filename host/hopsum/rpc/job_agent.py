@@ -11,7 +11,7 @@ from typing import Any
 
 from hopsum.agent import Agent
 from hopsum.agent.tally import heartbeat_counts
-from hopsum.agent.unfinished import why_unfinished
+from hopsum.communicator.unfinished import why_unfinished
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.rpc.change import EpochChange
 from hopsum.rpc.lease import Lease

@@ -22,9 +22,9 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final
 
 from hopsum.agent import Agent
-from hopsum.agent.unfinished import why_unfinished
 from hopsum.agreement import hopsum_version, shared_settings
 from hopsum.codec import Codec
+from hopsum.communicator.unfinished import why_unfinished
 from hopsum.config import Config, ConfigError
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.interfaces import listen_tcp, mac_of, source_towards

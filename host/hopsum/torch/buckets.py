@@ -9,8 +9,8 @@ from typing import Protocol
 
 import torch
 
-from hopsum.aggregation import Aggregation
 from hopsum.codec.base import OnNonfinite, nonfinite_error
+from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.residuals import Residuals
 from hopsum.torch.step import Portion, Step, Sum, places_of
@@ -37,7 +37,7 @@ class Bucket(Protocol):
 class Sender:
     """Begins the sums of buckets. What it begins is noted in the step, and ends there."""
 
-    agent: Aggregation
+    agent: Communicator
     names: dict[torch.Tensor, str]
     plain: frozenset[str]
     """Parameters that are never compressed."""
@@ -61,7 +61,7 @@ class Sender:
 
         Raises:
             ValueError: the bucket has a foreign parameter, or gradients that are not dense real numbers.
-            EpochEndedError, AgentClosedError: the agent takes nothing more.
+            EpochEndedError, CommunicatorClosedError: the agent takes nothing more.
         """
         buffer, names = bucket.buffer(), self._names_in(bucket)
         places = places_of([parameter.numel() for parameter in bucket.parameters()])

@@ -26,9 +26,9 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from hopsum.aggregation import Call, JoinError, SerialAggregation, Summed, require_agreement
 from hopsum.codec import Codec, Exchange
 from hopsum.codec.simulate import lane_values
+from hopsum.communicator import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.config import Config, ConfigError
 from hopsum.errors import AllReduceError
 from hopsum.torch.agreement import require_same
@@ -79,8 +79,8 @@ def _require_rank(kind: str, config: Config, group: Any) -> None:
         raise ConfigError(f"collective://{kind} with a process group of backend {dist.get_backend(group)}")
 
 
-class CollectiveAggregation(SerialAggregation):
-    """One rank of a process group. The contract is `hopsum.aggregation.Aggregation`.
+class CollectiveAggregation(SerialCommunicator):
+    """One rank of a process group. The contract is `hopsum.communicator.Communicator`.
 
     An exchange in progress cannot be interrupted: `close` waits for it, up to the group's timeout.
 
@@ -100,11 +100,11 @@ class CollectiveAggregation(SerialAggregation):
         self._device = torch.device("cuda", torch.cuda.current_device()) if kind == "nccl" else torch.device("cpu")
         super().__init__(f"collective://{kind}", rank=rank, codec=codec, seed=seed)
 
-    def _agree(self, call: Call) -> None:
+    def _agree(self, call: CallDigest) -> None:
         mine = torch.tensor(call, dtype=torch.int64, device=self._device)
         rows = [torch.empty_like(mine) for _ in range(self.workers)]
         self._run("agreement", lambda: dist.all_gather(rows, mine, group=self._group))
-        require_agreement([Call(*row.tolist()) for row in rows])
+        require_agreement([CallDigest(*row.tolist()) for row in rows])
 
     def _sum(self, exchange: Exchange) -> Summed:
         lanes = lane_values(exchange.op, exchange.payloads, self.codec.lookup, self.codec.code_group)

@@ -17,8 +17,8 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from hopsum.aggregation import Aggregation
 from hopsum.codec.base import OnNonfinite, require_on_nonfinite
+from hopsum.communicator import Communicator
 
 BACKEND: Final = "hopsum"
 _LOSSY: Final = (torch.float32, torch.float16, torch.bfloat16)
@@ -35,7 +35,7 @@ class GroupOptions:
             error on all ranks ("error").
     """
 
-    agent: Aggregation
+    agent: Communicator
     min_elements: int = 1024
     on_nonfinite: OnNonfinite = "skip"
 

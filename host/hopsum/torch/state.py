@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.aggregation import Aggregation
 from hopsum.codec.base import AgreedError, OnNonfinite, require_on_nonfinite
+from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, Sender
 from hopsum.torch.residuals import Residuals
@@ -93,7 +93,7 @@ class State:
 
     def __init__(
         self,
-        agent: Aggregation,
+        agent: Communicator,
         module: nn.Module,
         *,
         error_feedback: bool = True,
@@ -131,7 +131,7 @@ class State:
 
     def attach(
         self,
-        agent: Aggregation,
+        agent: Communicator,
         module: nn.Module,
         *,
         process_group: dist.ProcessGroup | None = None,
@@ -179,7 +179,8 @@ class State:
         """Begin the sums of a bucket; for the hook. Nothing may touch its buffer until the step is over.
 
         What cannot be submitted fails the step: RuntimeError without an agent; ValueError for a foreign parameter or
-        gradients that are not dense real numbers; EpochEndedError or AgentClosedError if the agent takes nothing more.
+        gradients that are not dense real numbers; EpochEndedError or CommunicatorClosedError if the agent takes nothing
+        more.
         """
         open_step = self._step if bucket.index() and self._step and not self._step.over.done() else None
         step, sums = open_step or self._begin_step(), list[Sum]()

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.aggregation import Aggregation
+from hopsum.communicator import Communicator
 from hopsum.torch.group import HopsumGroup
 
 
@@ -46,7 +46,9 @@ class GroupSums:
         return future
 
 
-def group_of(module: nn.Module, agent: Aggregation, given: dist.ProcessGroup | None = None) -> dist.ProcessGroup | None:
+def group_of(
+    module: nn.Module, agent: Communicator, given: dist.ProcessGroup | None = None
+) -> dist.ProcessGroup | None:
     """Return the process group that is given, or DistributedDataParallel's, or the default one if that fits; else None.
 
     Raises:

@@ -9,13 +9,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.aggregation import Aggregation
+from hopsum.communicator import Communicator
 from hopsum.torch.agreement import require_same
 from hopsum.torch.hook import hook
 from hopsum.torch.state import State
 
 
-def wrap(ddp: nn.Module, agent: Aggregation, **options: Any) -> State:
+def wrap(ddp: nn.Module, agent: Communicator, **options: Any) -> State:
     """Let an agent average the gradients of a DistributedDataParallel, and return the state for the checkpoint.
 
     Args:

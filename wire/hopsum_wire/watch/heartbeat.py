@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a worker tells the controller of itself in its heartbeats: counts since it was made, by these names.
 
-allreduces, skipped, elements, seconds          of its all-reduces, as in `hopsum.agent.AgentStatistics`
+allreduces, skipped, elements, seconds          of its all-reduces, as in `hopsum.agent.CommunicatorStatistics`
 seconds_le_BOUND                                of the all-reduces: how many took no longer than BOUND seconds
 codes_OP                                        lanes of which it has the sums, by what the switch did with them
 error_squares, vector_squares                   sums of squares over a sample; `nmse` is their ratio

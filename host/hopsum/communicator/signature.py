@@ -35,13 +35,13 @@ _MAX_TOLD: Final = 400
 class MismatchError(AgreedError):
     """The ranks are not at the same all-reduce, or have different settings; every rank of that sum has this error.
 
-    Through a switch the stream of the ranks is out of step then: the aggregation is over, connect all ranks again. In
+    Through a switch the stream of the ranks is out of step then: the communicator is over, connect all ranks again. In
     memory and collectively the next all-reduce can follow, and residuals are as they were before.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallSignature:
     """One all-reduce, as all ranks need to have it."""
 
     elements: int
@@ -88,12 +88,12 @@ class Signer:
         table = f", table {codec.lookup}" if codec.lookup else ""
         self._facts = f"codec {codec.name}, rotation {ways[0]}, scale {ways[1]}{options}{table}, overlap {overlap}"
 
-    def sign(self, call: Call) -> Signature:
+    def sign(self, call: CallSignature) -> Signature:
         """Return the signature of an all-reduce."""
         digest = digest_of(f"{self._told(call)}, {call.elements} elements, seed {self._seed}, {self._names(call)}")
         return Signature(min(call.elements, MOST), self._codec, self._seed & MOST, digest)
 
-    def compare(self, call: Call, results: NDArray[np.uint8]) -> None:
+    def compare(self, call: CallSignature, results: NDArray[np.uint8]) -> None:
         """Compare the results of the first exchange's first chunk. Raises MismatchError."""
         own = self.sign(call)
         pairs = results.reshape(-1)[: 4 * LANES].view(">u4").astype(np.int64).reshape(-1, 2)
@@ -131,11 +131,11 @@ class Signer:
         mine = words.format(self._seed) if name == "seed" else shown(own)
         return f"rank {self._rank} has {mine}, {self._other} has {' or '.join(map(shown, others))}"
 
-    def _told(self, call: Call) -> str:
+    def _told(self, call: CallSignature) -> str:
         return f"{self._facts}, step {call.step}, on_nonfinite {call.on_nonfinite}, more {call.more}"
 
     @staticmethod
-    def _names(call: Call) -> str:
+    def _names(call: CallSignature) -> str:
         return f"names {', '.join(f'{name} ({elements})' for name, elements in call.tensors) or '(none)'}"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sums vectors for one worker, as a program sees it; a thread of its own serves what is submitted.
+"""The communicator of one rank, as a program sees it; a thread of its own serves what is submitted.
 
 state    input                      next     also
 OPEN     submit                     OPEN     queued; its future cannot be cancelled
@@ -7,8 +7,8 @@ OPEN     AgreedError                OPEN     its future has the error, on all ra
 OPEN     workers were replaced      OPEN     futures have WorkersReplacedError, on all ranks alike, until `resume`
 OPEN     an all-reduce fails        FAILED   its future has the error; those queued behind it have EpochEndedError
 FAILED   submit                     FAILED   EpochEndedError
-any      close                      CLOSED   what is in progress or queued ends with AgentClosedError
-CLOSED   submit                     CLOSED   AgentClosedError
+any      close                      CLOSED   what is in progress or queued ends with CommunicatorClosedError
+CLOSED   submit                     CLOSED   CommunicatorClosedError
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent.order import Task
-from hopsum.agent.unfinished import why_unfinished
-from hopsum.agent.values import AgentClosedError, AgentStatistics, AllReduceResult
 from hopsum.codec import Codec, CodecError, ErrorFeedback
 from hopsum.codec.base import OnNonfinite, Tensors, require_on_nonfinite, require_out, require_vector
+from hopsum.communicator.results import AllReduceResult, CommunicatorClosedError, CommunicatorStatistics
+from hopsum.communicator.task import Task
+from hopsum.communicator.unfinished import why_unfinished
 from hopsum.errors import HopsumError
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 
 
-class Aggregation(ABC):
-    """One worker's way to the sum. Any thread may submit; all together submit the same sequence on all ranks.
+class Communicator(ABC):
+    """The handle of one rank. Any thread may submit; all threads together submit the same sequence on all ranks.
 
     Subclasses serve; they start the thread when all of them is made.
 
@@ -57,7 +57,7 @@ class Aggregation(ABC):
 
     @abstractmethod
     def _serve(self) -> None:
-        """Serve until `_stop`; then end all that is left with AgentClosedError."""
+        """Serve until `_stop`; then end all that is left with CommunicatorClosedError."""
 
     @abstractmethod
     def _queue_task(self, task: Task) -> None:
@@ -77,7 +77,7 @@ class Aggregation(ABC):
 
     @property
     @abstractmethod
-    def statistics(self) -> AgentStatistics:
+    def statistics(self) -> CommunicatorStatistics:
         """Return what was done so far."""
 
     @property
@@ -131,12 +131,12 @@ class Aggregation(ABC):
         Raises:
             EpochEndedError: an earlier all-reduce failed. Connect all ranks again, agents with a membership of a new
                 epoch.
-            AgentClosedError: it is closed.
+            CommunicatorClosedError: it is closed.
             CodecError: x is no such vector, or the one before has `more` and the same feedback. After any of these
                 nothing was submitted.
                 The future may have AllReduceTimeoutError, ResultLostError or EpochEndedError from the network,
-                CodecError, AgentClosedError; and, in a job of a controller, WorkersReplacedError until `resume`: then x
-                is in the feedback.
+                CodecError, CommunicatorClosedError; and, in a job of a controller, WorkersReplacedError until `resume`:
+                then x is in the feedback.
         """
         require_vector(x)
         if feedback is not None and feedback.residual.shape != x.shape:
@@ -198,7 +198,7 @@ class Aggregation(ABC):
                 on all ranks; called at once, in this thread, if somebody is new. None: newcomers ask another rank.
 
         Raises:
-            EpochEndedError, AgentClosedError: as `submit`. What `state` raises; nothing has changed then.
+            EpochEndedError, CommunicatorClosedError: as `submit`. What `state` raises; nothing has changed then.
         """
         with self._lock:
             self._require_open()
@@ -228,7 +228,7 @@ class Aggregation(ABC):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise AgentClosedError(f"{self._who} is closed")
+            raise CommunicatorClosedError(f"{self._who} is closed")
         over = self._why_over()
         if over is not None:
             raise over

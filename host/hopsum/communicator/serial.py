@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sums vectors for one worker: an agent at a switch, a rack in this process, a process group of torch.
+"""A communicator that lacks only the sum itself.
 
-`Aggregation` is what they share, with the states that it goes through. `SerialAggregation` is all of one but the sum
-itself: a thread that serves what is submitted strictly one after the other, so that exchanges come in the same
-order on all ranks.
+A thread serves the submitted vectors strictly one after the other, so exchanges come in the same order on all ranks.
 """
 
 from __future__ import annotations
@@ -17,21 +15,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent import AgentClosedError, AgentStatistics, AllReduceResult, Traffic
-from hopsum.agent.aggregation import Aggregation
-from hopsum.agent.order import Task
-from hopsum.agent.signature import MismatchError, digest_of
 from hopsum.codec import AgreedError, Codec, Context, Exchange
+from hopsum.communicator.base import Communicator
+from hopsum.communicator.results import AllReduceResult, CommunicatorClosedError, CommunicatorStatistics, SocketTraffic
+from hopsum.communicator.signature import MismatchError, digest_of
+from hopsum.communicator.task import Task
 from hopsum.errors import AllReduceError, EpochEndedError, HopsumError
-
-__all__ = ["Aggregation", "Call", "JoinError", "MismatchError", "SerialAggregation", "Summed", "require_agreement"]
 
 
 class JoinError(HopsumError):
     """A rank cannot take part: its place is taken, or its settings are not those of the others."""
 
 
-class Call(NamedTuple):
+class CallDigest(NamedTuple):
     """What all ranks must be agreed about before an all-reduce begins."""
 
     number: int
@@ -44,7 +40,7 @@ class Call(NamedTuple):
     """31 bits of a digest of the names and lengths of its tensors."""
 
 
-def require_agreement(calls: list[Call]) -> None:
+def require_agreement(calls: list[CallDigest]) -> None:
     """Raise MismatchError unless all ranks, in order, have the same call."""
     if all(call == calls[0] for call in calls):
         return
@@ -72,8 +68,8 @@ class Summed(NamedTuple):
     """That this rank handed over."""
 
 
-class SerialAggregation(Aggregation):
-    """All of an aggregation but the sum: subclasses agree, sum and leave, called by one thread. `more` changes nothing.
+class SerialCommunicator(Communicator):
+    """All of a communicator but the sum: subclasses agree, sum and leave, called by one thread. `more` changes nothing.
 
     Args:
         name: for messages.
@@ -85,12 +81,12 @@ class SerialAggregation(Aggregation):
         self.name = name
         self._seed = seed
         self._failure: BaseException | None = None
-        self._statistics = AgentStatistics()
+        self._statistics = CommunicatorStatistics()
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
         self._thread.start()
 
     @abstractmethod
-    def _agree(self, call: Call) -> None:
+    def _agree(self, call: CallDigest) -> None:
         """Return once all ranks have the same call. Raises MismatchError on all of them."""
 
     @abstractmethod
@@ -106,7 +102,7 @@ class SerialAggregation(Aggregation):
         """Make `_agree` and `_sum` fail soon, if that can be done; called by `close` in any thread."""
 
     @property
-    def statistics(self) -> AgentStatistics:
+    def statistics(self) -> CommunicatorStatistics:
         """Return the counts so far; bytes are those of payloads, and there are no datagrams."""
         return self._statistics
 
@@ -145,7 +141,7 @@ class SerialAggregation(Aggregation):
             with self._lock:
                 self._require_open()
             names = digest_of(repr([(name, int(elements)) for name, elements in task.tensors]))
-            self._agree(Call(task.number, task.x.size, task.step, int(task.on_nonfinite == "skip"), names))
+            self._agree(CallDigest(task.number, task.x.size, task.step, int(task.on_nonfinite == "skip"), names))
             context = Context(self._seed, task.step, self.rank)
             task.reduction = reduction = self.codec.start(
                 task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite, out=task.out
@@ -182,13 +178,13 @@ class SerialAggregation(Aggregation):
     def _count_bytes(self, summed: Summed) -> None:
         was = self._statistics.traffic
         sent, received = was.bytes_sent + summed.bytes_sent, was.bytes_received + summed.results.nbytes
-        self._statistics = replace(self._statistics, traffic=Traffic(bytes_sent=sent, bytes_received=received))
+        self._statistics = replace(self._statistics, traffic=SocketTraffic(bytes_sent=sent, bytes_received=received))
 
     def _fail(self, error: BaseException) -> BaseException:
         """Part from the others over an error, unless that was done; return what the future has."""
         with self._lock:
             if self._closed and isinstance(error, AllReduceError):
-                closed = AgentClosedError(
+                closed = CommunicatorClosedError(
                     f"rank {self.rank} of {self.name} was closed in the middle of this all-reduce"
                 )
                 closed.__cause__ = error

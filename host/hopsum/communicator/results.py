@@ -17,12 +17,12 @@ from hopsum_wire._layout import ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S
 
 
-class AgentClosedError(HopsumError):
+class CommunicatorClosedError(HopsumError):
     """The agent was closed before this all-reduce was over."""
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class SocketTraffic:
     """Datagrams at this worker's socket, in both directions."""
 
     datagrams_sent: int = 0
@@ -44,7 +44,7 @@ class Traffic:
         return self.bytes_received + self.datagrams_received * (ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES)
 
     @classmethod
-    def of(cls, statistics: TransportStatistics) -> Traffic:
+    def of(cls, statistics: TransportStatistics) -> SocketTraffic:
         """Return what a transport has counted so far."""
         link = statistics.link
         return cls(
@@ -55,8 +55,8 @@ class Traffic:
             link.bytes_received,
         )
 
-    def __sub__(self, earlier: Traffic) -> Traffic:
-        return Traffic(
+    def __sub__(self, earlier: SocketTraffic) -> SocketTraffic:
+        return SocketTraffic(
             self.datagrams_sent - earlier.datagrams_sent,
             self.datagrams_received - earlier.datagrams_received,
             self.retransmits - earlier.retransmits,
@@ -66,7 +66,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentStatistics:
+class CommunicatorStatistics:
     """What an agent has done since it was made."""
 
     allreduces: int = 0
@@ -76,7 +76,7 @@ class AgentStatistics:
     elements: int = 0
     seconds: float = 0.0
     """Summed over all-reduces, from the codec's first look at the vector to its mean; they may overlap."""
-    traffic: Traffic = Traffic()
+    traffic: SocketTraffic = SocketTraffic()
     fetches: int = 0
     """Results that peers were asked for."""
     repaired: int = 0
@@ -106,7 +106,7 @@ class AllReduceResult:
     rank lost the sum, with on_lost="zero" only."""
     skipped: bool
     """Some rank's vector was not finite: no rank has a mean, error feedback is as it was before."""
-    traffic: Traffic
+    traffic: SocketTraffic
     """At the socket since the all-reduce before it was over; where they overlap, exchanges of the next one too."""
     seconds: float
     """From the codec's first look at the vector to its mean, on this rank."""

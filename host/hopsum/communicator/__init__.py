@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handle by which a program sums vectors over the ranks of a job, whatever adds them.
+
+base         `Communicator`: submit, allreduce, close, and the states of a communicator
+serial       `SerialCommunicator`: one all-reduce after the other; a subclass has only to agree, sum and leave
+task         a submitted vector
+signature    the facts about a call that all ranks need to have in common
+results      results, counts and spans of time
+unfinished   the reason why a program ends before its work is done
+
+Three kinds exist: `hopsum.agent.Agent` at a switch, `hopsum.memory` in one process, `hopsum.torch.collective` over a
+process group of torch.
+"""
+
+from __future__ import annotations
+
+from hopsum.communicator.base import Communicator
+from hopsum.communicator.results import (
+    AllReduceResult,
+    CommunicatorClosedError,
+    CommunicatorStatistics,
+    SocketTraffic,
+    Span,
+)
+from hopsum.communicator.serial import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
+from hopsum.communicator.signature import MismatchError
+
+__all__ = [
+    "AllReduceResult",
+    "CallDigest",
+    "Communicator",
+    "CommunicatorClosedError",
+    "CommunicatorStatistics",
+    "JoinError",
+    "MismatchError",
+    "SerialCommunicator",
+    "SocketTraffic",
+    "Span",
+    "Summed",
+    "require_agreement",
+]
