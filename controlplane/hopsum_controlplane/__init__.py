@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control plane: jobs on switches that run the aggregation program.
 
-    controller   one call makes a job, one ends it      jobs         what a job is asked for, and given
+    switch_controller  one call makes a job, one ends it      jobs         what a job is asked for, and given
     audit        what stands, held against what should  adoption     jobs that a new controller found running
     membership   what a worker has to know of its job   shell        p4runtime-shell's prompt
     tables       what a job puts on a switch            plan         all of it, in the order of writing
@@ -18,12 +18,12 @@ from __future__ import annotations
 from hopsum_controlplane.adoption import Adoption, Fate
 from hopsum_controlplane.allotments import Allotment, Room
 from hopsum_controlplane.audit import Audit, Repair
-from hopsum_controlplane.controller import Controller
 from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
 from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.losses import Lost
 from hopsum_controlplane.membership import membership, write_membership
+from hopsum_controlplane.switch_controller import SwitchController
 from hopsum_controlplane.trees import Rack, TreeController, TreeJob, TreeSpec
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "Allotment",
     "Audit",
     "ControlPlaneError",
-    "Controller",
     "EpochAllocator",
     "Fate",
     "Job",
@@ -42,6 +41,7 @@ __all__ = [
     "Rack",
     "Repair",
     "Room",
+    "SwitchController",
     "SwitchEndpoint",
     "TreeController",
     "TreeJob",

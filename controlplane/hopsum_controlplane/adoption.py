@@ -22,7 +22,7 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True)
 class Adoption:
-    """One job of the books as it was found.
+    """One job of the database as it was found.
 
     RUNNING: complete, it goes on, and so do its counters; `changed` entries were restored. LOST, because of `reason`:
     by rule E1 its epoch is over, what was left of it is gone from the switch, its slots are free.

@@ -91,7 +91,7 @@ class Audit:
 
     @property
     def lost(self) -> tuple[Job, ...]:
-        """Return the jobs that cannot go on under their epochs: `Controller.put_right` ends them."""
+        """Return the jobs that cannot go on under their epochs: `SwitchController.put_right` ends them."""
         return tuple(finding.job for finding in self.findings if finding.lost)
 
     def counts(self) -> dict[str, int]:
@@ -117,7 +117,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class Repair:
-    """What `Controller.put_right` did.
+    """What `SwitchController.put_right` did.
 
     Entries were `removed` and `restored`; jobs were found `lost`; `ended` are these and those whose end was due.
     """
@@ -130,7 +130,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A job of the books: its entries, and whether it runs or is to end."""
+    """A job of the database: its entries, and whether it runs or is to end."""
 
     job: Job
     entities: Sequence[Entity]

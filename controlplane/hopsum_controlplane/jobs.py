@@ -219,7 +219,7 @@ class Job:
     event number: they are the program's and go on counting from job to job. Empty stands for zeros. `code_group` is how
     many codes the switch's program takes as a group, see `hopsum_wire.payload`: its workers pack them so. `ops` are
     the operations that the program has, in the order of their numbers. `side_key` is by what the workers of this epoch
-    know each other on their side channels, hexadecimal; empty in books of before.
+    know each other on their side channels, hexadecimal; empty in databases of before.
     """
 
     spec: JobSpec

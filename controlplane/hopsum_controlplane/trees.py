@@ -4,7 +4,7 @@
     TreeSpec.parts   one description -> the jobs of the spine and of each leaf: pure
     TreeController   the same epoch on all switches, made and ended in the order of rule T7
 
-A job's life (rules S1, T7; each switch's own part as in controller.py)
+A job's life (rules S1, T7; each switch's own part as in switch_controller.py)
 
   create   check every part on its switch -> one epoch for all -> the spine's job -> the leaves' jobs: live
            any failure: end what was made, the last first
@@ -22,11 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hopsum_controlplane.controller import Controller
 from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.membership import Address, SideChannels, membership
+from hopsum_controlplane.switch_controller import SwitchController
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ class TreeController:
 
     def __init__(
         self,
-        spine: Controller,
-        leaves: Sequence[Controller],
+        spine: SwitchController,
+        leaves: Sequence[SwitchController],
         epochs: EpochAllocator,
         *,
         clock: Callable[[], float] = time.time,
@@ -163,7 +163,7 @@ class TreeController:
         for controller, part in placed:
             controller.check(part)
         epoch = self._epochs.allot(self._clock())
-        made: list[tuple[Controller, Job]] = []
+        made: list[tuple[SwitchController, Job]] = []
         try:
             for controller, part in placed:
                 made.append((controller, controller.create_job(part, epoch=epoch)))
@@ -191,7 +191,7 @@ class TreeController:
             raise failures[0]
 
 
-def _end_all(made: Sequence[tuple[Controller, Job]]) -> list[ControlPlaneError]:
+def _end_all(made: Sequence[tuple[SwitchController, Job]]) -> list[ControlPlaneError]:
     """End jobs in this order; return what failed."""
     failures = []
     for controller, job in made:

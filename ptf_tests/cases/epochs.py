@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum_controlplane import Controller
+from hopsum_controlplane import SwitchController
 from hopsum_ptf.bed import SWITCH
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import altered, codes, lanes32, update
@@ -74,7 +74,7 @@ class LargestEpoch(SwitchCase):
         before = self.job(2)
         self.added(before, 0, lanes32(1), round=7)
         self.end_job(before)
-        self.controller = Controller(self.device, SWITCH, clock=lambda: 2.0**32 - 2)
+        self.controller = SwitchController(self.device, SWITCH, clock=lambda: 2.0**32 - 2)
         job = self.job(before.spec.workers)
         self.assertEqual((job.epoch, job.slot_base), (2**32 - 1, before.slot_base))
         self.added(job, 0, lanes32(1))

@@ -27,7 +27,7 @@ from hopsum.communicator import AllReduceResult
 from hopsum.protocol.worker import Timing, Worker, WorkerStatistics
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
-from hopsum_controlplane import Controller, Job, JobSpec, SwitchEndpoint, WorkerEndpoint, membership
+from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, membership
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
@@ -57,7 +57,7 @@ Residuals = list[NDArray[np.float32]]
 class Bench:
     """A switch with ports for all ranks; jobs come and go."""
 
-    controller: Controller
+    controller: SwitchController
     ports: dict[int, tuple[str, int]]
     """Where each rank sends to."""
 
@@ -75,7 +75,7 @@ def open_bench() -> Iterator[Bench]:
             shown_as = f"{SERVICE.ip}:{HOPSUM_UDP_PORT}"
             host, _, number = management.bind_udp(rank + 1, f"{LOCALHOST}:0", shown_as).rpartition(":")
             ports[rank] = host, int(number)
-        yield Bench(Controller(device, SERVICE), ports)
+        yield Bench(SwitchController(device, SERVICE), ports)
 
 
 class Tap:

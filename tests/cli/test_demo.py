@@ -18,7 +18,7 @@ from hopsum_topologies.mininet_network import mininet_unavailable
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from hopsum_controlplane import Controller
+from hopsum_controlplane import SwitchController
 from hopsum_controlplane.entries import Delete
 from hopsum_controlplane.tables import lookup
 from hopsum_evaluation.demo import command
@@ -132,13 +132,13 @@ def test_workers_repair_from_each_other_what_the_switch_no_longer_has(tmp_path: 
 
 
 def test_without_the_job_table_nothing_is_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def create(self: Controller, *arguments: Any) -> Any:
+    def create(self: SwitchController, *arguments: Any) -> Any:
         job = real(self, *arguments)
         self._device.write([Delete(entity) for entity in lookup.lookup(job)])
         return job
 
-    real = Controller.create_job
-    monkeypatch.setattr(Controller, "create_job", create)
+    real = SwitchController.create_job
+    monkeypatch.setattr(SwitchController, "create_job", create)
     with pytest.raises(WorkerDiedError, match=r"(?s)worker [01] failed:.*AllReduceTimeoutError: no result from switch"):
         in_process(tmp_path, deadline_s=3.0)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hopsum.transport.offload import UDP_GRO, set_option
-from hopsum_controlplane import Controller, Job, JobSpec, WorkerEndpoint, write_membership
+from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint, write_membership
 from hopsum_topologies.one_switch import SWITCH, Stage, native_stage
 from hopsum_topologies.seat import Seat
 
@@ -40,14 +40,14 @@ def sockets(scene: Stage) -> Iterator[list[socket.socket]]:
         yield opened
 
 
-def make_job(scene: Stage, sockets: list[socket.socket], path: Path) -> tuple[Controller, Job]:
+def make_job(scene: Stage, sockets: list[socket.socket], path: Path) -> tuple[SwitchController, Job]:
     def endpoint(seat: Seat, sock: socket.socket) -> WorkerEndpoint:
         return seat.endpoint(sock.getsockname())
 
     workers = tuple(endpoint(seat, sock) for seat, sock in zip(scene.seats, sockets, strict=False))
     seat = scene.seats[0]
     observer = WorkerEndpoint(64, seat.port, seat.mac, *sockets[2].getsockname())
-    controller = Controller(scene.device, SWITCH)
+    controller = SwitchController(scene.device, SWITCH)
     job = controller.create_job(JobSpec("digits", workers, 16, observers=(observer,)))
     write_membership(job, path, {seat.rank: seat.switch for seat in scene.seats})
     return controller, job

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopsum_controlplane import Controller, JobSpec, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.entries import TableEntry
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.testing import FakeDevice
@@ -23,7 +23,7 @@ def fake() -> FakeDevice:
 
 
 def test_a_job_gets_its_table_in_every_lane_and_nothing_twice(fake: FakeDevice) -> None:
-    controller = Controller(NaiveDevice(fake), SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254"))
+    controller = SwitchController(NaiveDevice(fake), SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254"))
     workers = tuple(WorkerEndpoint(r, r + 1, f"02:00:00:00:01:{r:02x}", f"10.0.0.{r + 1}", 6000) for r in range(2))
     job = controller.create_job(JobSpec("job", workers, 8, TABLE))
     found = {

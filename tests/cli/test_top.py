@@ -44,7 +44,7 @@ def cluster(tmp_path: Path, switch: FakeDevice) -> Iterator[Cluster]:
 
 @pytest.fixture
 def address(cluster: Cluster) -> Iterator[str]:
-    with Service(cluster.manager, "127.0.0.1:0") as service:
+    with Service(cluster.controller, "127.0.0.1:0") as service:
         yield service.address
 
 
@@ -209,7 +209,7 @@ def test_who_is_lost(cluster: Cluster, address: str) -> None:
         cluster.clock.sleep(LEASE_S / 3 + 0.1)
         for worker in crew[1:]:
             worker.beat()
-        cluster.manager.tick()
+        cluster.controller.tick()
     now = look(cluster, address)
     text = shown(document(now, now))
     assert "2/3" in text

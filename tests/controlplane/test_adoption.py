@@ -10,12 +10,12 @@ import pytest
 
 from hopsum_controlplane import (
     Allotment,
-    Controller,
     ControlPlaneError,
     EpochAllocator,
     Fate,
     Job,
     JobSpec,
+    SwitchController,
     SwitchEndpoint,
 )
 from hopsum_controlplane.devices.base import Pipeline
@@ -29,13 +29,13 @@ from .test_audit import ENTRIES, altered, desired, entities_of
 NOW = 1_700_000_000
 
 MakeSpec = Callable[..., JobSpec]
-Connect = Callable[..., Controller]
+Connect = Callable[..., SwitchController]
 
 
 @pytest.fixture
 def connect(switch_endpoint: SwitchEndpoint) -> Connect:
-    def connect(device: FakeDevice, **options: object) -> Controller:
-        return Controller(device, switch_endpoint, clock=lambda: NOW, **options)  # type: ignore[arg-type]
+    def connect(device: FakeDevice, **options: object) -> SwitchController:
+        return SwitchController(device, switch_endpoint, clock=lambda: NOW, **options)  # type: ignore[arg-type]
 
     return connect
 
@@ -136,7 +136,7 @@ def test_jobs_of_nobody_stop_it(
 
 def test_a_service_that_has_moved(device: FakeDevice, books: list[Job]) -> None:
     elsewhere = SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.250")
-    controller = Controller(device, elsewhere, adopt=books)
+    controller = SwitchController(device, elsewhere, adopt=books)
     assert [adoption.fate for adoption in controller.adoptions.values()] == [Fate.LOST, Fate.LOST]
     assert "made for the service at 10.0.0.254 (02:00:00:00:00:aa), which is at 10.0.0.250" in (
         controller.adoptions[books[0].epoch].reason
@@ -204,7 +204,7 @@ def test_what_a_crashed_creation_left_is_ended(
     failure: Failure,
     k: int,
 ) -> None:
-    """The books know what may stand before it does: adopting that ends it, unless all of it stands."""
+    """The database knows what may stand before it does: adopting that ends it, unless all of it stands."""
     controller = connect(device)
     device.fail(at=device.updates + k, failure=Failure.UNREACHABLE)
     with pytest.raises(ControlPlaneError):

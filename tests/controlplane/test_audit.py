@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from hopsum_controlplane import Controller, ControlPlaneError, Job, JobSpec, SwitchEndpoint
+from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchController, SwitchEndpoint
 from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.tables import address, admit, lookup, reply
 from hopsum_controlplane.testing import Failure, FakeDevice
@@ -20,13 +20,13 @@ BUILDERS = (admit.jobs, admit.workers, lookup.lookup, reply.rewrite, reply.group
 ENTRIES = 9
 
 MakeSpec = Callable[..., JobSpec]
-Connect = Callable[..., Controller]
+Connect = Callable[..., SwitchController]
 
 
 @pytest.fixture
 def connect(switch_endpoint: SwitchEndpoint) -> Connect:
-    def connect(device: FakeDevice, **options: object) -> Controller:
-        return Controller(device, switch_endpoint, clock=lambda: NOW, **options)  # type: ignore[arg-type]
+    def connect(device: FakeDevice, **options: object) -> SwitchController:
+        return SwitchController(device, switch_endpoint, clock=lambda: NOW, **options)  # type: ignore[arg-type]
 
     return connect
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from hopsum_controlplane import Controller, ControlPlaneError, EpochAllocator, JobSpec, SwitchEndpoint
+from hopsum_controlplane import ControlPlaneError, EpochAllocator, JobSpec, SwitchController, SwitchEndpoint
 from hopsum_controlplane.devices.base import Capabilities
 from hopsum_controlplane.entries import Delete, Insert, MulticastGroup, Replica, TableEntry, Update
 from hopsum_controlplane.testing import Failure, FakeDevice
@@ -20,13 +20,13 @@ NOW = 1_700_000_000
 UPDATES = 9
 
 MakeSpec = Callable[..., JobSpec]
-Connect = Callable[..., Controller]
+Connect = Callable[..., SwitchController]
 
 
 @pytest.fixture
 def connect(switch_endpoint: SwitchEndpoint) -> Connect:
-    def connect(device: FakeDevice, **options: object) -> Controller:
-        return Controller(device, switch_endpoint, clock=lambda: NOW, **options)  # type: ignore[arg-type]
+    def connect(device: FakeDevice, **options: object) -> SwitchController:
+        return SwitchController(device, switch_endpoint, clock=lambda: NOW, **options)  # type: ignore[arg-type]
 
     return connect
 
@@ -259,7 +259,7 @@ def test_the_switch_address_is_written_once(connect: Connect) -> None:
 def test_another_mac_replaces_the_one_that_stands(connect: Connect) -> None:
     device = FakeDevice()
     connect(device)
-    Controller(device, SwitchEndpoint("02:00:00:00:00:bb", "10.0.0.254"))
+    SwitchController(device, SwitchEndpoint("02:00:00:00:00:bb", "10.0.0.254"))
     assert [entry.params for entry in device.read_table("switch_address")] == [{"mac": 0x0200000000BB}]
 
 

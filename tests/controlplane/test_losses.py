@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopsum_controlplane import Controller, ControlPlaneError, SwitchEndpoint
+from hopsum_controlplane import ControlPlaneError, SwitchController, SwitchEndpoint
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.testing import FakeDevice
 
@@ -18,8 +18,8 @@ def device(p4info: P4Info) -> FakeDevice:
 
 
 @pytest.fixture
-def controller(device: FakeDevice, switch_endpoint: SwitchEndpoint) -> Controller:
-    return Controller(device, switch_endpoint)
+def controller(device: FakeDevice, switch_endpoint: SwitchEndpoint) -> SwitchController:
+    return SwitchController(device, switch_endpoint)
 
 
 def standing(device: FakeDevice) -> dict[tuple[str, int], int]:
@@ -27,12 +27,12 @@ def standing(device: FakeDevice) -> dict[tuple[str, int], int]:
     return {(entry.table, entry.match["port"]): entry.params["threshold"] for entry in entries}
 
 
-def test_off_until_it_is_set(device: FakeDevice, controller: Controller) -> None:
+def test_off_until_it_is_set(device: FakeDevice, controller: SwitchController) -> None:
     assert standing(device) == {}
     assert controller.loss_counters() == {}
 
 
-def test_both_directions_of_several_ports(device: FakeDevice, controller: Controller) -> None:
+def test_both_directions_of_several_ports(device: FakeDevice, controller: SwitchController) -> None:
     controller.set_loss(3, 0.5, 0.25)
     controller.set_loss(4, egress_probability=1)
     assert standing(device) == {(INGRESS, 3): 2**31, (EGRESS, 3): 2**30, (EGRESS, 4): 2**32 - 1}
@@ -45,7 +45,7 @@ def test_both_directions_of_several_ports(device: FakeDevice, controller: Contro
     assert standing(device) == {}
 
 
-def test_what_stands_is_not_written_again(device: FakeDevice, controller: Controller) -> None:
+def test_what_stands_is_not_written_again(device: FakeDevice, controller: SwitchController) -> None:
     controller.set_loss(3, 0.5, 0.25)
     written = device.updates
     controller.set_loss(3, 0.5, 0.25)
@@ -58,14 +58,14 @@ def test_what_stands_is_not_written_again(device: FakeDevice, controller: Contro
 
 
 def test_a_later_controller_finds_and_replaces_it(
-    device: FakeDevice, controller: Controller, switch_endpoint: SwitchEndpoint
+    device: FakeDevice, controller: SwitchController, switch_endpoint: SwitchEndpoint
 ) -> None:
     controller.set_loss(3, 0.5)
-    Controller(device, switch_endpoint).set_loss(3, 0.25)
+    SwitchController(device, switch_endpoint).set_loss(3, 0.25)
     assert standing(device) == {(INGRESS, 3): 2**30}
 
 
-def test_a_wrong_request_writes_nothing(device: FakeDevice, controller: Controller) -> None:
+def test_a_wrong_request_writes_nothing(device: FakeDevice, controller: SwitchController) -> None:
     controller.set_loss(3, 0.5)
     before = standing(device)
     for port, ingress, egress in ((3, 0.1, 1.5), (3, -0.5, 0.1), (511, 0.1, 0.1)):
@@ -74,7 +74,7 @@ def test_a_wrong_request_writes_nothing(device: FakeDevice, controller: Controll
     assert standing(device) == before
 
 
-def test_lost_frames_by_port_and_direction(device: FakeDevice, controller: Controller) -> None:
+def test_lost_frames_by_port_and_direction(device: FakeDevice, controller: SwitchController) -> None:
     device.counters["ingress_loss.lost"] = {0: 4, 7: 1}
     device.counters["egress_loss.lost"] = {7: 2, 511: 3}
     lost = controller.loss_counters()

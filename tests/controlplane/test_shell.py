@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hopsum_controlplane import Controller, ControlPlaneError, JobSpec, SwitchEndpoint, artifacts
+from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController, SwitchEndpoint, artifacts
 from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.shell import open_shell
@@ -48,7 +48,7 @@ def test_a_look_leaves_everything_as_it_is(
         NativeDevice(switch.address) as device,
     ):
         ensure_pipeline(device, pipeline)
-        controller = Controller(device, switch_endpoint)
+        controller = SwitchController(device, switch_endpoint)
         job = controller.create_job(make_spec())
         done = run_shell(switch.address, tmp_path, "0", LOOK)
         assert done.returncode == 0, done.stderr

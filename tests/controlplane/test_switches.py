@@ -10,10 +10,10 @@ from contextlib import ExitStack
 import pytest
 
 from hopsum_controlplane import (
-    Controller,
     ControlPlaneError,
     Job,
     JobSpec,
+    SwitchController,
     SwitchEndpoint,
     WriteError,
     artifacts,
@@ -71,7 +71,7 @@ def expected(*jobs: Job) -> dict[str, list[TableEntry]]:
 
 def test_a_job_comes_and_goes(start: Start, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint) -> None:
     device = start()
-    controller = Controller(device, switch_endpoint)
+    controller = SwitchController(device, switch_endpoint)
     first = controller.create_job(make_spec("first", workers=12))
     second = controller.create_job(make_spec("second", workers=64, table=None))
     assert standing(device) == expected(first, second)
@@ -91,7 +91,7 @@ def test_a_creation_that_the_switch_refuses_leaves_nothing(
     start: Start, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint
 ) -> None:
     device = start()
-    controller = Controller(device, switch_endpoint)
+    controller = SwitchController(device, switch_endpoint)
     theirs = MulticastGroup(1, (Replica(9, 9),))
     device.write([Insert(theirs)])
     with pytest.raises(WriteError) as error:
@@ -130,22 +130,22 @@ def test_pushing_again_forgets_everything(
     start: Start, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, pipeline: Pipeline
 ) -> None:
     device = start()
-    Controller(device, switch_endpoint).create_job(make_spec())
+    SwitchController(device, switch_endpoint).create_job(make_spec())
     assert not ensure_pipeline(device, pipeline), "the switch runs it already, and must not lose its jobs"
     with pytest.raises(ControlPlaneError, match="another controller"):
-        Controller(device, switch_endpoint)
+        SwitchController(device, switch_endpoint)
     device.push(pipeline)
     assert standing(device) == expected()
     assert device.cookie() == pipeline.cookie
-    Controller(device, switch_endpoint).create_job(make_spec())
+    SwitchController(device, switch_endpoint).create_job(make_spec())
 
 
 def test_a_new_controller_removes_what_it_is_told_to(
     start: Start, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint
 ) -> None:
     device = start()
-    old = Controller(device, switch_endpoint).create_job(make_spec())
-    controller = Controller(device, switch_endpoint, remove_existing=True)
+    old = SwitchController(device, switch_endpoint).create_job(make_spec())
+    controller = SwitchController(device, switch_endpoint, remove_existing=True)
     assert standing(device) == expected()
     assert device.read_groups() == []
     assert controller.create_job(make_spec()).epoch > old.epoch
@@ -155,7 +155,7 @@ def test_two_switches_in_one_process(
     start: Start, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint
 ) -> None:
     devices = [start(device_id) for device_id in (0, 1)]
-    controllers = [Controller(device, switch_endpoint) for device in devices]
+    controllers = [SwitchController(device, switch_endpoint) for device in devices]
     jobs = [
         controller.create_job(make_spec(workers=workers))
         for controller, workers in zip(controllers, (2, 4), strict=True)

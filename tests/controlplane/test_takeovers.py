@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import grpc
 import pytest
 
-from hopsum_controlplane import Controller, ControlPlaneError, Fate, Job, JobSpec, SwitchEndpoint, artifacts
+from hopsum_controlplane import ControlPlaneError, Fate, Job, JobSpec, SwitchController, SwitchEndpoint, artifacts
 from hopsum_controlplane.audit import read_standing
 from hopsum_controlplane.devices.base import Device, Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
@@ -84,7 +84,7 @@ def write_as(controller_id: tuple[int, int], rig: Rig, device: P4RuntimeDevice, 
         p4runtime_pb2_grpc.P4RuntimeStub(channel).Write(request, timeout=DEADLINE_S)
 
 
-def until_not_primary(controller: Controller) -> NotPrimaryError:
+def until_not_primary(controller: SwitchController) -> NotPrimaryError:
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         try:
@@ -95,14 +95,14 @@ def until_not_primary(controller: Controller) -> NotPrimaryError:
     raise AssertionError(f"still primary after {DEADLINE_S} s")
 
 
-def jobs_of(controller: Controller, make_spec: MakeSpec) -> list[Job]:
+def jobs_of(controller: SwitchController, make_spec: MakeSpec) -> list[Job]:
     return [controller.create_job(make_spec(name, workers=4)) for name in ("first", "second")]
 
 
 def test_a_restarted_switch_is_never_filled_again(
     rig: Rig, device: ReconnectingDevice, pipeline: Pipeline, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
 ) -> None:
-    controller = Controller(device, switch_endpoint)
+    controller = SwitchController(device, switch_endpoint)
     old = jobs_of(controller, make_spec)
     rig.restart()
     with pytest.raises(SwitchStateLostError, match="its jobs need new epochs"):
@@ -124,17 +124,17 @@ def test_a_restarted_switch_is_never_filled_again(
 def test_a_new_controller_adopts(
     rig: Rig, device: ReconnectingDevice, pipeline: Pipeline, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
 ) -> None:
-    old = jobs_of(Controller(device, switch_endpoint), make_spec)
+    old = jobs_of(SwitchController(device, switch_endpoint), make_spec)
     device.write([Delete(admit.workers(old[0])[1]), Modify(altered(reply.group(old[1])[0]))])
     device.close()
     again = ReconnectingDevice(rig.open, pipeline.cookie)
     assert not ensure_pipeline(again, pipeline)
-    controller = Controller(again, switch_endpoint, adopt=old)
+    controller = SwitchController(again, switch_endpoint, adopt=old)
     assert [controller.adoptions[job.epoch].fate for job in old] == [Fate.LOST, Fate.RUNNING]
     assert read_standing(again) == desired(switch_endpoint, old[1])
     rig.restart()
     ensure_pipeline(again, pipeline)
-    later = Controller(again, switch_endpoint, adopt=controller.jobs)
+    later = SwitchController(again, switch_endpoint, adopt=controller.jobs)
     assert later.adoptions[old[1].epoch].fate is Fate.LOST
     assert read_standing(again) == desired(switch_endpoint)
 
@@ -142,7 +142,7 @@ def test_a_new_controller_adopts(
 def test_what_another_client_changed_is_put_right(
     rig: Rig, device: ReconnectingDevice, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
 ) -> None:
-    controller = Controller(device, switch_endpoint)
+    controller = SwitchController(device, switch_endpoint)
     kept, lost = jobs_of(controller, make_spec)
     removed: list[Entity] = [admit.workers(lost)[0]]
     changed: list[Entity] = [*reply.group(kept), reply.rewrite(kept)[2]]
@@ -167,15 +167,15 @@ def test_what_another_client_changed_is_put_right(
 def test_two_controllers(
     rig: Rig, device: ReconnectingDevice, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
 ) -> None:
-    first = Controller(device, switch_endpoint)
+    first = SwitchController(device, switch_endpoint)
     (job, other) = jobs_of(first, make_spec)
     with pytest.raises(NotPrimaryError, match=r"\(0, 9\) is not the primary's"):
         rig.open(election_id=(0, 9))
     with rig.open(election_id=(3, 0)) as higher:
         before = read_standing(higher)
         with pytest.raises(ControlPlaneError, match="entries of another controller stand here"):
-            Controller(higher, switch_endpoint)
-        second = Controller(higher, switch_endpoint, adopt=[job, other])
+            SwitchController(higher, switch_endpoint)
+        second = SwitchController(higher, switch_endpoint, adopt=[job, other])
         assert {adoption.fate for adoption in second.adoptions.values()} == {Fate.RUNNING}
         error = until_not_primary(first)
         assert "higher election id" in str(error)
@@ -188,7 +188,7 @@ def test_two_controllers(
         first.audit()
     assert (first.jobs, first.ending) == ((job, other), ())
     with rig.open(election_id=(3, 0)) as again:
-        third = Controller(again, switch_endpoint, adopt=first.jobs)
+        third = SwitchController(again, switch_endpoint, adopt=first.jobs)
         assert [third.adoptions[old.epoch].fate for old in (job, other)] == [Fate.RUNNING, Fate.LOST]
         assert read_standing(again) == desired(switch_endpoint, job)
 
@@ -205,11 +205,11 @@ def test_after_a_dead_connection_the_same_controller_has_its_switch_again(
         device = ReconnectingDevice(connect, pipeline.cookie)
         try:
             ensure_pipeline(device, pipeline)
-            job = Controller(device, switch_endpoint).create_job(make_spec("first"))
+            job = SwitchController(device, switch_endpoint).create_job(make_spec("first"))
             way.swallow()
             assert device.cookie() == pipeline.cookie
             assert device.sessions == 2
-            again = Controller(device, switch_endpoint, adopt=[job])
+            again = SwitchController(device, switch_endpoint, adopt=[job])
             again.delete_job(job)
             assert read_standing(device) == desired(switch_endpoint)
         finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hopsum_controlplane import Controller, Job, JobSpec, SwitchEndpoint, artifacts
+from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, artifacts
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
@@ -64,7 +64,7 @@ def test_the_sum_reaches_every_worker(
     switch_endpoint: SwitchEndpoint,
 ) -> None:
     device, cables = network
-    controller = Controller(device, switch_endpoint)
+    controller = SwitchController(device, switch_endpoint)
     controller.create_job(make_spec("other", workers=WORKERS))  # so that nothing of the job's is number 0
     job = controller.create_job(make_spec(workers=WORKERS))
     codes = np.random.default_rng(7).integers(0, 16, (WORKERS, CODES), dtype=np.uint8)
@@ -93,7 +93,7 @@ def test_only_packets_of_the_job_are_admitted(
     switch_endpoint: SwitchEndpoint,
 ) -> None:
     device, cables = network
-    controller = Controller(device, switch_endpoint)
+    controller = SwitchController(device, switch_endpoint)
     job = controller.create_job(make_spec(workers=WORKERS, slots=16))
     codes = np.zeros(CODES, dtype=np.uint8)
     elsewhere = replace(job, spec=replace(job.spec, workers=make_spec(workers=WORKERS + 1).workers[1:]))

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane import (
-    Controller,
     ControlPlaneError,
     EpochAllocator,
     JobSpec,
     LeafEndpoint,
     ParentEndpoint,
     Rack,
+    SwitchController,
     TreeController,
     TreeSpec,
 )
@@ -121,7 +121,8 @@ def devices(p4info: P4Info) -> list[FakeDevice]:
 def trees(devices: list[FakeDevice]) -> TreeController:
     epochs = EpochAllocator()
     controllers = [
-        Controller(device, endpoint(node), epochs=epochs, clock=lambda: CLOCK_S) for node, device in enumerate(devices)
+        SwitchController(device, endpoint(node), epochs=epochs, clock=lambda: CLOCK_S)
+        for node, device in enumerate(devices)
     ]
     return TreeController(controllers[0], controllers[1:], epochs, clock=lambda: CLOCK_S)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hopsum.protocol.worker import Membership, Worker
-from hopsum_controlplane import Controller, EpochAllocator, Rack, SwitchEndpoint, TreeController, WorkerEndpoint
+from hopsum_controlplane import EpochAllocator, Rack, SwitchController, SwitchEndpoint, TreeController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.entries import Delete, Entity, Insert, MulticastGroup, TableEntry, Update
@@ -100,7 +100,7 @@ class Fabric:
         self.devices = [EngineDevice(node) for node in range(1 + len(sizes))]
         epochs = EpochAllocator()
         self.controllers = [
-            Controller(device, endpoint(node), epochs=epochs, clock=lambda: CLOCK_S)
+            SwitchController(device, endpoint(node), epochs=epochs, clock=lambda: CLOCK_S)
             for node, device in enumerate(self.devices)
         ]
         self.trees = TreeController(self.controllers[0], self.controllers[1:], epochs, clock=lambda: CLOCK_S)

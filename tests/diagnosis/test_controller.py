@@ -36,8 +36,8 @@ class Practice:
     def __init__(self, folder: Path, opener: Callable[[], Device] | None = None, **options: Any) -> None:
         self.switch = FakeDevice()
         self.cluster = Cluster(folder, (switch_config(),), {"s1": opener or self.switch})  # type: ignore[dict-item]
-        self.manager = self.cluster.start(**options)
-        self.service = Service(self.manager, "127.0.0.1:0")
+        self.controller = self.cluster.start(**options)
+        self.service = Service(self.controller, "127.0.0.1:0")
         self.channel = Channel(Place.of(self.service.address))
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ def test_entries_that_somebody_else_writes(practice: Practice) -> None:
         practice.cluster.clock.sleep(practice.cluster.config.audit_s)
         for worker in crew:
             worker.beat()
-        practice.manager.tick()
+        practice.controller.tick()
 
     crew = practice.cluster.run("other")
     row = fails(practice.examine(write, job="other"), "entries")
@@ -177,8 +177,8 @@ def test_refusals_that_are_over_fail_nothing(practice: Practice) -> None:
         worker.membership()
         worker.leave()
     practice.cluster.clock.sleep(360)
-    practice.manager.tick()
-    assert practice.manager.job("train").missing_ranks == (0, 1)
+    practice.controller.tick()
+    assert practice.controller.job("train").missing_ranks == (0, 1)
     report = practice.examine()
     assert report["joins"].status is Status.PASS
     assert "1 refused, the last 7 min ago" in report["joins"].finding
@@ -212,7 +212,7 @@ def test_a_rank_that_was_given_up(practice: Practice) -> None:
         for _ in range(3):
             practice.cluster.clock.sleep(LEASE_S / 3 + 0.1)
             crew[0].beat()
-            practice.manager.tick()
+            practice.controller.tick()
 
     report = practice.examine(fall_silent)
     assert fails(report, "members", "leases")["missing"] == {"train": [0, 1]}
@@ -228,7 +228,7 @@ def test_a_rank_that_a_running_job_does_without(practice: Practice) -> None:
             practice.cluster.clock.sleep(LEASE_S / 3 + 0.1)
             for worker in (crew[0], crew[2]):
                 worker.beat()
-            practice.manager.tick()
+            practice.controller.tick()
 
     report = practice.examine(fall_silent)
     assert report.good
@@ -368,7 +368,7 @@ def test_a_controller_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_
 
 
 def test_an_administrator_without_the_token(practice: Practice, capsys: pytest.CaptureFixture[str]) -> None:
-    with Service(practice.manager, "127.0.0.1:0", admin_token="x" * 32) as service:
+    with Service(practice.controller, "127.0.0.1:0", admin_token="x" * 32) as service:
         code, report = doctor(capsys, "--controller", service.address)
         assert (code, report["checks"][0]["fix"]) == (1, "give --admin-token-file")
 

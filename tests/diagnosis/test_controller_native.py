@@ -33,7 +33,7 @@ class Ward:
         self.start()
         self.practice = Practice(folder, self._open, pipeline=self.pipeline)
         stack.callback(self.practice.close)
-        stack.callback(self.practice.manager.close)
+        stack.callback(self.practice.controller.close)
 
     def start(self) -> None:
         self.process = self._stack.enter_context(NativeSwitch(*artifacts.compiled_program()))
@@ -48,7 +48,7 @@ class Ward:
         until_s = time.monotonic() + DEADLINE_S
         while True:
             self.practice.cluster.clock.sleep(40)  # audits, and whatever pauses there are
-            self.practice.manager.attend("s1")
+            self.practice.controller.reconcile("s1")
             report = self.practice.examine()
             if report[check].status is Status.FAIL:
                 return report
@@ -80,7 +80,7 @@ def test_a_switch_that_died(ward: Ward) -> None:
     while not ward.practice.examine().good:  # it comes back by itself
         assert time.monotonic() < until_s
         ward.practice.cluster.clock.sleep(40)
-        ward.practice.manager.attend("s1")
+        ward.practice.controller.reconcile("s1")
         time.sleep(POLL_S)
 
 

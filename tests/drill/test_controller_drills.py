@@ -19,7 +19,7 @@ from hopsum.rpc.errors import ControllerError
 from hopsum_controlplane import SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.cluster import ClusterConfig, JobRequest, PortRule, State, SwitchConfig
 from hopsum_controlplane.cluster.records import JobRecord, Member, Phase
-from hopsum_controlplane.cluster.store import Books
+from hopsum_controlplane.cluster.state_store import StoredState
 from hopsum_controlplane.entries import Delete, Entity, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.jobs import Job
 from hopsum_controlplane.plan import plan
@@ -30,14 +30,14 @@ from hopsum_evaluation.drill import controller_disk, controller_writes
 from hopsum_evaluation.drill.base import CHECKS, Context, DrillError
 from hopsum_evaluation.drill.catalogue import DRILLS
 from hopsum_evaluation.drill.command import main
-from hopsum_evaluation.drill.controller_books import differences
 from hopsum_evaluation.drill.controller_mortal import Found
 from hopsum_evaluation.drill.controller_probe import edit, refusal
+from hopsum_evaluation.drill.controller_state import differences
 from hopsum_evaluation.drill.controller_writes import Deaths
 
 ENDPOINT = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
 SWITCH = SwitchConfig("s1", "native", "127.0.0.1:1", 0, ENDPOINT, (PortRule(1, IPv4Network("10.0.0.0/16")),))
-CONFIG = ClusterConfig((SWITCH,), Path("books.sqlite"))
+CONFIG = ClusterConfig((SWITCH,), Path("state.sqlite"))
 
 
 def running() -> JobRecord:
@@ -89,7 +89,7 @@ def changed(device: FakeDevice) -> None:
 
 
 def test_books_and_switch_agree(record: JobRecord, device: FakeDevice) -> None:
-    assert differences(CONFIG, Books((record,), 7), device) == []
+    assert differences(CONFIG, StoredState((record,), 7), device) == []
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,15 @@ def test_every_difference_is_seen(
     record: JobRecord, device: FakeDevice, harm: Callable[[FakeDevice], None], told: str
 ) -> None:
     harm(device)
-    (found,) = differences(CONFIG, Books((record,), 7), device)
+    (found,) = differences(CONFIG, StoredState((record,), 7), device)
     assert told in found
 
 
 def test_what_is_not_settled_is_told(record: JobRecord, device: FakeDevice) -> None:
-    assert differences(CONFIG, Books((replace(record, state=State.CHANGING),), 7), device) == ["job train is changing"]
-    assert len(differences(CONFIG, Books((), 7), device)) == len(device.entities) - 1
+    assert differences(CONFIG, StoredState((replace(record, state=State.CHANGING),), 7), device) == [
+        "job train is changing"
+    ]
+    assert len(differences(CONFIG, StoredState((), 7), device)) == len(device.entities) - 1
 
 
 def judged(context: Context, *founds: Found | int, status: int = -signal.SIGKILL) -> Deaths:
@@ -126,7 +128,7 @@ def test_controllers_that_leave_a_difference_are_seen(tmp_path: Path) -> None:
     half = SOUND._replace(before=["lacks workers"])
     assert judged(context, SOUND, half, SOUND).half_done == 1
     for found in (SOUND._replace(after=["lacks workers[...]"]), SOUND._replace(audited=["foreign: jobs[...]"])):
-        with pytest.raises(DrillError, match="after the death before join 3, switch and books differ"):
+        with pytest.raises(DrillError, match="after the death before join 3, switch and database differ"):
             judged(context, found)
     with pytest.raises(DrillError, match="the job that trains has epoch 8 instead of 7"):
         judged(context, SOUND, SOUND._replace(epochs={"train": 8}))
@@ -140,9 +142,9 @@ def test_controllers_that_leave_a_difference_are_seen(tmp_path: Path) -> None:
 
 def test_a_refusal_needs_the_right_words() -> None:
     def refuse() -> None:
-        raise ControllerError("the books are full", "INTERNAL")
+        raise ControllerError("the database is full", "INTERNAL")
 
-    assert refusal(refuse, "full") == "the books are full"
+    assert refusal(refuse, "full") == "the database is full"
     with pytest.raises(DrillError, match="but not for 'primary'"):
         refusal(refuse, "primary")
     with pytest.raises(DrillError, match="not refused"):

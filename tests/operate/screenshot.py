@@ -36,7 +36,7 @@ LATE_JOB, LATE_RANK, PAUSE_S = "vectors", 2, 0.15
 STEP_S = 0.05
 CONFIG = """\
 [controller]
-database = "{folder}/books.sqlite"
+database = "{folder}/state.sqlite"
 listen = "127.0.0.1:0"
 metrics_listen = "127.0.0.1:0"
 [[switch]]

@@ -28,7 +28,7 @@ ADMIN = "administrators-token-of-a-test"
 SHORT_LEASE_S, LEASE_S, MISSING_S = 3.0, 60.0, 5.0
 CONFIG = """\
 [controller]
-database = "{folder}/books.sqlite"
+database = "{folder}/state.sqlite"
 listen = "0.0.0.0:4700"
 metrics_listen = ""
 heartbeat_s = 0.3

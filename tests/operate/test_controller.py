@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum controller` as a process: it serves, ends in good order, and comes back to its books."""
+"""`hopsum controller` as a process: it serves, ends in good order, and comes back to its database."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ports = [{{port = 1, network = "127.0.0.0/8"}}]
 
 def write_config(folder: Path, address: str, more: str = "", driver: str = "native") -> Path:
     path = folder / "cluster.toml"
-    path.write_text(CONFIG.format(database=folder / "books.sqlite", address=address, more=more, driver=driver))
+    path.write_text(CONFIG.format(database=folder / "state.sqlite", address=address, more=more, driver=driver))
     return path
 
 
@@ -141,7 +141,7 @@ def test_a_second_controller_does_not_get_the_books(
     stack.callback(second.stop)
     assert _status(second) == 1
     assert "hopsum controller: error: " in second.log_text()
-    assert "books.sqlite" in second.log_text()
+    assert "state.sqlite" in second.log_text()
 
 
 def _status(process: ManagedProcess) -> int:
@@ -216,7 +216,7 @@ def test_check_says_what_links_mean(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 class Stumbling:
-    """A manager whose duties fail every other time."""
+    """A cluster controller whose duties fail every other time."""
 
     def __init__(self) -> None:
         self.calls = {"leases": 0, "leaf1": 0}
@@ -228,7 +228,7 @@ class Stumbling:
     def excuse(self, away_s: float) -> None:
         assert away_s > 0
 
-    def attend(self, switch: str) -> None:
+    def reconcile(self, switch: str) -> None:
         self._count(switch)
 
     def _count(self, name: str) -> None:
@@ -240,16 +240,16 @@ class Stumbling:
 
 
 def test_the_pulse_goes_on_whatever_fails(caplog: pytest.LogCaptureFixture) -> None:
-    manager = Stumbling()
-    with Pulse(manager, ["leaf1"], period_s=0.001):  # type: ignore[arg-type]
-        assert manager.enough.wait(START_S)
-    calls = dict(manager.calls)
+    controller = Stumbling()
+    with Pulse(controller, ["leaf1"], period_s=0.001):  # type: ignore[arg-type]
+        assert controller.enough.wait(START_S)
+    calls = dict(controller.calls)
     assert "hopsum-pulse-leaf1 failed, and goes on" in caplog.text
-    assert calls == manager.calls, "it beats on after the end"
+    assert calls == controller.calls, "it beats on after the end"
 
 
 class Leases:
-    """A manager that notes what it is told about leases."""
+    """A cluster controller that notes what it is told about leases."""
 
     def __init__(self) -> None:
         self.told: list[float | str] = []
@@ -262,12 +262,12 @@ class Leases:
 
 
 def test_the_pulse_excuses_everybody_for_its_absence() -> None:
-    manager, now_s = Leases(), 100.0
-    pulse = Pulse(manager, [], period_s=0.25, clock=lambda: now_s)  # type: ignore[arg-type]
+    controller, now_s = Leases(), 100.0
+    pulse = Pulse(controller, [], period_s=0.25, clock=lambda: now_s)  # type: ignore[arg-type]
     for passed_s in (0.25, 0.9, 60.0, 0.25):  # stopped for a minute, then not any more
         now_s += passed_s
         pulse.mind_leases()
-    assert manager.told == ["expire", "expire", 60.0, "expire", "expire"], "before anybody is judged"
+    assert controller.told == ["expire", "expire", 60.0, "expire", "expire"], "before anybody is judged"
 
 
 def test_idle_connections_leave_descriptors_for_others(tmp_path: Path, stack: ExitStack) -> None:

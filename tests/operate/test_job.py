@@ -40,7 +40,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def at(cluster: Cluster) -> Iterator[list[str]]:
-    with Service(cluster.manager, "127.0.0.1:0") as service:
+    with Service(cluster.controller, "127.0.0.1:0") as service:
         yield ["--controller", service.address]
 
 
@@ -54,8 +54,8 @@ def test_a_codec_brings_its_table_and_the_token_goes_into_a_file(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert token not in told
     assert f"hopsum://{at[1]}/digits?token_file={path}" in told
-    assert cluster.manager.locate("digits", token).workers == 4
-    request = cluster.manager._ledger.get("digits").request
+    assert cluster.controller.locate("digits", token).workers == 4
+    request = cluster.controller._cache.get("digits").request
     assert {"table": request.table} == job_tables(make_codec("thc", workers=4, backend="numpy"))
     assert request.slots == 32
 
@@ -67,10 +67,10 @@ def test_all_of_a_job_can_be_asked_for(cluster: Cluster, at: list[str], capsys: 
     assert main(asked) == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["slots"], made["switch"], made["url"]) == (16, "s1", f"hopsum://{at[1]}/odd")
-    request = cluster.manager._ledger.get("odd").request
+    request = cluster.controller._cache.get("odd").request
     assert (request.workers, request.quorum, request.min_quorum, request.observers) == (3, 2, 2, 1)
     assert (request.lease_s, request.table, request.table16) == (30, None, tuple(table))
-    assert cluster.manager.locate("odd", made["token"]).workers == 3
+    assert cluster.controller.locate("odd", made["token"]).workers == 3
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_token_file_that_is_there_is_kept(
     assert main(["create", "job", "--workers", "2", "--token-file", str(path), *at]) == 1
     assert "no job was made" in capsys.readouterr().err
     assert path.read_text() == "of another job\n"
-    assert cluster.manager.jobs() == []
+    assert cluster.controller.jobs() == []
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_tree_is_shown_with_all_its_switches(
     monkeypatch.setenv("COLUMNS", "200")
     cluster = noted_tree(tmp_path)
     cluster.start()
-    with Service(cluster.manager, "127.0.0.1:0") as service:
+    with Service(cluster.controller, "127.0.0.1:0") as service:
         at = ["--controller", service.address]
         assert main(["create", "train", "--workers", "3", "--slots", "16", "--tree", "--switch", "s3", *at]) == 0
         told = "job 'train' on s1: slots 0 to 15; s2: slots 0 to 15; then s3: slots 0 to 15, forming"
@@ -163,7 +163,7 @@ def test_a_tree_is_shown_with_all_its_switches(
         assert "over a tree of switches: quorum 2 of 3 workers" in capsys.readouterr().err
         assert main(["list", *at]) == 0
         assert "train  forming, idle  s1, s2, then s3  0-15" in capsys.readouterr().out
-        cluster.manager.delete_job("train")
+        cluster.controller.delete_job("train")
         cluster.run("train", 3, 16)
         assert main(["show", "train", *at]) == 0
         shown = capsys.readouterr().out
@@ -190,7 +190,7 @@ def test_delete_says_what_is_gone(cluster: Cluster, at: list[str], capsys: pytes
     assert "no job 'nobody'" in told.err
     assert main(["delete", "b", "c", "--json", *at]) == 0
     assert json.loads(capsys.readouterr().out) == {"deleted": ["b", "c"]}
-    assert cluster.manager.jobs() == []
+    assert cluster.controller.jobs() == []
 
 
 def test_a_job_with_workers_is_deleted_only_when_told_so(
@@ -198,7 +198,7 @@ def test_a_job_with_workers_is_deleted_only_when_told_so(
 ) -> None:
     cluster.run("busy")
     cluster.make("idle")
-    epoch = cluster.manager.job("busy").epoch
+    epoch = cluster.controller.job("busy").epoch
     assert main(["delete", "idle", "busy", *at]) == 1  # nobody at the terminal
     told = capsys.readouterr()
     assert told.out == ""
@@ -212,7 +212,7 @@ def test_a_job_with_workers_is_deleted_only_when_told_so(
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         assert main(["delete", "idle", "busy", *at]) == 1
         assert "End it? [y/N]" in capsys.readouterr().err
-        assert len(cluster.manager.jobs()) == 2
+        assert len(cluster.controller.jobs()) == 2
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     assert main(["delete", "idle", "busy", *at]) == 0
     assert capsys.readouterr().out == f"job 'idle' is gone\njob 'busy' is gone: ended for ranks 0, 1, epoch {epoch}\n"
@@ -228,7 +228,7 @@ def test_the_administrators_token_comes_from_a_file_that_others_cannot_read(
     path = tmp_path / "admin.token"
     path.write_text(ADMIN)
     path.chmod(0o644)
-    with Service(cluster.manager, "127.0.0.1:0", admin_token=ADMIN) as service:
+    with Service(cluster.controller, "127.0.0.1:0", admin_token=ADMIN) as service:
         at = ["--controller", service.address]
         assert main(["list", *at]) == 1
         assert "this call has no token" in capsys.readouterr().err

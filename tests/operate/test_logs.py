@@ -81,7 +81,7 @@ def test_every_line_of_a_controller_is_json(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         config = tmp_path / "cluster.toml"
         config.write_text(
-            f'[controller]\ndatabase = "{tmp_path}/books.sqlite"\nlisten = "127.0.0.1:{taken.getsockname()[1]}"\n'
+            f'[controller]\ndatabase = "{tmp_path}/state.sqlite"\nlisten = "127.0.0.1:{taken.getsockname()[1]}"\n'
             '[[switch]]\nname = "leaf1"\ndriver = "native"\naddress = "127.0.0.1:1"\nmac = "02:00:00:00:00:fe"\n'
             'ip = "10.0.0.254"\nports = [{port = 1, network = "127.0.0.0/8"}]\n'
         )

@@ -43,7 +43,7 @@ def cluster(tmp_path: Path, switch: FakeDevice) -> Iterator[Cluster]:
 
 @pytest.fixture
 def server(cluster: Cluster) -> Iterator[WebServer]:
-    with WebServer(cluster.manager, "127.0.0.1:0", fresh_s=0, clock=cluster.clock) as found:
+    with WebServer(cluster.controller, "127.0.0.1:0", fresh_s=0, clock=cluster.clock) as found:
         yield found
 
 
@@ -72,7 +72,7 @@ def test_two_jobs_as_they_change_and_who_is_behind(
     assert "3/3" in text(browser, "train")
 
     cluster.clock.sleep(6)
-    switch.counters["job_events"] = {cluster.manager.job("other").job_index * 8 + Event.COMPLETED: 60}
+    switch.counters["job_events"] = {cluster.controller.job("other").job_index * 8 + Event.COMPLETED: 60}
     switch.counters["drops"] = {Drop.UNKNOWN_EPOCH: 1234}
     for worker in train:
         worker.beat(datagrams_sent=9.0 * (worker.rank != 2), retransmits=8.0 * (worker.rank != 2))
@@ -122,7 +122,7 @@ def test_an_answer_of_another_version_is_told_apart(
     browser.wait_for("document.getElementById('status').innerText == 'reload'", "that it cannot be shown")
     assert "cannot show the controller's answer" in browser.value("document.getElementById('silence').innerText")
     monkeypatch.undo()
-    monkeypatch.setattr(cluster.manager, "jobs", lambda **_: 1 / 0)
+    monkeypatch.setattr(cluster.controller, "jobs", lambda **_: 1 / 0)
     browser.wait_for("document.getElementById('silence').innerText.includes('status 500')", "the error")
     monkeypatch.undo()
     browser.wait_for("document.getElementById('status').innerText == 'live'", "that it is well again")
@@ -136,7 +136,7 @@ def test_words_are_text_and_fit_a_phone(
     name = "a" * 64
     crew = cluster.run(name, 8)
     hurt = "<img src=x onerror=document.title='hurt'><script>document.title='hurt'</script>" + "x" * 300
-    monkeypatch.setattr(type(cluster.manager._lines["s1"]), "trouble", hurt)
+    monkeypatch.setattr(type(cluster.controller._reconcilers["s1"]), "trouble", hurt)
     browser.look(360, 740, dark=dark)
     browser.go(server.url)
     browser.wait_for("document.querySelectorAll('.note.bad').length > 1", "the trouble")

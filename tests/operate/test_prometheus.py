@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hopsum_controlplane.cluster import Manager
+from hopsum_controlplane.cluster import ClusterController
 from hopsum_controlplane.errors import SessionLostError
 from hopsum_controlplane.metrics import collect
 from hopsum_controlplane.metrics.exposition import expose
@@ -51,8 +51,8 @@ class World:
         self._beats = 0
 
     @property
-    def manager(self) -> Manager:
-        return self.cluster.manager
+    def controller(self) -> ClusterController:
+        return self.cluster.controller
 
     def go_on(self) -> None:
         self._beats += 1
@@ -77,7 +77,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 @pytest.mark.skipif(PROMTOOL is None, reason="no promtool on PATH")
 def test_promtool_has_no_complaint(world: World) -> None:
-    text = expose(collect(world.manager))
+    text = expose(collect(world.controller))
     done = subprocess.run([str(PROMTOOL), "check", "metrics"], input=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -85,7 +85,7 @@ def test_promtool_has_no_complaint(world: World) -> None:
 @pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on PATH")
 def test_every_question_of_the_dashboard_has_an_answer(world: World, tmp_path: Path) -> None:
     at = f"127.0.0.1:{free_port()}"
-    with WebServer(world.manager, "127.0.0.1:0", fresh_s=0) as server:
+    with WebServer(world.controller, "127.0.0.1:0", fresh_s=0) as server:
         config = tmp_path / "prometheus.yml"
         config.write_text(OFTEN + CONFIG.replace("127.0.0.1:4701", server.address))
         options = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address={at}"]

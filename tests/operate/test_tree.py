@@ -38,7 +38,7 @@ WORKERS, UPLINK = 4, 9
 LEAVES = ("leaf1", "leaf2")
 CONTROLLER = """\
 [controller]
-database = "{folder}/books.sqlite"
+database = "{folder}/state.sqlite"
 listen = "127.0.0.1:0"
 metrics_listen = ""
 lease_s = 20

@@ -43,7 +43,7 @@ class LockedSwitch(UdpSwitch):
 
 
 class Desk:
-    """Stands where a Manager would. `before` is called with each method's name, and may raise or block."""
+    """Stands where a ClusterController would. `before` is called with each method's name, and may raise or block."""
 
     def __init__(self, switch: LockedSwitch, workers: int = 2, *, heartbeat_s: float = 0.05) -> None:
         self.workers, self.switch, self.heartbeat_s = workers, switch, heartbeat_s

@@ -37,7 +37,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def channel(cluster: Cluster) -> Iterator[Channel]:
-    with Service(cluster.manager, "127.0.0.1:0") as service, Channel(Place.of(service.address)) as found:
+    with Service(cluster.controller, "127.0.0.1:0") as service, Channel(Place.of(service.address)) as found:
         yield found
 
 
@@ -45,7 +45,7 @@ class Crew:
     """Two members of a job, and what the stream of the first one says."""
 
     def __init__(self, cluster: Cluster, channel: Channel) -> None:
-        self.token = cluster.manager.create_job(JobRequest("train", 2, 16)).token
+        self.token = cluster.controller.create_job(JobRequest("train", 2, 16)).token
         self.members = [Member(channel, "train", self.token) for _ in range(2)]
         for rank, member in enumerate(self.members):
             member.join(("127.0.0.1", 5000 + rank), WAIT_S, rank=rank)
@@ -100,7 +100,7 @@ def test_who_is_replaced_or_whose_job_is_deleted_hears_why(cluster: Cluster, cha
     with pytest.raises(ControllerError, match="another worker's") as raised:
         list(second)
     assert raised.value.code == "UNAUTHENTICATED"
-    cluster.manager.delete_job("train")
+    cluster.controller.delete_job("train")
     with pytest.raises(ControllerError, match="no job 'train'") as raised:
         list(first)
     assert raised.value.code == "NOT_FOUND"
@@ -112,7 +112,7 @@ def test_a_stream_renews_no_lease(cluster: Cluster, crew: Crew) -> None:
     cluster.clock.sleep(LEASE_S - 1)
     crew.members[0].beat(crew.epoch, {})
     cluster.clock.sleep(2)
-    cluster.manager.expire()
+    cluster.controller.expire()
     assert "rank 1" in next(replies).reason
 
 
@@ -130,14 +130,14 @@ def test_a_connection_that_breaks_off_shortens_the_lease(cluster: Cluster, crew:
         next(own.stream(WORKERS, "Attend", request, secret=crew.members[1].seat.secret))
     short = threading.Event()
     for _ in range(int(WAIT_S / 0.05)):
-        left_s = cluster.manager.job("train", counters=False).members[1].lease_left_s
+        left_s = cluster.controller.job("train", counters=False).members[1].lease_left_s
         if left_s is not None and left_s <= 2:
             break
         short.wait(0.05)
     else:
         pytest.fail("the lease of rank 1 stayed as it was")
     crew.members[1].beat(crew.epoch, {})
-    assert cluster.manager.job("train", counters=False).members[1].lease_left_s == LEASE_S
+    assert cluster.controller.job("train", counters=False).members[1].lease_left_s == LEASE_S
 
 
 def test_only_the_last_stream_of_a_member_counts_and_no_farewell_does() -> None:

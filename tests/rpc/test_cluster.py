@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All of it: the embedded switch, a manager with its books, the service, and workers that connect by URL."""
+"""All of it: the embedded switch, a cluster controller with its database, the service, and workers that connect by URL.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.doctor import main as doctor
 from hopsum_cli.top import main as top
-from hopsum_controlplane.cluster import ClusterConfig, Manager, PortRule, Store, SwitchConfig
+from hopsum_controlplane.cluster import ClusterConfig, ClusterController, PortRule, StateStore, SwitchConfig
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.service.server import Service
 from hopsum_topologies.one_switch import NATIVE_PORT, SWITCH, native_stage
@@ -36,26 +37,26 @@ SLOTS, LEASE_S, SHORT_LEASE_S, TICK_S = 16, 60.0, 4.0, 0.05
 
 @dataclass
 class Controller:
-    """A controller that can be stopped and started again over its books."""
+    """A controller that can be stopped and started again over its database."""
 
     config: ClusterConfig
     devices: dict[str, Device]
     address: str = "127.0.0.1:0"
 
     @contextmanager
-    def running(self) -> Iterator[Manager]:
+    def running(self) -> Iterator[ClusterController]:
         over = threading.Event()
         with ExitStack() as stack:
-            store = Store(self.config.database)
+            store = StateStore(self.config.database)
             stack.callback(store.close)
-            manager = Manager(self.config, store, self.devices)
-            ticking = threading.Thread(target=_tick, args=(manager, over))
+            cluster = ClusterController(self.config, store, self.devices)
+            ticking = threading.Thread(target=_tick, args=(cluster, over))
             ticking.start()
             stack.callback(ticking.join)
             stack.callback(over.set)
-            service = stack.enter_context(Service(manager, self.address))
+            service = stack.enter_context(Service(cluster, self.address))
             self.address = service.address  # and so it stays
-            yield manager
+            yield cluster
 
     def operator(self, stack: ExitStack) -> JobsClient:
         return JobsClient(stack.enter_context(Channel(Place.of(self.address))))
@@ -69,9 +70,9 @@ class Controller:
             return list(pool.map(lambda rank: self.connect(job, token, rank, **settings), range(workers)))
 
 
-def _tick(manager: Manager, over: threading.Event) -> None:
+def _tick(cluster: ClusterController, over: threading.Event) -> None:
     while not over.wait(TICK_S):
-        manager.tick()
+        cluster.tick()
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
             (PortRule(NATIVE_PORT, IPv4Network("127.0.0.0/8")),),
             send_to=stage.seats[0].switch,
         )
-        config = ClusterConfig((switch,), tmp_path / "books.sqlite", lease_s=LEASE_S, heartbeat_s=0.2)
+        config = ClusterConfig((switch,), tmp_path / "state.sqlite", lease_s=LEASE_S, heartbeat_s=0.2)
         yield Controller(config, {"leaf": stage.device})
 
 
@@ -114,7 +115,7 @@ def _vanish(job: Any) -> None:
 
 def test_two_jobs_on_one_switch(controller: Controller) -> None:
     codec = make_codec("uhc", workers=2, backend="numpy")
-    with controller.running() as manager, ExitStack() as stack:
+    with controller.running() as cluster, ExitStack() as stack:
         operator = controller.operator(stack)
         first, second = operator.create("first", 2, SLOTS), operator.create("second", 2, SLOTS, **job_tables(codec))
         jobs = controller.connect_all("first", first.token) + controller.connect_all(
@@ -134,7 +135,7 @@ def test_two_jobs_on_one_switch(controller: Controller) -> None:
         means = _sum(jobs[2:])
         assert means[0] == means[1]
         _close(jobs)
-        _until(lambda: [job.state.name for job in manager.jobs()] == ["FORMING"])
+        _until(lambda: [job.state.name for job in cluster.jobs()] == ["FORMING"])
         operator.delete("second")
         assert operator.switches()[0].slots_used == 0
 
@@ -217,13 +218,13 @@ def test_workers_go_on_while_the_controller_is_away(controller: Controller) -> N
         token = controller.operator(stack).create("train", 2, SLOTS).token
         jobs = controller.connect_all("train", token)
     assert _sum(jobs) == [[0.5, 2]] * 2
-    with controller.running() as manager:
-        assert [job.state.name for job in manager.jobs()] == ["RUNNING"]
+    with controller.running() as cluster:
+        assert [job.state.name for job in cluster.jobs()] == ["RUNNING"]
         assert _sum(jobs) == [[0.5, 2]] * 2
-        heard = lambda: [member.statistics.get("allreduces") for member in manager.job("train").members]  # noqa: E731
+        heard = lambda: [member.statistics.get("allreduces") for member in cluster.job("train").members]  # noqa: E731
         _until(lambda: heard() == [2, 2])
         _close(jobs)
-        _until(lambda: manager.job("train").state.name == "FORMING")
+        _until(lambda: cluster.job("train").state.name == "FORMING")
 
 
 def _until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:

@@ -43,12 +43,12 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def address(cluster: Cluster) -> Iterator[str]:
-    with Service(cluster.manager, "127.0.0.1:0", admin_token=ADMIN) as service:
+    with Service(cluster.controller, "127.0.0.1:0", admin_token=ADMIN) as service:
         yield service.address
 
 
 def _standing(cluster: Cluster, crew: list[Worker]) -> Any:
-    """What must not change: the bystander's job in the books, on the switch, and as its workers hear."""
+    """What must not change: the bystander's job in the database, on the switch, and as its workers hear."""
     [job] = [as_values(_job(cluster, crew[0].job))]
     for each in (job, *job["members"]):  # what time alone changes
         for name in [name for name in each if name == "lease_left_s" or name.endswith("_age_s")]:
@@ -62,7 +62,7 @@ def _standing(cluster: Cluster, crew: list[Worker]) -> Any:
 def _job(cluster: Cluster, name: str) -> Any:
     from hopsum_controlplane.service.messages import job_message
 
-    return job_message(cluster.manager.job(name, counters=False))
+    return job_message(cluster.controller.job(name, counters=False))
 
 
 def _raw(address: str, method: Method, data: bytes, metadata: tuple[tuple[str, str | bytes], ...]) -> str:
@@ -111,7 +111,7 @@ def test_random_values(cluster: Cluster, address: str) -> None:
             code, told = _call(channel, service, name, request, secret)
             codes[code] += 1
             assert secret not in told
-            if name in ("Delete", "Create") and "target" not in [job.name for job in cluster.manager.jobs()]:
+            if name in ("Delete", "Create") and "target" not in [job.name for job in cluster.controller.jobs()]:
                 target = cluster.make("target", 3, 8)
         assert set(codes) <= REFUSALS | {"OK"}, codes
         assert codes["OK"] > 10

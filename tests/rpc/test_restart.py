@@ -19,7 +19,7 @@ import pytest
 
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.cluster import ClusterConfig, Manager, PortRule, Store, SwitchConfig
+from hopsum_controlplane.cluster import ClusterConfig, ClusterController, PortRule, StateStore, SwitchConfig
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
@@ -64,7 +64,7 @@ class Stage:
     """A controller at its switch, and what every rank told."""
 
     controller: Controller
-    manager: Manager
+    cluster: ClusterController
     switch: Switch
     told: dict[int, list[Told]] = field(default_factory=lambda: {rank: [] for rank in range(WORKERS)})
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -86,7 +86,7 @@ class Stage:
             return token
 
     def epochs_begun(self) -> int:
-        return self.manager.job("train").epochs_begun
+        return self.cluster.job("train").epochs_begun
 
     def check(self) -> None:
         """All ranks have the same model after every step that they made, and every mean was right."""
@@ -109,7 +109,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         rules = (PortRule(PORT, IPv4Network("127.0.0.0/8")),)
         config = ClusterConfig(
             (SwitchConfig("leaf", "native", switch.grpc, 0, SERVICE, rules, send_to=(host, int(port))),),
-            tmp_path / "books.sqlite",
+            tmp_path / "state.sqlite",
             lease_s=60.0,  # a killed worker is known by its connection; a slow one is none that was lost
             heartbeat_s=0.2,
             audit_s=0.5,
@@ -118,21 +118,21 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         def opened() -> Device:
             return ReconnectingDevice(lambda: open_device("native", switch.grpc, election_id=(0, 1)), pipeline.cookie)
 
-        store = Store(config.database)
+        store = StateStore(config.database)
         stack.callback(store.close)
-        manager = Manager(config, store, {"leaf": opened}, pipeline=pipeline)
+        cluster = ClusterController(config, store, {"leaf": opened}, pipeline=pipeline)
         over = threading.Event()
-        ticking = threading.Thread(target=_tick, args=(manager, over))
+        ticking = threading.Thread(target=_tick, args=(cluster, over))
         ticking.start()
         stack.callback(ticking.join)
         stack.callback(over.set)
-        service = stack.enter_context(Service(manager, "127.0.0.1:0"))
-        yield Stage(Controller(config, {}, service.address), manager, switch)
+        service = stack.enter_context(Service(cluster, "127.0.0.1:0"))
+        yield Stage(Controller(config, {}, service.address), cluster, switch)
 
 
-def _tick(manager: Manager, over: threading.Event) -> None:
+def _tick(cluster: ClusterController, over: threading.Event) -> None:
     while not over.wait(0.1):
-        manager.tick()
+        cluster.tick()
 
 
 def _run(stage: Stage, token: str, rank: int, hold: threading.Event, hold_at: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service in front of a real manager, whose switches are in memory."""
+"""The service in front of a real cluster controller, whose switches are in memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def service(cluster: Cluster) -> Iterator[Service]:
-    with Service(cluster.manager, "127.0.0.1:0", admin_token=ADMIN) as found:
+    with Service(cluster.controller, "127.0.0.1:0", admin_token=ADMIN) as found:
         yield found
 
 
@@ -252,7 +252,7 @@ def test_jobs_are_the_administrators(channel: Channel, cluster: Cluster, token: 
         with pytest.raises(ControllerError, match="jobs are for the administrator") as raised:
             call()
         assert _code(raised) == "UNAUTHENTICATED"
-    assert [job.name for job in cluster.manager.jobs()] == ["train"]
+    assert [job.name for job in cluster.controller.jobs()] == ["train"]
 
 
 @pytest.mark.parametrize(
@@ -342,13 +342,13 @@ def test_what_goes_wrong_inside_stays_there(caplog: pytest.LogCaptureFixture) ->
 
 def test_only_one_controller_at_an_address(cluster: Cluster, service: Service) -> None:
     with pytest.raises(ControlPlaneError, match=r"cannot listen at .*see whether another controller runs"):
-        Service(cluster.manager, service.address, admin_token=ADMIN)
+        Service(cluster.controller, service.address, admin_token=ADMIN)
 
 
 def test_others_need_an_administrators_token(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ControlPlaneError, match="would let everybody who reaches it make and delete jobs"):
-        Service(cluster.manager, "0.0.0.0:0")
-    with Service(cluster.manager, "0.0.0.0:0", admin_token=ADMIN) as service:
+        Service(cluster.controller, "0.0.0.0:0")
+    with Service(cluster.controller, "0.0.0.0:0", admin_token=ADMIN) as service:
         assert "without TLS: tokens pass in the clear" in caplog.text
         port = service.address.rpartition(":")[2]
         with Channel(Place.of(f"127.0.0.1:{port}")) as channel:
@@ -358,7 +358,7 @@ def test_others_need_an_administrators_token(cluster: Cluster, caplog: pytest.Lo
 def test_a_unix_socket_is_for_its_owner(cluster: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "controller.socket"
     for _ in range(2):  # and it is no hindrance when it was left behind
-        with Service(cluster.manager, f"unix:{path}") as service:
+        with Service(cluster.controller, f"unix:{path}") as service:
             assert path.stat().st_mode & 0o777 == 0o600
             with Channel(Place.of(service.address)) as channel:
                 assert JobsClient(channel).jobs() == []
@@ -382,7 +382,7 @@ def test_admin_token_files(tmp_path: Path) -> None:
 
 
 def test_a_closed_service_is_unreachable(cluster: Cluster) -> None:
-    with Service(cluster.manager, "127.0.0.1:0") as service, Channel(Place.of(service.address)) as channel:
+    with Service(cluster.controller, "127.0.0.1:0") as service, Channel(Place.of(service.address)) as channel:
         assert JobsClient(channel).jobs() == []
         service.close()
         with pytest.raises(ControllerUnreachableError):

@@ -21,8 +21,8 @@ import pytest
 from hopsum.communicator import Communicator
 from hopsum.errors import EpochEndedError, WorkersReplacedError
 from hopsum.rpc.job_agent import JobAgent
-from hopsum_controlplane.cluster import JobRequest, Manager
-from hopsum_controlplane.cluster.manager import GRACE_S
+from hopsum_controlplane.cluster import ClusterController, JobRequest
+from hopsum_controlplane.cluster.cluster_controller import GRACE_S
 
 from .test_cluster import SLOTS, Controller, _close, _sum, _until
 from .test_cluster import controller as controller
@@ -33,17 +33,17 @@ SERVES_PEERS_S = 10.0
 
 
 @pytest.fixture
-def desk(controller: Controller) -> Iterator[tuple[Manager, str]]:
-    with controller.running() as manager:
-        yield manager, manager.create_job(JobRequest("train", 2, SLOTS)).token
+def desk(controller: Controller) -> Iterator[tuple[ClusterController, str]]:
+    with controller.running() as cluster:
+        yield cluster, cluster.create_job(JobRequest("train", 2, SLOTS)).token
 
 
-def _reason(manager: Manager, text: str) -> None:
-    _until(lambda: manager.job("train").reason == text)
+def _reason(cluster: ClusterController, text: str) -> None:
+    _until(lambda: cluster.job("train").reason == text)
 
 
-def test_who_raises_is_replaced(controller: Controller, desk: tuple[Manager, str]) -> None:
-    manager, token = desk
+def test_who_raises_is_replaced(controller: Controller, desk: tuple[ClusterController, str]) -> None:
+    cluster, token = desk
     jobs = controller.connect_all("train", token)
     assert _sum(jobs) == [[0.5, 2]] * 2
     waiting = jobs[0].submit(np.ones(2, np.float32))
@@ -51,7 +51,7 @@ def test_who_raises_is_replaced(controller: Controller, desk: tuple[Manager, str
     with pytest.raises(RuntimeError, match="CUDA"), jobs[1]:
         raise RuntimeError("CUDA out of memory")
     assert time.monotonic() - raised_at < SERVES_PEERS_S / 2
-    _reason(manager, "rank 1 left unfinished: RuntimeError: CUDA out of memory")
+    _reason(cluster, "rank 1 left unfinished: RuntimeError: CUDA out of memory")
     with ThreadPoolExecutor(1) as pool:
         newcomer = pool.submit(controller.connect, "train", token, 1)
         with pytest.raises(WorkersReplacedError):
@@ -61,33 +61,35 @@ def test_who_raises_is_replaced(controller: Controller, desk: tuple[Manager, str
     assert jobs[1].fetch_state() == b"state"
     assert _sum(jobs) == [[0.5, 2]] * 2
     _close(jobs)
-    _reason(manager, "all its workers have left")
+    _reason(cluster, "all its workers have left")
 
 
-def test_who_closes_while_it_sums(controller: Controller, desk: tuple[Manager, str]) -> None:
-    manager, token = desk
+def test_who_closes_while_it_sums(controller: Controller, desk: tuple[ClusterController, str]) -> None:
+    cluster, token = desk
     jobs = controller.connect_all("train", token)
     pending = jobs[1].submit(np.ones(2, np.float32))
     jobs[1].close()
-    _reason(manager, "rank 1 left unfinished: it was closed with 1 all-reduces under way")
+    _reason(cluster, "rank 1 left unfinished: it was closed with 1 all-reduces under way")
     assert pending.exception() is not None
     jobs[0].close()
 
 
-def test_an_agent_that_fails_says_so_though_nobody_closes_it(controller: Controller, desk: tuple[Manager, str]) -> None:
-    manager, token = desk
+def test_an_agent_that_fails_says_so_though_nobody_closes_it(
+    controller: Controller, desk: tuple[ClusterController, str]
+) -> None:
+    cluster, token = desk
     jobs = controller.connect_all("train", token)
     failed: Any = jobs[1]
     failed.end(EpochEndedError("its switch does not answer"))
-    _reason(manager, "rank 1 left unfinished: EpochEndedError: its switch does not answer")
+    _reason(cluster, "rank 1 left unfinished: EpochEndedError: its switch does not answer")
     _close(jobs)
 
 
 @pytest.mark.parametrize("end", [SystemExit(), SystemExit(0)])
 def test_an_exit_without_an_error_is_no_failure(
-    controller: Controller, desk: tuple[Manager, str], end: SystemExit
+    controller: Controller, desk: tuple[ClusterController, str], end: SystemExit
 ) -> None:
-    manager, token = desk
+    cluster, token = desk
     jobs = controller.connect_all("train", token)
 
     def leave(job: Communicator) -> None:
@@ -96,11 +98,11 @@ def test_an_exit_without_an_error_is_no_failure(
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(leave, jobs))
-    _reason(manager, "all its workers have left")
+    _reason(cluster, "all its workers have left")
 
 
-def test_an_exception_that_nobody_handles(controller: Controller, desk: tuple[Manager, str]) -> None:
-    manager, token = desk
+def test_an_exception_that_nobody_handles(controller: Controller, desk: tuple[ClusterController, str]) -> None:
+    cluster, token = desk
     command = [sys.executable, "-m", "tests.rpc.raising_worker", f"hopsum://{controller.address}/train", token, "1"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as child:
         job = controller.connect("train", token, 0)
@@ -108,24 +110,26 @@ def test_an_exception_that_nobody_handles(controller: Controller, desk: tuple[Ma
         job.submit(np.float32([0, 2]))
         _, said = child.communicate(timeout=60)
     assert "RuntimeError: a bad batch" in said
-    _reason(manager, "rank 1 left unfinished: RuntimeError: a bad batch")
+    _reason(cluster, "rank 1 left unfinished: RuntimeError: a bad batch")
     job.close()
 
 
-def test_who_is_killed_is_given_up_long_before_its_lease(controller: Controller, desk: tuple[Manager, str]) -> None:
-    manager, token = desk
+def test_who_is_killed_is_given_up_long_before_its_lease(
+    controller: Controller, desk: tuple[ClusterController, str]
+) -> None:
+    cluster, token = desk
     url = f"hopsum://{controller.address}/train"
     command = [sys.executable, "-m", "tests.rpc.elastic_worker", url, token, "1", "100"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as child:
         job = controller.connect("train", token, 0)
-        _until(lambda: manager.job("train").members[1].statistics.get("datagrams_sent", 0) > 0)
+        _until(lambda: cluster.job("train").members[1].statistics.get("datagrams_sent", 0) > 0)
         child.kill()
-    _reason(manager, f"the connection of rank 1 ended, and nothing was heard of it for {GRACE_S:g} s")
+    _reason(cluster, f"the connection of rank 1 ended, and nothing was heard of it for {GRACE_S:g} s")
     job.close()
 
 
-def test_a_fork_that_exits_closes_nothing(controller: Controller, desk: tuple[Manager, str]) -> None:
-    manager, token = desk
+def test_a_fork_that_exits_closes_nothing(controller: Controller, desk: tuple[ClusterController, str]) -> None:
+    cluster, token = desk
     jobs = controller.connect_all("train", token)
     job = jobs[0]
     assert isinstance(job, JobAgent)
@@ -135,5 +139,5 @@ def test_a_fork_that_exits_closes_nothing(controller: Controller, desk: tuple[Ma
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert _sum(jobs) == [[0.5, 2]] * 2
-    assert [member.phase.name for member in manager.job("train").members] == ["IN", "IN"]
+    assert [member.phase.name for member in cluster.job("train").members] == ["IN", "IN"]
     _close(jobs)

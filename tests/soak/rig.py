@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hopsum.protocol.worker import Membership, Timing
-from hopsum_controlplane import Controller, Job, JobSpec, SwitchEndpoint, WorkerEndpoint
+from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
@@ -49,7 +49,7 @@ class Bench:
 
     switch: NativeSwitch
     management: ManagementClient
-    controller: Controller
+    controller: SwitchController
     job: Job
     members: list[Member]
 
@@ -71,7 +71,7 @@ def bench(quorum: int, loss: float, seed: int) -> Iterator[Bench]:
             members.append(Member(rank, (host, int(number))))
             stack.callback(members[-1].socket.close)
             endpoints.append(WorkerEndpoint(rank, port, f"02:00:00:00:01:{port:02x}", *members[-1].address))
-        controller = Controller(device, SWITCH)
+        controller = SwitchController(device, SWITCH)
         job = controller.create_job(JobSpec("soak", tuple(endpoints), SLOTS, TABLE, table16=TABLE16, quorum=quorum))
         for port in range(1, WORKERS + 1):
             controller.set_loss(port, loss, loss)

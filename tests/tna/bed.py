@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hopsum_controlplane import Controller, Job, JobSpec
+from hopsum_controlplane import Job, JobSpec, SwitchController
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_oracle.aggregator import Outcome, SwitchConfig
 from hopsum_oracle.frame_aggregator import FrameAggregator
@@ -57,7 +57,7 @@ class Bed:
 
     def __init__(self, name: str, loaded: dump.Node | None = None) -> None:
         self.device = EngineDevice(name, loaded)
-        self.controller = Controller(self.device, SWITCH, clock=lambda: control.CLOCK_S)
+        self.controller = SwitchController(self.device, SWITCH, clock=lambda: control.CLOCK_S)
         addresses = {"mac": mac_to_int(SWITCH.mac), "ip": ipv4_to_int(SWITCH.ip)}
         self.oracle = FrameAggregator(SwitchConfig(**addresses, forwarding={}, floods={}))
         self._values_bytes = SMALL_BYTES if name == "small" else LANES_BYTES

@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from hopsum_controlplane import (
-    Controller,
     EpochAllocator,
     Job,
     JobSpec,
     Rack,
+    SwitchController,
     SwitchEndpoint,
     TreeController,
     TreeJob,
@@ -64,7 +64,7 @@ class Control:
 
     def __init__(self, topology: Topology, driver: str, addresses: Mapping[str, str]) -> None:
         self.topology = topology
-        self.controllers: dict[str, Controller] = {}
+        self.controllers: dict[str, SwitchController] = {}
         self._epochs = EpochAllocator()  # one for all: the parts of a tree have the same epoch
         with ExitStack() as stack:
             for switch in topology.switches:
@@ -172,21 +172,19 @@ class Control:
     ) -> tuple[WorkerEndpoint, ...]:
         """Return these workers of a job as a switch sees them."""
         ports, topology = routes(self.topology, switch), self.topology
-        places = places or {
-            rank: (topology.ip(host), WORKER_UDP_PORT + rank) for rank, host in enumerate(plan.workers)
-        }
+        places = places or {rank: (topology.ip(host), WORKER_UDP_PORT + rank) for rank, host in enumerate(plan.workers)}
         return tuple(
             WorkerEndpoint(rank, ports[host], topology.mac(host), *places[rank])
             for rank, host in enumerate(plan.workers)
             if host in hosts
         )
 
-    def _take(self, stack: ExitStack, driver: str, switch: str, address: str) -> Controller:
+    def _take(self, stack: ExitStack, driver: str, switch: str, address: str) -> SwitchController:
         device = open_device(driver, address, self.topology.device_id(switch))
         stack.callback(device.close)
         ensure_pipeline(device, Pipeline.load(*compiled_program()))
         endpoint = SwitchEndpoint(self.topology.mac(switch), self.topology.ip(switch))
-        controller = Controller(device, endpoint, epochs=self._epochs)
+        controller = SwitchController(device, endpoint, epochs=self._epochs)
         entries: list[Entity] = [*l2(stations(self.topology, switch))]
         entries += broadcast(interfaces_of(self.topology, switch))
         device.write([Insert(entry) for entry in entries])

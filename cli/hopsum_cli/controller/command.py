@@ -24,7 +24,7 @@ _EPILOG: Final = """\
 When it serves it prints `page URL` and `metrics URL`, unless there are none, and
 `ready listen=ADDRESS switches=NAME,...` on stdout; a switch that does not answer is tried again and again, and keeps
 nobody waiting. SIGTERM and SIGINT end it: what stands on the switches stays, jobs go on, and a controller that is
-started with the same books has them again. A second signal ends it at once, which the books survive as well.
+started with the same database has them again. A second signal ends it at once, which the database survives as well.
 """
 
 
@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--remove-existing",
         action="store_true",
-        help="take off the switches whatever this controller's books do not know, another program among it",
+        help="take off the switches whatever this controller's database does not have, another program among it",
     )
     parser.add_argument(
         "--log", choices=FORMATS, default="text", help="how the log on stderr looks (default %(default)s)"
@@ -92,7 +92,7 @@ def _in_words(config: ClusterConfig) -> str:
     tls = "with" if config.tls_certificate else "without"
     asks = f"the token in {config.admin_token_file}" if config.admin_token_file else "no token"
     lines = [
-        f"books in {config.database}",
+        f"database {config.database}",
         f"listens at {config.listen} {tls} TLS; who makes jobs needs {asks}",
         f"page and metrics at {config.metrics_listen or 'no address'}",
         f"leases of {config.lease_s:g} s, heartbeats every {config.heartbeat_s:g} s, audits every {config.audit_s:g} s",

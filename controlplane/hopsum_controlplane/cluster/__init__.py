@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several switches, their jobs, the members of these, and the books on disk that outlive the controller.
+"""Several switches, their jobs, the members of these, and the database that outlive the controller.
 
-    manager    what is asked for and answered       config     the TOML file
-    lifecycle  the states of a job, pure            store      the books on disk
-    decision   how its stream goes on, pure         ledger     the books in memory
-    line       one switch, and what is due there    records    what the books hold of a job
+    cluster_controller  what is asked for and answered    config     the TOML file
+    lifecycle           the states of a job, pure         records    what the database holds of a job
+    decision            how its stream goes on, pure      state_store, job_state_cache  the database on disk, in memory
+    switch_reconciler   one switch: brings what is installed there to what the database says
 
 Importing this package imports neither grpc nor protobuf.
 """
 
 from __future__ import annotations
 
+from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.config import ClusterConfig, PortRule, SwitchConfig, load_config
 from hopsum_controlplane.cluster.errors import (
     ClusterConfigError,
@@ -22,11 +23,10 @@ from hopsum_controlplane.cluster.errors import (
     UnauthenticatedError,
     UnknownJobError,
 )
-from hopsum_controlplane.cluster.manager import Manager
 from hopsum_controlplane.cluster.opening import openers, pipelines
 from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
-from hopsum_controlplane.cluster.store import Store
+from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.views import (
     Beat,
     CreatedJob,
@@ -42,6 +42,7 @@ __all__ = [
     "Beat",
     "ClusterConfig",
     "ClusterConfigError",
+    "ClusterController",
     "CreatedJob",
     "InvalidRequestError",
     "JobExistsError",
@@ -50,14 +51,13 @@ __all__ = [
     "JoinRequest",
     "Joined",
     "Located",
-    "Manager",
     "MemberView",
     "Pending",
     "Phase",
     "PortRule",
     "ResourceExhaustedError",
     "State",
-    "Store",
+    "StateStore",
     "StoreError",
     "SwitchConfig",
     "SwitchUnavailableError",

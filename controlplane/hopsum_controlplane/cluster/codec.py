@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests, jobs, reports and decisions as JSON texts, in which the books keep them, and back."""
+"""Requests, jobs, reports and decisions as JSON texts, in which the database keeps them, and back."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _job(values: dict[str, Any]) -> Job:
             "spec": _spec(values["spec"]),
             "switch": SwitchEndpoint(**values["switch"]),
             "region": SlotRange(*values["region"]),
-            "ops": tuple(map(Op, values.get("ops", ALL_OPS))),  # which books of before do not have
+            "ops": tuple(map(Op, values.get("ops", ALL_OPS))),  # which databases of before do not have
             "side_key": values.get("side_key", ""),
         }
     )
@@ -107,7 +107,7 @@ def report_from_json(text: str) -> Report:
 
 
 def resume_values(resume: Resume) -> dict[str, Any]:
-    """Return how a stream goes on as JSON has it, in the books and in the membership."""
+    """Return how a stream goes on as JSON has it, in the database and in the membership."""
     return asdict(resume)
 
 
@@ -126,7 +126,7 @@ def resume_from_json(text: str) -> Resume:
 def _spec(values: dict[str, Any]) -> JobSpec:
     members = {who: tuple(WorkerEndpoint(**member) for member in values[who]) for who in ("workers", "observers")}
     tables = {name: _table(values[name]) for name in ("table", "table16")}
-    below = values.get("leaves", ())  # books of before trees have neither
+    below = values.get("leaves", ())  # databases of before trees have neither
     leaves = tuple(LeafEndpoint(**{**leaf, "members": tuple(leaf["members"])}) for leaf in below)
     parent = None if values.get("parent") is None else ParentEndpoint(**values["parent"])
     return JobSpec(**{**values, **members, **tables, "leaves": leaves, "parent": parent})

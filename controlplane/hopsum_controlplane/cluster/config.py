@@ -2,12 +2,12 @@
 """The configuration of a cluster, from a TOML file::
 
   [controller]                               # all keys may be left out but database
-  database = "/var/lib/hopsum/books.sqlite"
+  database = "/var/lib/hopsum/state.sqlite"
   listen = "127.0.0.1:4700"                  # service for workers and operators; HOST:PORT or unix:PATH
   metrics_listen = "127.0.0.1:4701"          # "" for none
   lease_s = 15.0                             # a member that is silent for so long is given up
   heartbeat_s = 5.0                          # how often members are asked to say that they live
-  audit_s = 10.0                             # how often a switch is compared with the books; 0 for never
+  audit_s = 10.0                             # how often a switch is compared with the database; 0 for never
   tls_certificate = "/etc/hopsum/server.pem" # both or none
   tls_key = "/etc/hopsum/server.key"
   tls_client_ca = "/etc/hopsum/clients.pem"
@@ -138,7 +138,7 @@ class SwitchConfig:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """A controller: its switches and their links, its books, where it listens, and its times in seconds."""
+    """A controller: its switches and their links, its database, where it listens, and its times in seconds."""
 
     switches: tuple[SwitchConfig, ...]
     database: Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an epoch is made of, and what its workers are told of it: pure functions of the books and the configuration.
+"""What an epoch is made of, and what its workers are told of it: pure functions of the database and the configuration.
 
 A job over a tree is `hopsum_controlplane.trees`' TreeSpec and TreeJob here; leaves without workers are left out.
 """
@@ -47,7 +47,7 @@ def leaves_of(record: JobRecord, config: ClusterConfig) -> list[tuple[SwitchConf
     lacking = [branch.switch for branch in record.branches if branch.switch not in links]
     if lacking:
         raise ClusterConfigError(
-            f"job {record.name!r} is in the books over {where(record)}, and no link of {lacking[0]!r} to "
+            f"job {record.name!r} is in the database over {where(record)}, and no link of {lacking[0]!r} to "
             f"{record.switch!r} is configured",
             hint="configure it again until the job is deleted",
         )

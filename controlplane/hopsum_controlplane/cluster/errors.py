@@ -37,7 +37,7 @@ class ResourceExhaustedError(ControlPlaneError):
 
 
 class SwitchUnavailableError(ControlPlaneError):
-    """A switch does not do what it was asked for now. The books are right, and the controller goes on trying."""
+    """A switch does not do what it was asked for now. The database is right, and the controller goes on trying."""
 
 
 class PipelineMismatchError(SwitchUnavailableError):

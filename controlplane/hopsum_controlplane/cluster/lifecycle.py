@@ -18,7 +18,7 @@ Transitions::
   RUNNING     worker lost, and less than a quorum is left       CHANGING    lose
   RUNNING     worker lost, enough are left                      RUNNING     lose        its entries stay
   RUNNING     worker replaced, also a lost one; or sealed it    CHANGING    join
-  RUNNING     worker that left started again, others stay       CHANGING    change      after a lease, see manager
+  RUNNING     worker that left started again, others stay       CHANGING    change      after a lease
   RUNNING     entries lost, all left or lost, rounds run out    CHANGING    change
   CHANGING    nothing of the epoch stands, confirmed            FORMING     removed
   FORMING     deleted                                           gone        end
@@ -115,7 +115,7 @@ def join(record: JobRecord, member: Member) -> JobRecord:
     if before is not None and before.incarnation == member.incarnation:
         return _join_again(record, before, member)
     if member.report is not None:
-        raise _no_newcomer(record, member, f"reports epoch {member.report.epoch}, and is in the books with none")
+        raise _no_newcomer(record, member, f"reports epoch {member.report.epoch}, and is in the database with none")
     _check_address(record, member)
     after = _with_member(record, replace(member, phase=Phase.WAITING, entered=0, told=0))
     if before is None:

@@ -80,7 +80,7 @@ def taken(config: SwitchConfig, records: Iterable[JobRecord]) -> Allotments:
             allotments.reserve(region.size, Allotment(index, region))
         except ControlPlaneError as error:
             raise ControlPlaneError(
-                f"job {record.name!r} is in the books with a place that switch {config.name!r} does not have: "
+                f"job {record.name!r} is in the database with a place that switch {config.name!r} does not have: "
                 f"{error.what}",
                 hint="configure as many slots as before, or delete the job first",
             ) from error

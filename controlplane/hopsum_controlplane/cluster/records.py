@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job in the books and its members, as values; `lifecycle` has what their states and phases mean."""
+"""A job in the database and its members, as values; `lifecycle` has what their states and phases mean."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job in the books.
+    """A job in the database.
 
     `job` is what stands, or may, on the switch: its epoch; None in FORMING. `reason` says why the state was left that
     an epoch ended with, or is empty. `members` are in the order of ranks.

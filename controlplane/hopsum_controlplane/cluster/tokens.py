@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Secrets: a job's token, which its creator is told once, and the secret that each member has of it.
 
-The books keep digests only. A member's secret is a function of the token and of what the member drew itself, so a
+The database keeps digests only. A member's secret is a function of the token and of what the member drew itself, so a
 join that is repeated has the same answer although nobody kept it.
 """
 

@@ -11,12 +11,12 @@ from hopsum_controlplane.allotments import Room
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.documents import leaves_of, where
 from hopsum_controlplane.cluster.health import Health, condition_of, why_lost
+from hopsum_controlplane.cluster.job_state_cache import EpochHistory
 from hopsum_controlplane.cluster.leases import Leases
-from hopsum_controlplane.cluster.ledger import Past
-from hopsum_controlplane.cluster.line import Line
 from hopsum_controlplane.cluster.placement import networks_of
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.refusals import Refused
+from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def of_job(
     lease_s: float,
     trouble: str,
     counters: Mapping[str, Mapping[str, int]],
-    past: Past,
+    past: EpochHistory,
     refused: Refused,
 ) -> JobView:
     """Return the view of a job at a time of the leases' clock; `counters` are by switch."""
@@ -300,23 +300,23 @@ def _of_member(job: str, member: Member, leases: Leases, now_s: float, lease_s: 
     )
 
 
-def of_switch(line: Line, room: Room, jobs: int, drops: Mapping[str, int]) -> SwitchView:
+def of_switch(reconciler: SwitchReconciler, room: Room, jobs: int, drops: Mapping[str, int]) -> SwitchView:
     """Return the view of a switch on which so much is left."""
-    config = line.config
+    config = reconciler.config
     return SwitchView(
         name=config.name,
         driver=config.driver,
         address=config.address,
-        reachable=line.controller is not None,
-        trouble=line.trouble,
+        reachable=reconciler.controller is not None,
+        trouble=reconciler.trouble,
         slots=config.slots,
         slots_used=config.slots - room.slots,
         slots_largest_free=room.largest_range,
         jobs=jobs,
         drops=dict(drops),
-        audits=line.audits,
-        put_right=line.put_right,
-        findings=line.findings,
-        trouble_kind=line.trouble_kind,
-        sessions=line.sessions,
+        audits=reconciler.audits,
+        put_right=reconciler.put_right,
+        findings=reconciler.findings,
+        trouble_kind=reconciler.trouble_kind,
+        sessions=reconciler.sessions,
     )

@@ -210,7 +210,9 @@ def _answers(told: p4runtime_pb2.MasterArbitrationUpdate, election_id: ElectionI
 def _not_primary(ours: ElectionId, highest: ElectionId) -> tuple[str, str]:
     """Return what is the matter in words, with ids as they are configured, and what to do about it."""
     if ours[0] == highest[0] and ours[1] % OWNERS != highest[1] % OWNERS:
-        what = f"another controller, with other books, has the switch with the same election_id {ours[0]} as this one"
+        what = (
+            f"another controller, with another database, has the switch with the same election_id {ours[0]} as this one"
+        )
         return what, "stop that one, or give each controller an election_id of its own: the higher one has the switch"
     what = f"our election id {_show(ours)} is not the primary's; the highest so far is {_show(highest)}"
     return what, "stop the other controller, or open the device with a higher election id"

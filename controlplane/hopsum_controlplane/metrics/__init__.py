@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the controller knows, for Prometheus.
 
-collect     the metrics, from what a manager answers     exposition  their text format
+collect     the metrics, from what a ClusterController answers     exposition  their text format
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics, from what a manager answers; all begin with `hopsum_controller_`.
+"""The metrics, from what a ClusterController answers; all begin with `hopsum_controller_`.
 
 How many values there are is bounded: a switch has at most 64 jobs, events, drops and statistics have the names that
 this version knows (what else an agent says is left out), and at most MAX_MEMBERS members are shown, of the first jobs
@@ -20,7 +20,7 @@ from hopsum_wire import Drop, Event, Op
 from hopsum_wire.watch.heartbeat import LATENCY_BOUNDS_S, codes_name, latency_name
 
 if TYPE_CHECKING:
-    from hopsum_controlplane.cluster.manager import Manager
+    from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 MAX_MEMBERS: Final = 1024
 TROUBLES: Final = ("unreachable", "not_primary", "other_program", "store", "other")
@@ -38,7 +38,7 @@ FAMILIES: Final[Sequence[_Declared]] = (
     ("switch_slots_largest_free", "gauge", "Slots of the largest job that there is room for.", _SWITCH),
     ("switch_jobs", "gauge", "Jobs in a state.", ("switch", "state")),
     ("switch_dropped_packets_total", "counter", "Packets that the program dropped.", ("switch", "reason")),
-    ("switch_audits_total", "counter", "Comparisons of the switch with the books.", _SWITCH),
+    ("switch_audits_total", "counter", "Comparisons of the switch with the database.", _SWITCH),
     ("switch_put_right_total", "counter", "Entries that audits removed or restored.", _SWITCH),
     ("switch_sessions_total", "counter", "P4Runtime sessions: all but the first are reconnects.", _SWITCH),
     ("job_epochs_begun_total", "counter", "Epochs that were begun.", _JOB),
@@ -83,11 +83,11 @@ STATISTICS: Final = {
 """What agents say in heartbeats, and the metric that it becomes; codes by op and times have more labels."""
 
 
-def collect(manager: Manager, max_members: int = MAX_MEMBERS) -> list[Family]:
+def collect(controller: ClusterController, max_members: int = MAX_MEMBERS) -> list[Family]:
     """Return all metrics at about this moment; switches that do not answer soon lack their counters."""
     made = {name: Family(PREFIX + name, kind, text, labels) for name, kind, text, labels in FAMILIES}
-    jobs = manager.jobs(counters=True)
-    for switch in manager.switches():
+    jobs = controller.jobs(counters=True)
+    for switch in controller.switches():
         _add_switch(made, switch, [job for job in jobs if switch.name in _switches(job)])
     for job in jobs:
         _add_job(made, job)

@@ -6,11 +6,11 @@ loop       the event loop, on its thread     bell       news of jobs for corouti
 gate       which calls may be in progress    access     bearer tokens, files that hold secrets
 handlers   token -> message -> answer        messages   messages <-> values of `cluster`
 workers    locate, join, wait, beat, leave   jobs       create, list, show, delete, switches
-running    books, manager, page, metrics, service: begun and ended in order
-pulse      threads that keep the manager going
+running    database, controller, page, metrics, service: begun and ended in order
+pulse      threads that keep the cluster controller going
 logs       the log on stderr                 descriptors how many files the process may have open
 
-Only this folder imports gRPC and messages; the manager behind it knows neither.
+Only this folder imports gRPC and messages; the cluster controller behind it knows neither.
 """
 
 from __future__ import annotations

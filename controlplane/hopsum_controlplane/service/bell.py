@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""News of jobs for coroutines that wait for them: rung by whoever changes the books, in whatever thread."""
+"""News of jobs for coroutines that wait for them: rung by whoever changes the database, in whatever thread."""
 
 from __future__ import annotations
 

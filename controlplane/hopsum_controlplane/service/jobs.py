@@ -15,7 +15,7 @@ from hopsum_controlplane.service.messages import created_message, job_message, j
 from hopsum_wire.control import control_pb2 as pb
 
 if TYPE_CHECKING:
-    from hopsum_controlplane.cluster.manager import Manager
+    from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 
 _CALLS_MAX: Final = 64
@@ -25,8 +25,8 @@ _log: Final = logging.getLogger(__name__)
 class Jobs:
     """Answers the calls of who is the administrator, in threads of `lane`."""
 
-    def __init__(self, manager: Manager, administrator: Administrator, gate: Gate, lane: Lane) -> None:
-        self._manager = manager
+    def __init__(self, controller: ClusterController, administrator: Administrator, gate: Gate, lane: Lane) -> None:
+        self._controller = controller
         self._administrator = administrator
         self._gate = gate
         self._lane = lane
@@ -48,29 +48,29 @@ class Jobs:
 
         Raises UnauthenticatedError, and TooManyClientsError, see Gate.
         """
-        if not (name == "Show" and self._manager.knows(call.token)):
+        if not (name == "Show" and self._controller.knows(call.token)):
             self._administrator.require(call.token)
         with self._gate.known(call.token if self._administrator.asks else "", _CALLS_MAX):
             yield
 
     def _create(self, request: Any, call: Call) -> Any:
-        made = self._manager.create_job(job_request(request))
+        made = self._controller.create_job(job_request(request))
         _log.info("job %s: made at the order of %s", made.name, call.peer, extra={"job": made.name, "peer": call.peer})
         return created_message(made)
 
     def _list(self, request: Any, call: Call) -> Any:
-        return pb.ListReply(jobs=map(job_message, self._manager.jobs()))
+        return pb.ListReply(jobs=map(job_message, self._controller.jobs()))
 
     def _show(self, request: Any, call: Call) -> Any:
-        if self._manager.knows(call.token):
-            self._manager.locate(request.name, call.token)  # refuses another job's token
-        return job_message(self._manager.job(request.name))
+        if self._controller.knows(call.token):
+            self._controller.locate(request.name, call.token)  # refuses another job's token
+        return job_message(self._controller.job(request.name))
 
     def _delete(self, request: Any, call: Call) -> Any:
         name = request.name
-        self._manager.delete_job(name, by=call.peer)
+        self._controller.delete_job(name, by=call.peer)
         _log.info("job %s: deleted at the order of %s", name, call.peer, extra={"job": name, "peer": call.peer})
         return pb.DeleteReply()
 
     def _switches(self, request: Any, call: Call) -> Any:
-        return pb.SwitchesReply(switches=map(switch_message, self._manager.switches()))
+        return pb.SwitchesReply(switches=map(switch_message, self._controller.switches()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that keep a manager going: one for leases, one for each switch, so that none waits for another's.
+"""Threads that keep a ClusterController going: one for leases, one for each switch, so that none waits for another's.
 
 A process may stand still: stopped, moved to another machine, swapped out, or the machine slept. The thread for leases
 notices it by the time since it was last at work, and excuses all members for that time before it judges anybody.
@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from hopsum_controlplane.cluster import Manager
+from hopsum_controlplane.cluster import ClusterController
 
 PERIOD_S: Final = 0.25
 ABSENT_PERIODS: Final = 4
@@ -29,7 +29,7 @@ def awake_or_not_s() -> float:
 
 
 class Pulse:
-    """Calls `expire`, and `attend` of each switch, every `period_s` seconds; a context manager.
+    """Calls `expire`, and `reconcile` of each switch, every `period_s` seconds; a context manager.
 
     Leaving it waits for what is in progress, which the deadlines of a switch's calls bound. `clock` gives seconds that
     go on while this process stands still.
@@ -37,17 +37,17 @@ class Pulse:
 
     def __init__(
         self,
-        manager: Manager,
+        controller: ClusterController,
         switches: Iterable[str],
         period_s: float = PERIOD_S,
         *,
         clock: Callable[[], float] = awake_or_not_s,
     ) -> None:
-        self._manager, self._clock = manager, clock
+        self._controller, self._clock = controller, clock
         self._period_s = period_s
         self._leases_at_s = clock()
         self._over = threading.Event()
-        duties: dict[str, Callable[[], None]] = {name: partial(manager.attend, name) for name in switches}
+        duties: dict[str, Callable[[], None]] = {name: partial(controller.reconcile, name) for name in switches}
         self._threads = [
             threading.Thread(target=self._beat, args=(duty,), name=f"hopsum-pulse-{name}", daemon=True)
             for name, duty in [("leases", self.mind_leases), *duties.items()]
@@ -58,8 +58,8 @@ class Pulse:
         now_s = self._clock()
         away_s, self._leases_at_s = now_s - self._leases_at_s, now_s
         if away_s > ABSENT_PERIODS * self._period_s:
-            self._manager.excuse(away_s)
-        self._manager.expire()
+            self._controller.excuse(away_s)
+        self._controller.expire()
 
     def __enter__(self) -> Self:
         """Start."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A controller's parts, composed::
 
-    books -> manager, which takes the switches over -> pulse -> page and metrics -> service
+    state store -> cluster controller, which takes the switches over -> pulse -> page and metrics -> service
 
 and ended the other way round: no call is taken any more before anything behind it goes. What stands on the switches
-stays, and jobs go on, until a controller comes back to the same books.
+stays, and jobs go on, until a controller comes back to the same database.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.cluster import ClusterConfig, Manager, Store, openers, pipelines
+from hopsum_controlplane.cluster import ClusterConfig, ClusterController, StateStore, openers, pipelines
 from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.service.pulse import Pulse
 from hopsum_controlplane.service.server import Service, safeguards
@@ -30,7 +30,7 @@ CONNECT_S: Final = 3.0
 class Running:
     """A controller that serves: where, and the URLs of its page and its metrics, empty for none."""
 
-    manager: Manager
+    controller: ClusterController
     address: str
     page_url: str
     metrics_url: str
@@ -46,20 +46,22 @@ def running(
         remove_existing: take off the switches what others wrote there, another program among it.
         clock: unix seconds, for epochs.
 
-    Raises ControlPlaneError: the books cannot be had, an address is taken, a file cannot be read; nothing runs then.
+    Raises ControlPlaneError: the database cannot be had, an address is taken, a file cannot be read; nothing runs then.
     """
     safeguards(config)
     pipeline = pipelines(config, Pipeline.load(*compiled_program()))
     with ExitStack() as stack:
-        store = Store(config.database)
+        store = StateStore(config.database)
         stack.callback(store.close)
         sources = openers(config, pipeline, owner=store.owner, connect_timeout_s=CONNECT_S)
-        manager = Manager(config, store, sources, clock=clock, pipeline=pipeline, remove_existing=remove_existing)
-        stack.callback(manager.close)
-        stack.enter_context(Pulse(manager, [switch.name for switch in config.switches]))
+        controller = ClusterController(
+            config, store, sources, clock=clock, pipeline=pipeline, remove_existing=remove_existing
+        )
+        stack.callback(controller.close)
+        stack.enter_context(Pulse(controller, [switch.name for switch in config.switches]))
         page_url = metrics_url = ""
         if config.metrics_listen:
-            web = stack.enter_context(WebServer(manager, config.metrics_listen))
+            web = stack.enter_context(WebServer(controller, config.metrics_listen))
             page_url, metrics_url = web.url, web.metrics_url
-        service = stack.enter_context(Service.of(config, manager))
-        yield Running(manager, service.address, page_url, metrics_url)
+        service = stack.enter_context(Service.of(config, controller))
+        yield Running(controller, service.address, page_url, metrics_url)

@@ -28,7 +28,7 @@ from hopsum_wire.control.places import UNIX, is_local
 from hopsum_wire.control.services import JOBS, MESSAGE_BYTES_MAX, WORKERS
 
 if TYPE_CHECKING:
-    from hopsum_controlplane.cluster.manager import Manager
+    from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 BEAT_THREADS: Final = 4
 """For heartbeats alone."""
@@ -45,7 +45,7 @@ HANDSHAKE_S: Final = 5.0
 REQUEST_BYTES_MAX: Final = 128 << 10
 """The largest is the report of a worker with decision.MAX_RUNS runs of results, 98 KB."""
 DESCRIPTORS_KEPT: Final = 128
-"""Of the process's, for switches, books and the page: connections to the service leave these free."""
+"""Of the process's, for switches, database and the page: connections to the service leave these free."""
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # a second controller at the same port is an error, not a half of the calls
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
@@ -74,7 +74,7 @@ class Tls:
 
 
 class Service:
-    """Serves a manager from construction until `close`; `address` is where, with the port that it got.
+    """Serves a ClusterController from construction until `close`; `address` is where, with the port that it got.
 
     Args:
         listen: HOST:PORT, port 0 for any, or unix:PATH, which only this user can then reach.
@@ -87,7 +87,7 @@ class Service:
 
     def __init__(
         self,
-        manager: Manager,
+        controller: ClusterController,
         listen: str,
         *,
         tls: Tls | None = None,
@@ -101,9 +101,9 @@ class Service:
         self._events = EventLoop("hopsum-service-loop")
         self._server: Any = None
         beats, rest, bell, gate = Lane(self._beats), Lane(self._rest), Bell(self._events.loop), Gate()
-        self._workers = Workers(manager, gate, bell, beats=beats, rest=rest)
-        self._unwatch = manager.watch(bell.ring)
-        jobs = Jobs(manager, Administrator(admin_token), gate, rest)
+        self._workers = Workers(controller, gate, bell, beats=beats, rest=rest)
+        self._unwatch = controller.watch(bell.ring)
+        jobs = Jobs(controller, Administrator(admin_token), gate, rest)
         handlers = (
             handler_of(WORKERS, self._workers.answers(), self._workers.admit, rest),
             handler_of(JOBS, jobs.answers(), jobs.admit, rest),
@@ -116,10 +116,10 @@ class Service:
         _report(self.address, tls, admin_token)
 
     @classmethod
-    def of(cls, config: ClusterConfig, manager: Manager) -> Self:
+    def of(cls, config: ClusterConfig, controller: ClusterController) -> Self:
         """Return the service of a configuration. Raises ControlPlaneError."""
         tls, token = safeguards(config)
-        return cls(manager, config.listen, tls=tls, admin_token=token)
+        return cls(controller, config.listen, tls=tls, admin_token=token)
 
     def close(self, grace_s: float = 1.0) -> None:
         """Take no calls any more, and cut those off that are not answered in `grace_s`. Harmless when it is closed."""

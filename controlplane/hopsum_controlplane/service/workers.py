@@ -25,7 +25,7 @@ from hopsum_controlplane.service.messages import beat_message, join_request, loc
 from hopsum_wire.control import control_pb2 as pb
 
 if TYPE_CHECKING:
-    from hopsum_controlplane.cluster.manager import Manager
+    from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 WAIT_S: Final = 10.0
 """That a call may wait for a membership, at most."""
@@ -53,8 +53,8 @@ class Workers:
         beats: threads for what keeps places. rest: for what may take longer.
     """
 
-    def __init__(self, manager: Manager, gate: Gate, bell: Bell, *, beats: Lane, rest: Lane) -> None:
-        self._manager = manager
+    def __init__(self, controller: ClusterController, gate: Gate, bell: Bell, *, beats: Lane, rest: Lane) -> None:
+        self._controller = controller
         self._gate = gate
         self._bell = bell
         self._beats, self._rest = beats, rest
@@ -81,7 +81,7 @@ class Workers:
             raise UnauthenticatedError(
                 "this call has no token", hint="give the job's token, or the secret that Join gave"
             )
-        if self._manager.knows(call.token):
+        if self._controller.knows(call.token):
             passing = self._gate.known(call.token, _CALLS_OF_JOB if name in _OF_JOB else _CALLS_OF_MEMBER)
         else:
             passing = self._gate.stranger(call.peer)
@@ -94,11 +94,11 @@ class Workers:
         self._bell.ring_all()
 
     def _locate(self, request: Any, call: Call) -> Any:
-        return located_message(self._manager.locate(request.job, call.token))
+        return located_message(self._controller.locate(request.job, call.token))
 
     def _join(self, request: Any, call: Call) -> Any:
         try:
-            joined = self._manager.join(join_request(request, call.token))
+            joined = self._controller.join(join_request(request, call.token))
         except (
             ResourceExhaustedError
         ) as error:  # its own status says "later", and later is not sooner than somebody leaves
@@ -113,7 +113,7 @@ class Workers:
         secret = _secret(call.token)
 
         def look() -> bytes | None:
-            found = self._manager.await_membership(
+            found = self._controller.await_membership(
                 request.job, request.rank, secret, known_epoch=request.known_epoch, timeout_s=0.0
             )
             if not isinstance(found, Pending):
@@ -131,7 +131,7 @@ class Workers:
         statistics = dict(request.statistics)
         secret = _secret(call.token)
         return beat_message(
-            self._manager.heartbeat(request.job, request.rank, secret, epoch=request.epoch, statistics=statistics)
+            self._controller.heartbeat(request.job, request.rank, secret, epoch=request.epoch, statistics=statistics)
         )
 
     async def _attend(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
@@ -139,7 +139,7 @@ class Workers:
         told: Beat | None = None
 
         def look() -> Beat:
-            return self._manager.standing(job, rank, secret, epoch=epoch)
+            return self._controller.standing(job, rank, secret, epoch=epoch)
 
         with self._present_in(job, rank, secret) as presence, self._bell.listening(job) as event:
             while not presence.left:
@@ -160,7 +160,7 @@ class Workers:
 
     async def _leave(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
         job, rank, secret = request.job, request.rank, _secret(call.token)
-        leave = partial(self._manager.leave, unfinished=request.reason if request.unfinished else None)
+        leave = partial(self._controller.leave, unfinished=request.reason if request.unfinished else None)
         presence = self._present.get((job, rank, secret), _Presence())
         presence.left = True
         try:
@@ -173,7 +173,7 @@ class Workers:
 
     @contextmanager
     def _present_in(self, job: str, rank: int, secret: bytes) -> Iterator[_Presence]:
-        """Count a stream of a member for the block; when its last one breaks off, the manager is told."""
+        """Count a stream of a member for the block; when its last one breaks off, the controller is told."""
         key = (job, rank, secret)
         presence = self._present.setdefault(key, _Presence())
         presence.streams += 1
@@ -192,7 +192,7 @@ class Workers:
 
     def _disconnected(self, job: str, rank: int, secret: bytes) -> None:
         with suppress(ControlPlaneError):  # it has no place any more
-            self._manager.disconnected(job, rank, secret)
+            self._controller.disconnected(job, rank, secret)
 
 
 async def _set_within(event: asyncio.Event, timeout_s: float) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A manager over HTTP, to be read only: / has the page, /api/state its values, /metrics those for Prometheus.
+"""A ClusterController over HTTP, to be read only: / has the page, /api/state its values, /metrics those for Prometheus.
 
 There is no access control: who gets here may read. On loopback that is who is on this machine: a page of somebody else,
 in a browser here, is kept out, since the browser names that page's host in its request. A bounded number of clients are
@@ -27,7 +27,7 @@ from hopsum_controlplane.web.page import Page
 from hopsum_controlplane.web.state import State
 
 if TYPE_CHECKING:
-    from hopsum_controlplane.cluster.manager import Manager
+    from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 PAGE, STATE, METRICS = "/", "/api/state", "/metrics"
 FRESH_S: Final = 0.5
@@ -37,7 +37,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class WebServer:
-    """Serves what a manager knows in threads of its own, from `start` until `close`.
+    """Serves what a ClusterController knows in threads of its own, from `start` until `close`.
 
     `address` is HOST:PORT, port 0 for any that is free; `clock` has seconds that never go back, of rates. Raises
     ControlPlaneError when the address is none.
@@ -45,17 +45,17 @@ class WebServer:
 
     def __init__(
         self,
-        manager: Manager,
+        controller: ClusterController,
         address: str,
         *,
         fresh_s: float = FRESH_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        page, state = Page.load(), State(manager, clock)
+        page, state = Page.load(), State(controller, clock)
         self._answers: Mapping[str, _Answer] = {
             PAGE: _Answer("text/html; charset=utf-8", lambda: page.body, {"Content-Security-Policy": page.policy}),
             STATE: _Answer("application/json", _kept(lambda: json.dumps(state.document()), fresh_s)),
-            METRICS: _Answer(CONTENT_TYPE, _kept(lambda: expose(collect(manager)), fresh_s)),
+            METRICS: _Answer(CONTENT_TYPE, _kept(lambda: expose(collect(controller)), fresh_s)),
         }
         self._at = _host_and_port(address)
         self._server: _Server | None = None

@@ -18,7 +18,7 @@ from hopsum_wire.watch.looks import Look, Values, look_apart_s
 from hopsum_wire.watch.rates import document
 
 if TYPE_CHECKING:
-    from hopsum_controlplane.cluster.manager import Manager
+    from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 WINDOW_S: Final = 15.0
 """Of rates, if nothing needs a longer one: that a job stands still shows after half a lease."""
@@ -44,7 +44,7 @@ _EPOCH: Final = re.compile(r"\bepoch \d+")
 
 
 class State:
-    """What a manager's switches and jobs do: a look at each call, and the rates since one that is a while ago.
+    """What a controller's switches and jobs do: a look at each call, and the rates since one that is a while ago.
 
     Args:
         clock: seconds that never go back.
@@ -52,8 +52,8 @@ class State:
     Not thread-safe.
     """
 
-    def __init__(self, manager: Manager, clock: Callable[[], float] = time.monotonic) -> None:
-        self._manager = manager
+    def __init__(self, controller: ClusterController, clock: Callable[[], float] = time.monotonic) -> None:
+        self._controller = controller
         self._clock = clock
         self._looks: list[Look] = []
 
@@ -61,8 +61,8 @@ class State:
         """Return it, fit for JSON. The first call, and one that comes long after another, knows no rates yet."""
         look = Look(
             self._clock(),
-            [as_values(switch_message(view)) for view in self._manager.switches()],
-            [as_values(job_message(view)) for view in self._manager.jobs(counters=True)],
+            [as_values(switch_message(view)) for view in self._controller.switches()],
+            [as_values(job_message(view)) for view in self._controller.jobs(counters=True)],
         )
         self._remember(look)
         found = document(self._looks[0], look)

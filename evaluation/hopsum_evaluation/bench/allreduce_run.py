@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hopsum.codec import job_tables, make_codec
 from hopsum.transport.offload import Gso
-from hopsum_controlplane import Controller, JobSpec, write_membership
+from hopsum_controlplane import JobSpec, SwitchController, write_membership
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.devices.native import NativeDevice
@@ -67,7 +67,7 @@ def run(setting: Setting, console: Console) -> Findings:
         stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
         console.print(f"starting the switch and {setting.workers} workers a subject ...")
         switch_pid, device, seats = stack.enter_context(switch_amid(star))
-        controller = Controller(device, SWITCH)
+        controller = SwitchController(device, SWITCH)
         plan = Plan(
             _HOPSUM, setting.workers, setting.elements, setting.buckets, setting.seed,
             min(CHECKED, setting.elements), "eth0", folder, gso=setting.gso,
@@ -118,7 +118,7 @@ def switch_amid(star: Star) -> Iterator[tuple[int, Device, tuple[Seat, ...]]]:
 
 def join_job(
     stack: ExitStack,
-    controller: Controller,
+    controller: SwitchController,
     crew: Crew,
     seats: Sequence[Seat],
     name: str,

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TypeVar
 
 from hopsum.codec import best_table
-from hopsum_controlplane import Controller, Fate, Job, JobSpec, WorkerEndpoint
+from hopsum_controlplane import Fate, Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.audit import read_standing
 from hopsum_controlplane.devices.base import Device, Pipeline, ensure_pipeline
@@ -76,7 +76,7 @@ class Target:
         stack.callback(switch.stop)
         self._address = switch.address
         self._device = self._open()
-        self._controller = Controller(self._device, SWITCH)
+        self._controller = SwitchController(self._device, SWITCH)
         self._before = len(read_standing(self._device))
 
     def cycle(self) -> None:
@@ -118,9 +118,9 @@ class Target:
         self._end(jobs)
         self._look()
 
-    def _restarted(self, jobs: Sequence[Job]) -> Controller:
+    def _restarted(self, jobs: Sequence[Job]) -> SwitchController:
         self._device = self._open()
-        return Controller(self._device, SWITCH, adopt=jobs)
+        return SwitchController(self._device, SWITCH, adopt=jobs)
 
     def _open(self) -> Device:
         device = self._stack.enter_context(open_device(self.name, self._address))

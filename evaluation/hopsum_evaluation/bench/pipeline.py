@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_controlplane import Controller, Job, JobSpec, WorkerEndpoint
+from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.devices.native import NativeDevice
@@ -173,7 +173,7 @@ def engine_run(
         seats = tuple(
             WorkerEndpoint(r, r + 1, f"02:00:00:00:01:{r:02x}", f"10.0.0.{r + 1}", 6000) for r in range(workers)
         )
-        controller = Controller(adapt(device) if adapt else device, SWITCH)
+        controller = SwitchController(adapt(device) if adapt else device, SWITCH)
         job = controller.create_job(JobSpec("pipeline", seats, slots, table))
         stack.callback(controller.delete_job, job)
         pool = make_pool(job.epoch, workers, slots, table, seed)

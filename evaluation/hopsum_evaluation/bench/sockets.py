@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from hopsum.transport.batches import BatchLink, probe_offload
-from hopsum_controlplane import Controller, JobSpec
+from hopsum_controlplane import JobSpec, SwitchController
 from hopsum_evaluation.bench.echo import Echo
 from hopsum_evaluation.bench.load import RESEND_S, Load, Tally
 from hopsum_evaluation.bench.pipeline import Adapt
@@ -90,7 +90,7 @@ def load_on(
         for seat in scene.seats:
             links.append(link := open_batch_link(seat))
             stack.callback(link.close)
-        controller = Controller(adapt(scene.device) if adapt else scene.device, SWITCH)
+        controller = SwitchController(adapt(scene.device) if adapt else scene.device, SWITCH)
         endpoints = tuple(seat.endpoint(link.local) for seat, link in zip(scene.seats, links, strict=True))
         job = controller.create_job(JobSpec("load", endpoints, slots, table))
         stack.callback(controller.delete_job, job)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from hopsum_controlplane import Controller, Job, JobSpec, write_membership
+from hopsum_controlplane import Job, JobSpec, SwitchController, write_membership
 from hopsum_evaluation.demo.account import Counts
 from hopsum_evaluation.demo.worker import Plan
 from hopsum_topologies.catalogue import topology as network_named
@@ -80,7 +80,7 @@ class OneSwitch:
 
     def __init__(self, scene: Stage) -> None:
         self.seats, self.where = scene.seats, scene.where
-        self._controller = Controller(scene.device, SWITCH)
+        self._controller = SwitchController(scene.device, SWITCH)
         self._read_interfaces = scene.read_interfaces
         self._job: Job | None = None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk under the controller's books is full for a while: a small tmpfs of its own, in a mount namespace."""
+"""The disk under the controller's database is full for a while: a small tmpfs of its own, in a mount namespace."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def disk_full(context: Context) -> DrillReport:
     """Fill the disk: what has to be written is refused, running jobs go on, and all goes on when there is room."""
     disk = context.folder / "disk"
     disk.mkdir()
-    (context.folder / "books.sqlite").symlink_to(disk / "books.sqlite")
+    (context.folder / "state.sqlite").symlink_to(disk / "state.sqlite")
     with small_disk(disk), staged(context, NAME, seats=seats_for(context, _TRAINERS)) as stage:
         crew = Crew(stage, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
         crew.train(5)
@@ -109,7 +109,8 @@ def _fill(stage: Stage, disk: Path) -> float:
 
 
 def _refused(stage: Stage, full_s: float) -> dict[str, int]:
-    """Make jobs until one is refused, as what the books hold on the disk is not used up at once; return all jobs."""
+    """Make jobs until one is refused, as what the database holds on the disk is not used up at once; return all jobs.
+    """
     with stage.operator() as operator:
         for number in range(_JOBS_MAX):
             try:
@@ -121,7 +122,7 @@ def _refused(stage: Stage, full_s: float) -> dict[str, int]:
         else:
             raise DrillError(f"{_JOBS_MAX} jobs were made on a full disk")
         stage.report.detected_ms = 1e3 * (stage.now() - full_s)
-        stage.report.detected = f"a job is refused, after {number} that had room in the books' log"
+        stage.report.detected = f"a job is refused, after {number} that had room in the database's log"
         refusal(lambda: operator.create("more", 1, 1), _FULL)
         refusal(lambda: operator.delete("silent"), _FULL)
         stage.report.numbers = {"refused": 3}

@@ -11,7 +11,7 @@ from hopsum_evaluation.drill.base import Drill, needs_nothing
 CONTROLLER_DRILLS: Final = (
     Drill(
         controller_writes.NAME,
-        "the controller dies at each write of a job's life: the switch is as in the books",
+        "the controller dies at each write of a job's life: the switch is as in the database",
         needs_nothing,
         controller_writes.killed_at_each_write,
     ),
@@ -29,7 +29,7 @@ CONTROLLER_DRILLS: Final = (
     ),
     Drill(
         controller_disk.NAME,
-        "the disk under the books is full: refused in words, and jobs go on",
+        "the disk under the database is full: refused in words, and jobs go on",
         controller_disk.needs_tmpfs,
         controller_disk.disk_full,
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A controller's process that kills itself at one of its writes, to the switch or to the books.
+"""A controller's process that kills itself at one of its writes, to the switch or to the database.
 
 Before every update of a table, after the last one of a batch, and before and after every commit a fuse burns; armed
 with `at` it sends SIGKILL to its own process at the event with this number, from 0. While it is armed a batch goes
@@ -22,13 +22,20 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.cluster import ClusterConfig, JobRequest, JoinRequest, Manager, Store, load_config
+from hopsum_controlplane.cluster import (
+    ClusterConfig,
+    ClusterController,
+    JobRequest,
+    JoinRequest,
+    StateStore,
+    load_config,
+)
 from hopsum_controlplane.cluster.records import JobRecord
 from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import Update
-from hopsum_evaluation.drill.controller_books import differences
+from hopsum_evaluation.drill.controller_state import differences
 from hopsum_wire import WIRE_VERSION
 
 VICTIM: Final = "victim"
@@ -70,8 +77,8 @@ class MortalDevice(ReconnectingDevice):
         self.fuse.burn()
 
 
-class MortalStore(Store):
-    """Books, as a controller has them that may die around every commit."""
+class MortalStore(StateStore):
+    """A database, as a controller has it that may die around every commit."""
 
     fuse: Fuse
 
@@ -93,7 +100,7 @@ class Reign:
     """One controller, from taking over to its end; what workers and operators ask for is asked here."""
 
     config: ClusterConfig
-    manager: Manager
+    controller: ClusterController
     fuse: Fuse
     workers: int
     ahead_s: float = 0.0
@@ -106,13 +113,13 @@ class Reign:
     def create(self) -> None:
         """Make the job."""
         request = JobRequest(VICTIM, self.workers, SLOTS, table=TABLE, lease_s=LEASE_S)
-        self.token = self.manager.create_job(request).token
+        self.token = self.controller.create_job(request).token
 
     def join(self) -> None:
         """Let all its workers join, which begins an epoch."""
         network = IPv4Network(self.config.switches[0].ports[0].network)
         for rank in range(self.workers):
-            self.manager.join(
+            self.controller.join(
                 JoinRequest(
                     job=VICTIM,
                     token=self.token,
@@ -130,15 +137,15 @@ class Reign:
     def expire(self) -> None:
         """Let a lease pass without a word of them, and do what is to be done then."""
         self.ahead_s += LEASE_S + 1
-        self.manager.tick()
+        self.controller.tick()
 
     def delete(self) -> None:
         """Delete the job."""
-        self.manager.delete_job(VICTIM)
+        self.controller.delete_job(VICTIM)
 
     def clear(self) -> None:
         """Delete what a controller left that died."""
-        if any(job.name == VICTIM for job in self.manager.jobs()):
+        if any(job.name == VICTIM for job in self.controller.jobs()):
             self.delete()
 
 
@@ -156,7 +163,7 @@ class Found(NamedTuple):
     """What a controller found when it started, and how it left things when it had taken over."""
 
     before: list[str]
-    """In what the switch differed from the books."""
+    """In what the switch differed from the database."""
     after: list[str]
     """The same afterwards."""
     audited: list[str]
@@ -181,22 +188,22 @@ def reign(config_path: str, scene: str, workers: int, at: int | None, pipe: Conn
     before = differences(config, store.load(), device)
     here: list[Reign] = []
     clock = lambda: here[0].monotonic() if here else time.monotonic()  # noqa: E731
-    manager = Manager(config, store, {switch.name: device}, monotonic=clock, pipeline=pipeline)
+    controller = ClusterController(config, store, {switch.name: device}, monotonic=clock, pipeline=pipeline)
     taken_over_s = time.monotonic()
-    here.append(Reign(config, manager, fuse, workers))
+    here.append(Reign(config, controller, fuse, workers))
     after = differences(config, store.load(), device)
     here[0].ahead_s += config.audit_s
-    manager.attend(switch.name)
-    view = manager.switches(drops=False)[0]
+    controller.reconcile(switch.name)
+    view = controller.switches(drops=False)[0]
     audited = [view.trouble] if view.trouble else list(view.findings)
     audited += [] if view.audits else ["no audit was made"]
-    epochs = {job.name: job.epoch for job in manager.jobs()}
+    epochs = {job.name: job.epoch for job in controller.jobs()}
     pipe.send(Found(before, after, audited, epochs, taken_over_s))
     here[0].clear()
     if scene:
         _play(here[0], scene, at)
     pipe.send(fuse.events)
-    manager.close()
+    controller.close()
     store.close()
 
 

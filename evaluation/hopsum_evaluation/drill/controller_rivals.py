@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two controllers want one switch: with the same books, then with books of its own and a higher election id."""
+"""Two controllers want one switch: with the same database, then with a database of its own and a higher election id."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ def two_controllers(context: Context) -> DrillReport:
 
 
 def _refused_books(stage: Stage) -> None:
-    """Start a second controller on the same books, which ends it."""
+    """Start a second controller on the same database, which ends it."""
     folder = stage.context.folder
     edit(folder / "cluster.toml", folder / "second.toml", (stage.place.controller_address, _free(stage)))
-    stage.happened("second controller with the same books")
+    stage.happened("second controller with the same database")
     process = stage.start("second", _command(folder / "second.toml"))
-    await_that(lambda: not process.running(), "the end of a controller whose books another one has")
+    await_that(lambda: not process.running(), "the end of a controller whose database another one has")
     if (status := process.stop()) != 1 or "another controller has it" not in process.log_text():
-        raise DrillError(f"a second controller on the same books ended with {status}: {process.log_text()[-500:]}")
+        raise DrillError(f"a second controller on the same database ended with {status}: {process.log_text()[-500:]}")
 
 
 def _rival(stage: Stage) -> None:
-    """Start one with books of its own, and wait until both say what is the matter."""
+    """Start one with a database of its own, and wait until both say what is the matter."""
     folder = stage.context.folder
-    changes = ((stage.place.controller_address, _free(stage)), ("books.sqlite", "rival.sqlite"))
+    changes = ((stage.place.controller_address, _free(stage)), ("state.sqlite", "rival.sqlite"))
     edit(
         folder / "cluster.toml", folder / "rival.toml", *changes, ("[[switch]]", f"[[switch]]\nelection_id = {_RIVAL}")
     )
     process = stage.start("rival", _command(folder / "rival.toml"))
-    began_s = stage.happened("second controller with books of its own and a higher election id")
+    began_s = stage.happened("second controller with a database of its own and a higher election id")
     with stage.operator() as operator:
 
         def noticed() -> float | None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller dies at every write, to the switch and to the books, of everything that happens to a job.
+"""The controller dies at every write, to the switch and to the database, of everything that happens to a job.
 
 A job trains all the time, which the controllers adopt one after the other. Each kills itself at the next event of a
-scene; the one after it reads the switch back and holds it against the books, before it does anything and after it has
-taken over, lets an audit look, and is the next to die.
+scene; the one after it reads the switch back and holds it against the database, before it does anything and after it
+has taken over, lets an audit look, and is the next to die.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Deaths:
             raise DrillError(f"{where}, a controller did not take over: exit status {status}")
         found = said[0]
         if found.after or found.audited:
-            raise DrillError(f"{where}, switch and books differ: {'; '.join(found.after + found.audited)}")
+            raise DrillError(f"{where}, switch and database differ: {'; '.join(found.after + found.audited)}")
         trains = found.epochs.get("train", 0)
         if trains != (self._train_epoch or trains) or not trains:
             raise DrillError(f"{where}, the job that trains has epoch {trains} instead of {self._train_epoch}")
@@ -120,7 +120,9 @@ def killed_at_each_write(context: Context) -> DrillReport:
         report.detected_ms = 1e3 * max(deaths.recovery_s)
         report.detected = "taken over by the next controller, the slowest of all"
         told = ", ".join(f"{count} in {scene}" for scene, count in deaths.kills.items())
-        report.recovered = f"{deaths.kills.total()} of {deaths.kills.total()} deaths ({told}): switch as in the books"
+        report.recovered = (
+            f"{deaths.kills.total()} of {deaths.kills.total()} deaths ({told}): switch as in the database"
+        )
         report.numbers = {
             "deaths": deaths.kills.total(),
             "half_done": deaths.half_done,

@@ -31,7 +31,7 @@ def split(context: Context) -> DrillReport:
         place = veths(stage)
         place.cut(1)
         at_s = stage.happened("links of rank 1 down")
-        first_sign(lambda: stage.lost("train", 1), "loss of rank 1 in the controller's books")
+        first_sign(lambda: stage.lost("train", 1), "loss of rank 1 in the controller's database")
         place.mend(1)
         stage.happened("links of rank 1 up")
         comes_back(stage, crew, 1, at_s)

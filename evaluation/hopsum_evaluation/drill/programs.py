@@ -103,7 +103,7 @@ def _require_place(stage: Stage, crew: Crew) -> None:
     with stage.operator() as operator:
         (phase,) = (member.phase for member in operator.job(crew.job).members if member.rank == RAISES)
     if phase != pb.MEMBER_PHASE_IN:
-        raise DrillError(f"after a child exited, rank {RAISES} is {pb.MemberPhase.Name(phase)} in the books")
+        raise DrillError(f"after a child exited, rank {RAISES} is {pb.MemberPhase.Name(phase)} in the database")
 
 
 def _at(crew: Crew, since_s: float, kind: str) -> float | None:

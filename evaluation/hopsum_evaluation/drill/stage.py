@@ -40,7 +40,7 @@ _LAST_SESSION: Final = (1 << 64) - 1
 """Low word of an election id above all sessions of the controller: bmv2 keeps a connection that died in silence."""
 _CONFIG: Final = """\
 [controller]
-database = "{folder}/books.sqlite"
+database = "{folder}/state.sqlite"
 listen = "{listen}"
 metrics_listen = "{page}"
 admin_token_file = "{folder}/admin.token"
@@ -112,7 +112,7 @@ class Stage:
         await_that(lambda: _listens(host, int(port)), "a switch that listens", alive=process)
 
     def start_controller(self) -> None:
-        """Start the controller over its books; returns when it serves."""
+        """Start the controller over its database; returns when it serves."""
         command = [sys.executable, "-m", "hopsum_cli.main", "controller", "--config"]
         process = self.start("controller", [*command, str(self.context.folder / "cluster.toml")])
         ready = lambda: re.search(r"^ready listen=", process.log_text(), re.MULTILINE)  # noqa: E731
@@ -165,7 +165,7 @@ class Stage:
     def left_on_switch(self) -> list[str]:
         """End the controller, and return what of its jobs stands on the switch: nothing, once they are deleted."""
         with self.operator() as operator:
-            left = [f"job {job.name} in the books" for job in operator.jobs()]
+            left = [f"job {job.name} in the database" for job in operator.jobs()]
             left += [f"{each.slots_used} slots in use" for each in operator.switches() if each.slots_used]
         self.processes["controller"].stop()
         (switch,) = load_config(self.context.folder / "cluster.toml").switches
@@ -232,7 +232,7 @@ def staged(
         left = stage.left_on_switch()
     left += stage.still_running() + _namespaces()
     report.seconds = time.monotonic() - began_s
-    what = "books, tables, groups, processes and namespaces of the drill, after its jobs were deleted"
+    what = "database, tables, groups, processes and namespaces of the drill, after its jobs were deleted"
     report.checks["nothing_left_behind"] = Check(not left, ", ".join(left) or what)
 
 

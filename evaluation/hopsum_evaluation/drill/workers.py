@@ -68,7 +68,7 @@ def killed(context: Context) -> DrillReport:
 
         stage.report.detected_ms = 1e3 * (first_sign(without, "sum without rank 2") - at_s)
         stage.report.detected = "a sum without rank 2"
-        lost_s = first_sign(lambda: stage.lost("train", 2), "loss of rank 2 in the controller's books")
+        lost_s = first_sign(lambda: stage.lost("train", 2), "loss of rank 2 in the controller's database")
         crew.train(40, 0, 1)
         crew.finish(0, 1)
         epochs = crew.epochs(0, 1)
@@ -103,7 +103,7 @@ def paused(context: Context) -> DrillReport:
         crew = Crew(stage, "train", 3)
         crew.train(20)
         at_s = stage.signal(crew.name(1), signal.SIGSTOP)
-        first_sign(lambda: stage.lost("train", 1), "loss of rank 1 in the controller's books")
+        first_sign(lambda: stage.lost("train", 1), "loss of rank 1 in the controller's database")
         stage.signal(crew.name(1), signal.SIGCONT)
         comes_back(stage, crew, 1, at_s)
         require_refusal(crew, 1)

@@ -18,7 +18,7 @@ from typing import Any
 
 from hopsum.codec import job_tables, make_codec
 from hopsum.errors import HopsumError
-from hopsum_controlplane import Controller, ControlPlaneError
+from hopsum_controlplane import ControlPlaneError, SwitchController
 from hopsum_evaluation.bench.allreduce_run import join_job, switch_amid
 from hopsum_evaluation.report.accuracy_plan import Course, Order, Plan, Ready, Trained, work
 from hopsum_evaluation.report.settings import NotRunError, Tell
@@ -94,7 +94,7 @@ def run(trainings: Trainings, tell: Tell) -> dict[str, Any]:
         _, device, seats = stack.enter_context(switch_amid(star))
         plan = Plan(trainings.workers, tuple(course.model for course in trainings.courses), folder)
         crew = stack.enter_context(Crew(seats, work, plan))
-        join_job(stack, Controller(device, SWITCH), crew, seats, "report", WINDOW, job_tables(codec), folder)
+        join_job(stack, SwitchController(device, SWITCH), crew, seats, "report", WINDOW, job_tables(codec), folder)
         ready = [Ready(*each) for each in crew.gather("ready")[0][0]]
         runs = _train_all(trainings, star, crew, tell)
         crew.send(None)

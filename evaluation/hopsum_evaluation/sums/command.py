@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from hopsum_controlplane import Controller, ControlPlaneError, JobSpec
+from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController
 from hopsum_evaluation.sums.report import SHOWN, Report, Sum
 from hopsum_evaluation.sums.vectors import TABLE, TABLE16, Exercise, exercises_for
 from hopsum_evaluation.sums.worker import Assignment, work
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def perform(scene: Stage, report: Report, console: Console) -> None:
     """Make the job, let the workers sum, and fill the report."""
-    controller = Controller(scene.device, SWITCH)
+    controller = SwitchController(scene.device, SWITCH)
     drops_before = controller.drop_counters()
     with Crew(scene.seats, work, None) as crew:
         bound = crew.gather("bound")

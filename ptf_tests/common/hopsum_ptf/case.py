@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from ptf import testutils
 from ptf.base_tests import BaseTest
 
-from hopsum_controlplane import Controller, Job, JobSpec, WorkerEndpoint
+from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.entries import Insert
@@ -70,7 +70,7 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         if testutils.test_param_get("record"):
             self.device = control.RecordingDevice(_device(), self._recording)
         self.device.push(_pipeline())
-        self.controller = Controller(self.device, SWITCH, clock=lambda: control.CLOCK_S)
+        self.controller = SwitchController(self.device, SWITCH, clock=lambda: control.CLOCK_S)
         self.links = Links(ptf.dataplane_instance, PORTS)
         self._forwarding()
 
@@ -282,9 +282,7 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         )
         self.oracle = FrameAggregator(config)
 
-    def _completes(
-        self, job: Job, rank: int, payload: bytes, header: dict[str, int], *events: Event
-    ) -> NDArray[Any]:
+    def _completes(self, job: Job, rank: int, payload: bytes, header: dict[str, int], *events: Event) -> NDArray[Any]:
         outputs = self.send_update(job, rank, payload, **header)
         self.assertEqual(self.outcome.events, events)
         received = self._results(outputs, header)
@@ -296,9 +294,7 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         outputs = self.send_update(job, rank, payload, **header)
         self.assertEqual((self.outcome.events, outputs), (events, []))
 
-    def _results(
-        self, outputs: Sequence[Output], header: dict[str, int]
-    ) -> list[tuple[int, Header, NDArray[Any]]]:
+    def _results(self, outputs: Sequence[Output], header: dict[str, int]) -> list[tuple[int, Header, NDArray[Any]]]:
         received = []
         for port, frame in outputs:
             reply = frames.hopsum_header(frame)

@@ -23,7 +23,7 @@ WORDS = r"rank 0 has seed 0; rank 1 has seed 1: all ranks need the same"
 
 
 def phases(cluster: Cluster) -> dict[int, Phase]:
-    (view,) = cluster.manager.jobs()
+    (view,) = cluster.controller.jobs()
     return {member.rank: member.phase for member in view.members}
 
 
@@ -43,7 +43,7 @@ def test_while_the_job_forms_all_ranks_have_the_error(cluster: Cluster) -> None:
         crew[0].membership()
     with pytest.raises(InvalidRequestError, match=WORDS):  # the one that comes late is told as well
         crew[2].join(settings=SEED_0)
-    (view,) = cluster.manager.jobs()
+    (view,) = cluster.controller.jobs()
     assert (view.state, view.joins_refused) == (State.FORMING, 2)
     for worker in crew:  # and once they have been put right they run
         worker.lives += 1
@@ -58,7 +58,7 @@ def test_a_late_rank_is_not_told_of_what_is_long_over(cluster: Cluster) -> None:
     with pytest.raises(InvalidRequestError, match=WORDS):
         crew[1].join(settings=SEED_1)
     cluster.clock.sleep(LEASE_S + 1)
-    cluster.manager.tick()
+    cluster.controller.tick()
     crew[2].join(settings=SEED_0)
     assert phases(cluster)[2] is Phase.WAITING
 
@@ -86,7 +86,7 @@ def test_survivors_wait_on_where_a_replacement_differs(cluster: Cluster) -> None
     cluster.clock.sleep(LEASE_S - 1)
     crew[0].beat()
     cluster.clock.sleep(2)
-    cluster.manager.tick()  # rank 1 is lost
+    cluster.controller.tick()  # rank 1 is lost
     crew[0].join(settings=SEED_0)
     crew[1].lives += 1
     crew[1].epoch = 0

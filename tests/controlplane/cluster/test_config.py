@@ -23,7 +23,7 @@ from hopsum_wire import HOPSUM_UDP_PORT
 
 WHOLE = """
 [controller]
-database = "/var/lib/books.sqlite"
+database = "/var/lib/state.sqlite"
 listen = "unix:/run/hopsum.sock"
 metrics_listen = ""
 lease_s = 30
@@ -49,7 +49,7 @@ ports = [{port = 1, network = "10.0.0.0/24"}, {port = 2, network = "10.0.0.128/2
 """
 SHORT = """
 [controller]
-database = "books.sqlite"
+database = "state.sqlite"
 [[switch]]
 name = "leaf1"
 driver = "bmv2"
@@ -81,7 +81,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     )
     assert load(tmp_path, WHOLE) == ClusterConfig(
         switches=(switch,),
-        database=Path("/var/lib/books.sqlite"),
+        database=Path("/var/lib/state.sqlite"),
         listen="unix:/run/hopsum.sock",
         metrics_listen="",
         lease_s=30.0,
@@ -115,7 +115,7 @@ def test_a_short_file(tmp_path: Path) -> None:
         ("device_id = 3", "device = 3", r"\[\[switch\]\] 0 has an unknown key 'device'; did you mean device_id"),
         ("{port = 1,", "{prt = 1,", r"\[\[switch\]\] 0 ports 0 has an unknown key 'prt'; did you mean port\?"),
         ('name = "leaf1"', "", r"\[\[switch\]\] 0 has no name; it needs name, driver"),
-        ('database = "/var/lib/books.sqlite"', "", r"\[controller\] has no database"),
+        ('database = "/var/lib/state.sqlite"', "", r"\[controller\] has no database"),
         ("lease_s = 30", 'lease_s = "30"', r"\[controller\] lease_s = '30'; it is an integer or a number"),
         ("lease_s = 30", "lease_s = true", r"\[controller\] lease_s = True; it is an integer or a number"),
         ("lease_s = 30", "lease_s = 0.5", r"lease_s 0\.5; it is 1 \.\. 86400 seconds"),
@@ -170,7 +170,7 @@ def test_the_documented_file_is_right(tmp_path: Path) -> None:
 
 TREE = """
 [controller]
-database = "/var/lib/books.sqlite"
+database = "/var/lib/state.sqlite"
 """ + "".join(
     f"""
 [[switch]]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The controller dies at every write to the switch and around every commit: the next one finds the switch as its
-books say, or makes it so, and the job goes on or is gone."""
+database says, or makes it so, and the job goes on or is gone."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .world import LEASE_S, TREE_LINKS, Cluster, Worker, enter, switch_config, t
 
 
 class Mortal:
-    """A cluster whose controller dies when the fuse of the switches, or that of the books, has burnt down.
+    """A cluster whose controller dies when the fuse of the switches, or that of the database, has burnt down.
 
     It has one switch, or two leaves and a spine: then a job has a worker at each leaf.
     """
 
     def __init__(self, folder: Path, tree: bool) -> None:
-        self.fuses = {"switch": Fuse(), "books": Fuse()}
+        self.fuses = {"switch": Fuse(), "database": Fuse()}
         self.intents = Intents()
         switches, links = ((switch_config(),), ()) if not tree else (tree_configs(), TREE_LINKS)
         self.devices = {each.name: WatchedDevice(each.name, self.intents, self.fuses["switch"]) for each in switches}
         self.cluster = Cluster(folder, switches, self.devices, links)
         self.workers = 3 if tree else 2
         path = self.cluster.config.database
-        self.cluster.open_store = lambda: WatchedStore(path, self.intents, self.fuses["books"])
+        self.cluster.open_store = lambda: WatchedStore(path, self.intents, self.fuses["database"])
         self.cluster.start()
         self.other = self.cluster.run("other", self.workers)
         self.crew: list[Worker] = []
@@ -41,7 +41,7 @@ class Mortal:
             fuse.arm(None)
 
     def states(self) -> dict[str, State]:
-        return {job.name: job.state for job in self.cluster.manager.jobs()}
+        return {job.name: job.state for job in self.cluster.controller.jobs()}
 
 
 def create(mortal: Mortal) -> None:
@@ -58,7 +58,7 @@ def expire(mortal: Mortal) -> None:
     for worker in (*mortal.other, *mortal.crew[:-1]):
         worker.beat()
     mortal.cluster.clock.sleep(LEASE_S / 2)
-    mortal.cluster.manager.tick()
+    mortal.cluster.controller.tick()
 
 
 def replaced(mortal: Mortal) -> None:
@@ -71,7 +71,7 @@ def leave(mortal: Mortal) -> None:
 
 
 def delete(mortal: Mortal) -> None:
-    mortal.cluster.manager.delete_job("job")
+    mortal.cluster.controller.delete_job("job")
 
 
 def forgotten(mortal: Mortal, switch: str = "s1") -> None:
@@ -83,7 +83,7 @@ def forgotten(mortal: Mortal, switch: str = "s1") -> None:
     for worker in (*mortal.other, *mortal.crew):
         worker.beat()
     mortal.cluster.clock.sleep(LEASE_S / 2)
-    mortal.cluster.manager.tick()
+    mortal.cluster.controller.tick()
 
 
 def forgotten_by_the_spine(mortal: Mortal) -> None:
@@ -155,10 +155,10 @@ def check_recovery(mortal: Mortal) -> None:
     assert not any(isinstance(each, Pending) for each in found)
     cluster.check()
     for name in list(mortal.states()):
-        cluster.manager.delete_job(name)
+        cluster.controller.delete_job(name)
     cluster.check()
     assert all(device.epochs() == set() for device in mortal.devices.values())
-    assert {view.slots_used for view in cluster.manager.switches()} == {0}
+    assert {view.slots_used for view in cluster.controller.switches()} == {0}
 
 
 def check_how_it_goes_on(mortal: Mortal) -> None:
@@ -184,7 +184,7 @@ def check_how_it_goes_on(mortal: Mortal) -> None:
     mortal.cluster.check()
 
 
-@pytest.mark.parametrize("what", ["switch", "books"])
+@pytest.mark.parametrize("what", ["switch", "database"])
 @pytest.mark.parametrize("scene", SCENES)
 def test_the_next_controller_goes_on(scene: str, what: str, tmp_path: Path) -> None:
     for at in range(1000):
@@ -193,10 +193,10 @@ def test_the_next_controller_goes_on(scene: str, what: str, tmp_path: Path) -> N
         mortal.cluster.stop()
         if not died:
             break
-    assert at > 0 or (scene, what) in (("create", "switch"), ("restart", "books"))
+    assert at > 0 or (scene, what) in (("create", "switch"), ("restart", "database"))
 
 
-@pytest.mark.parametrize("what", ["switch", "books"])
+@pytest.mark.parametrize("what", ["switch", "database"])
 @pytest.mark.parametrize("scene", TREE_SCENES)
 def test_the_next_controller_goes_on_with_a_tree(scene: str, what: str, tmp_path: Path) -> None:
     for at in range(1000):
@@ -205,7 +205,7 @@ def test_the_next_controller_goes_on_with_a_tree(scene: str, what: str, tmp_path
         mortal.cluster.stop()
         if not died:
             break
-    assert at > 0 or (scene, what) == ("restart", "books")
+    assert at > 0 or (scene, what) == ("restart", "database")
 
 
 def test_a_controller_dies_while_the_next_one_starts(tmp_path: Path) -> None:

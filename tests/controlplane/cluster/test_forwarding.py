@@ -42,7 +42,7 @@ def same(cluster: Cluster, wanted: list[TableEntry | MulticastGroup]) -> bool:
 def test_nothing_is_forwarded_unless_it_is_asked_for(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(switch_config(1, NETWORKS))
     join(cluster.make())
-    assert cluster.manager.job("job").state is State.RUNNING
+    assert cluster.controller.job("job").state is State.RUNNING
     assert forwarding(cluster) == []
 
 
@@ -58,11 +58,11 @@ def test_members_are_forwarded_to_from_their_joining_to_the_end_of_their_jobs(ma
     jobs = [each for each in written if isinstance(each, TableEntry) and each.table == "jobs"]
     assert all(written.index(station) < written.index(jobs[0]) for station in stations())  # who is told of an epoch
     join(other, 5000)  # from the same interfaces
-    cluster.manager.delete_job("job")
-    cluster.manager.tick()
+    cluster.controller.delete_job("job")
+    cluster.controller.tick()
     assert same(cluster, stations())
-    cluster.manager.delete_job("other")
-    cluster.manager.tick()
+    cluster.controller.delete_job("other")
+    cluster.controller.tick()
     assert same(cluster, FLOOD)
 
 
@@ -80,7 +80,7 @@ def test_what_others_changed_and_what_a_switch_forgot_is_written_again(make_clus
     for worker in crew:
         worker.beat()
     cluster.clock.sleep(cluster.config.audit_s / 2)
-    cluster.manager.tick()
+    cluster.controller.tick()
     assert same(cluster, stations())
     assert crew[0].beat().epoch == crew[0].epoch
     device.entities.clear()
@@ -95,9 +95,9 @@ def test_a_write_of_it_that_fails_is_made_again(make_cluster: MakeCluster) -> No
     crew = cluster.make()
     device.fail(at=device.updates, failure=Failure.UNANSWERED)
     join(crew)
-    assert cluster.manager.job("job").state is State.FORMING
+    assert cluster.controller.job("job").state is State.FORMING
     device.repair()
     cluster.clock.sleep(LEASE_S / 5)
-    cluster.manager.tick()
-    assert cluster.manager.job("job").state is State.RUNNING
+    cluster.controller.tick()
+    assert cluster.controller.job("job").state is State.RUNNING
     assert same(cluster, stations())

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane.cluster import Beat, InvalidRequestError, Pending, Phase, State, UnauthenticatedError
+from hopsum_controlplane.cluster.cluster_controller import ROUNDS_MOST
 from hopsum_controlplane.cluster.decision import Report
-from hopsum_controlplane.cluster.manager import ROUNDS_MOST
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire.membership import parse_membership
 
@@ -33,7 +33,7 @@ def pass_a_lease(cluster: Cluster, *heard: Worker) -> None:
         cluster.clock.sleep(LEASE_S / 4)
         for worker in heard:
             worker.beat()
-    cluster.manager.tick()
+    cluster.controller.tick()
 
 
 def forget(cluster: Cluster, crew: list[Worker]) -> None:
@@ -42,7 +42,7 @@ def forget(cluster: Cluster, crew: list[Worker]) -> None:
     assert isinstance(device, FakeDevice)
     device.entities.clear()
     pass_a_lease(cluster, *crew)
-    assert cluster.manager.job(crew[0].job).state is State.FORMING
+    assert cluster.controller.job(crew[0].job).state is State.FORMING
 
 
 def test_the_same_members_go_on(cluster: Cluster) -> None:
@@ -57,7 +57,7 @@ def test_the_same_members_go_on(cluster: Cluster) -> None:
     decided = [{"first": first, "end": end, "ranks": ranks} for (first, end), ranks in runs]
     assert document["resume"] == {"base": 0, **NOBODY_NEW, "decided": decided}
     cluster.start()
-    assert document_of(crew[0]) == document  # it is in the books
+    assert document_of(crew[0]) == document  # it is in the database
 
 
 def test_a_newcomer_begins_behind_the_others(cluster: Cluster) -> None:
@@ -79,14 +79,14 @@ def test_a_join_is_repeated_with_its_report(cluster: Cluster) -> None:
     assert first.join() == once
     before = first.report()
     second.join()
-    epoch = cluster.manager.job("job").epoch
+    epoch = cluster.controller.job("job").epoch
     assert first.join(report=before) == once
     assert first.membership() != Pending((), State.RUNNING)
     assert first.join(report=before) == once  # late, from before the epoch
-    assert cluster.manager.job("job").epoch == epoch
+    assert cluster.controller.job("job").epoch == epoch
     with pytest.raises(InvalidRequestError, match=r"join of job 'job': report: epoch 0; epochs are 1 \.\. 4294967295"):
         first.join(report=Report(0, 0, 0, (), 0))
-    assert cluster.manager.job("job").last_refusal.startswith("join of job 'job': report: epoch 0")
+    assert cluster.controller.job("job").last_refusal.startswith("join of job 'job': report: epoch 0")
 
 
 def test_who_does_not_hear_of_an_epoch_need_not_join_again(cluster: Cluster) -> None:
@@ -96,7 +96,7 @@ def test_who_does_not_hear_of_an_epoch_need_not_join_again(cluster: Cluster) -> 
         worker.join()
     assert isinstance(first.membership(), dict)  # and the second does not ask
     forget(cluster, crew)
-    assert [member.phase for member in cluster.manager.job("job").members] == [Phase.OVER, Phase.WAITING]
+    assert [member.phase for member in cluster.controller.job("job").members] == [Phase.OVER, Phase.WAITING]
     first.join()
     assert document_of(second) == document_of(first)
 
@@ -112,7 +112,7 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
         second.membership()
     second.leave()  # it closes
     assert cluster.standing() == standing
-    assert [member.phase for member in cluster.manager.job("job").members] == [Phase.IN, Phase.LOST, Phase.IN]
+    assert [member.phase for member in cluster.controller.job("job").members] == [Phase.IN, Phase.LOST, Phase.IN]
     cluster.start()
     assert first.beat() == Beat(State.RUNNING, epoch, "", (1,))
     assert document_of(first)["workers"][1]["rank"] == 1
@@ -148,7 +148,7 @@ def test_rounds_run_out(cluster: Cluster) -> None:
     assert beat.reason == (
         "rank 0 has used 3221225473 of the 4294967296 rounds that a slot has in an epoch: they begin anew in another"
     )
-    cluster.manager.tick()
+    cluster.controller.tick()
     assert second.beat(position=most + 16).reason == beat.reason
     enter([first, second])
     assert first.epoch > old

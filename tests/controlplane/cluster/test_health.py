@@ -38,7 +38,7 @@ def cluster(tmp_path: Path, switch: FakeDevice) -> Iterator[Cluster]:
 
 
 def view(cluster: Cluster, job: str = "job") -> JobView:
-    return cluster.manager.job(job)
+    return cluster.controller.job(job)
 
 
 def is_now(cluster: Cluster, health: Health, *words: str) -> None:
@@ -47,9 +47,9 @@ def is_now(cluster: Cluster, health: Health, *words: str) -> None:
     assert (found.health, [word for word in words if word not in found.health_reason]) == (health, []), found
     message = as_values(job_message(found))
     assert (message["health"], message["health_reason"]) == (health.value, found.health_reason)
-    (shown,) = json.loads(json.dumps(State(cluster.manager).document()))["jobs"]
+    (shown,) = json.loads(json.dumps(State(cluster.controller).document()))["jobs"]
     assert shown["health"] == health.value
-    (family,) = [each for each in collect(cluster.manager) if each.name.endswith("job_health")]
+    (family,) = [each for each in collect(cluster.controller) if each.name.endswith("job_health")]
     assert {labels[-1]: value for labels, value in family.samples.items()} == {
         each.value: int(each is health) for each in Health
     }
@@ -61,7 +61,7 @@ def time_passes(cluster: Cluster, seconds: float, *heard: Worker) -> None:
         cluster.clock.sleep(seconds / 4)
         for worker in heard:
             worker.beat()
-    cluster.manager.tick()
+    cluster.controller.tick()
 
 
 def test_a_job_that_nobody_is_in_is_idle(cluster: Cluster) -> None:
@@ -76,7 +76,7 @@ def test_a_job_that_nobody_is_in_is_idle(cluster: Cluster) -> None:
     assert view(cluster).health_reason == ""
     for worker in crew:
         worker.leave()
-    cluster.manager.tick()
+    cluster.controller.tick()
     is_now(cluster, Health.IDLE, "its last epoch ended: all its workers have left")
 
 
@@ -126,7 +126,7 @@ def test_a_switch_in_trouble(cluster: Cluster, switch: FakeDevice, monkeypatch: 
             words()
 
     def look() -> None:
-        cluster.manager.switches()
+        cluster.controller.switches()
         is_now(cluster, Health.DEGRADED, "no P4Runtime server answered")
 
     for worker in crew:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any history of jobs, members, failures and restarts, on two switches that watch (see `watched`) for slots with two
-epochs, epochs that come twice, and entries that are not in the books; the same on a tree of three, whose jobs are over
-all of them. When all is quiet the switches are as the books say; when all jobs are deleted nothing is left."""
+epochs, epochs that come twice, and entries that are not in the database; the same on a tree of three, whose jobs are
+over all of them. When all is quiet the switches are as the database says; when all jobs are deleted nothing is left."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class Histories(RuleBasedStateMachine):
         self.settle()
         for name in NAMES:
             if name in self.states():
-                self.cluster.manager.delete_job(name)
+                self.cluster.controller.delete_job(name)
         self.cluster.check()
-        assert {view.slots_used for view in self.cluster.manager.switches()} == {0}
+        assert {view.slots_used for view in self.cluster.controller.switches()} == {0}
         assert all(device.epochs() == set() for device in self.devices.values())
         self.cluster.stop()
         self.folder.cleanup()
 
     def states(self) -> dict[str, State]:
-        return {job.name: job.state for job in self.cluster.manager.jobs()}
+        return {job.name: job.state for job in self.cluster.controller.jobs()}
 
     def settle(self) -> None:
         """Let everything answer, and all that is due be done."""
@@ -70,13 +70,13 @@ class Histories(RuleBasedStateMachine):
             device.repair()
         for _ in range(4):
             self.cluster.clock.sleep(61.0)
-            self.cluster.manager.tick()
+            self.cluster.controller.tick()
         self.cluster.check()
         assert not set(self.states().values()) & {State.INSTALLING, State.CHANGING, State.ENDING}
 
     def running(self) -> dict[str, tuple[int, list[Entity]]]:
         """Return the epochs that run, by job, each with its entries."""
-        epochs = {job.name: job.epoch for job in self.cluster.manager.jobs() if job.state is State.RUNNING}
+        epochs = {job.name: job.epoch for job in self.cluster.controller.jobs() if job.state is State.RUNNING}
         standing = [entity for device in self.devices.values() for entity in device.entities.values()]
         return {
             name: (epoch, [e for e in standing if isinstance(e, TableEntry) and e.match.get("epoch") == epoch])
@@ -91,7 +91,7 @@ class Histories(RuleBasedStateMachine):
             yield
         after = self.running()
         for other in before.keys() - {name}:
-            lost = "switch s" in self.cluster.manager.job(other).reason
+            lost = "switch s" in self.cluster.controller.job(other).reason
             assert after.get(other) == before[other] or (lost and other not in after)
 
     def worker(self, name: str, rank: int) -> Worker | None:
@@ -120,7 +120,7 @@ class Histories(RuleBasedStateMachine):
     @rule(name=JOBS)
     def delete(self, name: str) -> None:
         with self.only(name):
-            self.cluster.manager.delete_job(name)
+            self.cluster.controller.delete_job(name)
 
     @rule(seconds=st.sampled_from([0.5, 2.0, LEASE_S / 2, LEASE_S]), beating=st.sets(JOBS))
     def time_passes(self, seconds: float, beating: set[str]) -> None:
@@ -128,7 +128,7 @@ class Histories(RuleBasedStateMachine):
         for name in beating:
             for rank in range(3):
                 self.member(name, rank, "beat")
-        self.cluster.manager.tick()
+        self.cluster.controller.tick()
 
     @rule()
     def controller_restarts(self) -> None:
@@ -168,10 +168,10 @@ class Histories(RuleBasedStateMachine):
         try:
             if what == "time_passes":
                 self.cluster.clock.sleep(LEASE_S)
-                self.cluster.manager.tick()
+                self.cluster.controller.tick()
             elif what == "delete":
                 with suppress(ControlPlaneError):
-                    self.cluster.manager.delete_job(name)
+                    self.cluster.controller.delete_job(name)
             else:
                 for worker in self.crews.get(name, []):
                     with suppress(ControlPlaneError):
@@ -201,7 +201,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def books_are_consistent(self) -> None:
-        for job in self.cluster.manager.jobs():
+        for job in self.cluster.controller.jobs():
             assert (job.epoch == 0) is (job.state is State.FORMING)
 
 

@@ -20,7 +20,7 @@ from hopsum_controlplane.cluster import (
     UnauthenticatedError,
     UnknownJobError,
 )
-from hopsum_controlplane.cluster.manager import GRACE_S
+from hopsum_controlplane.cluster.cluster_controller import GRACE_S
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.membership import parse_membership
@@ -53,7 +53,7 @@ def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
     ]
     cluster.check()
     assert first.beat(retransmits=3.0) == Beat(State.RUNNING, found.epoch, "")
-    view = cluster.manager.job("job")
+    view = cluster.controller.job("job")
     assert (view.state, view.epoch, view.missing_ranks) == (State.RUNNING, found.epoch, ())
     assert view.members[0].statistics == {"retransmits": 3.0}
     assert set(view.counters.values()) == {0}
@@ -61,17 +61,17 @@ def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
     cluster.check()
     assert first.beat() == Beat(State.RUNNING, found.epoch, "")
     second.leave()
-    assert cluster.manager.job("job").state is State.FORMING
-    assert cluster.manager.job("job").members == ()
+    assert cluster.controller.job("job").state is State.FORMING
+    assert cluster.controller.job("job").members == ()
     cluster.check()
-    cluster.manager.delete_job("job")
-    assert cluster.manager.jobs() == []
-    assert cluster.manager.switches()[0].slots_used == 0
+    cluster.controller.delete_job("job")
+    assert cluster.controller.jobs() == []
+    assert cluster.controller.switches()[0].slots_used == 0
     for call in (first.beat, first.membership, first.leave, first.join):
         with pytest.raises(UnknownJobError, match="no job 'job'"):
             call()
     with pytest.raises(UnknownJobError):
-        cluster.manager.delete_job("job")
+        cluster.controller.delete_job("job")
 
 
 def test_silence_ends_the_epoch(cluster: Cluster) -> None:
@@ -79,10 +79,10 @@ def test_silence_ends_the_epoch(cluster: Cluster) -> None:
     old = first.epoch
     cluster.clock.sleep(LEASE_S - 1)
     first.beat()
-    cluster.manager.tick()
-    assert cluster.manager.job("job").members[1].lease_left_s == 1
+    cluster.controller.tick()
+    assert cluster.controller.job("job").members[1].lease_left_s == 1
     cluster.clock.sleep(1)
-    cluster.manager.tick()
+    cluster.controller.tick()
     reason = "the lease of rank 1 ran out: nothing was heard of it for 10 s"
     assert first.beat() == Beat(State.FORMING, 0, reason)
     why = "rank 1 of job 'job' was given up: nothing was heard of it for 10 s"
@@ -127,12 +127,12 @@ def test_a_rank_that_left_and_was_started_again(cluster: Cluster) -> None:
     for _ in range(4):
         second.beat()
         first.beat()
-        cluster.manager.tick()
-        assert cluster.manager.job("job").epoch == epoch, "the others may be about to leave as well"
+        cluster.controller.tick()
+        assert cluster.controller.job("job").epoch == epoch, "the others may be about to leave as well"
         cluster.clock.sleep(LEASE_S / 4)
     second.beat()
     first.beat()
-    cluster.manager.tick()
+    cluster.controller.tick()
     assert "rank 0 had left and was started again, and the others did not leave within 10 s" in second.beat().reason
     second.join()
     assert isinstance(second.membership(), dict)
@@ -144,28 +144,28 @@ def test_a_connection_that_ends_shortens_the_lease_until_the_member_is_heard_aga
     first, second = cluster.run()
     second.disconnect()
     cluster.clock.sleep(GRACE_S - 0.1)
-    cluster.manager.tick()
+    cluster.controller.tick()
     assert first.beat().epoch, "it may come back"
     second.beat()
     cluster.clock.sleep(GRACE_S)
-    cluster.manager.tick()
+    cluster.controller.tick()
     assert first.beat().epoch, "it came back"
     second.disconnect()
     cluster.clock.sleep(GRACE_S)
-    cluster.manager.tick()
+    cluster.controller.tick()
     assert first.beat().reason == "the connection of rank 1 ended, and nothing was heard of it for 2 s"
 
 
 def test_workers_of_a_deleted_job_are_told(cluster: Cluster) -> None:
     first, second = cluster.run()
-    cluster.manager.delete_job("job", by="ipv4:10.0.0.7:4000")
+    cluster.controller.delete_job("job", by="ipv4:10.0.0.7:4000")
     for call in (first.beat, second.join):
         with pytest.raises(
             UnknownJobError, match=r"no job 'job': the job was deleted by ipv4:10\.0\.0\.7:4000 at 20.* UTC"
         ):
             call()
     with pytest.raises(UnknownJobError, match="no job 'jib'; make it first"):
-        cluster.manager.job("jib")
+        cluster.controller.job("jib")
 
 
 def test_an_absence_of_the_controller_is_nobodys_silence(cluster: Cluster) -> None:
@@ -173,15 +173,15 @@ def test_an_absence_of_the_controller_is_nobodys_silence(cluster: Cluster) -> No
     cluster.clock.sleep(LEASE_S - 1)
     crew[0].beat()
     cluster.clock.sleep(60)
-    cluster.manager.excuse(60)
+    cluster.controller.excuse(60)
     crew[0].disconnect()  # as all connections may be
-    cluster.manager.expire()
-    lefts = [member.lease_left_s for member in cluster.manager.job("job").members]
+    cluster.controller.expire()
+    lefts = [member.lease_left_s for member in cluster.controller.job("job").members]
     assert lefts == [LEASE_S, 1], "as before the absence"
     cluster.clock.sleep(1)
-    cluster.manager.expire()
+    cluster.controller.expire()
     assert crew[0].beat().epoch == 0, "silence counts again"
-    assert "the lease of rank 1 ran out" in cluster.manager.job("job").reason
+    assert "the lease of rank 1 ran out" in cluster.controller.job("job").reason
 
 
 def test_a_worker_that_was_started_again(cluster: Cluster) -> None:
@@ -192,9 +192,9 @@ def test_a_worker_that_was_started_again(cluster: Cluster) -> None:
     assert beat.epoch == 0
     assert "rank 1 was started again, at 10.0.1.2:4001" in beat.reason
     with pytest.raises(UnauthenticatedError, match="this one's; join again"):
-        cluster.manager.heartbeat("job", 1, old_secret)
+        cluster.controller.heartbeat("job", 1, old_secret)
     with pytest.raises(UnauthenticatedError, match="taken its rank over"):
-        cluster.manager.join(old_request)
+        cluster.controller.join(old_request)
     assert second.membership() == Pending((0,), State.FORMING, reason=beat.reason)
     first.join()
     assert isinstance(first.membership(), dict)
@@ -207,9 +207,9 @@ def test_a_join_that_is_repeated_has_the_same_answer(cluster: Cluster) -> None:
     assert first.join() == once
     assert first.join(rank=None) == once
     second.join()
-    epoch = cluster.manager.job("job").epoch
+    epoch = cluster.controller.job("job").epoch
     assert first.join() == once
-    assert cluster.manager.job("job").epoch == epoch != 0
+    assert cluster.controller.job("job").epoch == epoch != 0
     cluster.start()
     assert first.join() == once
 
@@ -221,7 +221,7 @@ def test_ranks_are_given_in_order(cluster: Cluster) -> None:
     with pytest.raises(
         ResourceExhaustedError, match="all 3 ranks of job 'job' are taken; say which rank this worker replaces"
     ):
-        cluster.manager.join(late)
+        cluster.controller.join(late)
 
 
 def test_an_observer_looks_and_is_not_waited_for(cluster: Cluster) -> None:
@@ -232,14 +232,14 @@ def test_an_observer_looks_and_is_not_waited_for(cluster: Cluster) -> None:
     enter(crew)
     assert isinstance(observer.membership(), dict)
     cluster.check()
-    assert [each.phase for each in cluster.manager.job("job").members] == [Phase.IN] * 3
+    assert [each.phase for each in cluster.controller.job("job").members] == [Phase.IN] * 3
     cluster.clock.sleep(LEASE_S / 2)
     for worker in crew:
         worker.beat()
     cluster.clock.sleep(LEASE_S / 2)
-    cluster.manager.tick()
-    assert cluster.manager.job("job").state is State.RUNNING
-    assert cluster.manager.job("job").members[2].phase is Phase.LOST
+    cluster.controller.tick()
+    assert cluster.controller.job("job").state is State.RUNNING
+    assert cluster.controller.job("job").members[2].phase is Phase.LOST
 
 
 @pytest.mark.parametrize(
@@ -270,28 +270,28 @@ def test_joins_that_are_refused(
 ) -> None:
     first, second = cluster.make()
     second.join()
-    before = cluster.manager.jobs()
+    before = cluster.controller.jobs()
     with pytest.raises(error, match=message):
         first.join(**changes)
-    now = cluster.manager.job("job")
+    now = cluster.controller.job("job")
     assert now.joins_refused == (error is InvalidRequestError)  # who has no token leaves no trace
     names = ("joins_refused", "last_refusal", "last_refusal_age_s")
     told = {name: getattr(now, name) for name in names}
-    assert cluster.manager.jobs() == [replace(view, **told) for view in before]
+    assert cluster.controller.jobs() == [replace(view, **told) for view in before]
 
 
 def test_where_a_worker_stands(make_cluster: MakeCluster) -> None:
     config = switch_config(1, {3: "10.0.0.0/16", 300: "10.0.1.2/32"}, send_to=("127.0.0.1", 47500))
     cluster = make_cluster(config)
     first, second = crew = cluster.make()
-    assert cluster.manager.locate("job", first.token).send_to == ("127.0.0.1", 47500)
+    assert cluster.controller.locate("job", first.token).send_to == ("127.0.0.1", 47500)
     with pytest.raises(UnauthenticatedError):
-        cluster.manager.locate("job", second.token[1:])
+        cluster.controller.locate("job", second.token[1:])
     first.join(mac="02:00:00:00:07:07")
     second.join()
     rewrites = [entry for entry in device_of(cluster).read_table("rewrite") if entry.match["worker"] == 1]
     assert rewrites[0].params["dst_mac"] == 0x02_00_00_01_01_2C  # the address of port 300's peers
-    assert [member.port for member in cluster.manager.job("job").members] == [3, 300]
+    assert [member.port for member in cluster.controller.job("job").members] == [3, 300]
     document = crew[0].membership()
     assert isinstance(document, dict)
     assert document["workers"][1]["send_to"] == {"ip": "127.0.0.1", "udp_port": 47500}
@@ -331,6 +331,6 @@ def test_waiting_ends_with_the_job(cluster: Cluster) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    cluster.manager.delete_job("job")
+    cluster.controller.delete_job("job")
     thread.join(60.0)
     assert len(refused) == 1

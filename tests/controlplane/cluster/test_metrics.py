@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import Manager
+from hopsum_controlplane.cluster import ClusterController
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import TableEntry
@@ -25,8 +25,8 @@ from .scraping import Values, parse
 from .world import LEASE_S, Cluster, Worker, switch_config
 
 
-def values_of(manager: Manager, **options: Any) -> Values:
-    return parse(expose(collect(manager, **options)))
+def values_of(controller: ClusterController, **options: Any) -> Values:
+    return parse(expose(collect(controller, **options)))
 
 
 def fake(cluster: Cluster) -> FakeDevice:
@@ -39,14 +39,14 @@ def test_a_switch_and_its_jobs(cluster: Cluster) -> None:
     device = fake(cluster)
     crew = cluster.run("train", 2, 16)
     cluster.make("next", 3, 8)
-    index = cluster.manager.job("train").job_index
+    index = cluster.controller.job("train").job_index
     device.counters["job_events"] = {index * JOB_EVENTS + Event.ADDED: 40, index * JOB_EVENTS + Event.DUPLICATE: 3}
     device.counters["drops"] = {Drop.UNKNOWN_EPOCH: 5}
     times = {"seconds_le_0.1": 3, "seconds_le_0.3": 6, "seconds_le_1": 7}
     crew[0].beat(allreduces=7, seconds=1.25, retransmits=2, bytes_sent=2**53 - 1, codes_add16=5, **times)
     cluster.clock.sleep(4)
     crew[1].beat()
-    values = values_of(cluster.manager)
+    values = values_of(cluster.controller)
     assert values['switch_up{switch="s1"}'] == 1
     assert values['switch_trouble{switch="s1",kind="unreachable"}'] == 0
     assert values['switch_slots_used{switch="s1"}'] == 24
@@ -84,14 +84,14 @@ def test_epochs_are_counted_and_losses_seen(cluster: Cluster) -> None:
         crew[1].start_again()
         crew[0].join()
         crew[0].membership()
-    assert values_of(cluster.manager)['job_epochs_begun_total{job="train",switch="s1"}'] == 3
+    assert values_of(cluster.controller)['job_epochs_begun_total{job="train",switch="s1"}'] == 3
     cluster.clock.sleep(LEASE_S + 1)
-    cluster.manager.tick()
-    values = values_of(cluster.manager)
+    cluster.controller.tick()
+    values = values_of(cluster.controller)
     assert values['job_members{job="train",switch="s1",phase="lost"}'] == 2
     assert 'member_lease_left_seconds{job="train",rank="0"}' not in values
-    cluster.manager.delete_job("train")
-    assert not any("train" in name for name in values_of(cluster.manager))
+    cluster.controller.delete_job("train")
+    assert not any("train" in name for name in values_of(cluster.controller))
 
 
 def test_refused_joins_count_if_the_token_is_right(cluster: Cluster) -> None:
@@ -100,10 +100,10 @@ def test_refused_joins_count_if_the_token_is_right(cluster: Cluster) -> None:
     for worker, changes in ((first, {"wire_version": 99}), (first, {"ip": "192.0.2.1"}), (stranger, {})):
         with pytest.raises(ControlPlaneError):
             worker.join(**changes)
-    view = cluster.manager.job("train")
+    view = cluster.controller.job("train")
     assert (view.joins_refused, "192.0.2.1" in view.last_refusal) == (2, True)
     assert first.token not in view.last_refusal
-    assert values_of(cluster.manager)['job_joins_refused_total{job="train",switch="s1"}'] == 2
+    assert values_of(cluster.controller)['job_joins_refused_total{job="train",switch="s1"}'] == 2
 
 
 def test_audits_and_what_they_put_right(cluster: Cluster) -> None:
@@ -115,8 +115,8 @@ def test_audits_and_what_they_put_right(cluster: Cluster) -> None:
     foreign = TableEntry(entry.table, {**entry.match, "epoch": 77}, entry.action, entry.params)
     entities[foreign.key()] = foreign
     cluster.clock.sleep(cluster.config.audit_s)
-    cluster.manager.attend("s1")
-    values = values_of(cluster.manager)
+    cluster.controller.reconcile("s1")
+    values = values_of(cluster.controller)
     assert values['switch_audits_total{switch="s1"}'] == 1
     assert values['switch_put_right_total{switch="s1"}'] == 1
 
@@ -141,8 +141,8 @@ def test_trouble_has_a_kind(
         raise error
 
     monkeypatch.setattr(fake(cluster), "read_counter", fail)
-    assert values_of(cluster.manager)['switch_up{switch="s1"}'] == 0
-    values = values_of(cluster.manager)
+    assert values_of(cluster.controller)['switch_up{switch="s1"}'] == 0
+    values = values_of(cluster.controller)
     assert {name for name in values if name.startswith("switch_trouble") and values[name]} == {
         f'switch_trouble{{switch="s1",kind="{kind}"}}'
     }
@@ -159,14 +159,14 @@ def test_sessions_show_reconnects(make_cluster: MakeCluster) -> None:
     cluster.devices = {"s1": ReconnectingDevice(connect, 0)}
     switch.cookie = lambda: 0  # type: ignore[method-assign]
     cluster.start()
-    assert values_of(cluster.manager)['switch_sessions_total{switch="s1"}'] == 1
+    assert values_of(cluster.controller)['switch_sessions_total{switch="s1"}'] == 1
 
 
 def test_members_are_bounded_and_other_statistics_left_out(cluster: Cluster) -> None:
     for number in range(3):
         for worker in cluster.run(f"job{number}"):
             worker.beat(allreduces=1, **{f"made-up{n}": 1.0 for n in range(60)})
-    values = values_of(cluster.manager, max_members=4)
+    values = values_of(cluster.controller, max_members=4)
     assert values["members_not_shown"] == 2
     shown = sum(name.startswith("member_allreduces_total") for name in values)
     assert shown == 4
@@ -175,7 +175,7 @@ def test_members_are_bounded_and_other_statistics_left_out(cluster: Cluster) -> 
 
 def test_no_secret_and_no_address_of_a_worker_is_shown(cluster: Cluster) -> None:
     crew = cluster.run("train")
-    text = expose(collect(cluster.manager))
+    text = expose(collect(cluster.controller))
     assert "train" in text
     for worker in crew:
         for secret in (worker.token, repr(worker.secret)[2:-1], worker.secret.hex(), worker.request().ip):
@@ -186,7 +186,7 @@ def test_every_family_is_declared_once_and_used(make_cluster: MakeCluster) -> No
     cluster = make_cluster(switch_config(1), switch_config(2, {1: "10.0.0.0/16"}))
     for worker in cluster.run("train"):
         worker.beat(**dict.fromkeys(NAMES, 1.0))
-    families = collect(cluster.manager)
+    families = collect(cluster.controller)
     assert [family.name for family in families] == [PREFIX + name for name, *_ in FAMILIES]
     assert [family.name for family in families if not family.samples and not family.histograms] == []
     assert parse(expose(families))

@@ -34,17 +34,17 @@ def test_epochs_do_not_run_ahead_of_the_clock(cluster: Cluster) -> None:
     for _ in range(3000):
         worker.start_again()
         cluster.clock.sleep(0.1)
-        cluster.manager.tick()
+        cluster.controller.tick()
     assert cluster.clock() - began_s > 299
     worker.membership()
     assert worker.epoch < cluster.clock()
-    assert cluster.manager.job("job").epochs_begun < 40
+    assert cluster.controller.job("job").epochs_begun < 40
 
 
 def test_a_job_that_churns_delays_no_other(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     (churner,) = cluster.run("aaa", workers=1)
-    line = cluster.manager._lines["s1"]
+    line = cluster.controller._reconcilers["s1"]
     device = cluster.devices["s1"]
     written, read = device.write, device.cookie  # type: ignore[attr-defined]
     looks = 0
@@ -68,7 +68,7 @@ def test_a_job_that_churns_delays_no_other(make_cluster: MakeCluster) -> None:
     busy.extend([None] * 500)
     for worker in others:
         worker.join()
-    line.attend()
+    line.reconcile()
     assert not isinstance(others[0].membership(), Pending)
-    assert cluster.manager.job("zzy").state is State.RUNNING
+    assert cluster.controller.job("zzy").state is State.RUNNING
     assert len(busy) > 400, "a pass ends, though there is always something to do"

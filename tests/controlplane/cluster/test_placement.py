@@ -18,7 +18,7 @@ EVERYWHERE = {1: "10.0.0.0/16"}
 
 
 def switch_of(cluster: Cluster, name: str, slots: int, **options: object) -> str:
-    return cluster.manager.create_job(JobRequest(name, 2, slots, **options)).switch  # type: ignore[arg-type]
+    return cluster.controller.create_job(JobRequest(name, 2, slots, **options)).switch  # type: ignore[arg-type]
 
 
 def test_the_one_with_most_room(make_cluster: MakeCluster) -> None:
@@ -38,7 +38,7 @@ def test_the_one_with_most_room(make_cluster: MakeCluster) -> None:
         switch_of(cluster, "big", 128, switch="s1")
     with pytest.raises(InvalidRequestError, match="no switch 's3'; there are s1, s2"):
         switch_of(cluster, "lost", 1, switch="s3")
-    assert [view.slots_used for view in cluster.manager.switches()] == [136, 384]
+    assert [view.slots_used for view in cluster.controller.switches()] == [136, 384]
 
 
 def test_the_one_that_reaches_everybody(make_cluster: MakeCluster) -> None:
@@ -68,8 +68,8 @@ def test_slot_memory_is_full_and_then_not(cluster: Cluster) -> None:
         ResourceExhaustedError, match="largest free range has 0 of 2048 slots, 0 are free in all; delete a job"
     ):
         switch_of(cluster, "more", 1)
-    cluster.manager.delete_job("j1")
-    cluster.manager.delete_job("j3")
+    cluster.controller.delete_job("j1")
+    cluster.controller.delete_job("j3")
     with pytest.raises(ResourceExhaustedError, match="largest free range has 512 of 2048 slots, 1024 are free in all"):
         switch_of(cluster, "more", 513)
     assert switch_of(cluster, "more", 512) == "s1"
@@ -80,9 +80,9 @@ def test_64_jobs(cluster: Cluster) -> None:
         switch_of(cluster, f"j{number}", 1)
     with pytest.raises(ResourceExhaustedError, match="s1: all 64 jobs are taken"):
         switch_of(cluster, "more", 1)
-    cluster.manager.delete_job("j17")
+    cluster.controller.delete_job("j17")
     assert switch_of(cluster, "more", 1) == "s1"
-    assert cluster.manager.job("more").job_index == 17
+    assert cluster.controller.job("more").job_index == 17
     with pytest.raises(JobExistsError, match="a job 'more' exists, forming"):
         switch_of(cluster, "more", 1)
 
@@ -118,8 +118,8 @@ def test_a_switch_that_cannot(make_cluster: MakeCluster) -> None:
 def test_requests_that_can_never_be_granted(cluster: Cluster, changes: dict[str, object], message: str) -> None:
     request = replace(JobRequest("job", 2, 16), **changes)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match=message):
-        cluster.manager.create_job(request)
-    assert cluster.manager.jobs() == []
+        cluster.controller.create_job(request)
+    assert cluster.controller.jobs() == []
 
 
 def test_a_switch_with_fewer_slots_than_before(make_cluster: MakeCluster) -> None:
@@ -127,9 +127,9 @@ def test_a_switch_with_fewer_slots_than_before(make_cluster: MakeCluster) -> Non
     cluster.make("one", slots=16)
     cluster.make("two", slots=16)
     cluster.config = replace(cluster.config, switches=(switch_config(slots=24),))
-    with pytest.raises(ControlPlaneError, match=r"job 'two' is in the books .* switch 's1' does not have"):
+    with pytest.raises(ControlPlaneError, match=r"job 'two' is in the database .* switch 's1' does not have"):
         cluster.start()
     cluster.config = replace(cluster.config, switches=(switch_config(2),))
     cluster.devices = {"s2": cluster.devices["s1"]}
-    with pytest.raises(ControlPlaneError, match="job 'one' is in the books on switch 's1', which is not configured"):
+    with pytest.raises(ControlPlaneError, match="job 'one' is in the database on switch 's1', which is not configured"):
         cluster.start()

@@ -63,9 +63,9 @@ def cluster(machine: Machine, tmp_path: Path) -> Iterator[Cluster]:
     pipeline = Pipeline.load(*artifacts.compiled_program())
     cluster.devices = openers(cluster.config, pipeline, connect_timeout_s=3.0)  # type: ignore[assignment]
     cluster.start(pipeline=pipeline, clock=time.time, monotonic=time.monotonic)
-    with Pulse(cluster.manager, ["s1"]):
+    with Pulse(cluster.controller, ["s1"]):
         yield cluster
-    cluster.manager.close()
+    cluster.controller.close()
 
 
 def until(happened: Callable[[], bool]) -> None:
@@ -98,10 +98,10 @@ def test_a_killed_switch_is_back(cluster: Cluster, machine: Machine) -> None:
     check_sum(crew)
     os.kill(machine.switch.process.pid, signal.SIGKILL)
     machine.switch.stop()
-    until(lambda: all(worker.beat().epoch for worker in crew) and not cluster.manager.switches()[0].reachable)
-    assert cluster.manager.job("job").state is State.RUNNING  # it may yet have its entries
+    until(lambda: all(worker.beat().epoch for worker in crew) and not cluster.controller.switches()[0].reachable)
+    assert cluster.controller.job("job").state is State.RUNNING  # it may yet have its entries
     machine.start()
     until(lambda: not any(worker.beat().epoch for worker in crew))
     assert crew[0].beat().reason == "switch s1 does not have it any more: it runs no program"
     check_sum(crew)
-    assert cluster.manager.switches()[0].trouble == ""
+    assert cluster.controller.switches()[0].trouble == ""

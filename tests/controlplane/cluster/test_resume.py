@@ -118,7 +118,7 @@ def test_reports_of_other_epochs(report_of: int | None, message: str) -> None:
 
 
 def test_reports_of_nobody() -> None:
-    with pytest.raises(UnauthenticatedError, match="reports epoch 7, and is in the books with none"):
+    with pytest.raises(UnauthenticatedError, match="reports epoch 7, and is in the database with none"):
         back(over(running()), 0, report(), life=1)
     with pytest.raises(UnauthenticatedError, match="the last one that it was told of is none"):
         back(forming(), 0, report())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The books on disk: everything comes back, one reader at a time, and errors that change nothing."""
+"""The database: everything comes back, one reader at a time, and errors that change nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_controlplane.cluster import Store, StoreError
+from hopsum_controlplane.cluster import StateStore, StoreError
 from hopsum_controlplane.cluster import lifecycle as life
-from hopsum_controlplane.cluster import store as store_module
+from hopsum_controlplane.cluster import state_store as store_module
 from hopsum_controlplane.cluster.records import JobRecord
 
 from .test_lifecycle import back, begun, forming, installing, job_of, member, over, record, report, running
@@ -22,12 +22,12 @@ from .world import TABLE
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "books.sqlite"
+    return tmp_path / "state.sqlite"
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    store = Store(path)
+def store(path: Path) -> Iterator[StateStore]:
+    store = StateStore(path)
     yield store
     store.close()
 
@@ -46,15 +46,15 @@ def many() -> list[JobRecord]:
     ]
 
 
-def reopened(store: Store) -> Store:
+def reopened(store: StateStore) -> StateStore:
     store.close()
-    return Store(store.path)
+    return StateStore(store.path)
 
 
 def test_only_the_owner_reads_the_books(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     umask = os.umask(0)
     try:
-        store = Store(path)
+        store = StateStore(path)
         store.put(record())
         modes = {each.name: each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
         assert set(modes.values()) == {0o600}, modes
@@ -63,21 +63,21 @@ def test_only_the_owner_reads_the_books(path: Path, caplog: pytest.LogCaptureFix
         os.umask(umask)
     assert caplog.text == ""
     path.chmod(0o644)
-    Store(path).close()
+    StateStore(path).close()
     assert path.stat().st_mode & 0o777 == 0o600
-    assert f"books {path} had mode 0644, others could read them: it is 0600 now" in caplog.text
+    assert f"database {path} had mode 0644, others could read it: it is 0600 now" in caplog.text
 
 
-def test_the_books_have_a_number_of_their_own(store: Store, tmp_path: Path) -> None:
+def test_the_books_have_a_number_of_their_own(store: StateStore, tmp_path: Path) -> None:
     again = reopened(store)
-    other = Store(tmp_path / "others.sqlite")
+    other = StateStore(tmp_path / "others.sqlite")
     assert again.owner == store.owner != other.owner
     assert 0 < store.owner < 1 << 32
     again.close()
     other.close()
 
 
-def test_everything_comes_back(store: Store) -> None:
+def test_everything_comes_back(store: StateStore) -> None:
     for each in many():
         store.put(each)
     again = reopened(store)
@@ -86,7 +86,7 @@ def test_everything_comes_back(store: Store) -> None:
     again.close()
 
 
-def test_a_record_takes_the_place_of_the_one_before(store: Store) -> None:
+def test_a_record_takes_the_place_of_the_one_before(store: StateStore) -> None:
     for each in (running(), life.lose(running(), 0, "silence"), record()):
         store.put(each)
         assert store.load().records == (each,)
@@ -95,14 +95,14 @@ def test_a_record_takes_the_place_of_the_one_before(store: Store) -> None:
     assert store.load().last_epoch == 7  # for ever
 
 
-def test_one_at_a_time(store: Store, path: Path) -> None:
-    with pytest.raises(StoreError, match=r"books\.sqlite cannot be opened: database is locked; another controller"):
-        Store(path)
+def test_one_at_a_time(store: StateStore, path: Path) -> None:
+    with pytest.raises(StoreError, match=r"state\.sqlite cannot be opened: database is locked; another controller"):
+        StateStore(path)
     store.close()
-    Store(path).close()
+    StateStore(path).close()
 
 
-def test_what_cannot_be_written_changes_nothing(store: Store) -> None:
+def test_what_cannot_be_written_changes_nothing(store: StateStore) -> None:
     store.put(forming())
     (pages,) = store._database.execute("PRAGMA page_count").fetchone()
     store._database.execute(f"PRAGMA max_page_count = {pages}")
@@ -118,7 +118,7 @@ def test_what_cannot_be_written_changes_nothing(store: Store) -> None:
     again.close()
 
 
-def test_the_same_place_twice_is_refused(store: Store) -> None:
+def test_the_same_place_twice_is_refused(store: StateStore) -> None:
     store.put(record())
     with pytest.raises(StoreError, match="UNIQUE"):
         store.put(replace(record(), request=replace(record().request, name="other")))
@@ -128,13 +128,13 @@ def test_the_same_place_twice_is_refused(store: Store) -> None:
 def test_no_database(path: Path) -> None:
     path.write_bytes(b"something else altogether, and more of it " * 100)
     with pytest.raises(StoreError, match="file is not a database; put a copy back"):
-        Store(path)
+        StateStore(path)
     assert path.read_bytes().startswith(b"something else")
     with pytest.raises(StoreError, match=r"cannot be opened: unable to open database file; make the file"):
-        Store(path / "below" / "a file")
+        StateStore(path / "below" / "a file")
 
 
-def test_a_damaged_page(store: Store, path: Path) -> None:
+def test_a_damaged_page(store: StateStore, path: Path) -> None:
     for number in range(40):
         store.put(replace(running(), request=replace(record().request, name=f"job{number}"), job_index=number))
     store.close()
@@ -143,7 +143,7 @@ def test_a_damaged_page(store: Store, path: Path) -> None:
         whole[page * 4096 : page * 4096 + 64] = b"\xaa" * 64
     path.write_bytes(whole)
     with pytest.raises(StoreError, match="put a copy back"):
-        Store(path)
+        StateStore(path)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_damaged_page(store: Store, path: Path) -> None:
         "UPDATE jobs SET newcomers = '{\"decided\": 1}'",
     ],
 )
-def test_contents_that_make_no_sense(store: Store, damage: str) -> None:
+def test_contents_that_make_no_sense(store: StateStore, damage: str) -> None:
     store.put(running())
     store._database.execute(damage)
     with pytest.raises(StoreError, match=r"is damaged: job 'job'.*put a copy back"):
@@ -174,7 +174,7 @@ def test_other_databases(path: Path) -> None:
         database.execute("CREATE TABLE theirs (x)")
     database.close()
     with pytest.raises(StoreError, match="another program's database"):
-        Store(path)
+        StateStore(path)
 
 
 VERSION_1 = """
@@ -200,7 +200,7 @@ PRAGMA user_version = 1;
 """As hopsum made it before reports."""
 
 
-def write_version_1(store: Store, path: Path, records: list[JobRecord]) -> None:
+def write_version_1(store: StateStore, path: Path, records: list[JobRecord]) -> None:
     """Write at `path` what an old program would have had of these records."""
     for each in records:
         store.put(each)
@@ -224,7 +224,7 @@ def write_version_1(store: Store, path: Path, records: list[JobRecord]) -> None:
     database.close()
 
 
-def test_books_of_before_trees_are_brought_up(store: Store, path: Path) -> None:
+def test_books_of_before_trees_are_brought_up(store: StateStore, path: Path) -> None:
     """A version 2 has all columns but those of trees: what it holds comes back, and is of one switch."""
     records = many()
     for each in records:
@@ -238,7 +238,7 @@ def test_books_of_before_trees_are_brought_up(store: Store, path: Path) -> None:
     brought.close()
 
 
-def test_books_of_before_settings_are_brought_up(store: Store) -> None:
+def test_books_of_before_settings_are_brought_up(store: StateStore) -> None:
     """Members of a version 3 have told no settings, so that they are compared with nobody."""
     records = many()
     for each in records:
@@ -250,7 +250,7 @@ def test_books_of_before_settings_are_brought_up(store: Store) -> None:
     brought.close()
 
 
-def test_settings_come_back(store: Store) -> None:
+def test_settings_come_back(store: StateStore) -> None:
     told = replace(member(0), settings=(("codec", "thc(bits=4)"), ("seed", "7")))
     kept = life.join(record(), told)
     store.put(kept)
@@ -259,7 +259,7 @@ def test_settings_come_back(store: Store) -> None:
     again.close()
 
 
-def test_an_older_version_is_brought_up(store: Store, tmp_path: Path) -> None:
+def test_an_older_version_is_brought_up(store: StateStore, tmp_path: Path) -> None:
     path = tmp_path / "old.sqlite"
     left = life.leave(running(), 0)
     again = over(running())
@@ -269,7 +269,7 @@ def test_an_older_version_is_brought_up(store: Store, tmp_path: Path) -> None:
         for number, each in enumerate(states)
     ]
     write_version_1(store, path, records)
-    brought = Store(path)
+    brought = StateStore(path)
     assert brought.load().last_epoch == 7
     found = list(brought.load().records)
     old = found[-1]  # nobody knows which epoch it was: whoever joins begins anew
@@ -277,25 +277,25 @@ def test_an_older_version_is_brought_up(store: Store, tmp_path: Path) -> None:
     assert found[:-1] == records[:-1]
     assert begun(life.join(life.join(old, member(0)), member(1)), 9).resume is None
     brought.close()
-    Store(path).close()  # it is of this version now
+    StateStore(path).close()  # it is of this version now
 
 
 def test_what_cannot_be_brought_up_is_left_as_it_was(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "old.sqlite"
     write_version_1(store, path, [running()])
     with monkeypatch.context() as patch:
         patch.setitem(store_module._MIGRATIONS, 1, store_module._MIGRATIONS[1] + "INSERT INTO nowhere VALUES (1);\n")
         with pytest.raises(StoreError, match="no such table: nowhere"):
-            Store(path)
-    again = Store(path)
+            StateStore(path)
+    again = StateStore(path)
     assert again.load().records == (running(),)
     again.close()
 
 
-def test_a_newer_version(store: Store, path: Path) -> None:
+def test_a_newer_version(store: StateStore, path: Path) -> None:
     store._database.execute("PRAGMA user_version = 5")
     store.close()
     with pytest.raises(StoreError, match=r"has version 5, this program knows 1 \.\. 4; use the hopsum that wrote it"):
-        Store(path)
+        StateStore(path)

@@ -32,7 +32,7 @@ def cluster(rig: Rig, tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path, (rig.config,), {"s1": rig.open})  # type: ignore[dict-item]
     cluster.start(pipeline=rig.pipeline)
     yield cluster
-    cluster.manager.close()
+    cluster.controller.close()
 
 
 def enter(stack: ExitStack, rig: Rig, crew: list[Worker]) -> list[Agent]:
@@ -47,7 +47,7 @@ def beat(*workers: Worker) -> None:
     for each in workers:
         each.beat()
     worker.cluster.clock.sleep(LEASE_S / 2)
-    worker.cluster.manager.tick()
+    worker.cluster.controller.tick()
 
 
 def until(happened: Callable[[], bool]) -> None:
@@ -63,11 +63,11 @@ def test_a_lease_runs_out_during_a_round(cluster: Cluster, rig: Rig) -> None:
         agents, others = enter(stack, rig, crew), enter(stack, rig, other)
         check_sum(agents)
         agents[0].submit(np.ones(3000, dtype=np.float32))  # the other one never does
-        until(lambda: cluster.manager.job("job").counters["duplicate"] > 0)
+        until(lambda: cluster.controller.job("job").counters["duplicate"] > 0)
         check_sum(others)
         beat(crew[0], *other)
         assert "lease of rank 1 ran out" in crew[0].beat().reason
-        until(lambda: cluster.manager.switches()[0].drops["unknown_epoch"] > 0)  # it goes on asking, in vain
+        until(lambda: cluster.controller.switches()[0].drops["unknown_epoch"] > 0)  # it goes on asking, in vain
         check_sum(others)
         for agent in agents:
             agent.close()
@@ -75,7 +75,7 @@ def test_a_lease_runs_out_during_a_round(cluster: Cluster, rig: Rig) -> None:
         assert other[0].beat().epoch == other[0].epoch
         for worker in (*crew, *other):
             worker.leave()
-        assert {job.state for job in cluster.manager.jobs()} == {State.FORMING}
+        assert {job.state for job in cluster.controller.jobs()} == {State.FORMING}
 
 
 def test_a_switch_restarts(cluster: Cluster, rig: Rig) -> None:
@@ -85,8 +85,8 @@ def test_a_switch_restarts(cluster: Cluster, rig: Rig) -> None:
         old = crew[0].epoch
         rig.restart()
         give_up_s = time.monotonic() + DEADLINE_S
-        while cluster.manager.job("job").state is not State.FORMING:  # sessions come back, the program is pushed
-            assert time.monotonic() < give_up_s, cluster.manager.job("job")
+        while cluster.controller.job("job").state is not State.FORMING:  # sessions come back, the program is pushed
+            assert time.monotonic() < give_up_s, cluster.controller.job("job")
             beat(*crew)
             time.sleep(0.1)
         assert "switch s1 does not have it any more" in crew[0].beat().reason
@@ -99,13 +99,13 @@ def test_a_controller_restarts_during_a_job(cluster: Cluster, rig: Rig) -> None:
         crew = cluster.make()
         agents = enter(stack, rig, crew)
         check_sum(agents)
-        added = cluster.manager.job("job").counters["added"]
-        cluster.manager.close()
+        added = cluster.controller.job("job").counters["added"]
+        cluster.controller.close()
         check_sum(agents)  # nobody needs a controller for that
         cluster.start(pipeline=rig.pipeline)
         assert crew[0].beat().epoch == crew[0].epoch
         check_sum(agents)
-        assert cluster.manager.job("job").counters["added"] == 3 * added > 0
+        assert cluster.controller.job("job").counters["added"] == 3 * added > 0
 
 
 def test_another_controller_takes_the_switch(cluster: Cluster, rig: Rig) -> None:
@@ -115,13 +115,13 @@ def test_another_controller_takes_the_switch(cluster: Cluster, rig: Rig) -> None
         theirs = rig.open(election_id=2)
         stack.callback(theirs.close)
         with pytest.raises(SwitchUnavailableError, match="primary"):
-            cluster.manager.delete_job("job")
-        assert "primary" in cluster.manager.switches()[0].trouble
+            cluster.controller.delete_job("job")
+        assert "primary" in cluster.controller.switches()[0].trouble
         check_sum(agents)  # what stands there stays
         theirs.close()
         cluster.devices = {"s1": lambda: rig.open(election_id=3)}  # type: ignore[dict-item]
         cluster.start(pipeline=rig.pipeline)
-        assert cluster.manager.jobs() == []
+        assert cluster.controller.jobs() == []
 
 
 def test_slot_memory_is_full(cluster: Cluster, rig: Rig) -> None:
@@ -132,8 +132,8 @@ def test_slot_memory_is_full(cluster: Cluster, rig: Rig) -> None:
             cluster.make("more", slots=1)
         check_sum(enter(stack, rig, full[0]))
         check_sum(enter(stack, rig, full[-1]))  # the last slots of all
-        cluster.manager.delete_job("job7")
+        cluster.controller.delete_job("job7")
         with pytest.raises(ResourceExhaustedError, match="64"):
             cluster.make("more", slots=slots + 1)
         check_sum(enter(stack, rig, cluster.make("more", slots=slots)))
-        assert cluster.manager.switches()[0].slots_used == rig.config.slots
+        assert cluster.controller.switches()[0].slots_used == rig.config.slots

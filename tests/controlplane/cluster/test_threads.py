@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many threads at one Manager, as a service has them, and two processes at one database."""
+"""Many threads at one ClusterController, as a service has them, and two processes at one database."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ def test_workers_and_operators_at_once(make_cluster: MakeCluster) -> None:
         thread.start()
     try:
         while any(thread.is_alive() for thread in threads):
-            cluster.manager.tick()
-            cluster.manager.jobs(counters=True)
-            assert [switch.trouble for switch in cluster.manager.switches()] == ["", ""]
+            cluster.controller.tick()
+            cluster.controller.jobs(counters=True)
+            assert [switch.trouble for switch in cluster.controller.switches()] == ["", ""]
             cluster.make("more")
-            cluster.manager.delete_job("more")
+            cluster.controller.delete_job("more")
     finally:
         for thread in threads:
             thread.join(WAIT_S)
-    cluster.manager.tick()
+    cluster.controller.tick()
     assert [device.together for device in devices.values()] == [0, 0]
     cluster.check()
     cluster.clock.sleep(LONGEST_S)  # after so many short epochs
@@ -93,7 +93,7 @@ def test_workers_and_operators_at_once(make_cluster: MakeCluster) -> None:
         for worker in crew:
             worker.start_again()
         enter(crew)
-    assert {job.state for job in cluster.manager.jobs()} == {State.RUNNING}
+    assert {job.state for job in cluster.controller.jobs()} == {State.RUNNING}
     cluster.check()
 
 
@@ -114,8 +114,8 @@ def test_nobody_waits_for_a_slow_switch(make_cluster: MakeCluster) -> None:
         slow.free.set()
         last.join(WAIT_S)
     assert not last.is_alive()
-    cluster.manager.tick()
-    assert cluster.manager.job("job").state is State.FORMING
+    cluster.controller.tick()
+    assert cluster.controller.job("job").state is State.FORMING
     cluster.check()
 
 
@@ -127,13 +127,15 @@ def look_around(cluster: Cluster, slow: SlowDevice, crew: list[Worker], other: l
     other[0].start_again()
     other[1].join()
     assert isinstance(other[0].membership(), dict)
-    assert cluster.manager.job("other").state is State.RUNNING
+    assert cluster.controller.job("other").state is State.RUNNING
     crew[0].leave()  # the epoch is over before it has begun
-    assert cluster.manager.job("job", counters=False).state is State.CHANGING
+    assert cluster.controller.job("job", counters=False).state is State.CHANGING
 
 
 def test_two_processes_at_one_database(cluster: Cluster) -> None:
-    code = "import pathlib, sys; from hopsum_controlplane.cluster import Store; Store(pathlib.Path(sys.argv[1]))"
+    code = (
+        "import pathlib, sys; from hopsum_controlplane.cluster import StateStore; StateStore(pathlib.Path(sys.argv[1]))"
+    )
     command = [sys.executable, "-c", code, str(cluster.config.database)]
     second = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert second.returncode == 1

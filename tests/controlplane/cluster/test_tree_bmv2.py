@@ -101,22 +101,24 @@ def test_a_leaf_restarts(racks: Racks, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, racks.configs, devices, TREE_LINKS)  # type: ignore[arg-type]
     with ExitStack() as stack:
         cluster.start(pipeline=pipeline)
-        stack.callback(lambda: cluster.manager.close())
+        stack.callback(lambda: cluster.controller.close())
         crew = cluster.make("train", 3, 16)
         check_sum(enter(stack, racks, crew))
-        view, old = cluster.manager.job("train"), crew[0].epoch
+        view, old = cluster.controller.job("train"), crew[0].epoch
         assert view.parts[2].counters["added"] == 2 * view.parts[2].counters["completed"] > 0
         racks.restart("s2")
         give_up_s = time.monotonic() + DEADLINE_S
-        while cluster.manager.job("train").state is not State.FORMING:  # sessions come back, and the program is pushed
-            assert time.monotonic() < give_up_s, cluster.manager.switches()
+        while (
+            cluster.controller.job("train").state is not State.FORMING
+        ):  # sessions come back, and the program is pushed
+            assert time.monotonic() < give_up_s, cluster.controller.switches()
             for worker in crew:
                 worker.beat()
             cluster.clock.sleep(LEASE_S / 4)
-            cluster.manager.tick()
+            cluster.controller.tick()
             time.sleep(0.05)
         assert "switch s2 does not have it any more" in crew[0].beat().reason
         check_sum(enter(stack, racks, crew))
         assert crew[0].epoch > old
-        cluster.manager.delete_job("train")
-        assert {view.slots_used for view in cluster.manager.switches()} == {0}
+        cluster.controller.delete_job("train")
+        assert {view.slots_used for view in cluster.controller.switches()} == {0}

@@ -49,7 +49,7 @@ def test_each_worker_is_at_its_leaf(tree: Cluster) -> None:
         assert [worker["leaf"] for worker in each["workers"]] == [0, 0, 2]
         assert [worker["side_port"] for worker in each["workers"]] == [5000, 5001, 5002]
         assert (each["slots"], each["window"], each["quorum"], each["table"]) == (16, 16, 3, list(TABLE))
-    located = tree.manager.locate("train", crew[0].token)
+    located = tree.controller.locate("train", crew[0].token)
     assert [(leaf.send_to[0], leaf.networks) for leaf in located.leaves] == [
         ("10.9.0.1", ("10.0.1.1/32", "10.0.1.2/32")),
         ("10.9.0.2", ("10.0.1.3/32", "10.0.1.4/32")),
@@ -66,7 +66,7 @@ def test_nobody_joins_from_behind_a_link(make_cluster: MakeCluster) -> None:
     wide = replace(leaf, ports=(*leaf.ports, PortRule(9, IPv4Network(EVERYBODY))))
     cluster = make_cluster(wide, other, spine, links=TREE_LINKS)
     crew = cluster.run("train", 3, 16, tree=True)
-    assert [member.port for member in cluster.manager.job("train").members] == [1, 2, 1]
+    assert [member.port for member in cluster.controller.job("train").members] == [1, 2, 1]
     with pytest.raises(InvalidRequestError, match="of no network of the leaves"):
         crew[0].join(ip="10.0.1.77")
 
@@ -74,7 +74,7 @@ def test_nobody_joins_from_behind_a_link(make_cluster: MakeCluster) -> None:
 def test_the_narrowest_switch_says_how_many_packets_are_in_flight(tree: Cluster) -> None:
     device(tree, "s2").capabilities = Capabilities("fake", max_window=5)
     crew = tree.run("train", 3, 16)
-    assert tree.manager._ledger.get("train").window == 5
+    assert tree.controller._cache.get("train").window == 5
     crew[0].epoch = 0
     assert documents(crew[:1])[0]["window"] == 5
 
@@ -93,10 +93,10 @@ def test_the_spine_is_first_and_last(tree: Cluster) -> None:
         worker.join()
     documents(crew)
     notes.clear()
-    tree.manager.delete_job("train")
+    tree.controller.delete_job("train")
     assert [name for name, _ in notes] == ["s2", "s1", "s3"]
     tree.check()
-    assert {view.slots_used for view in tree.manager.switches()} == {0}
+    assert {view.slots_used for view in tree.controller.switches()} == {0}
 
 
 def test_a_rack_without_workers_is_left_out(tree: Cluster) -> None:
@@ -124,8 +124,8 @@ def test_a_switch_that_restarts_ends_the_epoch_of_all(tree: Cluster, name: str) 
     for worker in crew:
         worker.beat()
     tree.clock.sleep(LEASE_S / 2)
-    tree.manager.tick()
-    assert tree.manager.job("train").state is State.FORMING
+    tree.controller.tick()
+    assert tree.controller.job("train").state is State.FORMING
     assert f"switch {name} lost entries" in crew[3].beat().reason
     tree.check()
     for worker in crew:
@@ -146,17 +146,17 @@ def test_no_epoch_begins_before_all_switches_answer(tree: Cluster) -> None:
     device(tree, "s2").fail(at=device(tree, "s2").updates, failure=Failure.UNREACHABLE)
     for worker in crew:
         worker.join()
-    assert tree.manager.job("train").state is State.CHANGING  # that is how it was found
+    assert tree.controller.job("train").state is State.CHANGING  # that is how it was found
     tree.clock.sleep(1.5)
-    tree.manager.tick()
+    tree.controller.tick()
     assert isinstance(pending := crew[0].membership(), Pending)
     assert "s2: " in pending.trouble
-    begun = tree.manager.job("train").epochs_begun
+    begun = tree.controller.job("train").epochs_begun
     device(tree, "s2").repair()
     tree.clock.sleep(1.5)
-    tree.manager.tick()
+    tree.controller.tick()
     documents(crew)
-    assert tree.manager.job("train").epochs_begun == begun + 1
+    assert tree.controller.job("train").epochs_begun == begun + 1
     tree.check()
 
 
@@ -165,14 +165,14 @@ def test_a_leaf_without_workers_is_not_waited_for(tree: Cluster) -> None:
     tree.run("other", 3, 16)
     device(tree, "s2").fail(at=device(tree, "s2").updates, failure=Failure.UNREACHABLE)
     with pytest.raises(SwitchUnavailableError):
-        tree.manager.delete_job("other")
-    assert not tree.manager.switches()[1].reachable
+        tree.controller.delete_job("other")
+    assert not tree.controller.switches()[1].reachable
     for worker in crew:
         worker.join()
     documents(crew)
-    assert tree.manager.job("train").state is State.RUNNING  # both are at the first leaf
+    assert tree.controller.job("train").state is State.RUNNING  # both are at the first leaf
     device(tree, "s2").repair()
-    tree.manager.delete_job("other")
+    tree.controller.delete_job("other")
     tree.check()
 
 
@@ -182,9 +182,9 @@ def test_a_leaf_that_refuses_ends_the_epoch_on_all(tree: Cluster) -> None:
     for worker in crew:
         worker.join()
     tree.check()
-    assert "switch s2 did not take it" in tree.manager.job("train").reason
+    assert "switch s2 did not take it" in tree.controller.job("train").reason
     tree.clock.sleep(2.0)
-    tree.manager.tick()
+    tree.controller.tick()
     documents(crew)
     tree.check()
 
@@ -195,19 +195,19 @@ def test_a_leaf_that_does_not_answer_keeps_a_deleted_job(tree: Cluster) -> None:
     with pytest.raises(
         SwitchUnavailableError, match=r"16 slots of switch 's1, s2, then s3' stay taken: s2: fake switch"
     ):
-        tree.manager.delete_job("train")
-    assert tree.manager._ledger.get("train").confirmed == ("s1",)
+        tree.controller.delete_job("train")
+    assert tree.controller._cache.get("train").confirmed == ("s1",)
     device(tree, "s2").repair()
-    tree.manager.delete_job("train")
+    tree.controller.delete_job("train")
     tree.check()
-    assert tree.manager.jobs() == []
+    assert tree.controller.jobs() == []
 
 
 def test_all_leave_and_come_again(tree: Cluster) -> None:
     crew = tree.run("train", 3, 16)
     for worker in crew:
         worker.leave()
-    assert tree.manager.job("train").state is State.FORMING
+    assert tree.controller.job("train").state is State.FORMING
     tree.check()
     for worker in crew:
         worker.start_again()
@@ -221,7 +221,7 @@ def test_a_silent_worker_ends_the_epoch(tree: Cluster) -> None:
     for worker in crew[:2]:
         worker.beat()
     tree.clock.sleep(LEASE_S / 2)
-    tree.manager.tick()
+    tree.controller.tick()
     assert "lease of rank 2 ran out" in crew[0].beat().reason
     tree.check()
 
@@ -234,7 +234,7 @@ def test_the_next_controller_has_the_job(tree: Cluster) -> None:
     tree.start()
     assert crew[2].beat().epoch == crew[0].epoch
     tree.check()
-    tree.manager.delete_job("train")
+    tree.controller.delete_job("train")
     tree.check()
 
 
@@ -249,8 +249,8 @@ def test_a_link_of_a_job_is_gone(tree: Cluster) -> None:
 
 
 def test_a_leaf_with_fewer_slots_than_before(tree: Cluster) -> None:
-    tree.manager.create_job(JobRequest("train", 4, 16))
+    tree.controller.create_job(JobRequest("train", 4, 16))
     leaf, other, spine = tree.config.switches
     tree.config = replace(tree.config, switches=(leaf, replace(other, slots=8), spine))
-    with pytest.raises(ControlPlaneError, match=r"job 'train' is in the books .* switch 's2' does not have"):
+    with pytest.raises(ControlPlaneError, match=r"job 'train' is in the database .* switch 's2' does not have"):
         tree.start()

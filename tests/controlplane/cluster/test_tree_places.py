@@ -29,41 +29,41 @@ from .world import TABLE, TREE_LINKS, Cluster, switch_config, tree_configs
 
 def refused(cluster: Cluster, error: type[ControlPlaneError], **options: Any) -> str:
     """Return why a request is refused; nothing is reserved for it."""
-    used = [view.slots_used for view in cluster.manager.switches()]
+    used = [view.slots_used for view in cluster.controller.switches()]
     with pytest.raises(error) as why:
-        cluster.manager.create_job(JobRequest(**{"name": "new", "workers": 4, "slots": 16, **options}))
-    assert [view.slots_used for view in cluster.manager.switches()] == used
+        cluster.controller.create_job(JobRequest(**{"name": "new", "workers": 4, "slots": 16, **options}))
+    assert [view.slots_used for view in cluster.controller.switches()] == used
     return str(why.value)
 
 
 def test_a_job_that_no_switch_reaches_alone_goes_over_the_tree(tree: Cluster) -> None:
-    tree.manager.create_job(JobRequest("first", 2, 8, switch="s1"))
-    made = tree.manager.create_job(JobRequest("train", 4, 16))
+    tree.controller.create_job(JobRequest("first", 2, 8, switch="s1"))
+    made = tree.controller.create_job(JobRequest("train", 4, 16))
     assert made.switch == "s1, s2, then s3"
     assert [(part.switch, part.job_index, part.slot_base, part.slots) for part in made.parts] == [
         ("s1", 1, 8, 16), ("s2", 0, 0, 16), ("s3", 0, 0, 16),
     ]  # fmt: skip
-    assert [view.slots_used for view in tree.manager.switches()] == [24, 16, 16]
-    assert [view.jobs for view in tree.manager.switches()] == [2, 1, 1]
-    tree.manager.delete_job("train")
-    assert [view.slots_used for view in tree.manager.switches()] == [8, 0, 0]
+    assert [view.slots_used for view in tree.controller.switches()] == [24, 16, 16]
+    assert [view.jobs for view in tree.controller.switches()] == [2, 1, 1]
+    tree.controller.delete_job("train")
+    assert [view.slots_used for view in tree.controller.switches()] == [8, 0, 0]
 
 
 def test_one_switch_is_enough_unless_a_tree_is_asked_for(make_cluster: MakeCluster) -> None:
     leaf, other, spine = tree_configs()
     flat = replace(spine, ports=(PortRule(1, IPv4Network(EVERYBODY)),))
     cluster = make_cluster(leaf, other, flat, links=TREE_LINKS)
-    assert cluster.manager.create_job(JobRequest("flat", 4, 16)).switch == "s3"
-    assert cluster.manager.create_job(JobRequest("named", 4, 16, switch="s3")).switch == "s3"
+    assert cluster.controller.create_job(JobRequest("flat", 4, 16)).switch == "s3"
+    assert cluster.controller.create_job(JobRequest("named", 4, 16, switch="s3")).switch == "s3"
     asked = [JobRequest("tree", 4, 16, tree=True), JobRequest("there", 4, 16, switch="s3", tree=True)]
-    assert [cluster.manager.create_job(each).switch for each in asked] == ["s1, s2, then s3"] * 2
+    assert [cluster.controller.create_job(each).switch for each in asked] == ["s1, s2, then s3"] * 2
     assert "switch 's1' has no leaves below it for a tree; name a spine: s3" in refused(
         cluster, InvalidRequestError, switch="s1", tree=True
     )
 
 
 def test_a_spine_without_workers_of_its_own_means_its_tree(tree: Cluster) -> None:
-    assert tree.manager.create_job(JobRequest("train", 4, 16, switch="s3")).switch == "s1, s2, then s3"
+    assert tree.controller.create_job(JobRequest("train", 4, 16, switch="s3")).switch == "s1, s2, then s3"
 
 
 def test_without_links_there_is_no_tree(make_cluster: MakeCluster) -> None:
@@ -80,8 +80,8 @@ def test_of_two_spines_the_one_whose_fullest_switch_has_most_room(make_cluster: 
     links = (LinkConfig("s1", 9, "s3", 1), LinkConfig("s2", 9, "s4", 1))
     cluster = make_cluster(*leaves, *spines, links=links)
     asked = [JobRequest(name, 2, 64, tree=True) for name in ("a", "b", "c")]
-    assert [cluster.manager.create_job(each).switch for each in asked[:2]] == ["s2, then s4", "s1, then s3"]
-    assert cluster.manager.create_job(asked[2]).switch == "s2, then s4"
+    assert [cluster.controller.create_job(each).switch for each in asked[:2]] == ["s2, then s4", "s1, then s3"]
+    assert cluster.controller.create_job(asked[2]).switch == "s2, then s4"
     assert refused(cluster, ResourceExhaustedError, tree=True) == (
         "no place for job 'new' with 16 slots: s1: the largest free range has 0 of 64 slots, 0 are free in all; "
         "s2: the largest free range has 0 of 128 slots, 0 are free in all; delete a job, or see to the switches"
@@ -89,7 +89,7 @@ def test_of_two_spines_the_one_whose_fullest_switch_has_most_room(make_cluster: 
 
 
 def test_no_room_on_one_switch_takes_none_on_the_others(tree: Cluster) -> None:
-    tree.manager.create_job(JobRequest("full", 2, 2040, switch="s2"))
+    tree.controller.create_job(JobRequest("full", 2, 2040, switch="s2"))
     why = refused(tree, ResourceExhaustedError)
     assert "s2: the largest free range has 8 of 2048 slots" in why
     assert "ask for up to 8 slots" in why
@@ -102,7 +102,7 @@ def test_networks_that_no_tree_reaches(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(*tree_configs(), switch_config(4, {1: "10.7.0.0/16"}), links=TREE_LINKS)
     why = refused(cluster, InvalidRequestError)
     assert "s4 lacks 10.0.1.1/32; the leaves below s3 lack 10.7.0.0/16; name the switch" in why
-    assert cluster.manager.create_job(JobRequest("named", 4, 16, switch="s3")).parts
+    assert cluster.controller.create_job(JobRequest("named", 4, 16, switch="s3")).parts
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_a_tree_cannot_have(tree: Cluster, options: dict[str, Any], why: st
 
 
 def test_a_quorum_of_all_workers_is_none(tree: Cluster) -> None:
-    assert tree.manager.create_job(JobRequest("train", 4, 16, quorum=4)).parts
+    assert tree.controller.create_job(JobRequest("train", 4, 16, quorum=4)).parts
 
 
 def test_views_have_every_switch(tree: Cluster) -> None:
@@ -127,14 +127,14 @@ def test_views_have_every_switch(tree: Cluster) -> None:
     for name, added, completed in (("s1", 20, 0), ("s2", 10, 0), ("s3", 2, 1)):
         cells = {Event.ADDED: added, Event.COMPLETED: completed}
         device(tree, name).counters["job_events"] = cells  # of job index 0
-    assert tree.manager.job("train", counters=False).counters == {}
-    view = tree.manager.job("train")
+    assert tree.controller.job("train", counters=False).counters == {}
+    view = tree.controller.job("train")
     assert view.switch == "s1, s2, then s3"
     assert [part.switch for part in view.parts] == ["s1", "s2", "s3"]
     assert [part.counters["added"] for part in view.parts] == [20, 10, 2]
     assert (view.counters["added"], view.counters["completed"]) == (30, 1)
     assert list(job_message(view).parts[1].counters.items())[:1] == [("added", 10)]
-    values = parse(expose(collect(tree.manager)))
+    values = parse(expose(collect(tree.controller)))
     assert values['job_packets_total{job="train",switch="s2",event="added"}'] == 10
     assert values['job_workers{job="train",switch="s1, s2, then s3"}'] == 3
     assert [values[f'switch_jobs{{switch="{name}",state="running"}}'] for name in ("s1", "s2", "s3")] == [1, 1, 1]

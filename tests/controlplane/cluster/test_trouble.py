@@ -37,16 +37,16 @@ def test_a_restarted_controller_adopts(cluster: Cluster) -> None:
     crew = cluster.run()
     cluster.run("other", workers=3)
     device_of(cluster).counters["job_events"] = {0: 5}
-    before, standing = cluster.manager.jobs(), cluster.standing()
+    before, standing = cluster.controller.jobs(), cluster.standing()
     cluster.clock.sleep(1000)
     cluster.start()
-    assert [(job.name, job.state, job.epoch) for job in cluster.manager.jobs()] == [
+    assert [(job.name, job.state, job.epoch) for job in cluster.controller.jobs()] == [
         (job.name, State.RUNNING, job.epoch) for job in before
     ]
     assert cluster.standing() == standing
-    cluster.manager.tick()  # silence of the controller is not silence of its members
+    cluster.controller.tick()  # silence of the controller is not silence of its members
     assert crew[0].beat() == Beat(State.RUNNING, crew[0].epoch, "")
-    assert cluster.manager.job("job").counters["added"] == 5
+    assert cluster.controller.job("job").counters["added"] == 5
 
 
 def test_a_restarted_switch_gets_new_epochs(cluster: Cluster) -> None:
@@ -57,10 +57,10 @@ def test_a_restarted_switch_gets_new_epochs(cluster: Cluster) -> None:
     cluster.clock.sleep(cluster.config.audit_s - 1)
     for worker in (*crew, forming[0]):
         worker.beat()
-    cluster.manager.tick()
+    cluster.controller.tick()
     assert crew[0].beat().epoch == old  # nobody has looked yet
     cluster.clock.sleep(1)
-    cluster.manager.tick()
+    cluster.controller.tick()
     beat = crew[0].beat()
     assert beat.epoch == 0
     assert "switch s1 lost entries: job 'job'" in beat.reason
@@ -82,14 +82,14 @@ def test_what_others_change_is_put_right(cluster: Cluster, restart: bool, caplog
         for worker in (*crew, *other):
             worker.beat()
         cluster.clock.sleep(1)
-        cluster.manager.tick()
-        view = cluster.manager.switches()[0]
+        cluster.controller.tick()
+        view = cluster.controller.switches()[0]
         assert (view.audits, view.put_right) == (1, 2)
         assert [line.split(":")[0] for line in view.findings] == ["foreign", "foreign"]
     assert "switch s1: took off 2 entries: " in caplog.text
     assert "jobs[epoch=5]" in caplog.text
     cluster.check()
-    assert {job.state for job in cluster.manager.jobs()} == {State.RUNNING}
+    assert {job.state for job in cluster.controller.jobs()} == {State.RUNNING}
 
 
 def test_one_job_loses_an_entry(cluster: Cluster) -> None:
@@ -102,8 +102,8 @@ def test_one_job_loses_an_entry(cluster: Cluster) -> None:
     for each in (*crew, *other):
         each.beat()
     cluster.clock.sleep(1)
-    cluster.manager.tick()
-    assert cluster.manager.job("job").state is State.FORMING
+    cluster.controller.tick()
+    assert cluster.controller.job("job").state is State.FORMING
     assert other[0].beat() == Beat(State.RUNNING, other[0].epoch, "")
     cluster.check()
 
@@ -115,14 +115,14 @@ def test_a_switch_of_somebody_else_is_left_alone(make_cluster: MakeCluster) -> N
     theirs = TableEntry("jobs", {"epoch": 5}, "job", {})
     device.write([Insert(theirs)])
     cluster.start()
-    view = cluster.manager.switches()[0]
+    view = cluster.controller.switches()[0]
     assert (view.reachable, "1 entries of another controller stand here" in view.trouble) == (False, True)
     with pytest.raises(ResourceExhaustedError, match=r"s1: .*entries of another controller"):
         cluster.make()
     device.write([Delete(theirs)])
     cluster.clock.sleep(1)
-    cluster.manager.tick()
-    assert cluster.manager.switches()[0].trouble == ""
+    cluster.controller.tick()
+    assert cluster.controller.switches()[0].trouble == ""
     cluster.run()
 
 
@@ -137,11 +137,11 @@ def test_a_switch_that_refuses_is_asked_again(cluster: Cluster) -> None:
     assert "ALREADY_EXISTS" in pending.trouble
     other = cluster.run("other")  # the switch is not in trouble, only the job
     cluster.clock.sleep(1)
-    cluster.manager.tick()  # removes what was in the way first
+    cluster.controller.tick()  # removes what was in the way first
     assert isinstance(crew[0].membership(), dict)
     assert other[0].beat().reason == ""
     cluster.check()
-    assert cluster.manager.job("job").trouble == ""
+    assert cluster.controller.job("job").trouble == ""
 
 
 @pytest.mark.parametrize("failure", [Failure.UNANSWERED, Failure.UNREACHABLE])
@@ -155,12 +155,12 @@ def test_a_switch_that_does_not_answer(cluster: Cluster, failure: Failure) -> No
     assert pending.trouble != ""
     for _ in range(3):
         cluster.clock.sleep(1.0)
-        cluster.manager.tick()
+        cluster.controller.tick()
     device.repair()
     cluster.clock.sleep(4.0)
     for worker in crew:
         worker.beat()
-    cluster.manager.tick()
+    cluster.controller.tick()
     assert isinstance(crew[0].membership(), dict)
     cluster.check()
 
@@ -171,13 +171,13 @@ def test_deleting_waits_for_the_switch(cluster: Cluster) -> None:
     with pytest.raises(
         SwitchUnavailableError, match=r"job 'job' is ending, and 16 slots of switch 's1' stay taken: .*goes on trying"
     ):
-        cluster.manager.delete_job("job")
+        cluster.controller.delete_job("job")
     assert crew[0].beat() == Beat(State.ENDING, 0, "the job was deleted")
     with pytest.raises(SwitchUnavailableError):
-        cluster.manager.delete_job("job")
+        cluster.controller.delete_job("job")
     device.repair()
-    cluster.manager.delete_job("job")
-    assert cluster.manager.jobs() == []
+    cluster.controller.delete_job("job")
+    assert cluster.controller.jobs() == []
     cluster.check()
 
 
@@ -189,17 +189,17 @@ def test_a_full_disk_changes_nothing(cluster: Cluster) -> None:
     database.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(ControlPlaneError, match="is full; make room on the disk"):
         [cluster.make(f"job{number}", slots=1) for number in range(63)]
-    before = cluster.manager.jobs()
+    before = cluster.controller.jobs()
     assert len(before) < 64
     cluster.clock.sleep(LEASE_S)
     crew[0].beat()
-    cluster.manager.tick()
+    cluster.controller.tick()
     database.execute(f"PRAGMA max_page_count = {pages + 1000}")
-    cluster.manager.tick()
-    assert [job.name for job in cluster.manager.jobs()] == [job.name for job in before]
+    cluster.controller.tick()
+    assert [job.name for job in cluster.controller.jobs()] == [job.name for job in before]
     cluster.clock.sleep(30.0)
-    cluster.manager.tick()
-    assert cluster.manager.job("job").state is State.FORMING
+    cluster.controller.tick()
+    assert cluster.controller.job("job").state is State.FORMING
     cluster.check()
 
 
@@ -220,12 +220,12 @@ def test_a_switch_that_starts_later(make_cluster: MakeCluster) -> None:
 
     cluster.devices = {"s1": open_it}  # type: ignore[dict-item]
     cluster.start()
-    view = cluster.manager.switches()[0]
+    view = cluster.controller.switches()[0]
     assert (view.reachable, "no P4Runtime server answered" in view.trouble) == (False, True)
     up = True
     cluster.clock.sleep(1.0)
-    cluster.manager.tick()
-    assert cluster.manager.switches()[0].reachable
+    cluster.controller.tick()
+    assert cluster.controller.switches()[0].reachable
     cluster.run()
 
 
@@ -233,18 +233,18 @@ def test_nothing_shows_a_secret(cluster: Cluster, caplog: pytest.LogCaptureFixtu
     caplog.set_level("DEBUG")
     crew = cluster.make()
     token, request = crew[0].token, crew[0].request()
-    texts = [repr(request), repr(cluster.manager.create_job), repr(cluster.manager)]
+    texts = [repr(request), repr(cluster.controller.create_job), repr(cluster.controller)]
     texts += [repr(worker.join()) for worker in crew]
     wrong = (replace(request, token=token + "x"), replace(request, udp_port=9), replace(request, version=token * 9))
     for odd in wrong:
         with pytest.raises(ControlPlaneError) as error:
-            cluster.manager.join(odd)
+            cluster.controller.join(odd)
         texts += [repr(error.value), str(error.value), str(error.value.__cause__)]
-    second = cluster.manager.join(replace(crew[1].request(), incarnation=b"i" * 16))
+    second = cluster.controller.join(replace(crew[1].request(), incarnation=b"i" * 16))
     with pytest.raises(UnauthenticatedError) as refused:
-        cluster.manager.heartbeat("job", 0, second.secret)
-    records = cluster.manager._ledger.records()
-    texts += [repr(refused.value), repr(records), repr(cluster.manager.jobs()), repr(cluster.manager.switches())]
+        cluster.controller.heartbeat("job", 0, second.secret)
+    records = cluster.controller._cache.records()
+    texts += [repr(refused.value), repr(records), repr(cluster.controller.jobs()), repr(cluster.controller.switches())]
     texts.append(caplog.text)
     cluster.stop()
     for file in cluster.config.database.parent.iterdir():
@@ -257,11 +257,11 @@ def test_nothing_shows_a_secret(cluster: Cluster, caplog: pytest.LogCaptureFixtu
 
 def test_who_looks_at_an_epoch_that_is_just_over_makes_no_trouble(cluster: Cluster) -> None:
     _, second = cluster.run()
-    before = cluster.manager._ledger.get("job").job
+    before = cluster.controller._cache.get("job").job
     assert before is not None
     second.start_again()
-    assert cluster.manager._lines["s1"].counters(before) == {}
-    assert cluster.manager.switches()[0].trouble == ""
+    assert cluster.controller._reconcilers["s1"].counters(before) == {}
+    assert cluster.controller.switches()[0].trouble == ""
 
 
 @pytest.mark.parametrize(
@@ -279,12 +279,12 @@ def test_workers_hear_that_their_switch_is_not_reached(
 
     with monkeypatch.context() as patched:
         patched.setattr(device_of(cluster), "read_counter", fail)
-        cluster.manager.job("job")
-        (switch,) = (each for each in cluster.manager.switches() if each.name == "s1")
+        cluster.controller.job("job")
+        (switch,) = (each for each in cluster.controller.switches() if each.name == "s1")
         assert switch.trouble.startswith("nobody answers" if text else "odd")
         beat = crew[0].beat()
     assert beat.switch_unreachable == text
     assert (beat.state, beat.epoch) == (State.RUNNING, crew[0].epoch), "sums may go on"
     cluster.clock.sleep(2)
-    cluster.manager.tick()
+    cluster.controller.tick()
     assert crew[0].beat().switch_unreachable == ""

@@ -48,7 +48,7 @@ def ask(server: WebServer, path: str, method: str = "GET", headers: Mapping[str,
 
 @pytest.fixture
 def server(cluster: Cluster) -> Iterator[WebServer]:
-    with WebServer(cluster.manager, "127.0.0.1:0", fresh_s=0, clock=cluster.clock) as found:
+    with WebServer(cluster.controller, "127.0.0.1:0", fresh_s=0, clock=cluster.clock) as found:
         yield found
 
 
@@ -85,7 +85,7 @@ def test_scrapes_and_refusals(cluster: Cluster, server: WebServer, monkeypatch: 
         assert "Access-Control-Allow-Origin" not in answer.headers
         assert "Python" not in answer.headers["Server"]
     with monkeypatch.context() as broken:
-        broken.setattr(cluster.manager, "jobs", lambda **_: 1 / 0)
+        broken.setattr(cluster.controller, "jobs", lambda **_: 1 / 0)
         for path in ("/metrics", "/api/state"):
             assert ask(server, path)[:2] == (500, "the controller's log has the reason")
     assert ask(server, "/metrics").status == 200
@@ -105,7 +105,7 @@ def test_a_page_of_somebody_else_cannot_read_through_a_name_for_loopback(
 
 
 def test_on_another_address_than_loopback_any_name_will_do(cluster: Cluster) -> None:
-    with WebServer(cluster.manager, "0.0.0.0:0") as server:
+    with WebServer(cluster.controller, "0.0.0.0:0") as server:
         assert ask(server, "/metrics", headers={"Host": "controller.example:4701"}).status == 200
 
 
@@ -115,7 +115,7 @@ def test_who_is_silent_keeps_nobody_waiting(cluster: Cluster, server: WebServer)
         silent.send(b"GET /met")
         assert ask(server, "/metrics").status == 200
     with pytest.raises(ControlPlaneError, match=rf"metrics cannot be served at {server.address}: .* in use"):
-        WebServer(cluster.manager, server.address).start()
+        WebServer(cluster.controller, server.address).start()
     server.close()
     server.close()
     with pytest.raises(ConnectionRefusedError):
@@ -198,9 +198,9 @@ def test_requests_in_quick_succession_read_the_switches_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     reads: list[int] = []
-    switches: Callable[[], Any] = cluster.manager.switches
-    monkeypatch.setattr(cluster.manager, "switches", lambda: (reads.append(1), switches())[1])
-    with WebServer(cluster.manager, "127.0.0.1:0", fresh_s=DEADLINE_S) as server:
+    switches: Callable[[], Any] = cluster.controller.switches
+    monkeypatch.setattr(cluster.controller, "switches", lambda: (reads.append(1), switches())[1])
+    with WebServer(cluster.controller, "127.0.0.1:0", fresh_s=DEADLINE_S) as server:
         assert ask(server, path).body == ask(server, path).body
     assert len(reads) == 1
 
@@ -208,7 +208,7 @@ def test_requests_in_quick_succession_read_the_switches_once(
 @pytest.mark.parametrize("address", ["4701", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":1"])
 def test_an_address_is_host_and_port(cluster: Cluster, address: str) -> None:
     with pytest.raises(ControlPlaneError, match="metrics address"):
-        WebServer(cluster.manager, address)
+        WebServer(cluster.controller, address)
 
 
 def test_values_have_rates_and_who_is_behind(cluster: Cluster, server: WebServer) -> None:
@@ -243,11 +243,11 @@ def test_no_secret_and_no_address_is_in_the_values(make_cluster: MakeCluster, mo
     with pytest.raises(ControlPlaneError):
         waiting.join(ip="192.0.2.7")
     trouble = "no answer of [::1]:9559, 10.1.2.3:9559, 10.9.8.7/24 and 02:aa:00:00:00:01 at 12:30, version 1.2.3"
-    monkeypatch.setattr(type(cluster.manager._lines["s1"]), "trouble", trouble)
+    monkeypatch.setattr(type(cluster.controller._reconcilers["s1"]), "trouble", trouble)
     cluster.clock.sleep(LEASE_S + 1)
     crew[0].join(report=crew[0].report())
-    assert str(crew[1].epoch) in cluster.manager.job("train").reason
-    text = json.dumps(State(cluster.manager).document())
+    assert str(crew[1].epoch) in cluster.controller.job("train").reason
+    text = json.dumps(State(cluster.controller).document())
     assert "train" in text
     assert str(crew[1].epoch) not in text
     said = "no answer of (address), (address), (address) and (address) at 12:30, version 1.2.3"
@@ -259,7 +259,7 @@ def test_no_secret_and_no_address_is_in_the_values(make_cluster: MakeCluster, mo
 
 
 def test_a_window_is_kept_and_forgotten(cluster: Cluster) -> None:
-    state = State(cluster.manager, cluster.clock)
+    state = State(cluster.controller, cluster.clock)
     seconds = []
     for _ in range(60):
         seconds.append(state.document()["seconds"])

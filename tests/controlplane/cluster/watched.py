@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Switches and books that look at each other with every write, and die when they are told to."""
+"""Switches and databases that look at each other with every write, and die when they are told to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
-from hopsum_controlplane.cluster import Store
+from hopsum_controlplane.cluster import StateStore
 from hopsum_controlplane.cluster.records import JobRecord
 from hopsum_controlplane.entries import CounterValue, Insert, TableEntry, Update
 from hopsum_controlplane.slots import SlotRange
@@ -37,7 +37,7 @@ class Fuse:
 
 
 class Intents:
-    """Which places every epoch was written down for, by switch, as the books said at the time; and the switches."""
+    """Which places every epoch was written down for, by switch, as the database said at the time; and the switches."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
@@ -46,8 +46,8 @@ class Intents:
         self.devices: dict[str, WatchedDevice] = {}
 
 
-class WatchedStore(Store):
-    """Books in which no epoch may be written down twice. `fuse` burns before and after every commit."""
+class WatchedStore(StateStore):
+    """A database in which no epoch may be written down twice. `fuse` burns before and after every commit."""
 
     def __init__(self, path: Path, intents: Intents, fuse: Fuse) -> None:
         self.intents, self.fuse = intents, fuse
@@ -70,7 +70,7 @@ class WatchedStore(Store):
 
 
 class WatchedDevice(FakeDevice):
-    """A switch on which no epoch may stand that is not in the books, none twice, and no two in one slot.
+    """A switch on which no epoch may stand that is not in the database, none twice, and no two in one slot.
 
     A leaf admits nobody before its spine does, and no switch while another one admits an older epoch of the job (T7).
 
@@ -120,7 +120,7 @@ class WatchedDevice(FakeDevice):
 
     def _check(self) -> None:
         standing = self.epochs() - {FOREIGN_EPOCH}
-        assert standing <= set(self.intents.places), "an epoch stands that is not in the books"
+        assert standing <= set(self.intents.places), "an epoch stands that is not in the database"
         for one, other in combinations(standing, 2):
             a, b = self.intents.places[one][self.name], self.intents.places[other][self.name]
             assert a.end <= b.base or b.end <= a.base, f"epochs {one} and {other} in one slot"

@@ -13,14 +13,14 @@ from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.cluster import (
     Beat,
     ClusterConfig,
+    ClusterController,
     JobRequest,
     Joined,
     JoinRequest,
-    Manager,
     Pending,
     PortRule,
     State,
-    Store,
+    StateStore,
     SwitchConfig,
 )
 from hopsum_controlplane.cluster.decision import Report
@@ -112,7 +112,7 @@ class Worker:
         """Join, with a report where the epoch that it knows is over."""
         if self.epoch and self.is_over() and "report" not in changes:
             changes["report"] = self.report()
-        self.joined = self.cluster.manager.join(self.request(**changes))
+        self.joined = self.cluster.controller.join(self.request(**changes))
         return self.joined
 
     def report(self) -> Report:
@@ -120,11 +120,11 @@ class Worker:
         return Report(self.epoch, 0, end, self.held, 0)
 
     def is_over(self) -> bool:
-        found = [job for job in self.cluster.manager.jobs() if job.name == self.job]
+        found = [job for job in self.cluster.controller.jobs() if job.name == self.job]
         return not any(job.epoch == self.epoch and job.state is State.RUNNING for job in found)
 
     def membership(self, timeout_s: float = 0.0) -> dict[str, Any] | Pending:
-        found = self.cluster.manager.await_membership(
+        found = self.cluster.controller.await_membership(
             self.job, self.rank, self.secret, known_epoch=self.epoch, timeout_s=timeout_s
         )
         if not isinstance(found, Pending):
@@ -132,13 +132,15 @@ class Worker:
         return found
 
     def beat(self, **statistics: float) -> Beat:
-        return self.cluster.manager.heartbeat(self.job, self.rank, self.secret, epoch=self.epoch, statistics=statistics)
+        return self.cluster.controller.heartbeat(
+            self.job, self.rank, self.secret, epoch=self.epoch, statistics=statistics
+        )
 
     def leave(self, unfinished: str | None = None) -> None:
-        self.cluster.manager.leave(self.job, self.rank, self.secret, unfinished=unfinished)
+        self.cluster.controller.leave(self.job, self.rank, self.secret, unfinished=unfinished)
 
     def disconnect(self) -> None:
-        self.cluster.manager.disconnected(self.job, self.rank, self.secret)
+        self.cluster.controller.disconnected(self.job, self.rank, self.secret)
 
     @property
     def secret(self) -> bytes:
@@ -157,19 +159,19 @@ class Cluster:
         links: tuple[LinkConfig, ...] = (),
     ) -> None:
         self.clock = Clock()
-        self.config = ClusterConfig(switches, folder / "books.sqlite", links, lease_s=LEASE_S, heartbeat_s=2.0)
+        self.config = ClusterConfig(switches, folder / "state.sqlite", links, lease_s=LEASE_S, heartbeat_s=2.0)
         self.devices = devices
-        self.open_store: Callable[[], Store] = lambda: Store(self.config.database)
-        self.store: Store | None = None
-        self.manager: Manager
+        self.open_store: Callable[[], StateStore] = lambda: StateStore(self.config.database)
+        self.store: StateStore | None = None
+        self.controller: ClusterController
 
-    def start(self, **options: Any) -> Manager:
+    def start(self, **options: Any) -> ClusterController:
         """Start a manager, in the place of the one before if there is one."""
         self.stop()
         self.store = self.open_store()
         timing = {"clock": self.clock, "monotonic": self.clock}
-        self.manager = Manager(self.config, self.store, self.devices, **{**timing, **options})
-        return self.manager
+        self.controller = ClusterController(self.config, self.store, self.devices, **{**timing, **options})
+        return self.controller
 
     def stop(self) -> None:
         if self.store is not None:
@@ -177,7 +179,7 @@ class Cluster:
 
     def make(self, name: str = "job", workers: int = 2, slots: int = 16, **options: Any) -> list[Worker]:
         """Make a job, and return its workers, who have not joined yet."""
-        created = self.manager.create_job(JobRequest(name, workers, slots, **options))
+        created = self.controller.create_job(JobRequest(name, workers, slots, **options))
         return [Worker(self, name, created.token, rank) for rank in range(workers)]
 
     def run(self, name: str = "job", workers: int = 2, slots: int = 16, **options: Any) -> list[Worker]:
@@ -192,9 +194,9 @@ class Cluster:
         return dict(device.entities)
 
     def check(self) -> None:
-        """Assert that on every switch stands exactly what the books say."""
+        """Assert that on every switch stands exactly what the database says."""
         for switch in self.config.switches:
-            records = [self.manager._ledger.get(view.name) for view in self.manager.jobs()]
+            records = [self.controller._cache.get(view.name) for view in self.controller.jobs()]
             wanted = expected(switch, [each.parts[switch.name] for each in records if switch.name in each.parts])
             assert self.standing(switch.name) == wanted
 

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_controlplane import Controller, ControlPlaneError, Job, JobSpec, SwitchEndpoint, WorkerEndpoint, WriteError
+from hopsum_controlplane import (
+    ControlPlaneError,
+    Job,
+    JobSpec,
+    SwitchController,
+    SwitchEndpoint,
+    WorkerEndpoint,
+    WriteError,
+)
 from hopsum_controlplane.devices.base import Device, Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
@@ -39,8 +47,8 @@ def device(chip: Stratum, tofino_pipeline: Pipeline) -> Iterator[P4RuntimeDevice
 
 
 @pytest.fixture
-def controller(device: P4RuntimeDevice, switch_endpoint: SwitchEndpoint) -> Controller:
-    return Controller(device, switch_endpoint)
+def controller(device: P4RuntimeDevice, switch_endpoint: SwitchEndpoint) -> SwitchController:
+    return SwitchController(device, switch_endpoint)
 
 
 def half_word(device: Device, number: int = 0, **match: int) -> TableEntry:
@@ -103,7 +111,7 @@ def standing(device: P4RuntimeDevice) -> dict[tuple[object, ...], object]:
 
 
 def test_a_job_comes_and_goes(
-    chip: Stratum, device: P4RuntimeDevice, controller: Controller, make_spec: MakeSpec, observer: WorkerEndpoint
+    chip: Stratum, device: P4RuntimeDevice, controller: SwitchController, make_spec: MakeSpec, observer: WorkerEndpoint
 ) -> None:
     job = controller.create_job(make_spec(observers=(observer,)))
     expected = [*plan(job, device.program).entities, address.switch_address(controller.switch)]
@@ -121,14 +129,14 @@ def test_a_job_comes_and_goes(
 
 def test_a_controller_takes_over(make_spec: MakeSpec) -> None:
     device = FakeDevice(of_one_word(p4info_of("tofino")))
-    controller = Controller(device, ENDPOINT)
+    controller = SwitchController(device, ENDPOINT)
     job = controller.create_job(make_spec())
-    again = Controller(device, controller.switch, adopt=[job])
+    again = SwitchController(device, controller.switch, adopt=[job])
     assert [adoption.fate.value for adoption in again.adoptions.values()] == ["running"]
     device.write([Modify(half_word(device, c0=3, c1=4))])
     assert len(device.entities) == 1034
     assert again.audit().clean, "does not look at half-words"
-    third = Controller(device, controller.switch, adopt=[job])
+    third = SwitchController(device, controller.switch, adopt=[job])
     assert "1 of 1033 entries changed" in third.adoptions[job.epoch].reason, "looks at all once"
     assert list(device.entities) == [address.switch_address(controller.switch).key()]
 
@@ -136,8 +144,8 @@ def test_a_controller_takes_over(make_spec: MakeSpec) -> None:
 def test_half_words_of_nobody_are_removed(device: P4RuntimeDevice, switch_endpoint: SwitchEndpoint) -> None:
     device.write([Insert(half_word(device))])
     with pytest.raises(ControlPlaneError, match="1 entries of another controller stand here"):
-        Controller(device, switch_endpoint)
-    Controller(device, switch_endpoint, remove_existing=True)
+        SwitchController(device, switch_endpoint)
+    SwitchController(device, switch_endpoint, remove_existing=True)
     assert device.read_table(device.program.half_words[0].table) == []
 
 
@@ -233,7 +241,7 @@ def test_another_controller_has_the_switch(chip: Stratum, device: P4RuntimeDevic
         other.write([Insert(half_word(device))])
 
 
-def test_counters(chip: Stratum, controller: Controller, make_spec: MakeSpec) -> None:
+def test_counters(chip: Stratum, controller: SwitchController, make_spec: MakeSpec) -> None:
     chip.count("HopsumIngress.slot.job_events", 0, 4)
     job = controller.create_job(make_spec(table=None))
     chip.count("HopsumIngress.slot.job_events", 0, 11)
@@ -246,7 +254,7 @@ def test_counters(chip: Stratum, controller: Controller, make_spec: MakeSpec) ->
 
 def test_what_the_program_cannot_is_refused(make_spec: MakeSpec) -> None:
     device = FakeDevice(of_one_word(p4info_of("tofino")), capabilities=TofinoDevice.capabilities)
-    controller = Controller(device, ENDPOINT)
+    controller = SwitchController(device, ENDPOINT)
     leaf = LeafEndpoint(3, 9, "02:00:00:00:03:03", "10.0.3.254", (3,))
     for wrong, message in (
         ({"table16": TABLE16}, "the program of tofino has no LOOKUP_ADD16; leave table16 out"),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All switches of the cluster, and what concerns several of them: jobs over trees.
 
-Each line does its own part of a job, when the books say that it is next (`JobRecord.next_switches`), and notes it
-there; nobody waits for another line. `follow` goes round those of a job for as long as that gets it on.
+Each reconciler does its own part of a job, when the database says that it is next (`JobRecord.next_switches`), and
+notes it there; nobody waits for another reconciler. `follow` goes round those of a job for as long as that gets it on.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from typing import Any
 
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.documents import Parts, parts_of
-from hopsum_controlplane.cluster.ledger import Ledger
-from hopsum_controlplane.cluster.line import DeviceSource, Line
+from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.records import JobRecord, Phase, State
+from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
 from hopsum_controlplane.devices.base import Pipeline
 
 
-class Lines(Mapping[str, Line]):
-    """The lines by the names of their switches. Thread-safe.
+class SwitchReconcilers(Mapping[str, SwitchReconciler]):
+    """The reconcilers by the names of their switches. Thread-safe.
 
-    `pipeline` is the program of all switches, or programs by switch; the other `options` are Line's.
+    `pipeline` is the program of all switches, or programs by switch; the other `options` are SwitchReconciler's.
     """
 
     def __init__(
         self,
         config: ClusterConfig,
         devices: Mapping[str, DeviceSource],
-        ledger: Ledger,
+        cache: JobStateCache,
         *,
         pipeline: Pipeline | Mapping[str, Pipeline] | None = None,
         **options: Any,
     ) -> None:
         self._config = config
-        self._ledger = ledger
-        self._lines = {
-            switch.name: Line(
+        self._cache = cache
+        self._reconcilers = {
+            switch.name: SwitchReconciler(
                 switch,
                 devices[switch.name],
-                ledger,
+                cache,
                 audit_s=config.audit_s,
                 ready=self._ready,
                 parts=self._parts,
@@ -50,62 +50,64 @@ class Lines(Mapping[str, Line]):
             for switch in config.switches
         }
 
-    def __getitem__(self, name: str) -> Line:
-        """Return the line of a switch."""
-        return self._lines[name]
+    def __getitem__(self, name: str) -> SwitchReconciler:
+        """Return the reconciler of a switch."""
+        return self._reconcilers[name]
 
     def __iter__(self) -> Iterator[str]:
         """Return the names, in the order of the configuration."""
-        return iter(self._lines)
+        return iter(self._reconcilers)
 
     def __len__(self) -> int:
         """Return how many they are."""
-        return len(self._lines)
+        return len(self._reconcilers)
 
-    def of(self, record: JobRecord) -> list[Line]:
-        """Return the lines of a job: of its one switch; or of a spine, then its leaves."""
-        return [self._lines[name] for name in record.switches]
+    def of(self, record: JobRecord) -> list[SwitchReconciler]:
+        """Return the reconcilers of a job: of its one switch; or of a spine, then its leaves."""
+        return [self._reconcilers[name] for name in record.switches]
 
     def follow(self, job: str, *, wait: bool = False) -> None:
-        """Do what is due for a job on all its switches; `wait` as for Line.attend."""
-        before = self._ledger.find(job)
+        """Do what is due for a job on all its switches; `wait` as for SwitchReconciler.reconcile."""
+        before = self._cache.find(job)
         while before is not None:
-            for line in self.of(before):
-                line.attend(wait=wait)
-            after = self._ledger.find(job)
+            for reconciler in self.of(before):
+                reconciler.reconcile(wait=wait)
+            after = self._cache.find(job)
             if not before.branches or after is None or after == before or not after.next_switches:
                 return
             before = after
 
     def end(self, record: JobRecord) -> None:
         """Remove a job from its switches now, though something there failed a moment ago: leaves first (rule T7)."""
-        for line in self.of(record)[::-1]:
-            line.attend(urgent=record.name)
+        for reconciler in self.of(record)[::-1]:
+            reconciler.reconcile(urgent=record.name)
 
     def trouble(self, record: JobRecord) -> str:
         """Return why the switches do not do what a job wants, an empty string when they do."""
-        troubles = {line.config.name: line.job_trouble(record.name) for line in self.of(record)}
+        troubles = {reconciler.config.name: reconciler.job_trouble(record.name) for reconciler in self.of(record)}
         if record.ready:
-            troubles[record.switch] = troubles[record.switch] or self._lines[record.switch].pause(record.name)
+            troubles[record.switch] = troubles[record.switch] or self._reconcilers[record.switch].pause(record.name)
         if not record.branches:
             return troubles[record.switch]
         return "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items() if trouble)
 
     def unreachable(self, record: JobRecord) -> str:
         """Return which switches of a job cannot be reached, and why; an empty string when all can."""
-        lines = [line for line in self.of(record) if line.trouble_kind == "unreachable"]
-        return "; ".join(f"{line.config.name}: {line.trouble}" for line in lines)
+        reconcilers = [reconciler for reconciler in self.of(record) if reconciler.trouble_kind == "unreachable"]
+        return "; ".join(f"{reconciler.config.name}: {reconciler.trouble}" for reconciler in reconcilers)
 
     def counters(self, record: JobRecord) -> dict[str, Mapping[str, int]]:
         """Read what the switches did with the packets of a job that runs, by switch; nothing where one cannot say."""
         if record.state is not State.RUNNING:
             return {}
-        return {name: self._lines[name].counters(job) for name, job in record.parts.items()}
+        return {name: self._reconcilers[name].counters(job) for name, job in record.parts.items()}
 
     def _ready(self, record: JobRecord) -> bool:
         """Return whether all switches of the next epoch can take it now: leaves at which nobody waits are not asked."""
         leaves = {member.leaf for member in record.members if member.phase is Phase.WAITING and member.leaf}
-        return all(self._lines[name].can_try(record.name) for name in {record.switch, *leaves})
+        return all(self._reconcilers[name].can_try(record.name) for name in {record.switch, *leaves})
 
     def _parts(self, record: JobRecord, epoch: int) -> Parts:
-        return parts_of(record, epoch, self._config, {line.config.name: line.limits for line in self.of(record)})
+        return parts_of(
+            record, epoch, self._config, {reconciler.config.name: reconciler.limits for reconciler in self.of(record)}
+        )

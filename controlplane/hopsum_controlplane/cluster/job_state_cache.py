@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The books in memory, always as they are on disk: every step is on disk before anybody sees it."""
+"""The database's contents in memory, always as they are on disk: every step is on disk before anybody sees it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from hopsum_controlplane.cluster.errors import JobExistsError, UnknownJobError
 from hopsum_controlplane.cluster.records import JobRecord, State
-from hopsum_controlplane.cluster.store import Store
+from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.epochs import EpochAllocator
 
 _log = logging.getLogger(__name__)
@@ -23,11 +23,11 @@ Step = Callable[[JobRecord], JobRecord | None]
 
 
 @dataclass(frozen=True)
-class Past:
+class EpochHistory:
     """Counts and dates of a job since the controller was started.
 
     `begun` epochs were begun, the last one at `begun_at_s`; the last that ended did at `ended_at_s`. Times are seconds
-    of the ledger's clock, None where it did not happen.
+    of the clock of the cache, None where it did not happen.
     """
 
     begun: int = 0
@@ -35,7 +35,7 @@ class Past:
     ended_at_s: float | None = None
 
 
-class Ledger:
+class JobStateCache:
     """All jobs, by name. Thread-safe: `changed` is its lock, and is notified of every step.
 
     `monotonic` gives seconds that never go back.
@@ -43,19 +43,19 @@ class Ledger:
     Raises as Store does; what could not be written has not happened.
     """
 
-    def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
-        books = store.load()
+    def __init__(self, store: StateStore, monotonic: Callable[[], float] = time.monotonic) -> None:
+        stored = store.load()
         self.changed = threading.Condition(threading.RLock())
         self._store = store
-        self._records = {record.name: record for record in books.records}
-        self._digests = frozenset[bytes]().union(*map(_digests, books.records))
+        self._records = {record.name: record for record in stored.records}
+        self._digests = frozenset[bytes]().union(*map(_digests, stored.records))
         self._watchers: list[Callable[[str], None]] = []
         self._monotonic = monotonic
-        self._past: dict[str, Past] = {}
+        self._past: dict[str, EpochHistory] = {}
         self._deleted: dict[str, str] = {}
         """By name in words, the last ones: only in memory."""
         self._epochs = EpochAllocator()
-        self.observe_epoch(books.last_epoch)
+        self.observe_epoch(stored.last_epoch)
 
     def records(self, switch: str | None = None) -> tuple[JobRecord, ...]:
         """Return the records that have a place on a switch, or all, in the order of their names."""
@@ -149,10 +149,10 @@ class Ledger:
         with self.changed:
             return self._epochs.allot(now)
 
-    def past(self, name: str) -> Past:
+    def past(self, name: str) -> EpochHistory:
         """Return what happened to a job since this object was made."""
         with self.changed:
-            return self._past.get(name, Past())
+            return self._past.get(name, EpochHistory())
 
     def _note_deleted(self, record: JobRecord) -> None:
         why = record.reason if record.state is State.ENDING else "it was deleted"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The books on disk: jobs, their members, and the last epoch, in one SQLite database.
+"""The database: jobs, their members, and the last epoch, in one SQLite database.
 
-- What may stand on a switch is in the books first: a record is written before the switch is.
+- What may stand on a switch is in the database first: a record is written before the switch is.
 - A record is written by one transaction, which is on disk when `put` returns (write-ahead log, synchronous=FULL).
-- One process at a time has the books: the database stays locked while they are open.
+- One process at a time has the database: the database stays locked while it is open.
 - An epoch is counted by the transaction that writes it, and never goes back.
 
 Tokens and secrets are not in it, only their digests. Not thread-safe.
@@ -91,15 +91,15 @@ _MEMBER_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Books:
+class StoredState:
     """What the database holds: records in the order of their names, and the highest epoch that was ever taken."""
 
     records: tuple[JobRecord, ...]
     last_epoch: int
 
 
-class Store:
-    """The books at `path`, made when there are none; `Store(...)` holds the lock until `close`.
+class StateStore:
+    """The database at `path`, made when there is none; `StateStore(...)` holds the lock until `close`.
 
     `owner` is a number of their own: switches know by it whose sessions are whose.
 
@@ -119,12 +119,12 @@ class Store:
             self.close()
             raise
 
-    def load(self) -> Books:
+    def load(self) -> StoredState:
         """Read everything. Raises StoreError when it makes no sense."""
         with self._reported("read"):
             (last_epoch,) = self._database.execute("SELECT last_epoch FROM books").fetchone()
             rows = self._database.execute(f"SELECT {_JOB_COLUMNS} FROM jobs ORDER BY name").fetchall()
-            return Books(tuple(self._record(row) for row in rows), last_epoch)
+            return StoredState(tuple(self._record(row) for row in rows), last_epoch)
 
     def put(self, record: JobRecord) -> None:
         """Write a record in the place of the one with its name, and count its epoch as taken.
@@ -149,7 +149,7 @@ class Store:
             database.execute("DELETE FROM jobs WHERE name = ?", (name,))
 
     def close(self) -> None:
-        """Give the books back. Harmless when done before."""
+        """Give the database back. Harmless when done before."""
         with contextlib.suppress(sqlite3.Error):
             self._database.close()
 
@@ -183,7 +183,7 @@ class Store:
         self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _owner(self) -> int:
-        """Return the number of whoever has these books, drawn when they were first opened: 1 .. 2^32 - 1."""
+        """Return the number of whoever has this database, drawn when they were first opened: 1 .. 2^32 - 1."""
         execute = self._database.execute
         execute("CREATE TABLE IF NOT EXISTS owner (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), number INTEGER)")
         execute("INSERT OR IGNORE INTO owner VALUES (1, ?)", (1 + secrets.randbelow((1 << 32) - 1),))
@@ -279,7 +279,7 @@ def _keep_private(path: Path) -> None:
             for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
                 if each.exists():
                     each.chmod(_PRIVATE)
-            _log.warning("books %s had mode %04o, others could read them: it is %04o now", path, mode, _PRIVATE)
+            _log.warning("database %s had mode %04o, others could read it: it is %04o now", path, mode, _PRIVATE)
 
 
 def _hint(error: sqlite3.Error) -> str:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster: jobs on several switches, their members, and the books that outlive the controller.
+"""The cluster: jobs on several switches, their members, and the database that outlives the controller.
 
-    lifecycle  what happens to a job, pure      ledger  the books in memory, as on disk (store)
+    lifecycle  what happens to a job, pure      job_state_cache, state_store  the database in memory, on disk
     decision   how its stream goes on, pure
-    placement  where it goes, pure              line    one switch: its controller, and what is to be done there
-    documents  what an epoch is made of, pure   lines   all of them: jobs over trees
+    placement  where it goes, pure
+    documents  what an epoch is made of, pure
+    switch_reconciler, switch_reconcilers       one switch; all of them, for jobs over trees
     leases     who was heard when               views   what is answered
 
-Whoever asks for something changes the books, and is answered from them. The switch follows: at once where that is
+Whoever asks for something changes the database, and is answered from it. The switch follows: at once where that is
 possible, else when `tick` comes by, so nobody waits for a switch that does not answer, but who deletes a job.
 """
 
@@ -31,15 +32,15 @@ from hopsum_controlplane.cluster.errors import (
     SwitchUnavailableError,
     UnauthenticatedError,
 )
+from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.leases import Leases
-from hopsum_controlplane.cluster.ledger import Ledger
-from hopsum_controlplane.cluster.line import DeviceSource, Line
-from hopsum_controlplane.cluster.lines import Lines
 from hopsum_controlplane.cluster.placement import Candidate
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.refusals import Refusals
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
-from hopsum_controlplane.cluster.store import Store
+from hopsum_controlplane.cluster.state_store import StateStore
+from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
+from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
 from hopsum_controlplane.cluster.tokens import RandomSource, digest, matches, member_secret, new_token
 from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined, Located, Pending, SwitchView
 from hopsum_controlplane.devices.base import Pipeline
@@ -57,21 +58,21 @@ ROUNDS_MOST = ROUNDS // 4 * 3
 """Rounds of a slot that an epoch uses: the rest is for what happens until it has ended."""
 
 
-class Manager:
+class ClusterController:
     """The only one who uses `store` and drives `devices`, by switch name: open ones, or what opens them. Thread-safe.
 
-    Construction takes every switch over that answers: jobs of the books that still stand there go on, those that do
-    not are over, entries of nobody are a trouble of that switch unless `remove_existing`. With `pipeline` the switches
-    must run that program, or each its own where several are given by switch name, see Line. `clock` gives unix seconds,
-    for epochs; `monotonic` those of leases.
+    Construction takes every switch over that answers: jobs of the database that are still installed there go on, those
+    that do not are over, entries of nobody are a trouble of that switch unless `remove_existing`. With `pipeline` the
+    switches must run that program, or each its own where several are given by switch name, see SwitchReconciler.
+    `clock` gives unix seconds, for epochs; `monotonic` those of leases.
 
-    Raises ClusterConfigError when configuration, devices and books do not fit together, and StoreError.
+    Raises ClusterConfigError when configuration, devices and database do not fit together, and StoreError.
     """
 
     def __init__(
         self,
         config: ClusterConfig,
-        store: Store,
+        store: StateStore,
         devices: Mapping[str, DeviceSource],
         *,
         clock: Callable[[], float] = time.time,
@@ -85,8 +86,8 @@ class Manager:
         self._monotonic = monotonic
         self._random = random
         self._store = store
-        self._ledger = Ledger(store, monotonic)
-        self._leases = Leases()  # under the ledger's lock, and so are these:
+        self._cache = JobStateCache(store, monotonic)
+        self._leases = Leases()  # under the lock of the cache, and so are these:
         self._refusals = Refusals()
         self._excused_s = -math.inf
         self._successors: dict[str, tuple[int, float]] = {}
@@ -94,12 +95,14 @@ class Manager:
         self._disputes = agreement.Disputes()
         self._check_fit(devices)
         timing = {"clock": clock, "monotonic": monotonic}
-        self._lines = Lines(config, devices, self._ledger, pipeline=pipeline, remove_existing=remove_existing, **timing)
-        for record in self._ledger.records():
+        self._reconcilers = SwitchReconcilers(
+            config, devices, self._cache, pipeline=pipeline, remove_existing=remove_existing, **timing
+        )
+        for record in self._cache.records():
             for member in record.members:
                 self._renew(record, member.rank)
-        for line in self._lines.values():
-            line.attend()
+        for reconciler in self._reconcilers.values():
+            reconciler.reconcile()
         self._follow_trees()
 
     def create_job(self, request: JobRequest) -> CreatedJob:
@@ -110,14 +113,14 @@ class Manager:
         """
         request.check()
         token = new_token(self._random)
-        with self._ledger.changed:
-            self._ledger.check_new(request.name)
+        with self._cache.changed:
+            self._cache.check_new(request.name)
             if request.switch is not None:
                 self._known_switch(request.switch)
-            candidates = [self._candidate(request, line) for line in self._lines.values()]
+            candidates = [self._candidate(request, reconciler) for reconciler in self._reconcilers.values()]
             switch, at, branches = placement.place(request, candidates, self._config.links)
             record = JobRecord(request, digest(token), switch, at.job_index, at.region, branches=branches)
-            self._ledger.add(record)
+            self._cache.add(record)
         return views.of_created(record, token)
 
     def delete_job(self, name: str, *, by: str = "") -> None:
@@ -128,42 +131,42 @@ class Manager:
         Raises UnknownJobError, StoreError, and SwitchUnavailableError when the job's entries could not be removed yet:
         it is over for its members, its slots stay taken, and the controller goes on trying; so does a second call.
         """
-        before, by = self._ledger.get(name), printable(by)
+        before, by = self._cache.get(name), printable(by)
         reason = f"the job was deleted{' by ' if by else ''}{by}"
-        self._ledger.apply(name, lambda now: lifecycle.end(now, reason))
-        self._lines.end(before)
-        record = self._ledger.find(name)
+        self._cache.apply(name, lambda now: lifecycle.end(now, reason))
+        self._reconcilers.end(before)
+        record = self._cache.find(name)
         if record is not None and record.state is State.ENDING:
             raise SwitchUnavailableError(
                 f"job {name!r} is ending, and {record.request.slots} slots of switch {where(record)!r} stay taken: "
-                f"{self._lines.trouble(record)}",
+                f"{self._reconcilers.trouble(record)}",
                 hint="the controller goes on trying; see to the switch",
             )
 
     def jobs(self, *, counters: bool = False) -> list[JobView]:
         """Return all jobs in the order of their names; `counters` are read from the switches if asked for."""
-        return [self._view(record, counters) for record in self._ledger.records()]
+        return [self._view(record, counters) for record in self._cache.records()]
 
     def job(self, name: str, *, counters: bool = True) -> JobView:
         """Return one job, with its counters as its switch has them now. Raises UnknownJobError."""
-        return self._view(self._ledger.get(name), counters)
+        return self._view(self._cache.get(name), counters)
 
     def switches(self, *, drops: bool = True) -> list[SwitchView]:
         """Return all switches in the order of the configuration; `drops` are read from them if asked for."""
-        return [self._switch_view(line, drops) for line in self._lines.values()]
+        return [self._switch_view(reconciler, drops) for reconciler in self._reconcilers.values()]
 
     def knows(self, token: str) -> bool:
         """Say whether this is some job's token, or some member's secret in hexadecimal. Waits for no lock."""
-        if self._ledger.knows(digest(token)):
+        if self._cache.knows(digest(token)):
             return True
         try:
-            return self._ledger.knows(digest(bytes.fromhex(token)))
+            return self._cache.knows(digest(bytes.fromhex(token)))
         except ValueError:
             return False
 
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
-        """Call `watcher` after each step of a job, see `Ledger.watch`; returns what ends that."""
-        return self._ledger.watch(watcher)
+        """Call `watcher` after each step of a job, see `JobStateCache.watch`; returns what ends that."""
+        return self._cache.watch(watcher)
 
     def locate(self, job: str, token: str) -> Located:
         """Return where the members of a job send to. Raises UnknownJobError, or UnauthenticatedError for another's
@@ -187,7 +190,7 @@ class Manager:
 
     def _join(self, request: JoinRequest) -> Joined:
         request.check()
-        with self._ledger.changed:
+        with self._cache.changed:
             record = self._with_token(request.job, request.token)
             rank = lifecycle.choose_rank(record, request.rank, request.incarnation)
             at, leaf = self._stand(record, request, rank)
@@ -196,11 +199,11 @@ class Manager:
             member = replace(member, report=request.report, settings=tuple(sorted(request.settings.items())))
             self._require_agreement(record, member)
             before = record.member(rank)
-            self._ledger.apply(record.name, lambda now: lifecycle.join(now, member))
+            self._cache.apply(record.name, lambda now: lifecycle.join(now, member))
             if before is not None and before.incarnation != request.incarnation:
                 self._leases.forget(record.name, rank)
             self._renew(record, rank)
-        self._lines.follow(record.name)
+        self._reconcilers.follow(record.name)
         lease_s = self._lease_s(record)
         return Joined(rank, secret, lease_s, min(self._config.heartbeat_s, lease_s / _BEATS_PER_LEASE))
 
@@ -217,7 +220,7 @@ class Manager:
                 hint = "the job goes on without this worker: start it again, with the settings of the others"
             else:
                 waiting = {each.rank for each in record.members if each.phase is Phase.WAITING}
-                self._ledger.apply(name, lambda now: lifecycle.dispute(now, why))
+                self._cache.apply(name, lambda now: lifecycle.dispute(now, why))
                 self._disputes.note(name, why, {*waiting, member.rank}, now_s + self._lease_s(record))
         if why:
             _log.warning("rank %d of job %s is refused: %s", member.rank, name, why, extra={"job": name})
@@ -233,20 +236,20 @@ class Manager:
         lease.
         """
         deadline_s = time.monotonic() + timeout_s
-        with self._ledger.changed:
+        with self._cache.changed:
             record, member = self._with_secret(job, rank, secret)
             self._renew(record, rank)
             while True:
                 if member.phase is Phase.LOST:
                     raise UnauthenticatedError(self._given_up(record, member), hint="close, and connect again")
                 if member.phase is Phase.IN and record.state is State.RUNNING and record.epoch != known_epoch:
-                    self._ledger.apply(job, lambda now: lifecycle.told(now, rank))  # it may know from now on
+                    self._cache.apply(job, lambda now: lifecycle.told(now, rank))  # it may know from now on
                     return document(record, rank, self._config)
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
-                    trouble = self._lines.trouble(record)
+                    trouble = self._reconcilers.trouble(record)
                     return Pending(record.missing_ranks, record.state, trouble, record.gone_ranks, record.reason)
-                self._ledger.changed.wait(left_s)
+                self._cache.changed.wait(left_s)
                 record, member = self._with_secret(job, rank, secret)
 
     def heartbeat(
@@ -258,7 +261,7 @@ class Manager:
         statistics.
         """
         check_statistics(statistics or {})
-        with self._ledger.changed:
+        with self._cache.changed:
             record, member = self._with_secret(job, rank, secret)
             if member.phase is not Phase.LOST:
                 self._renew(record, rank, statistics)
@@ -277,7 +280,7 @@ class Manager:
         now = record.epoch if served else 0
         lost = tuple(each.rank for each in record.members if served and each.is_worker and each.phase is Phase.LOST)
         reason = record.reason if epoch not in (0, now) else ""
-        return Beat(record.state, now, reason, lost, self._lines.unreachable(record) if now else "")
+        return Beat(record.state, now, reason, lost, self._reconcilers.unreachable(record) if now else "")
 
     def _mind_rounds(self, record: JobRecord, member: Member, position: float) -> None:
         """End an epoch in time before its rounds, which do not wrap (N4), run out."""
@@ -288,7 +291,7 @@ class Manager:
             f"rank {member.rank} has used {rounds:.0f} of the {ROUNDS} rounds that a slot has in an epoch: they begin "
             "anew in another"
         )
-        self._ledger.apply(record.name, lambda now: lifecycle.change(now, why))
+        self._cache.apply(record.name, lambda now: lifecycle.change(now, why))
 
     def leave(self, job: str, rank: int, secret: bytes, *, unfinished: str | None = None) -> None:
         """Let a member go: its switch serves the epoch until all its workers have. Harmless when it has left.
@@ -297,12 +300,12 @@ class Manager:
         others at once, unless a quorum of them is left. Raises UnknownJobError, UnauthenticatedError or StoreError.
         """
         why = None if unfinished is None else printable(unfinished) or "it did not say why"
-        with self._ledger.changed:
+        with self._cache.changed:
             before, _ = self._with_secret(job, rank, secret)
-            after = self._ledger.apply(job, lambda now: lifecycle.leave(now, rank, why))
+            after = self._cache.apply(job, lambda now: lifecycle.leave(now, rank, why))
         if why is not None:
             self._note_loss(before, after, f"rank {rank} left unfinished: {why}")
-        self._lines.follow(job)
+        self._reconcilers.follow(job)
 
     def disconnected(self, job: str, rank: int, secret: bytes) -> None:
         """Give a member up soon whose connection ended without LEAVE, unless it is heard of again.
@@ -310,7 +313,7 @@ class Manager:
         Soon after an absence of the controller it does nothing: that may have ended all connections.
         Raises UnknownJobError, and UnauthenticatedError when it has been replaced.
         """
-        with self._ledger.changed:
+        with self._cache.changed:
             record, member = self._with_secret(job, rank, secret)
             now_s = self._monotonic()
             if member.phase in LEASED and now_s >= self._excused_s + self._lease_s(record):
@@ -322,27 +325,27 @@ class Manager:
         No lease becomes longer than a new one.
         """
         _log.warning("the controller stood still for %.1f s: leases are extended by that", away_s)
-        with self._ledger.changed:
+        with self._cache.changed:
             self._excused_s = now_s = self._monotonic()
-            for record in self._ledger.records():
+            for record in self._cache.records():
                 self._leases.excuse(record, away_s, now_s + self._lease_s(record))
 
     def tick(self) -> None:
-        """Give silent members up, try again what failed, compare switches with the books where it is time.
+        """Give silent members up, try again what failed, compare switches with the database where it is time.
 
         Call it every second or so. Raises no ControlPlaneError: what fails is logged, told by the views, and tried
         again.
         """
         self.expire()
-        for name in self._lines:
-            self.attend(name)
+        for name in self._reconcilers:
+            self.reconcile(name)
         self._follow_trees()
 
     def expire(self) -> None:
         """Do the first part of `tick`, which talks to no switch."""
         now_s = self._monotonic()
-        with self._ledger.changed:
-            records = self._ledger.records()
+        with self._cache.changed:
+            records = self._cache.records()
             names = {record.name for record in records}
             self._leases.keep_only(names)
             self._refusals.keep_only(names)
@@ -352,16 +355,16 @@ class Manager:
                     self._lose(record, rank)
                 self._mind_successors(record, now_s)
 
-    def attend(self, switch: str) -> None:
+    def reconcile(self, switch: str) -> None:
         """Do the part of `tick` that concerns one switch, so that a slow one need not hold the others up."""
         self._known_switch(switch)
-        self._lines[switch].attend()
+        self._reconcilers[switch].reconcile()
 
     def close(self) -> None:
         """Close devices and store. What stands on the switches stays, for the next one to adopt."""
-        for line in self._lines.values():
-            line.close()
-        with self._ledger.changed:  # nobody is using it
+        for reconciler in self._reconcilers.values():
+            reconciler.close()
+        with self._cache.changed:  # nobody is using it
             self._store.close()
 
     def _lose(self, record: JobRecord, rank: int) -> None:
@@ -370,12 +373,12 @@ class Manager:
             told = f"its connection ended, and nothing was heard of it for {GRACE_S:g} s"
             why = f"the connection of rank {rank} ended, and nothing was heard of it for {GRACE_S:g} s"
         try:
-            self._ledger.apply(record.name, lambda now: lifecycle.lose(now, rank, why, told))
+            self._cache.apply(record.name, lambda now: lifecycle.lose(now, rank, why, told))
         except StoreError as error:  # the lease stays overdue
             _log.error("%s, and %s", why, error, extra={"job": record.name})
         else:
             self._leases.forget(record.name, rank)
-            self._note_loss(record, self._ledger.find(record.name), why)
+            self._note_loss(record, self._cache.find(record.name), why)
 
     def _mind_successors(self, record: JobRecord, now_s: float) -> None:
         """End an epoch that a rank has left and waits to begin anew, when the others had a lease to leave it too."""
@@ -392,15 +395,15 @@ class Manager:
             self._step(record.name, lambda now: lifecycle.change(now, why))
 
     def _step(self, job: str, step: Callable[[JobRecord], JobRecord | None]) -> None:
-        """Take a step that the next `tick` tries again if the books cannot be written."""
+        """Take a step that the next `tick` tries again if the database cannot be written."""
         try:
-            self._ledger.apply(job, step, missing_ok=True)
+            self._cache.apply(job, step, missing_ok=True)
         except StoreError as error:
             _log.error("job %s: %s", job, error, extra={"job": job})
 
     @staticmethod
     def _note_loss(before: JobRecord, after: JobRecord | None, why: str) -> None:
-        """Log a loss that ended no epoch; one that did is logged with the step of the books."""
+        """Log a loss that ended no epoch; one that did is logged with the step of the database."""
         if after is not None and after.state is before.state is State.RUNNING:
             _log.warning("%s; epoch %d of job %s goes on", why, after.epoch, after.name, extra={"job": after.name})
 
@@ -408,26 +411,26 @@ class Manager:
         for switch in self._config.switches:
             if switch.name not in devices:
                 raise ClusterConfigError(f"no device for switch {switch.name!r}", hint="open one for each switch")
-            placement.taken(switch, self._ledger.records(switch.name))
+            placement.taken(switch, self._cache.records(switch.name))
         configured = [switch.name for switch in self._config.switches]
-        for record in self._ledger.records():
+        for record in self._cache.records():
             for name in record.switches:
                 if name not in configured:
                     raise ClusterConfigError(
-                        f"job {record.name!r} is in the books on switch {name!r}, which is not configured",
+                        f"job {record.name!r} is in the database on switch {name!r}, which is not configured",
                         hint="configure that switch again until its jobs are deleted",
                     )
             leaves_of(record, self._config)
 
     def _known_switch(self, name: str) -> None:
-        if name not in self._lines:
-            raise InvalidRequestError(f"no switch {name!r:.80}", hint=f"there are {', '.join(self._lines)}")
+        if name not in self._reconcilers:
+            raise InvalidRequestError(f"no switch {name!r:.80}", hint=f"there are {', '.join(self._reconcilers)}")
 
-    def _candidate(self, request: JobRequest, line: Line) -> Candidate:
-        allotments = placement.taken(line.config, self._ledger.records(line.config.name))
+    def _candidate(self, request: JobRequest, reconciler: SwitchReconciler) -> Candidate:
+        allotments = placement.taken(reconciler.config, self._cache.records(reconciler.config.name))
         trial = request.trial()
-        obstacles = (line.refusal(trial), line.refusal(replace(trial, table=None, table16=None)))
-        return Candidate(line.config, allotments, *obstacles)
+        obstacles = (reconciler.refusal(trial), reconciler.refusal(replace(trial, table=None, table16=None)))
+        return Candidate(reconciler.config, allotments, *obstacles)
 
     def _stand(self, record: JobRecord, request: JoinRequest, rank: int) -> tuple[WorkerEndpoint, str]:
         """Return where a member stands, and at which leaf of a tree. Raises InvalidRequestError."""
@@ -437,19 +440,19 @@ class Manager:
         return placement.endpoint(request, rank, leaf, link.leaf_port), leaf.name
 
     def _follow_trees(self) -> None:
-        for record in self._ledger.records():
+        for record in self._cache.records():
             if record.branches and record.next_switches:
-                self._lines.follow(record.name)
+                self._reconcilers.follow(record.name)
 
     def _note_refusal(self, request: JoinRequest, error: ControlPlaneError) -> None:
         """Remember why a join was refused, if who asked had the job's token."""
-        with self._ledger.changed:
-            record = self._ledger.find(request.job)
+        with self._cache.changed:
+            record = self._cache.find(request.job)
             if record is not None and matches(request.token, record.token_digest):
                 self._refusals.note(record.name, str(error), self._monotonic())
 
     def _with_token(self, job: str, token: str) -> JobRecord:
-        record = self._ledger.get(job)
+        record = self._cache.get(job)
         if not matches(token, record.token_digest):
             raise UnauthenticatedError(
                 f"wrong token for job {job!r}", hint="use the one that was told when the job was made"
@@ -457,7 +460,7 @@ class Manager:
         return record
 
     def _with_secret(self, job: str, rank: int, secret: bytes) -> tuple[JobRecord, Member]:
-        record = self._ledger.get(job)
+        record = self._cache.get(job)
         member = record.member(rank)
         if member is None or not matches(secret, member.secret_digest):
             raise UnauthenticatedError(
@@ -474,25 +477,25 @@ class Manager:
         return self._config.lease_s if record.request.lease_s is None else record.request.lease_s
 
     def _renew(self, record: JobRecord, rank: int, statistics: Mapping[str, float] | None = None) -> None:
-        with self._ledger.changed:
+        with self._cache.changed:
             now_s = self._monotonic()
             self._leases.renew(record.name, rank, now_s + self._lease_s(record), statistics, now_s=now_s)
 
     def _view(self, record: JobRecord, counters: bool) -> JobView:
-        read = self._lines.counters(record) if counters else {}
-        with self._ledger.changed:
+        read = self._reconcilers.counters(record) if counters else {}
+        with self._cache.changed:
             return views.of_job(
                 record,
                 self._leases,
                 self._monotonic(),
                 lease_s=self._lease_s(record),
-                trouble=self._lines.trouble(record),
+                trouble=self._reconcilers.trouble(record),
                 counters=read,
-                past=self._ledger.past(record.name),
+                past=self._cache.past(record.name),
                 refused=self._refusals.of(record.name),
             )
 
-    def _switch_view(self, line: Line, drops: bool) -> SwitchView:
-        read = line.drops() if drops else {}
-        records = self._ledger.records(line.config.name)
-        return views.of_switch(line, placement.taken(line.config, records).room, len(records), read)
+    def _switch_view(self, reconciler: SwitchReconciler, drops: bool) -> SwitchView:
+        read = reconciler.drops() if drops else {}
+        records = self._cache.records(reconciler.config.name)
+        return views.of_switch(reconciler, placement.taken(reconciler.config, records).room, len(records), read)

@@ -54,10 +54,10 @@ class _Held:
         return self.installation.entities if self.ending else self.plan.entities
 
 
-class Controller:
+class SwitchController:
     """The one controller of `device`, whose service has the address `switch`. Not thread-safe.
 
-    Construction reads the switch, takes over the jobs of `adopt`, which the caller's books say run here, and writes
+    Construction reads the switch, takes over the jobs of `adopt`, which the caller's database says run here, and writes
     the address of the service; `adoptions` says what became of them. Raises ControlPlaneError when jobs of nobody
     stand there, unless `remove_existing`: then they are ended. It also raises when the switch fails; construct again
     with the same jobs then. `slots` of the switch's slots may be used. `clock` gives unix seconds.
@@ -249,7 +249,7 @@ class Controller:
         return job.epoch in self._held and not self._held[job.epoch].ending
 
     def _take_over(self, adopt: Sequence[Job], remove_existing: bool) -> dict[int, Adoption]:
-        """Adopt what stands of the jobs in the books, and see that nobody else's job does."""
+        """Adopt what stands of the jobs in the database, and see that nobody else's job does."""
         check_books(adopt)
         for job in adopt:
             self._allotments.take(job.slots, job.job_index, job.region)
@@ -351,7 +351,7 @@ class Controller:
                 f"may stand ({again}): slots {job.slot_base} .. {job.region.end - 1} and job index "
                 f"{job.job_index} stay taken",
                 where=self._device.where,
-                hint="call delete_job with it (see Controller.ending) when the switch answers again",
+                hint="call delete_job with it (see SwitchController.ending) when the switch answers again",
             ) from error
 
     def _end(self, held: _Held) -> None:

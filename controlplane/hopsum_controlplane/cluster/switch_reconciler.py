@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One switch of the cluster: its controller, and the work that the books say is to be done there.
+"""One switch of the cluster: its controller, and the work that the database says is to be done there.
 
-    no controller   compare the program, adopt what the books say runs here; a switch that forgot has lost its jobs
-    ready           allot an epoch, write it in the books, then on the switch, then the job runs
+    no controller   compare the program, adopt what the database says runs here; a switch that forgot has lost its jobs
+    ready           allot an epoch, write it in the database, then on the switch, then the job runs
     in turn         one thing for each job that wants something, then again; a pass ends whatever one job wants (pace)
-    over, deleted   remove the entries, confirm, then the books
-    trees           of a job over several switches a line does its own part, when the books say that it is next
+    over, deleted   remove the entries, confirm, then the database
+    trees           of a job over several switches a reconciler does its part, when the database says that it is next
     audit           what others changed is put right; a job that lost entries is over first (rule E1)
     probe           between audits: a switch that restarted, or was given another program, has lost all its jobs
     forward         where the switch is to be one for its workers' other frames too: see forwarding
 
-All of it can be broken off anywhere: the books say what may stand, and the next attempt goes on from there. After an
-error of which it is not known what it left, the controller is forgotten, and made anew from the books. Where a switch
+All of it can be broken off anywhere: the database says what may stand, and the next attempt goes on from there. After
+an error of which it is not known what it left, the controller is forgotten, and made anew from the database. Where a
+switch
 does not run the program, its jobs are over before it is given that again: their workers need not wait for it.
 """
 
@@ -29,18 +30,18 @@ from hopsum_controlplane.cluster.config import SwitchConfig
 from hopsum_controlplane.cluster.documents import Limits, Parts
 from hopsum_controlplane.cluster.errors import PipelineMismatchError, StoreError
 from hopsum_controlplane.cluster.forwarding import Forwarding
-from hopsum_controlplane.cluster.ledger import Ledger
+from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.cluster.pace import Pace
 from hopsum_controlplane.cluster.records import JobRecord, State
 from hopsum_controlplane.cluster.retries import Retries
-from hopsum_controlplane.controller import Controller
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import Entity
 from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, SwitchStateLostError, WriteError
 from hopsum_controlplane.jobs import Job, JobSpec
+from hopsum_controlplane.switch_controller import SwitchController
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ _PATIENCE_S = 1.0
 """A look waits for the work on a switch no longer than this."""
 
 
-class Line:
+class SwitchReconciler:
     """One switch. Thread-safe: one thread at a time works on it.
 
     `ready` says whether all switches of a job can take an epoch, `parts` gives what that epoch is on each. `clock`
@@ -67,7 +68,7 @@ class Line:
         self,
         config: SwitchConfig,
         device: DeviceSource,
-        ledger: Ledger,
+        cache: JobStateCache,
         *,
         audit_s: float,
         ready: Callable[[JobRecord], bool],
@@ -79,7 +80,7 @@ class Line:
         remove_existing: bool = False,
     ) -> None:
         self.config = config
-        self.controller: Controller | None = None
+        self.controller: SwitchController | None = None
         self.audits = 0
         self.put_right = 0
         self.findings: tuple[str, ...] = ()
@@ -87,7 +88,7 @@ class Line:
         self._device: Device | None = None
         self._forwarding: Forwarding | None = None
         self._sessions = 0
-        self._ledger = ledger
+        self._cache = cache
         self._audit_s = audit_s
         self._ready, self._parts, self._links = ready, parts, links
         self._clock = clock
@@ -148,7 +149,7 @@ class Line:
             return error.what
         return ""
 
-    def attend(self, *, wait: bool = True, urgent: str | None = None) -> None:
+    def reconcile(self, *, wait: bool = True, urgent: str | None = None) -> None:
         """Do what is to be done, unless a failure was too short ago; `urgent` is a job for which it is not.
 
         Without `wait` return at once when another thread is at it: what it does not see, the next call does. What
@@ -161,7 +162,7 @@ class Line:
                 self._retries.succeeded()
                 self._retries.succeeded(urgent)
             if self._retries.due():
-                self._attend()
+                self._reconcile()
         finally:
             self._lock.release()
 
@@ -180,7 +181,7 @@ class Line:
         """Read how many packets the switch dropped, by reason; nothing when it cannot say soon."""
         return self._look(lambda controller: controller.drop_counters())
 
-    def _look(self, read: Callable[[Controller], Mapping[str, int]]) -> Mapping[str, int]:
+    def _look(self, read: Callable[[SwitchController], Mapping[str, int]]) -> Mapping[str, int]:
         if self.controller is None or not self._lock.acquire(timeout=_PATIENCE_S):
             return {}
         try:
@@ -191,20 +192,20 @@ class Line:
         finally:
             self._lock.release()
 
-    def _attend(self) -> None:
+    def _reconcile(self) -> None:
         try:
             try:
-                self._do_what_is_due()
+                self._reconcile_once()
             except SwitchStateLostError as error:  # what is to be done about it is known, and urgent
                 _log.warning("switch %s: %s", self.config.name, error, extra={"switch": self.config.name})
                 self.controller = None
-                self._do_what_is_due()
+                self._reconcile_once()
         except ControlPlaneError as error:
             self._failed(error)
         else:
             self._retries.succeeded()
 
-    def _do_what_is_due(self) -> None:
+    def _reconcile_once(self) -> None:
         if self.controller is not None and self._monotonic() >= self._probe_at_s:
             self._probe()
         controller = self.controller or self._take_over()
@@ -229,14 +230,14 @@ class Line:
         if self._retries.worth_telling():
             _log.error("switch %s: %s; next attempt in %g s", self.config.name, error, delay_s, extra=details)
 
-    def _serve_all(self, controller: Controller) -> bool:
+    def _serve_all(self, controller: SwitchController) -> bool:
         """Do one thing for each job that wants something, in turn; return whether there was any."""
-        names = [record.name for record in self._ledger.records(self.config.name)]
+        names = [record.name for record in self._cache.records(self.config.name)]
         self._pace.keep_only(names)
         after = bisect_right(names, self._served)
         served = False
         for name in names[after:] + names[:after]:
-            record = self._ledger.find(name)
+            record = self._cache.find(name)
             if record is not None and self._wants_something(record):
                 self._served, served = name, True
                 self._work(controller, record)
@@ -247,7 +248,7 @@ class Line:
             return False
         return not record.ready or (self._pace.due(record.name) and self._ready(record))
 
-    def _work(self, controller: Controller, record: JobRecord) -> None:
+    def _work(self, controller: SwitchController, record: JobRecord) -> None:
         try:
             if record.ready:
                 self._begin(controller, record)
@@ -267,11 +268,11 @@ class Line:
     def _forward(self) -> None:
         """Let the switch forward to all who have joined by now, where it is to."""
         if self._forwarding is not None:
-            self._forwarding.follow(self._ledger.records(self.config.name))
+            self._forwarding.follow(self._cache.records(self.config.name))
 
-    def _begin(self, controller: Controller, record: JobRecord) -> None:
+    def _begin(self, controller: SwitchController, record: JobRecord) -> None:
         self._forward()
-        begun = self._ledger.apply(record.name, self._take_epoch, missing_ok=True)
+        begun = self._cache.apply(record.name, self._take_epoch, missing_ok=True)
         if begun is not None and begun.state is State.INSTALLING:  # nobody left, or deleted it
             self._pace.begun(record.name)
             self._write(controller, begun)
@@ -280,9 +281,9 @@ class Line:
         record = lifecycle.expel(record)
         if not record.ready:
             return record
-        return lifecycle.begin(record, *self._parts(record, self._ledger.allot_epoch(self._clock())))
+        return lifecycle.begin(record, *self._parts(record, self._cache.allot_epoch(self._clock())))
 
-    def _write(self, controller: Controller, record: JobRecord) -> None:
+    def _write(self, controller: SwitchController, record: JobRecord) -> None:
         """Write this switch's part, unless it stands already; what cannot be written is over."""
         job, name = record.parts[self.config.name], self.config.name
         standing = {made.epoch: made for made in controller.jobs if made not in controller.ending}
@@ -301,7 +302,7 @@ class Line:
             job, lambda now: lifecycle.installed(now, confirmed, name) if now.state is State.INSTALLING else now
         )
 
-    def _remove(self, controller: Controller, record: JobRecord) -> None:
+    def _remove(self, controller: SwitchController, record: JobRecord) -> None:
         job = record.parts[self.config.name]
         if _has(controller, job):
             controller.delete_job(job)
@@ -319,28 +320,28 @@ class Line:
 
     def _if_current(self, job: Job, step: Callable[[JobRecord], JobRecord | None]) -> None:
         """Take a step of a job if it still has this epoch."""
-        self._ledger.apply(
+        self._cache.apply(
             job.spec.name, lambda record: step(record) if record.epoch == job.epoch else record, missing_ok=True
         )
 
-    def _take_over(self) -> Controller:
+    def _take_over(self) -> SwitchController:
         device = self._open()
         self._check_program(device)
         epochs, name = EpochAllocator(), self.config.name
-        controller = Controller(
+        controller = SwitchController(
             device,
             self.config.endpoint,
             epochs=epochs,
             clock=self._clock,
             remove_existing=self._remove_existing,
-            adopt=[record.parts[name] for record in self._ledger.records(name) if name in record.parts],
+            adopt=[record.parts[name] for record in self._cache.records(name) if name in record.parts],
             slots=self.config.slots,
         )
-        self._ledger.observe_epoch(epochs.last)
+        self._cache.observe_epoch(epochs.last)
         for adoption in controller.adoptions.values():
             if adoption.fate is Fate.LOST:
                 self._over(adoption.job, f"switch {name} does not have it any more: {adoption.reason}")
-        for record in self._ledger.records(name):
+        for record in self._cache.records(name):
             if record.state is State.INSTALLING and name in record.parts:
                 self._over(record.parts[name], "the controller was interrupted while it was written")
         self._tell("took off", controller.taken_over.removed)
@@ -362,7 +363,7 @@ class Line:
         if cookie == self._pipeline.cookie:
             return
         name, found = self.config.name, "another program" if cookie is not None else "no program"
-        for record in self._ledger.records(name):
+        for record in self._cache.records(name):
             if name in record.parts:
                 self._over(record.parts[name], f"switch {name} does not have it any more: it runs {found}")
         if cookie is not None and not self._remove_existing:
@@ -383,7 +384,7 @@ class Line:
         self._sessions = sessions
         return fresh or (self._audit_s > 0 and self._monotonic() >= self._audit_at_s)
 
-    def _audit(self, controller: Controller) -> None:
+    def _audit(self, controller: SwitchController) -> None:
         if self._forwarding is not None:
             self._forwarding.forget()
         audit = controller.audit()
@@ -392,7 +393,7 @@ class Line:
         if not audit.clean:
             self._put_right(controller, audit)
 
-    def _put_right(self, controller: Controller, audit: Audit) -> None:
+    def _put_right(self, controller: SwitchController, audit: Audit) -> None:
         self.findings = tuple(audit.in_words())
         for line in _first(self.findings):
             _log.warning("switch %s: %s", self.config.name, line, extra={"switch": self.config.name})
@@ -418,6 +419,6 @@ def _first(lines: Sequence[str], most: int = 5) -> list[str]:
     return [*lines[:most], *more]
 
 
-def _has(controller: Controller, job: Job) -> bool:
+def _has(controller: SwitchController, job: Job) -> bool:
     """Return whether something of the job's epoch stands, or may."""
     return any(job.epoch == known.epoch for known in controller.jobs)
