@@ -5,8 +5,8 @@
     audit        what stands, held against what should  adoption     jobs that a new controller found running
     membership   what a worker has to know of its job   shell        p4runtime-shell's prompt
     tables       what a job puts on a switch            plan         all of it, in the order of writing
-    entries      changes to a switch as plain values    installer    written and removed with a memory of both
-    allotments, slots, epochs, lanes   what is allotted and proved
+    entries      changes to a switch as plain values    entry_transaction  written and removed with a memory of both
+    resource_allocator, slots, epochs, lanes   what is allocated and checked
     devices      one driver file per target             losses       the loss simulator of a switch
     trees        one job over a spine and its leaves
 
@@ -15,24 +15,25 @@ Importing this package imports neither grpc nor protobuf; opening a device does.
 
 from __future__ import annotations
 
-from hopsum_controlplane.adoption import Adoption, Fate
-from hopsum_controlplane.allotments import Allotment, Room
+from hopsum_controlplane.adoption import Adoption, AdoptionStatus
 from hopsum_controlplane.audit import Audit, Repair
 from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
 from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.losses import Lost
 from hopsum_controlplane.membership import membership, write_membership
+from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity
 from hopsum_controlplane.switch_controller import SwitchController
 from hopsum_controlplane.trees import Rack, TreeController, TreeJob, TreeSpec
 
 __all__ = [
     "Adoption",
-    "Allotment",
+    "AdoptionStatus",
+    "Allocation",
     "Audit",
     "ControlPlaneError",
     "EpochAllocator",
-    "Fate",
+    "FreeCapacity",
     "Job",
     "JobSpec",
     "LeafEndpoint",
@@ -40,7 +41,6 @@ __all__ = [
     "ParentEndpoint",
     "Rack",
     "Repair",
-    "Room",
     "SwitchController",
     "SwitchEndpoint",
     "TreeController",

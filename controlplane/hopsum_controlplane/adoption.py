@@ -13,7 +13,7 @@ from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import Job, SwitchEndpoint
 
 
-class Fate(enum.Enum):
+class AdoptionStatus(enum.Enum):
     """What became of an adopted job."""
 
     RUNNING = "running"
@@ -29,7 +29,7 @@ class Adoption:
     """
 
     job: Job
-    fate: Fate
+    status: AdoptionStatus
     reason: str = ""
     missing: tuple[Entity, ...] = ()
     changed: tuple[Changed, ...] = ()
@@ -51,10 +51,10 @@ def adoptions(jobs: Sequence[Job], audit: Audit, switch: SwitchEndpoint) -> dict
     for job in jobs:
         finding, reason = findings.get(job.epoch), moved(job, switch)
         if finding is None:
-            result[job.epoch] = Adoption(job, Fate.LOST if reason else Fate.RUNNING, reason)
+            result[job.epoch] = Adoption(job, AdoptionStatus.LOST if reason else AdoptionStatus.RUNNING, reason)
         else:
-            fate = Fate.LOST if finding.lost else Fate.RUNNING
-            result[job.epoch] = Adoption(job, fate, str(finding), finding.missing, finding.changed)
+            status = AdoptionStatus.LOST if finding.lost else AdoptionStatus.RUNNING
+            result[job.epoch] = Adoption(job, status, str(finding), finding.missing, finding.changed)
     return result
 
 

@@ -129,7 +129,7 @@ class Repair:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DesiredJob:
     """A job of the database: its entries, and whether it runs or is to end."""
 
     job: Job
@@ -149,7 +149,7 @@ def read_standing(device: Device, *, thorough: bool = False) -> dict[Key, Entity
     return {entity.key(): entity for entity in found}
 
 
-def compare(where: str, standing: Mapping[Key, Entity], jobs: Iterable[Wanted], address: Entity) -> Audit:
+def compare(where: str, standing: Mapping[Key, Entity], jobs: Iterable[DesiredJob], address: Entity) -> Audit:
     """Hold what stands against what should: jobs in the order of the result, and the address of the service."""
     unclaimed = dict(standing)
     leftover: list[Entity] = []

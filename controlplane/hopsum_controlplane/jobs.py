@@ -139,9 +139,9 @@ class JobSpec:
             raise self._wrong(f"several {who} at {shared[0]}:{shared[1]}", "give each a UDP port of its own")
         count = self.total
         if self.table is not None:
-            lanes.prove_lanes(count, lanes.check_table(self.table))
+            lanes.check_lane_overflow(count, lanes.check_table(self.table))
         if self.table16 is not None:
-            lanes.prove_lanes(count, lanes.check_table(self.table16), lanes.LOOKUP_ADD16_LANE_BITS)
+            lanes.check_lane_overflow(count, lanes.check_table(self.table16), lanes.LOOKUP_ADD16_LANE_BITS)
 
     @property
     def total(self) -> int:

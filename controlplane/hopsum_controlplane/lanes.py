@@ -17,7 +17,7 @@ LOOKUP_ADD16_LANE_BITS = 16
 MIN_GRANULARITY = 1
 
 
-def prove_lanes(workers: int, granularity: int, lane_bits: int = LOOKUP_ADD8_LANE_BITS) -> None:
+def check_lane_overflow(workers: int, granularity: int, lane_bits: int = LOOKUP_ADD8_LANE_BITS) -> None:
     """Prove that a lane of `lane_bits` bits holds the sum of `workers` values of at most `granularity` each.
 
     Raises ControlPlaneError with all the numbers when it may not: fewer workers, or a coarser table.

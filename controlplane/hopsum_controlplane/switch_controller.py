@@ -22,17 +22,17 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from hopsum_controlplane.adoption import Adoption, adoptions, check_books, moved
-from hopsum_controlplane.allotments import Allotment, Allotments, Room
-from hopsum_controlplane.audit import Audit, Repair, Wanted, compare, epochs_in, is_of_a_job, read_standing
+from hopsum_controlplane.audit import Audit, DesiredJob, Repair, compare, epochs_in, is_of_a_job, read_standing
+from hopsum_controlplane.capabilities import check_lookups, validate_capabilities
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.entries import Entity, Insert, Modify, Update
+from hopsum_controlplane.entry_transaction import EntryTransaction
 from hopsum_controlplane.epochs import MAX_EPOCH, EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
-from hopsum_controlplane.fitting import check_fit, check_lookups
-from hopsum_controlplane.installer import Installation
 from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint
 from hopsum_controlplane.losses import Lost, clear_losses, read_lost, set_loss
 from hopsum_controlplane.plan import JOB_TABLES, Plan, plan
+from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity, ResourceAllocator
 from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.tables import address, admit
 from hopsum_controlplane.tables.lookup import without_half_words
@@ -40,18 +40,18 @@ from hopsum_wire import JOB_EVENTS, MAX_SLOTS, Drop, Event
 
 
 @dataclass
-class _Held:
+class _InstalledJob:
     """A job that holds slots: live, or `ending` until the switch has confirmed that nothing of it stands."""
 
     job: Job
     plan: Plan
-    installation: Installation
+    transaction: EntryTransaction
     ending: bool = False
-    reserved: bool = False  # its allotment was: a failed creation gives it back as it was
+    reserved: bool = False  # its allocation was: a failed creation gives it back as it was
 
     @property
     def entities(self) -> tuple[Entity, ...]:
-        return self.installation.entities if self.ending else self.plan.entities
+        return self.transaction.entities if self.ending else self.plan.entities
 
 
 class SwitchController:
@@ -79,8 +79,8 @@ class SwitchController:
         self._switch = switch
         self._epochs = epochs if epochs is not None else EpochAllocator()
         self._clock = clock
-        self._allotments = Allotments(slots)
-        self._held: dict[int, _Held] = {}  # by epoch: everything that is not confirmed gone
+        self._allocator = ResourceAllocator(slots)
+        self._installed: dict[int, _InstalledJob] = {}  # by epoch: everything that is not confirmed gone
         self._used_epochs: set[int] = set()
         self.taken_over = Repair()
         """Entries that were removed and restored when it took the switch over."""
@@ -94,12 +94,12 @@ class SwitchController:
     @property
     def jobs(self) -> tuple[Job, ...]:
         """Return the jobs that hold slots, in the order of their epochs: live, or not yet confirmed gone."""
-        return tuple(self._held[epoch].job for epoch in sorted(self._held))
+        return tuple(self._installed[epoch].job for epoch in sorted(self._installed))
 
     @property
     def ending(self) -> tuple[Job, ...]:
         """Return those of `jobs` that are not yet confirmed gone: `delete_job` or `put_right` tries again."""
-        return tuple(job for job in self.jobs if self._held[job.epoch].ending)
+        return tuple(job for job in self.jobs if self._installed[job.epoch].ending)
 
     @property
     def adoptions(self) -> Mapping[int, Adoption]:
@@ -107,20 +107,20 @@ class SwitchController:
         return MappingProxyType(self._adoptions)
 
     @property
-    def room(self) -> Room:
+    def room(self) -> FreeCapacity:
         """Return how much is neither used nor reserved."""
-        return self._allotments.room
+        return self._allocator.room
 
-    def reserve(self, slots: int, *, at: Allotment | None = None) -> Allotment:
+    def reserve(self, slots: int, *, at: Allocation | None = None) -> Allocation:
         """Set job index and slots aside for a job to come: the lowest that are free, or exactly `at`.
 
         Raises ControlPlaneError when there is no such room.
         """
-        return self._allotments.reserve(slots, at)
+        return self._allocator.reserve(slots, at)
 
-    def release(self, allotment: Allotment) -> None:
+    def release(self, allocation: Allocation) -> None:
         """Give a reservation up. Raises ControlPlaneError when it is none, or a job has it."""
-        self._allotments.release(allotment)
+        self._allocator.release(allocation)
 
     def create_job(
         self,
@@ -138,18 +138,18 @@ class SwitchController:
         so, its slots stay taken, and `delete_job` on the job found in `ending` tries again.
         """
         self.check(spec)
-        check_lookups(self._device, spec, [held.job.spec for held in self._held.values()])
-        if any(held.job.spec.name == spec.name for held in self._held.values()):
+        check_lookups(self._device, spec, [installed.job.spec for installed in self._installed.values()])
+        if any(installed.job.spec.name == spec.name for installed in self._installed.values()):
             raise ControlPlaneError(f"a job {spec.name!r} exists", hint="delete it first, or choose another name")
-        held = self._allot(spec, job_index, region, epoch)
+        installed = self._allot(spec, job_index, region, epoch)
         try:
-            for step in held.plan.steps:
-                held.installation.write(step)
+            for step in installed.plan.steps:
+                installed.transaction.write(step)
         except BaseException as error:
-            self._roll_back(held, error)
+            self._roll_back(installed, error)
             raise
-        held.reserved = False
-        return held.job
+        installed.reserved = False
+        return installed.job
 
     def delete_job(self, job: Job) -> None:
         """End a job: when this returns, nothing of it stands on the switch, and its slots are free.
@@ -157,14 +157,14 @@ class SwitchController:
         The workers must have left (rule R3). Raises ControlPlaneError when the job is unknown, or the
         switch fails: the job is in `ending` then, unless it is untouched; its slots stay taken; call again to go on.
         """
-        held = self._known(job)
-        before = held.ending
+        installed = self._known(job)
+        before = installed.ending
         try:
-            self._end(held)
+            self._end(installed)
         except ControlPlaneError as error:
             refused = not isinstance(error, WriteError) or error.failures
-            if refused and held.installation.remaining == len(held.plan.entities):
-                held.ending = before
+            if refused and installed.transaction.remaining == len(installed.plan.entities):
+                installed.ending = before
             raise
 
     def audit(self) -> Audit:
@@ -182,22 +182,26 @@ class SwitchController:
         removed, changed ones restored, unfinished removals finished. What has changed here since the audit is left
         alone. Raises ControlPlaneError when the switch fails: audit again, and go on.
         """
-        lost = [self._held[finding.job.epoch] for finding in audit.findings if finding.lost and self._runs(finding.job)]
+        lost = [
+            self._installed[finding.job.epoch] for finding in audit.findings if finding.lost and self._runs(finding.job)
+        ]
         gone = {finding.job.epoch: finding.missing for finding in audit.findings}
-        for held in lost:
-            held.ending = True
-            held.installation.forget(gone[held.job.epoch])
-        ending = [held for held in self._held.values() if held.ending]
-        for held in ending:
-            self._end(held)
+        for installed in lost:
+            installed.ending = True
+            installed.transaction.forget(gone[installed.job.epoch])
+        ending = [installed for installed in self._installed.values() if installed.ending]
+        for installed in ending:
+            self._end(installed)
         removed = self._remove_foreign(audit.foreign)
         restored = self._restore(audit)
-        return Repair(removed, restored, tuple(held.job for held in lost), tuple(held.job for held in ending))
+        return Repair(
+            removed, restored, tuple(installed.job for installed in lost), tuple(installed.job for installed in ending)
+        )
 
     def check(self, spec: JobSpec) -> None:
         """Raise ControlPlaneError when a job like this can never be made here, however much room there is."""
         spec.check()
-        check_fit(self._device, spec)
+        validate_capabilities(self._device, spec)
 
     def job_counters(self, job: Job) -> dict[str, int]:
         """Read what the switch did with the job's packets since its start, by event name in small letters.
@@ -236,26 +240,26 @@ class SwitchController:
         """
         return read_lost(self._device)
 
-    def _known(self, job: Job) -> _Held:
-        held = self._held.get(job.epoch)
-        if held is None or held.job != job:
+    def _known(self, job: Job) -> _InstalledJob:
+        installed = self._installed.get(job.epoch)
+        if installed is None or installed.job != job:
             raise ControlPlaneError(
                 f"no job {job.spec.name!r} with epoch {job.epoch} here",
                 hint="it was deleted, or is another controller's",
             )
-        return held
+        return installed
 
     def _runs(self, job: Job) -> bool:
-        return job.epoch in self._held and not self._held[job.epoch].ending
+        return job.epoch in self._installed and not self._installed[job.epoch].ending
 
     def _take_over(self, adopt: Sequence[Job], remove_existing: bool) -> dict[int, Adoption]:
         """Adopt what stands of the jobs in the database, and see that nobody else's job does."""
         check_books(adopt)
         for job in adopt:
-            self._allotments.take(job.slots, job.job_index, job.region)
+            self._allocator.take(job.slots, job.job_index, job.region)
             wants = plan(job, self._device.program)
-            installation = Installation(self._device, wants.steps)
-            self._held[job.epoch] = _Held(job, wants, installation, ending=bool(moved(job, self._switch)))
+            transaction = EntryTransaction(self._device, wants.steps)
+            self._installed[job.epoch] = _InstalledJob(job, wants, transaction, ending=bool(moved(job, self._switch)))
             self._use_epoch(job.epoch)
         standing = read_standing(self._device, thorough=True)
         for epoch in epochs_in(standing.values(), *JOB_TABLES):
@@ -273,18 +277,18 @@ class SwitchController:
         return adoptions(adopt, audit, self._switch)
 
     def _compare(self, standing: Mapping[tuple[object, ...], Entity], *, thorough: bool = False) -> Audit:
-        ordered = [self._held[epoch] for epoch in sorted(self._held)]
-        wanted = [Wanted(held.job, held.entities, held.ending) for held in ordered]
+        ordered = [self._installed[epoch] for epoch in sorted(self._installed)]
+        wanted = [DesiredJob(installed.job, installed.entities, installed.ending) for installed in ordered]
         if not thorough:
             wanted = [replace(each, entities=without_half_words(each.entities)) for each in wanted]
         return compare(self._device.where, standing, wanted, address.switch_address(self._switch))
 
     def _remove_foreign(self, foreign: Sequence[Entity]) -> tuple[Entity, ...]:
-        ours = {entity.key() for held in self._held.values() for entity in held.entities}
+        ours = {entity.key() for installed in self._installed.values() for entity in installed.entities}
         going = [entity for entity in foreign if entity.key() not in ours]
         admitting = [entity for entity in going if epochs_in([entity], admit.JOBS)]
         rest = [entity for entity in going if entity not in admitting]
-        Installation(self._device, [rest, admitting]).remove()
+        EntryTransaction(self._device, [rest, admitting]).remove()
         return *admitting, *rest
 
     def _restore(self, audit: Audit) -> tuple[Entity, ...]:
@@ -307,21 +311,23 @@ class SwitchController:
             return [Insert(entry)]
         return [] if standing[entry.key()] == entry else [Modify(entry)]  # the same address with another MAC
 
-    def _allot(self, spec: JobSpec, job_index: int | None, region: SlotRange | None, epoch: int | None) -> _Held:
-        (index, slots), reserved = self._allotments.take(spec.slots, job_index, region)
+    def _allot(
+        self, spec: JobSpec, job_index: int | None, region: SlotRange | None, epoch: int | None
+    ) -> _InstalledJob:
+        (index, slots), reserved = self._allocator.take(spec.slots, job_index, region)
         try:
             epoch = self._epochs.allot(self._clock()) if epoch is None else self._check_epoch(epoch)
             self._use_epoch(epoch)
             events = tuple(self._read_events(index))
         except BaseException:
-            self._allotments.free(Allotment(index, slots), keep_reserved=reserved)
+            self._allocator.free(Allocation(index, slots), keep_reserved=reserved)
             raise
         device, can = self._device, self._device.capabilities
         place = (self._switch, epoch, index, slots, can.max_window, device.program.code_group, can.ops)
         job = replace(Job.at(spec, *place), events_at_start=events)
-        held = _Held(job, plan(job, device.program), Installation(self._device), reserved=reserved)
-        self._held[epoch] = held
-        return held
+        installed = _InstalledJob(job, plan(job, device.program), EntryTransaction(self._device), reserved=reserved)
+        self._installed[epoch] = installed
+        return installed
 
     def _check_epoch(self, epoch: int) -> int:
         if not 1 <= epoch <= MAX_EPOCH:
@@ -341,21 +347,23 @@ class SwitchController:
         cells = self._device.read_counter("job_events", job_index * JOB_EVENTS, JOB_EVENTS)
         return [cell.packets for cell in cells]
 
-    def _roll_back(self, held: _Held, error: BaseException) -> None:
-        job = held.job
+    def _roll_back(self, installed: _InstalledJob, error: BaseException) -> None:
+        job = installed.job
         try:
-            self._end(held)
+            self._end(installed)
         except ControlPlaneError as again:
             raise ControlPlaneError(
-                f"job {job.spec.name!r} was not made ({error}), and {held.installation.remaining} of its entries "
+                f"job {job.spec.name!r} was not made ({error}), and {installed.transaction.remaining} of its entries "
                 f"may stand ({again}): slots {job.slot_base} .. {job.region.end - 1} and job index "
                 f"{job.job_index} stay taken",
                 where=self._device.where,
                 hint="call delete_job with it (see SwitchController.ending) when the switch answers again",
             ) from error
 
-    def _end(self, held: _Held) -> None:
-        held.ending = True
-        held.installation.remove()
-        del self._held[held.job.epoch]
-        self._allotments.free(Allotment(held.job.job_index, held.job.region), keep_reserved=held.reserved)
+    def _end(self, installed: _InstalledJob) -> None:
+        installed.ending = True
+        installed.transaction.remove()
+        del self._installed[installed.job.epoch]
+        self._allocator.free(
+            Allocation(installed.job.job_index, installed.job.region), keep_reserved=installed.reserved
+        )

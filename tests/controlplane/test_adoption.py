@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from hopsum_controlplane import (
-    Allotment,
+    AdoptionStatus,
+    Allocation,
     ControlPlaneError,
     EpochAllocator,
-    Fate,
     Job,
     JobSpec,
     SwitchController,
@@ -58,8 +58,8 @@ def test_complete_jobs_go_on(
     written = device.updates
     controller = connect(device, adopt=books)
     assert device.updates == written
-    assert {epoch: adoption.fate for epoch, adoption in controller.adoptions.items()} == {
-        job.epoch: Fate.RUNNING for job in books
+    assert {epoch: adoption.status for epoch, adoption in controller.adoptions.items()} == {
+        job.epoch: AdoptionStatus.RUNNING for job in books
     }
     assert controller.jobs == tuple(books)
     third = controller.create_job(make_spec("third"))
@@ -88,9 +88,9 @@ def test_an_incomplete_job_is_lost(
     device.batches.clear()
     controller = connect(device, adopt=books)
     adoption = controller.adoptions[first.epoch]
-    assert (adoption.fate, adoption.missing, adoption.changed) == (Fate.LOST, (gone,), ())
+    assert (adoption.status, adoption.missing, adoption.changed) == (AdoptionStatus.LOST, (gone,), ())
     assert f"1 of {ENTRIES} entries missing, among them {gone}" in adoption.reason
-    assert controller.adoptions[second.epoch].fate is Fate.RUNNING
+    assert controller.adoptions[second.epoch].status is AdoptionStatus.RUNNING
     assert all(isinstance(update, Delete) for batch in device.batches for update in batch), "by rule E1"
     assert device.entities == desired(switch_endpoint, second)
     assert controller.create_job(make_spec("first")).slot_base == first.slot_base
@@ -102,7 +102,7 @@ def test_a_switch_that_forgot_is_not_filled_again(
     device.push(Pipeline(b"", ""))
     device.batches.clear()
     controller = connect(device, adopt=books)
-    assert [controller.adoptions[job.epoch].fate for job in books] == [Fate.LOST, Fate.LOST]
+    assert [controller.adoptions[job.epoch].status for job in books] == [AdoptionStatus.LOST, AdoptionStatus.LOST]
     assert device.entities == desired(switch_endpoint)
     assert (controller.jobs, controller.room.slots) == ((), 2048)
     with pytest.raises(ControlPlaneError, match=f"epoch {books[0].epoch} has been on this switch before"):
@@ -116,7 +116,7 @@ def test_changed_entries(
     wanted = reply.rewrite(first)[1]
     device.write([Modify(altered(wanted)), Modify(altered(admit.workers(second)[2]))])
     adoptions = connect(device, adopt=books).adoptions
-    assert [adoptions[job.epoch].fate for job in books] == [Fate.RUNNING, Fate.LOST]
+    assert [adoptions[job.epoch].status for job in books] == [AdoptionStatus.RUNNING, AdoptionStatus.LOST]
     assert adoptions[first.epoch].changed == ((wanted, altered(wanted)),)
     assert device.entities == desired(switch_endpoint, first)
 
@@ -137,7 +137,7 @@ def test_jobs_of_nobody_stop_it(
 def test_a_service_that_has_moved(device: FakeDevice, books: list[Job]) -> None:
     elsewhere = SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.250")
     controller = SwitchController(device, elsewhere, adopt=books)
-    assert [adoption.fate for adoption in controller.adoptions.values()] == [Fate.LOST, Fate.LOST]
+    assert [adoption.status for adoption in controller.adoptions.values()] == [AdoptionStatus.LOST, AdoptionStatus.LOST]
     assert "made for the service at 10.0.0.254 (02:00:00:00:00:aa), which is at 10.0.0.250" in (
         controller.adoptions[books[0].epoch].reason
     )
@@ -187,8 +187,8 @@ def test_an_adoption_that_fails_is_repeated(
         except ControlPlaneError:
             device.repair()
             controller = connect(device, adopt=jobs, remove_existing=True)
-        fates = [controller.adoptions[job.epoch].fate for job in jobs]
-        assert fates == [Fate.LOST, Fate.LOST, Fate.RUNNING]
+        fates = [controller.adoptions[job.epoch].status for job in jobs]
+        assert fates == [AdoptionStatus.LOST, AdoptionStatus.LOST, AdoptionStatus.RUNNING]
         assert device.entities == desired(switch_endpoint, moved)
         k += 1
     assert k > 2 * ENTRIES, "every update that there was has failed once"
@@ -215,7 +215,7 @@ def test_what_a_crashed_creation_left_is_ended(
         connect(device, adopt=[job])
     except ControlPlaneError:
         device.repair()
-    assert connect(device, adopt=[job]).adoptions[job.epoch].fate is Fate.LOST
+    assert connect(device, adopt=[job]).adoptions[job.epoch].status is AdoptionStatus.LOST
     assert device.entities == desired(switch_endpoint)
 
 
@@ -223,7 +223,7 @@ def test_allotments_that_the_books_choose(device: FakeDevice, connect: Connect, 
     epochs = EpochAllocator()
     controller = connect(device, epochs=epochs)
     place = controller.reserve(100)
-    assert place == Allotment(0, SlotRange(0, 100))
+    assert place == Allocation(0, SlotRange(0, 100))
     assert controller.room == (1948, 1948, 63)
     assert controller.create_job(make_spec("other")).slot_base == 100, "what is reserved is not given away"
     epoch = epochs.allot(NOW)
@@ -264,6 +264,6 @@ def test_allotments_that_cannot_be(device: FakeDevice, connect: Connect, make_sp
         with pytest.raises(ControlPlaneError, match=message):
             controller.create_job(make_spec("new"), **change)  # type: ignore[arg-type]
     with pytest.raises(ControlPlaneError, match=r"job index 0 and slots 0 \.\. 15 are not reserved"):
-        controller.release(Allotment(0, job.region))
+        controller.release(Allocation(0, job.region))
     assert device.updates == written
     assert controller.room == (48, 48, 63)

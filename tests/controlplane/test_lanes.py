@@ -6,21 +6,21 @@ from __future__ import annotations
 import pytest
 
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.lanes import check_table, prove_lanes
+from hopsum_controlplane.lanes import check_lane_overflow, check_table
 
 IDENTITY = tuple(range(16))
 
 
 @pytest.mark.parametrize(("workers", "granularity"), [(17, 15), (8, 31), (1, 255), (5, 51)])
 def test_the_largest_sum_fits(workers: int, granularity: int) -> None:
-    prove_lanes(workers, granularity)
+    check_lane_overflow(workers, granularity)
     with pytest.raises(ControlPlaneError):
-        prove_lanes(workers, granularity + 1 if workers > 1 else 256)
+        check_lane_overflow(workers, granularity + 1 if workers > 1 else 256)
 
 
 def test_a_refusal_has_all_the_numbers() -> None:
     with pytest.raises(ControlPlaneError) as error:
-        prove_lanes(10, 30)
+        check_lane_overflow(10, 30)
     assert str(error.value) == (
         "n * g = 10 workers * granularity 30 = 300 may overflow a lane of 8 bits, whose maximum is 255: "
         "granularity 30 allows 8 workers, 10 workers allow granularity 25; "
@@ -30,14 +30,14 @@ def test_a_refusal_has_all_the_numbers() -> None:
 
 def test_a_refusal_says_when_no_table_is_coarse_enough() -> None:
     with pytest.raises(ControlPlaneError) as error:
-        prove_lanes(300, 15)
+        check_lane_overflow(300, 15)
     assert "granularity 15 allows 17 workers, 300 workers allow no table (at least 1)" in str(error.value)
 
 
 def test_other_widths() -> None:
-    prove_lanes(64, 1023, lane_bits=16)
+    check_lane_overflow(64, 1023, lane_bits=16)
     with pytest.raises(ControlPlaneError, match="maximum is 65535"):
-        prove_lanes(64, 1024, lane_bits=16)
+        check_lane_overflow(64, 1024, lane_bits=16)
 
 
 def test_the_granularity_is_the_last_value() -> None:

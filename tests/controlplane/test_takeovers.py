@@ -11,7 +11,15 @@ from contextlib import ExitStack
 import grpc
 import pytest
 
-from hopsum_controlplane import ControlPlaneError, Fate, Job, JobSpec, SwitchController, SwitchEndpoint, artifacts
+from hopsum_controlplane import (
+    AdoptionStatus,
+    ControlPlaneError,
+    Job,
+    JobSpec,
+    SwitchController,
+    SwitchEndpoint,
+    artifacts,
+)
 from hopsum_controlplane.audit import read_standing
 from hopsum_controlplane.devices.base import Device, Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
@@ -130,12 +138,12 @@ def test_a_new_controller_adopts(
     again = ReconnectingDevice(rig.open, pipeline.cookie)
     assert not ensure_pipeline(again, pipeline)
     controller = SwitchController(again, switch_endpoint, adopt=old)
-    assert [controller.adoptions[job.epoch].fate for job in old] == [Fate.LOST, Fate.RUNNING]
+    assert [controller.adoptions[job.epoch].status for job in old] == [AdoptionStatus.LOST, AdoptionStatus.RUNNING]
     assert read_standing(again) == desired(switch_endpoint, old[1])
     rig.restart()
     ensure_pipeline(again, pipeline)
     later = SwitchController(again, switch_endpoint, adopt=controller.jobs)
-    assert later.adoptions[old[1].epoch].fate is Fate.LOST
+    assert later.adoptions[old[1].epoch].status is AdoptionStatus.LOST
     assert read_standing(again) == desired(switch_endpoint)
 
 
@@ -176,7 +184,7 @@ def test_two_controllers(
         with pytest.raises(ControlPlaneError, match="entries of another controller stand here"):
             SwitchController(higher, switch_endpoint)
         second = SwitchController(higher, switch_endpoint, adopt=[job, other])
-        assert {adoption.fate for adoption in second.adoptions.values()} == {Fate.RUNNING}
+        assert {adoption.status for adoption in second.adoptions.values()} == {AdoptionStatus.RUNNING}
         error = until_not_primary(first)
         assert "higher election id" in str(error)
         for action in (lambda: first.create_job(make_spec("third")), lambda: first.delete_job(job)):
@@ -189,7 +197,10 @@ def test_two_controllers(
     assert (first.jobs, first.ending) == ((job, other), ())
     with rig.open(election_id=(3, 0)) as again:
         third = SwitchController(again, switch_endpoint, adopt=first.jobs)
-        assert [third.adoptions[old.epoch].fate for old in (job, other)] == [Fate.RUNNING, Fate.LOST]
+        assert [third.adoptions[old.epoch].status for old in (job, other)] == [
+            AdoptionStatus.RUNNING,
+            AdoptionStatus.LOST,
+        ]
         assert read_standing(again) == desired(switch_endpoint, job)
 
 

@@ -19,7 +19,7 @@ from hopsum_controlplane.cluster.errors import (
 )
 from hopsum_controlplane.cluster.records import State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
-from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined, Located, Pending, SwitchView
+from hopsum_controlplane.cluster.views import CreatedJob, HeartbeatResult, JobView, Joined, Located, Pending, SwitchView
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.slots import SlotRange
 from hopsum_oracle.aggregator import Aggregator
@@ -109,7 +109,9 @@ class Desk:
                 return Pending(missing, State.FORMING, gone_ranks=gone, reason=self.over)
             return self.document
 
-    def heartbeat(self, job: str, rank: int, secret: bytes, *, epoch: int, statistics: Mapping[str, float]) -> Beat:
+    def heartbeat(
+        self, job: str, rank: int, secret: bytes, *, epoch: int, statistics: Mapping[str, float]
+    ) -> HeartbeatResult:
         self.before("heartbeat")
         with self.changed:
             self._know(job, rank, secret)
@@ -117,11 +119,11 @@ class Desk:
             self.changed.notify_all()
         return self.standing(job, rank, secret, epoch=epoch)
 
-    def standing(self, job: str, rank: int, secret: bytes, *, epoch: int) -> Beat:
+    def standing(self, job: str, rank: int, secret: bytes, *, epoch: int) -> HeartbeatResult:
         with self.changed:
             self._know(job, rank, secret)
             state, serves = (State.RUNNING, self.epoch) if self.document else (State.FORMING, 0)
-            return Beat(state, serves, self.over if epoch else "", switch_unreachable=self.unreachable)
+            return HeartbeatResult(state, serves, self.over if epoch else "", switch_unreachable=self.unreachable)
 
     def disconnected(self, job: str, rank: int, secret: bytes) -> None:
         with self.changed:

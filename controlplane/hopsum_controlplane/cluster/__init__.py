@@ -28,8 +28,8 @@ from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.views import (
-    Beat,
     CreatedJob,
+    HeartbeatResult,
     JobView,
     Joined,
     Located,
@@ -39,11 +39,11 @@ from hopsum_controlplane.cluster.views import (
 )
 
 __all__ = [
-    "Beat",
     "ClusterConfig",
     "ClusterConfigError",
     "ClusterController",
     "CreatedJob",
+    "HeartbeatResult",
     "InvalidRequestError",
     "JobExistsError",
     "JobRequest",

@@ -36,13 +36,13 @@ from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.placement import Candidate
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
-from hopsum_controlplane.cluster.refusals import Refusals
+from hopsum_controlplane.cluster.rejected_joins import RejectedJoins
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
 from hopsum_controlplane.cluster.state_store import StateStore
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
 from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
 from hopsum_controlplane.cluster.tokens import RandomSource, digest, matches, member_secret, new_token
-from hopsum_controlplane.cluster.views import Beat, CreatedJob, JobView, Joined, Located, Pending, SwitchView
+from hopsum_controlplane.cluster.views import CreatedJob, HeartbeatResult, JobView, Joined, Located, Pending, SwitchView
 from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import WorkerEndpoint
@@ -88,7 +88,7 @@ class ClusterController:
         self._store = store
         self._cache = JobStateCache(store, monotonic)
         self._leases = Leases()  # under the lock of the cache, and so are these:
-        self._refusals = Refusals()
+        self._rejected_joins = RejectedJoins()
         self._excused_s = -math.inf
         self._successors: dict[str, tuple[int, float]] = {}
         """By job the epoch that a worker waits for the end of whose predecessor has left it, and since when."""
@@ -254,7 +254,7 @@ class ClusterController:
 
     def heartbeat(
         self, job: str, rank: int, secret: bytes, *, epoch: int = 0, statistics: Mapping[str, float] | None = None
-    ) -> Beat:
+    ) -> HeartbeatResult:
         """Renew a member's lease, and tell it whether `epoch`, that it is in (0: none), goes on.
 
         Raises UnknownJobError, UnauthenticatedError when it has been replaced, and InvalidRequestError for odd
@@ -269,18 +269,18 @@ class ClusterController:
                     self._mind_rounds(record, member, (statistics or {}).get(POSITION, 0.0))
             return self.standing(job, rank, secret, epoch=epoch)
 
-    def standing(self, job: str, rank: int, secret: bytes, *, epoch: int = 0) -> Beat:
+    def standing(self, job: str, rank: int, secret: bytes, *, epoch: int = 0) -> HeartbeatResult:
         """Return what a heartbeat would be told, without one. Raises UnknownJobError and UnauthenticatedError as
         `heartbeat` does.
         """
         record, member = self._with_secret(job, rank, secret)
         if member.phase is Phase.LOST:
-            return Beat(record.state, 0, self._given_up(record, member))
+            return HeartbeatResult(record.state, 0, self._given_up(record, member))
         served = record.state is State.RUNNING and member.phase in (Phase.IN, Phase.LEFT)
         now = record.epoch if served else 0
         lost = tuple(each.rank for each in record.members if served and each.is_worker and each.phase is Phase.LOST)
         reason = record.reason if epoch not in (0, now) else ""
-        return Beat(record.state, now, reason, lost, self._reconcilers.unreachable(record) if now else "")
+        return HeartbeatResult(record.state, now, reason, lost, self._reconcilers.unreachable(record) if now else "")
 
     def _mind_rounds(self, record: JobRecord, member: Member, position: float) -> None:
         """End an epoch in time before its rounds, which do not wrap (N4), run out."""
@@ -348,7 +348,7 @@ class ClusterController:
             records = self._cache.records()
             names = {record.name for record in records}
             self._leases.keep_only(names)
-            self._refusals.keep_only(names)
+            self._rejected_joins.keep_only(names)
             self._disputes.keep_only(names)
             for record in records:
                 for rank in self._leases.expired(record, now_s):
@@ -427,10 +427,10 @@ class ClusterController:
             raise InvalidRequestError(f"no switch {name!r:.80}", hint=f"there are {', '.join(self._reconcilers)}")
 
     def _candidate(self, request: JobRequest, reconciler: SwitchReconciler) -> Candidate:
-        allotments = placement.taken(reconciler.config, self._cache.records(reconciler.config.name))
+        allocator = placement.taken(reconciler.config, self._cache.records(reconciler.config.name))
         trial = request.trial()
         obstacles = (reconciler.refusal(trial), reconciler.refusal(replace(trial, table=None, table16=None)))
-        return Candidate(reconciler.config, allotments, *obstacles)
+        return Candidate(reconciler.config, allocator, *obstacles)
 
     def _stand(self, record: JobRecord, request: JoinRequest, rank: int) -> tuple[WorkerEndpoint, str]:
         """Return where a member stands, and at which leaf of a tree. Raises InvalidRequestError."""
@@ -449,7 +449,7 @@ class ClusterController:
         with self._cache.changed:
             record = self._cache.find(request.job)
             if record is not None and matches(request.token, record.token_digest):
-                self._refusals.note(record.name, str(error), self._monotonic())
+                self._rejected_joins.note(record.name, str(error), self._monotonic())
 
     def _with_token(self, job: str, token: str) -> JobRecord:
         record = self._cache.get(job)
@@ -492,7 +492,7 @@ class ClusterController:
                 trouble=self._reconcilers.trouble(record),
                 counters=read,
                 past=self._cache.past(record.name),
-                refused=self._refusals.of(record.name),
+                refused=self._rejected_joins.of(record.name),
             )
 
     def _switch_view(self, reconciler: SwitchReconciler, drops: bool) -> SwitchView:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import NamedTuple
 
-from hopsum_controlplane.allotments import Allotment, Allotments, Room
 from hopsum_controlplane.cluster.config import SwitchConfig
 from hopsum_controlplane.cluster.errors import InvalidRequestError, ResourceExhaustedError
 from hopsum_controlplane.cluster.links import LinkConfig
@@ -19,6 +18,7 @@ from hopsum_controlplane.cluster.records import Branch, JobRecord
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import WorkerEndpoint
+from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity, ResourceAllocator
 from hopsum_wire import MAX_JOBS
 
 
@@ -29,21 +29,21 @@ class Candidate(NamedTuple):
     """
 
     config: SwitchConfig
-    allotments: Allotments
+    allocator: ResourceAllocator
     obstacle: str = ""
     spine_obstacle: str = ""
 
     @property
-    def room(self) -> Room:
+    def room(self) -> FreeCapacity:
         """Return what is left."""
-        return self.allotments.room
+        return self.allocator.room
 
 
 class Place(NamedTuple):
     """Where a job goes: its switch, or spine, with its place there; and the leaves below the spine."""
 
     switch: str
-    allotment: Allotment
+    allocation: Allocation
     branches: tuple[Branch, ...] = ()
 
 
@@ -71,24 +71,24 @@ _Sites = tuple[_Site, ...]
 """What a job needs together: one switch; or a spine, then its leaves."""
 
 
-def taken(config: SwitchConfig, records: Iterable[JobRecord]) -> Allotments:
+def taken(config: SwitchConfig, records: Iterable[JobRecord]) -> ResourceAllocator:
     """Return what the records of a switch leave of it. Raises ControlPlaneError when they do not fit its slots."""
-    allotments = Allotments(config.slots)
+    allocator = ResourceAllocator(config.slots)
     for record in records:
         index, region = record.place(config.name)
         try:
-            allotments.reserve(region.size, Allotment(index, region))
+            allocator.reserve(region.size, Allocation(index, region))
         except ControlPlaneError as error:
             raise ControlPlaneError(
                 f"job {record.name!r} is in the database with a place that switch {config.name!r} does not have: "
                 f"{error.what}",
                 hint="configure as many slots as before, or delete the job first",
             ) from error
-    return allotments
+    return allocator
 
 
 def place(request: JobRequest, candidates: Sequence[Candidate], links: Sequence[LinkConfig] = ()) -> Place:
-    """Return where a job goes; its places are reserved in the candidates' allotments.
+    """Return where a job goes; its places are reserved by the candidates' allocators.
 
     It is the switch that the request names, or of those that reach every network of the cluster the one with most free
     slots, the first of equals; where there is none, or a tree is asked for, the same with spines, each with the leaves
@@ -100,8 +100,8 @@ def place(request: JobRequest, candidates: Sequence[Candidate], links: Sequence[
     if not fitting:
         raise _no_room(request, choices)
     best = max(fitting, key=lambda sites: min(site.candidate.room.slots for site in sites))  # the first of equals
-    top, *below = [(site.candidate.config.name, site.candidate.allotments.reserve(request.slots)) for site in best]
-    return Place(*top, tuple(Branch(name, *allotment) for name, allotment in below))
+    top, *below = [(site.candidate.config.name, site.candidate.allocator.reserve(request.slots)) for site in best]
+    return Place(*top, tuple(Branch(name, *allocation) for name, allocation in below))
 
 
 def endpoint(request: JoinRequest, rank: int, switch: SwitchConfig, but: int | None = None) -> WorkerEndpoint:

@@ -23,9 +23,10 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
-from hopsum_controlplane.adoption import Fate
+from hopsum_controlplane.adoption import AdoptionStatus
 from hopsum_controlplane.audit import Audit
 from hopsum_controlplane.cluster import lifecycle
+from hopsum_controlplane.cluster.backoff import Backoff
 from hopsum_controlplane.cluster.config import SwitchConfig
 from hopsum_controlplane.cluster.documents import Limits, Parts
 from hopsum_controlplane.cluster.errors import PipelineMismatchError, StoreError
@@ -34,7 +35,6 @@ from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.cluster.pace import Pace
 from hopsum_controlplane.cluster.records import JobRecord, State
-from hopsum_controlplane.cluster.retries import Retries
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import Entity
@@ -96,7 +96,7 @@ class SwitchReconciler:
         self._pipeline = pipeline
         self._remove_existing = remove_existing
         self._lock = threading.Lock()
-        self._retries = Retries(monotonic)
+        self._backoff = Backoff(monotonic)
         self._pace = Pace(monotonic)
         self._served = ""
         """The job that something was done for last."""
@@ -106,12 +106,12 @@ class SwitchReconciler:
     @property
     def trouble(self) -> str:
         """Return what is wrong with the switch, an empty string when nothing is known to be."""
-        return self._retries.trouble()
+        return self._backoff.trouble()
 
     @property
     def trouble_kind(self) -> str:
         """Return what kind of trouble it is, see `errors.trouble_kind`, an empty string for none."""
-        return self._retries.kind()
+        return self._backoff.kind()
 
     @property
     def sessions(self) -> int:
@@ -128,11 +128,11 @@ class SwitchReconciler:
 
     def can_try(self, job: str) -> bool:
         """Return whether the switch answers, and has not refused this job too short ago."""
-        return self.controller is not None and self._retries.due(job)
+        return self.controller is not None and self._backoff.due(job)
 
     def job_trouble(self, job: str) -> str:
         """Return why the switch does not do what a job wants, an empty string when it does."""
-        return self.trouble or self._retries.trouble(job)
+        return self.trouble or self._backoff.trouble(job)
 
     def pause(self, job: str) -> str:
         """Return why the switch does not begin the next epoch of a job that is ready, an empty string if it does."""
@@ -159,9 +159,9 @@ class SwitchReconciler:
             return
         try:
             if urgent is not None:
-                self._retries.succeeded()
-                self._retries.succeeded(urgent)
-            if self._retries.due():
+                self._backoff.succeeded()
+                self._backoff.succeeded(urgent)
+            if self._backoff.due():
                 self._reconcile()
         finally:
             self._lock.release()
@@ -203,7 +203,7 @@ class SwitchReconciler:
         except ControlPlaneError as error:
             self._failed(error)
         else:
-            self._retries.succeeded()
+            self._backoff.succeeded()
 
     def _reconcile_once(self) -> None:
         if self.controller is not None and self._monotonic() >= self._probe_at_s:
@@ -223,11 +223,11 @@ class SwitchReconciler:
             raise SwitchStateLostError("it does not run our program any more", where=self._open().where)
 
     def _failed(self, error: ControlPlaneError) -> None:
-        delay_s = self._retries.failed(error)
+        delay_s = self._backoff.failed(error)
         if not isinstance(error, StoreError):
             self.controller = None
         details = {"switch": self.config.name}
-        if self._retries.worth_telling():
+        if self._backoff.should_log():
             _log.error("switch %s: %s; next attempt in %g s", self.config.name, error, delay_s, extra=details)
 
     def _serve_all(self, controller: SwitchController) -> bool:
@@ -244,7 +244,7 @@ class SwitchReconciler:
         return served
 
     def _wants_something(self, record: JobRecord) -> bool:
-        if self.config.name not in record.next_switches or not self._retries.due(record.name):
+        if self.config.name not in record.next_switches or not self._backoff.due(record.name):
             return False
         return not record.ready or (self._pace.due(record.name) and self._ready(record))
 
@@ -259,11 +259,11 @@ class SwitchReconciler:
         except WriteError as error:
             if not error.failures:  # nobody knows what the switch did
                 raise
-            self._retries.failed(error, record.name)
+            self._backoff.failed(error, record.name)
             self._audit_at_s = self._monotonic()  # what is in the way may be somebody else's
             _log.error("job %s: %s", record.name, error, extra={"job": record.name, "switch": self.config.name})
         else:
-            self._retries.succeeded(record.name)
+            self._backoff.succeeded(record.name)
 
     def _forward(self) -> None:
         """Let the switch forward to all who have joined by now, where it is to."""
@@ -339,7 +339,7 @@ class SwitchReconciler:
         )
         self._cache.observe_epoch(epochs.last)
         for adoption in controller.adoptions.values():
-            if adoption.fate is Fate.LOST:
+            if adoption.status is AdoptionStatus.LOST:
                 self._over(adoption.job, f"switch {name} does not have it any more: {adoption.reason}")
         for record in self._cache.records(name):
             if record.state is State.INSTALLING and name in record.parts:

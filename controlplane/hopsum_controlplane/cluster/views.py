@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hopsum_controlplane.allotments import Room
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.documents import leaves_of, where
 from hopsum_controlplane.cluster.health import Health, condition_of, why_lost
@@ -15,8 +14,9 @@ from hopsum_controlplane.cluster.job_state_cache import EpochHistory
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.placement import networks_of
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
-from hopsum_controlplane.cluster.refusals import Refused
+from hopsum_controlplane.cluster.rejected_joins import Refused
 from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
+from hopsum_controlplane.resource_allocator import FreeCapacity
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Pending:
 
 
 @dataclass(frozen=True)
-class Beat:
+class HeartbeatResult:
     """What a member is told when it says that it lives.
 
     `epoch` is the one that the switch serves with this member in it, 0 for none. `reason` says why the epoch that the
@@ -300,7 +300,7 @@ def _of_member(job: str, member: Member, leases: Leases, now_s: float, lease_s: 
     )
 
 
-def of_switch(reconciler: SwitchReconciler, room: Room, jobs: int, drops: Mapping[str, int]) -> SwitchView:
+def of_switch(reconciler: SwitchReconciler, room: FreeCapacity, jobs: int, drops: Mapping[str, int]) -> SwitchView:
     """Return the view of a switch on which so much is left."""
     config = reconciler.config
     return SwitchView(

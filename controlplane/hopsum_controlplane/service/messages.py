@@ -11,8 +11,8 @@ from hopsum_controlplane.cluster.health import Health
 from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.views import (
-    Beat,
     CreatedJob,
+    HeartbeatResult,
     JobView,
     Located,
     MemberView,
@@ -96,7 +96,7 @@ def pending_message(pending: Pending, again_s: float) -> pb.AwaitMembershipReply
     )
 
 
-def beat_message(beat: Beat) -> pb.HeartbeatReply:
+def beat_message(beat: HeartbeatResult) -> pb.HeartbeatReply:
     """Return what a worker is told that lives."""
     return pb.HeartbeatReply(
         state=_state(beat.state),

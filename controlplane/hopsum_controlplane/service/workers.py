@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from hopsum_controlplane.cluster.errors import ResourceExhaustedError, UnauthenticatedError
-from hopsum_controlplane.cluster.views import Beat, Pending
+from hopsum_controlplane.cluster.views import HeartbeatResult, Pending
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.bell import Bell
 from hopsum_controlplane.service.gate import Gate, TooManyClientsError
@@ -136,9 +136,9 @@ class Workers:
 
     async def _attend(self, request: Any, call: Call) -> AsyncGenerator[bytes, None]:
         job, rank, secret, epoch = request.job, request.rank, _secret(call.token), request.epoch
-        told: Beat | None = None
+        told: HeartbeatResult | None = None
 
-        def look() -> Beat:
+        def look() -> HeartbeatResult:
             return self._controller.standing(job, rank, secret, epoch=epoch)
 
         with self._present_in(job, rank, secret) as presence, self._bell.listening(job) as event:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TypeVar
 
 from hopsum.codec import best_table
-from hopsum_controlplane import Fate, Job, JobSpec, SwitchController, WorkerEndpoint
+from hopsum_controlplane import AdoptionStatus, Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.audit import read_standing
 from hopsum_controlplane.devices.base import Device, Pipeline, ensure_pipeline
@@ -107,9 +107,11 @@ class Target:
         self._device.close()
         controller, took_s = _timed(lambda: self._restarted(jobs))
         self.samples["adoption_s"].append(took_s)
-        fates = [controller.adoptions[job.epoch].fate for job in jobs]
-        if fates.count(Fate.RUNNING) < len(jobs):
-            raise AdoptionError(f"{self.name}: {fates.count(Fate.LOST)} of {len(jobs)} jobs were not found complete")
+        fates = [controller.adoptions[job.epoch].status for job in jobs]
+        if fates.count(AdoptionStatus.RUNNING) < len(jobs):
+            raise AdoptionError(
+                f"{self.name}: {fates.count(AdoptionStatus.LOST)} of {len(jobs)} jobs were not found complete"
+            )
         audit, looked_s = _timed(controller.audit)
         self.samples["audit_s"].append(looked_s)
         if not audit.clean:

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from hopsum_controlplane.cluster import Beat, InvalidRequestError, Pending, Phase, State, UnauthenticatedError
+from hopsum_controlplane.cluster import (
+    HeartbeatResult,
+    InvalidRequestError,
+    Pending,
+    Phase,
+    State,
+    UnauthenticatedError,
+)
 from hopsum_controlplane.cluster.cluster_controller import ROUNDS_MOST
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.testing import FakeDevice
@@ -105,16 +112,16 @@ def test_a_quorum_goes_on(cluster: Cluster) -> None:
     first, second, third = cluster.run(workers=3, quorum=2)
     epoch, standing = first.epoch, cluster.standing()
     pass_a_lease(cluster, first, third)
-    assert first.beat() == Beat(State.RUNNING, epoch, "", (1,))
+    assert first.beat() == HeartbeatResult(State.RUNNING, epoch, "", (1,))
     why = "rank 1 of job 'job' was given up: nothing was heard of it for 10 s"
-    assert second.beat() == Beat(State.RUNNING, 0, why)
+    assert second.beat() == HeartbeatResult(State.RUNNING, 0, why)
     with pytest.raises(UnauthenticatedError, match="given up"):
         second.membership()
     second.leave()  # it closes
     assert cluster.standing() == standing
     assert [member.phase for member in cluster.controller.job("job").members] == [Phase.IN, Phase.LOST, Phase.IN]
     cluster.start()
-    assert first.beat() == Beat(State.RUNNING, epoch, "", (1,))
+    assert first.beat() == HeartbeatResult(State.RUNNING, epoch, "", (1,))
     assert document_of(first)["workers"][1]["rank"] == 1
     second.start_again()
     assert "rank 1 was started again" in first.beat().reason

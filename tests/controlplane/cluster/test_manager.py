@@ -11,7 +11,7 @@ import pytest
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import (
-    Beat,
+    HeartbeatResult,
     InvalidRequestError,
     Pending,
     Phase,
@@ -40,7 +40,7 @@ def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
     joined = first.join()
     assert (joined.rank, joined.lease_s, joined.heartbeat_s) == (0, LEASE_S, 2.0)
     assert first.membership() == Pending((1,), State.FORMING, gone_ranks=(1,))
-    assert first.beat() == Beat(State.FORMING, 0, "")
+    assert first.beat() == HeartbeatResult(State.FORMING, 0, "")
     second.join()
     document = first.membership()
     assert isinstance(document, dict)
@@ -52,14 +52,14 @@ def test_a_job_from_beginning_to_end(cluster: Cluster) -> None:
         (("10.0.1.2", 4001), 5001),
     ]
     cluster.check()
-    assert first.beat(retransmits=3.0) == Beat(State.RUNNING, found.epoch, "")
+    assert first.beat(retransmits=3.0) == HeartbeatResult(State.RUNNING, found.epoch, "")
     view = cluster.controller.job("job")
     assert (view.state, view.epoch, view.missing_ranks) == (State.RUNNING, found.epoch, ())
     assert view.members[0].statistics == {"retransmits": 3.0}
     assert set(view.counters.values()) == {0}
     first.leave()
     cluster.check()
-    assert first.beat() == Beat(State.RUNNING, found.epoch, "")
+    assert first.beat() == HeartbeatResult(State.RUNNING, found.epoch, "")
     second.leave()
     assert cluster.controller.job("job").state is State.FORMING
     assert cluster.controller.job("job").members == ()
@@ -84,9 +84,9 @@ def test_silence_ends_the_epoch(cluster: Cluster) -> None:
     cluster.clock.sleep(1)
     cluster.controller.tick()
     reason = "the lease of rank 1 ran out: nothing was heard of it for 10 s"
-    assert first.beat() == Beat(State.FORMING, 0, reason)
+    assert first.beat() == HeartbeatResult(State.FORMING, 0, reason)
     why = "rank 1 of job 'job' was given up: nothing was heard of it for 10 s"
-    assert second.beat() == Beat(State.FORMING, 0, why)
+    assert second.beat() == HeartbeatResult(State.FORMING, 0, why)
     with pytest.raises(
         UnauthenticatedError, match="given up: nothing was heard of it for 10 s; close, and connect again"
     ):
@@ -101,7 +101,7 @@ def test_silence_ends_the_epoch(cluster: Cluster) -> None:
     for worker in crew:
         assert isinstance(worker.membership(), dict)
     assert first.epoch > old
-    assert first.beat() == Beat(State.RUNNING, first.epoch, "")
+    assert first.beat() == HeartbeatResult(State.RUNNING, first.epoch, "")
     cluster.check()
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster import (
-    Beat,
     ClusterConfigError,
+    HeartbeatResult,
     JoinRequest,
     Pending,
     ResourceExhaustedError,
@@ -45,7 +45,7 @@ def test_a_restarted_controller_adopts(cluster: Cluster) -> None:
     ]
     assert cluster.standing() == standing
     cluster.controller.tick()  # silence of the controller is not silence of its members
-    assert crew[0].beat() == Beat(State.RUNNING, crew[0].epoch, "")
+    assert crew[0].beat() == HeartbeatResult(State.RUNNING, crew[0].epoch, "")
     assert cluster.controller.job("job").counters["added"] == 5
 
 
@@ -64,7 +64,7 @@ def test_a_restarted_switch_gets_new_epochs(cluster: Cluster) -> None:
     beat = crew[0].beat()
     assert beat.epoch == 0
     assert "switch s1 lost entries: job 'job'" in beat.reason
-    assert forming[0].beat() == Beat(State.FORMING, 0, "")
+    assert forming[0].beat() == HeartbeatResult(State.FORMING, 0, "")
     enter(crew)
     assert crew[0].epoch > old
     cluster.check()
@@ -104,7 +104,7 @@ def test_one_job_loses_an_entry(cluster: Cluster) -> None:
     cluster.clock.sleep(1)
     cluster.controller.tick()
     assert cluster.controller.job("job").state is State.FORMING
-    assert other[0].beat() == Beat(State.RUNNING, other[0].epoch, "")
+    assert other[0].beat() == HeartbeatResult(State.RUNNING, other[0].epoch, "")
     cluster.check()
 
 
@@ -172,7 +172,7 @@ def test_deleting_waits_for_the_switch(cluster: Cluster) -> None:
         SwitchUnavailableError, match=r"job 'job' is ending, and 16 slots of switch 's1' stay taken: .*goes on trying"
     ):
         cluster.controller.delete_job("job")
-    assert crew[0].beat() == Beat(State.ENDING, 0, "the job was deleted")
+    assert crew[0].beat() == HeartbeatResult(State.ENDING, 0, "the job was deleted")
     with pytest.raises(SwitchUnavailableError):
         cluster.controller.delete_job("job")
     device.repair()

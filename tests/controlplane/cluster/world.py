@@ -11,9 +11,9 @@ from typing import Any
 
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.cluster import (
-    Beat,
     ClusterConfig,
     ClusterController,
+    HeartbeatResult,
     JobRequest,
     Joined,
     JoinRequest,
@@ -131,7 +131,7 @@ class Worker:
             self.epoch = found["epoch"]
         return found
 
-    def beat(self, **statistics: float) -> Beat:
+    def beat(self, **statistics: float) -> HeartbeatResult:
         return self.cluster.controller.heartbeat(
             self.job, self.rank, self.secret, epoch=self.epoch, statistics=statistics
         )

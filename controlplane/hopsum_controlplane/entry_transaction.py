@@ -20,7 +20,7 @@ from hopsum_controlplane.errors import ControlPlaneError, WriteError
 _GONE = "NOT_FOUND"
 
 
-class Installation:
+class EntryTransaction:
     """The entries of one owner on one device, in the steps in which they were written."""
 
     def __init__(self, device: Device, steps: Iterable[Sequence[Entity]] = ()) -> None:

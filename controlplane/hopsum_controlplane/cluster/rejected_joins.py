@@ -19,7 +19,7 @@ class Refused:
     at_s: float | None = None
 
 
-class Refusals:
+class RejectedJoins:
     """The refused joins of all jobs, by name. Not thread-safe."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from hopsum_controlplane.jobs import JobSpec
 from hopsum_wire import Op, down_bytes, up_bytes
 
 
-def check_fit(device: Device, spec: JobSpec) -> None:
+def validate_capabilities(device: Device, spec: JobSpec) -> None:
     """Raise ControlPlaneError when a job like this can never be on the switch, however much room there is."""
     target = device.capabilities.target
     if spec.table16 is not None and Op.LOOKUP_ADD16 not in device.capabilities.ops:

@@ -22,7 +22,7 @@ class _Failure(NamedTuple):
     times: int
 
 
-class Retries:
+class Backoff:
     """What failed last of the parts of one thing, by part; None is the whole. `monotonic` gives seconds."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -37,7 +37,7 @@ class Retries:
         self._failures[part] = _Failure(str(error), kind, delay_s, self._monotonic() + delay_s, times)
         return delay_s
 
-    def worth_telling(self, part: str | None = None) -> bool:
+    def should_log(self, part: str | None = None) -> bool:
         """Return whether a failure is the first, second, fourth, eighth... of its kind in a row."""
         failure = self._failures.get(part)
         return failure is not None and failure.times & (failure.times - 1) == 0

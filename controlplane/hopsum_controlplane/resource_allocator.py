@@ -5,7 +5,7 @@
                         reserved -- release --> free
     free -- take --> taken
 
-A taken allotment is free again only when the switch has confirmed that its epoch is gone (rule S1).
+A taken allocation is free again only when the switch has confirmed that its epoch is gone (rule S1).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from hopsum_controlplane.slots import SlotAllocator, SlotRange
 from hopsum_wire import MAX_JOBS
 
 
-class Allotment(NamedTuple):
+class Allocation(NamedTuple):
     """A place for one job on a switch: its job index, 0 .. 63, and its slots."""
 
     job_index: int
     region: SlotRange
 
 
-class Room(NamedTuple):
+class FreeCapacity(NamedTuple):
     """What is neither taken nor reserved: slots in all, the largest range of them, and job indices."""
 
     slots: int
@@ -32,37 +32,37 @@ class Room(NamedTuple):
     jobs: int
 
 
-class Allotments:
-    """The allotments of a switch of which `slots` slots may be used."""
+class ResourceAllocator:
+    """The allocations of a switch of which `slots` slots may be used."""
 
     def __init__(self, slots: int) -> None:
         self._slots = SlotAllocator(slots)
-        self._reserved: set[Allotment] = set()
-        self._taken: set[Allotment] = set()
+        self._reserved: set[Allocation] = set()
+        self._taken: set[Allocation] = set()
 
     @property
-    def room(self) -> Room:
+    def room(self) -> FreeCapacity:
         """Return what is left."""
         jobs = MAX_JOBS - len(self._reserved) - len(self._taken)
-        return Room(self._slots.free_slots, self._slots.largest_free, jobs)
+        return FreeCapacity(self._slots.free_slots, self._slots.largest_free, jobs)
 
-    def reserve(self, slots: int, at: Allotment | None = None) -> Allotment:
+    def reserve(self, slots: int, at: Allocation | None = None) -> Allocation:
         """Set a place aside: the lowest free index and range of `slots` slots, or exactly `at`.
 
         Raises ControlPlaneError when there is no such place.
         """
-        allotment = self._claim(slots, None if at is None else at.job_index, None if at is None else at.region)
-        self._reserved.add(allotment)
-        return allotment
+        allocation = self._claim(slots, None if at is None else at.job_index, None if at is None else at.region)
+        self._reserved.add(allocation)
+        return allocation
 
-    def release(self, allotment: Allotment) -> None:
+    def release(self, allocation: Allocation) -> None:
         """Give a reservation up. Raises ControlPlaneError when it is none."""
-        if allotment not in self._reserved:
-            raise ControlPlaneError(f"{_show(allotment)} are not reserved", hint="release what reserve returned")
-        self._reserved.remove(allotment)
-        self._slots.free(allotment.region)
+        if allocation not in self._reserved:
+            raise ControlPlaneError(f"{_show(allocation)} are not reserved", hint="release what reserve returned")
+        self._reserved.remove(allocation)
+        self._slots.free(allocation.region)
 
-    def take(self, slots: int, job_index: int | None, region: SlotRange | None) -> tuple[Allotment, bool]:
+    def take(self, slots: int, job_index: int | None, region: SlotRange | None) -> tuple[Allocation, bool]:
         """Take a place for a job: a reservation of exactly this, or what is free.
 
         Returns it, and whether it was reserved. Raises ControlPlaneError when there is no such place.
@@ -71,33 +71,33 @@ class Allotments:
             raise ControlPlaneError(
                 f"a range of {region.size} slots for a job of {slots}", hint="give a range of the job's size"
             )
-        for allotment in self._reserved:
-            if (job_index, region) == allotment:
-                self._reserved.remove(allotment)
-                self._taken.add(allotment)
-                return allotment, True
-        allotment = self._claim(slots, job_index, region)
-        self._taken.add(allotment)
-        return allotment, False
+        for allocation in self._reserved:
+            if (job_index, region) == allocation:
+                self._reserved.remove(allocation)
+                self._taken.add(allocation)
+                return allocation, True
+        allocation = self._claim(slots, job_index, region)
+        self._taken.add(allocation)
+        return allocation, False
 
-    def free(self, allotment: Allotment, *, keep_reserved: bool = False) -> None:
+    def free(self, allocation: Allocation, *, keep_reserved: bool = False) -> None:
         """Give a taken place back, or turn it into a reservation again."""
-        self._taken.remove(allotment)
+        self._taken.remove(allocation)
         if keep_reserved:
-            self._reserved.add(allotment)
+            self._reserved.add(allocation)
         else:
-            self._slots.free(allotment.region)
+            self._slots.free(allocation.region)
 
-    def _claim(self, slots: int, job_index: int | None, region: SlotRange | None) -> Allotment:
+    def _claim(self, slots: int, job_index: int | None, region: SlotRange | None) -> Allocation:
         index = self._free_index(job_index)
         if region is None:
             region = self._slots.allocate(slots)
         else:
             self._slots.take(region)
-        return Allotment(index, region)
+        return Allocation(index, region)
 
     def _free_index(self, wanted: int | None) -> int:
-        used = {allotment.job_index for allotment in (*self._reserved, *self._taken)}
+        used = {allocation.job_index for allocation in (*self._reserved, *self._taken)}
         if wanted is None:
             index = next((index for index in range(MAX_JOBS) if index not in used), None)
             if index is None:
@@ -110,6 +110,6 @@ class Allotments:
         return wanted
 
 
-def _show(allotment: Allotment) -> str:
-    base, size = allotment.region
-    return f"job index {allotment.job_index} and slots {base} .. {base + size - 1}"
+def _show(allocation: Allocation) -> str:
+    base, size = allocation.region
+    return f"job index {allocation.job_index} and slots {base} .. {base + size - 1}"
