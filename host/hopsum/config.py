@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from hopsum.codec import CODECS
 from hopsum.codec.base import ON_LOST, ON_NONFINITE, OnLost, OnNonfinite
+from hopsum.codec.registry import is_codec
 from hopsum.errors import HopsumError
 
 FILE_VARIABLE: Final = "HOPSUM_CONFIG"
@@ -57,6 +58,7 @@ def _seconds(low: float, high: float) -> _Kind:
     return _Kind(f"number of {low:g} to {high:g}", float, fits)
 
 
+_CODEC: Final = _Kind(_text(*CODECS).name, str, lambda value: isinstance(value, str) and is_codec(value))
 _SECRET: Final = _Kind("text", str, lambda value: isinstance(value, str), secret=True)
 _FLAG: Final = _Kind("true or false", lambda text: _BOOLEANS[text.lower()], lambda value: isinstance(value, bool))
 _OPTIONS: Final = _Kind(
@@ -77,7 +79,7 @@ class Config:
         default=None, metadata=_about(_integer(0, _MAX_RANK), "which worker this is; else torchrun's RANK")
     )
     codec: str = field(
-        default="thc", metadata=_about(_text(*CODECS), "how vectors are compressed, the same on all ranks")
+        default="thc", metadata=_about(_CODEC, "how vectors are compressed, the same on all ranks")
     )
     codec_options: dict[str, Any] = field(
         default_factory=dict, metadata=_about(_OPTIONS, "options of the codec, the same on all ranks")

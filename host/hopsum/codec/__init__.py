@@ -23,7 +23,7 @@ from __future__ import annotations
 from hopsum.codec.base import AgreedError, Codec, CodecError, Context, Exchange, NonFiniteError, Reduction, job_tables
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.ranges import SharedRanges
-from hopsum.codec.registry import CODECS, WITH_CODES, make_codec
+from hopsum.codec.registry import CODECS, WITH_CODES, make_codec, register_codec
 from hopsum.codec.table import LookupTable, best_table
 
 __all__ = [
@@ -42,4 +42,5 @@ __all__ = [
     "best_table",
     "job_tables",
     "make_codec",
+    "register_codec",
 ]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 from typing import Any, Final
 
 import numpy as np
@@ -27,11 +28,40 @@ WITH_CODES: Final = ("thc", "uhc")
 """Those that take `code_group`: what the job's switch wants."""
 
 
+ENTRY_POINTS: Final = "hopsum.codecs"
+"""Group of entry points by which an installed package offers codecs: the codec's name is the entry point's name."""
+
+
+def register_codec(name: str, make: Callable[..., Codec]) -> None:
+    """Add a codec, so that `make_codec` and the setting `codec` take its name. Every rank registers the same codec.
+
+    Args:
+        name: not taken yet.
+        make: called with workers, the codec's own options, and `kernels`, which it may ignore. It is not given
+            `code_group`: a codec that looks up a table takes that as an option of its own.
+
+    Raises:
+        CodecError: another codec has this name.
+    """
+    if CODECS.get(name, make) is not make:
+        raise CodecError(f"codec {name!r} is registered already, as {CODECS[name]!r}: choose another name")
+    CODECS[name] = make
+
+
+def is_codec(name: str) -> bool:
+    """Return whether a codec of this name is registered, or offered by an installed package; register it then."""
+    if name not in CODECS:
+        for entry in entry_points(group=ENTRY_POINTS, name=name):
+            register_codec(name, entry.load())
+    return name in CODECS
+
+
 def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int = 1, **options: Any) -> Codec:
     """Make a codec for a job of `workers` workers, and check it.
 
     Args:
-        name: "thc", "uhc", "fixed" or "lossless"; options are those of the classes `Thc`, `Uhc`, `Fixed`, `Lossless`.
+        name: "thc", "uhc", "fixed", "lossless", or that of a registered codec; options are those of the classes
+            `Thc`, `Uhc`, `Fixed`, `Lossless`, or of what was registered.
         workers: of the job, not of one all-reduce.
         backend: "numpy", "numba", or "auto": numba where it is installed. Ranks may differ: their bytes do not.
         threads: that a call may use, the calling one among them. Bytes do not depend on it.
@@ -39,7 +69,7 @@ def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int =
     Raises:
         CodecError: unknown name or backend, options that do not fit, or a failed check.
     """
-    if name not in CODECS:
+    if not is_codec(name):
         raise CodecError(f"codec {name!r}: one of {', '.join(CODECS)}")
     codec = CODECS[name](workers, kernels=load_kernels(backend, threads), **options)
     if codec.backend != "numpy":
