@@ -2,8 +2,7 @@
 """The cluster: jobs on several switches, their members, and the database that outlives the controller.
 
     lifecycle  what happens to a job, pure      job_state_cache, state_store  the database in memory, on disk
-    decision   how its stream goes on, pure
-    placement  where it goes, pure
+    decision   how its stream goes on, pure     placement  where it goes, pure
     documents  what an epoch is made of, pure
     switch_reconciler, switch_reconcilers       one switch; all of them, for jobs over trees
     leases     who was heard when               views   what is answered
