@@ -289,7 +289,7 @@ def plain_or_not(
     headers = [replace(right, slot=slot) for slot in range(rows)]
     headers = [replace(each, **wrong) if everywhere or at == wrong_at else each for at, each in enumerate(headers)]
     datagrams = np.frombuffer(b"".join(each.pack() + bytes(1024) for each in headers), np.uint8)
-    return plain_part(datagrams.reshape(rows, -1), worker.membership, worker._cache)
+    return plain_part(datagrams.reshape(rows, -1), worker.membership, worker._ledger)
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
