@@ -217,10 +217,10 @@ class Twins:
         assert (one.phase, one.get_timer(), one.waits_for_peers) == (rows.phase, rows.get_timer(), rows.waits_for_peers)
         assert str(one._unhelpful) == str(rows._unhelpful)
         assert one._outbox.positions() == rows._outbox.positions()
-        assert one._cache.open_position.tolist() == rows._cache.open_position.tolist()
-        assert one._cache.early.keys() == rows._cache.early.keys()
-        assert one._cache.open_end == rows._cache.open_end
-        for mine, other in zip(one._cache.active, rows._cache.active, strict=True):
+        assert one._ledger.open_position.tolist() == rows._ledger.open_position.tolist()
+        assert one._ledger.early.keys() == rows._ledger.early.keys()
+        assert one._ledger.open_end == rows._ledger.open_end
+        for mine, other in zip(one._ledger.active, rows._ledger.active, strict=True):
             assert (mine.handle, mine.missing) == (other.handle, other.missing)
             for name in ("results", "contributors", "held"):
                 assert np.array_equal(getattr(mine, name), getattr(other, name)), name
