@@ -117,7 +117,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class Repair:
-    """What `SwitchController.put_right` did.
+    """The outcome of `SwitchController.put_right`.
 
     Entries were `removed` and `restored`; jobs were found `lost`; `ended` are these and those whose end was due.
     """

@@ -37,7 +37,7 @@ class _Vector(NamedTuple):
 
 
 class _Kept:
-    """What is kept of a communicator between all-reduces: error feedback by tensor name."""
+    """State of a communicator between all-reduces: error feedback by tensor name."""
 
     def __init__(self) -> None:
         self.feedback: dict[str, ErrorFeedback] = {}

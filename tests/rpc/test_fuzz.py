@@ -48,7 +48,7 @@ def address(cluster: Cluster) -> Iterator[str]:
 
 
 def _standing(cluster: Cluster, crew: list[Worker]) -> Any:
-    """What must not change: the bystander's job in the database, on the switch, and as its workers hear."""
+    """The state that must not change: the bystander's job in the database, on the switch, and as its workers hear."""
     [job] = [as_values(_job(cluster, crew[0].job))]
     for each in (job, *job["members"]):  # what time alone changes
         for name in [name for name in each if name == "lease_left_s" or name.endswith("_age_s")]:

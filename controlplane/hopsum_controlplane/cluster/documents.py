@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an epoch is made of, and what its workers are told of it: pure functions of the database and the configuration.
+"""Contents of an epoch, and its documents for workers: pure functions of the database and the configuration.
 
 A job over a tree is `hopsum_controlplane.trees`' TreeSpec and TreeJob here; leaves without workers are left out.
 """

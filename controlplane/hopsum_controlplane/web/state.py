@@ -44,7 +44,7 @@ _EPOCH: Final = re.compile(r"\bepoch \d+")
 
 
 class State:
-    """What a controller's switches and jobs do: a look at each call, and the rates since one that is a while ago.
+    """Activity of a controller's switches and jobs: a snapshot at each call, with rates since an earlier snapshot.
 
     Args:
         clock: seconds that never go back.

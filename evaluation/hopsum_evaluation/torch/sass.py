@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compiler makes of the Triton kernels, on a machine without a GPU: `python -m hopsum_evaluation.torch.sass`.
+"""Machine code of the Triton kernels, compiled on a machine without a GPU: `python -m hopsum_evaluation.torch.sass`.
 
 Each kernel is compiled for sm_90 and disassembled with the tools that Triton's wheel carries. The kernels have no
 loops, so instructions are counted as they stand: a warp's program handles one block of 1024 elements, 32 a thread.

@@ -37,7 +37,7 @@ class Fuse:
 
 
 class Intents:
-    """Which places every epoch was written down for, by switch, as the database said at the time; and the switches."""
+    """The switches, and by switch the allocations that the database recorded for every epoch before its writes."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
