@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 81823f3eaca6520f6b1e17a1ab81a659
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 39989a212b181483021038e98b2243c9
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
