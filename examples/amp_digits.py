@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hopsum
 from hopsum.agent import Agent
-from hopsum.torch import wrap
+from hopsum.torch import register_comm_hook
 
 BATCHES = 2
 
@@ -33,7 +33,7 @@ def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, obj
     generator = torch.Generator().manual_seed(1000 + rank)
     ddp = DistributedDataParallel(make_model())
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
-    state = wrap(ddp, agent, on_nonfinite="skip", scaler=scaler, start_iter=2)  # HOPSUM
+    state = register_comm_hook(ddp, agent, on_nonfinite="skip", scaler=scaler, start_iter=2)  # HOPSUM
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     losses, skipped = [], 0
     for _ in range(options.steps):

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hopsum
 from hopsum.agent import Agent
-from hopsum.torch import wrap
+from hopsum.torch import register_comm_hook
 
 # Rows of 5 pixels, from the top; one line per digit.
 FONT = """
@@ -78,7 +78,7 @@ def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, obj
     """Train for `options.steps` steps and return the figures of this rank."""
     generator = torch.Generator().manual_seed(1000 + rank)  # every rank draws its own images
     ddp = DistributedDataParallel(make_model())
-    state = wrap(ddp, agent, uncompressed=["*.bias"])  # HOPSUM
+    state = register_comm_hook(ddp, agent, uncompressed=["*.bias"])  # HOPSUM
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for _ in range(options.steps):

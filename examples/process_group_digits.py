@@ -21,7 +21,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import hopsum
 from hopsum.agent import Agent
-from hopsum.torch import GroupOptions
+from hopsum.torch import ProcessGroupHopsum
 
 
 def train(options: argparse.Namespace, agent: Agent, rank: int) -> dict[str, object]:
@@ -52,7 +52,7 @@ def main() -> None:
     torch.set_num_threads(1)  # the agent's thread needs a core of its own
     rank = int(os.environ["RANK"])
     with hopsum.connect(options.url, rank=rank, codec=options.codec) as agent:  # HOPSUM
-        dist.init_process_group("hopsum", pg_options=GroupOptions(agent))  # HOPSUM
+        dist.init_process_group("hopsum", pg_options=ProcessGroupHopsum.Options(agent))  # HOPSUM
         every: list[dict[str, object]] = [{}] * dist.get_world_size()
         dist.all_gather_object(every, train(options, agent, rank))
         if rank == 0:

@@ -105,7 +105,7 @@ SYSTEM = (
     "torch/test_group.py",
     "torch/test_published.py",
     "torch/test_replaced.py",
-    "torch/test_wrap.py",
+    "torch/test_register.py",
     "torch_codec",
     "transport/test_epoch_change.py",
     "transport/test_load.py",

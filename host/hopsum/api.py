@@ -23,6 +23,7 @@ from hopsum.config import resolve
 from hopsum.connection import open_config, settings_of
 
 Tensor = TypeVar("Tensor")
+ReduceOp = Literal["mean", "sum"]
 
 
 class _Vector(NamedTuple):
@@ -55,10 +56,10 @@ _MOST_HALF: Final = np.float32(np.finfo(np.float16).max)
 @overload
 def allreduce(
     tensor: Tensor,
-    job: Communicator | str | None = ...,
+    comm: Communicator | str | None = ...,
     *,
     async_op: Literal[False] = ...,
-    average: bool = ...,
+    op: ReduceOp = ...,
     out: Tensor | None = ...,
     name: str | None = ...,
     step: int | None = ...,
@@ -69,10 +70,10 @@ def allreduce(
 @overload
 def allreduce(
     tensor: Tensor,
-    job: Communicator | str | None = ...,
+    comm: Communicator | str | None = ...,
     *,
     async_op: Literal[True],
-    average: bool = ...,
+    op: ReduceOp = ...,
     out: Tensor | None = ...,
     name: str | None = ...,
     step: int | None = ...,
@@ -82,10 +83,10 @@ def allreduce(
 
 def allreduce(
     tensor: Tensor,
-    job: Communicator | str | None = None,
+    comm: Communicator | str | None = None,
     *,
     async_op: bool = False,
-    average: bool = True,
+    op: ReduceOp = "mean",
     out: Tensor | None = None,
     name: str | None = None,
     step: int | None = None,
@@ -97,15 +98,15 @@ def allreduce(
         tensor: numpy array or torch tensor of float16, float32, float64 or torch's bfloat16, of any shape. It is
             summed as float32; float64 beyond float32 counts as infinite. It is only read, and not to be changed
             before the future is done.
-        job: what `hopsum.connect` returned, or a URL for it; the setting `url` (HOPSUM_URL) if left out. A URL is
+        comm: what `hopsum.connect` returned, or a URL for it; the setting `url` (HOPSUM_URL) if left out. A URL is
             connected to at its first use in the process and stays so until `disconnect`.
         async_op: return a future of the result at once.
-        average: if not, the mean times the number of workers.
+        op: "mean" of the workers that are in the sum, or "sum": that mean times the number of workers.
         out: where the result goes, of the same type, shape and element type; may be the tensor itself.
         name: what the all-reduce does not deliver is added to the next one of this name on this rank, which has as many
             elements. Without a name the error is lost.
         step: what randomness follows from, the same on all ranks; counted if left out.
-        on_nonfinite: "error" or "skip" (the result is NaN); as the settings say if left out.
+        on_nonfinite: "raise" or "skip" (the result is NaN); as the settings say if left out.
 
     Returns:
         A tensor of the same kind, shape, element type and device, the same on all ranks. An empty one is returned
@@ -113,12 +114,14 @@ def allreduce(
 
     Raises:
         TypeError: no dense floating-point tensor, or an `out` that does not fit.
-        ValueError: an all-reduce of this name is still on its way.
+        ValueError: another `op`; or an all-reduce of this name is still on its way.
         ConfigError, MembershipError, JoinError: as for `connect`.
         RuntimeError: in a callback of a future of this function, without async_op.
         NonFiniteError: some rank has NaN or infinity, on all ranks; the next all-reduce can follow. Further errors
             are those of `Agent.submit`. With async_op what comes from the network is in the future.
     """
+    if op not in ("mean", "sum"):
+        raise ValueError(f'op is "mean" or "sum", not {op!r}')
     if not async_op and getattr(_thread, "finishing", False):
         raise RuntimeError("allreduce in a callback of its own futures would wait for itself: use async_op=True")
     vector = _read(tensor, out)
@@ -126,7 +129,7 @@ def allreduce(
         done: Future[Any] = Future()
         done.set_result(vector.restore(vector.x))
     else:
-        done = _submit(_aggregation(job), vector, average, name, step, on_nonfinite)
+        done = _submit(_communicator(comm), vector, op, name, step, on_nonfinite)
     return done if async_op else done.result()
 
 
@@ -138,29 +141,29 @@ def disconnect(url: str | None = None) -> None:
         each.close()
 
 
-def _aggregation(job: Communicator | str | None) -> Communicator:
-    if job is not None and not isinstance(job, str):
-        return job
+def _communicator(comm: Communicator | str | None) -> Communicator:
+    if comm is not None and not isinstance(comm, str):
+        return comm
     with _lock:
-        if job in _opened:
-            return _opened[job]
-        config = resolve({"url": job})
+        if comm in _opened:
+            return _opened[comm]
+        config = resolve({"url": comm})
         if config.url not in _opened:
             _opened[config.url] = open_config(config)
         return _opened[config.url]
 
 
 def _submit(
-    aggregation: Communicator,
+    comm: Communicator,
     vector: _Vector,
-    average: bool,
+    op: ReduceOp,
     name: str | None,
     step: int | None,
     on_nonfinite: OnNonfinite | None,
 ) -> Future[Any]:
-    config = settings_of(aggregation)
-    kept = _feedback(aggregation, name, vector.x.size) if name is not None and config.error_feedback else None
-    submitted = aggregation.submit(
+    config = settings_of(comm)
+    kept = _feedback(comm, name, vector.x.size) if name is not None and config.error_feedback else None
+    submitted = comm.submit(
         vector.x,
         feedback=kept,
         step=step,
@@ -169,7 +172,7 @@ def _submit(
         out=vector.out,
     )
     if kept is not None and name is not None:
-        _kept[aggregation].pending[name] = submitted
+        _kept[comm].pending[name] = submitted
     promised: Future[Any] = Future()
     promised.set_running_or_notify_cancel()
 
@@ -179,7 +182,7 @@ def _submit(
             mean = arrived.result().mean
             if vector.is_half:  # no mean of float16 is beyond its range: what is has it from the codec's error
                 mean = np.where(np.isfinite(mean), np.clip(mean, -_MOST_HALF, _MOST_HALF), mean)
-            restored = vector.restore(mean if average else mean * np.float32(aggregation.workers))
+            restored = vector.restore(mean if op == "mean" else mean * np.float32(comm.workers))
         except BaseException as error:
             promised.set_exception(error)
         else:
@@ -191,9 +194,9 @@ def _submit(
     return promised
 
 
-def _feedback(aggregation: Communicator, name: str, elements: int) -> ErrorFeedback:
+def _feedback(comm: Communicator, name: str, elements: int) -> ErrorFeedback:
     with _lock:
-        kept = _kept.setdefault(aggregation, _Kept())
+        kept = _kept.setdefault(comm, _Kept())
         before = kept.pending.get(name)
         if before is not None and not before.done():
             raise ValueError(f"an all-reduce of {name!r} is still on its way: wait for its future, or use another name")

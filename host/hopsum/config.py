@@ -92,7 +92,7 @@ class Config:
         default=0, metadata=_about(_integer(0, (1 << 63) - 1), "of rotations and roundings, the same on all ranks")
     )
     on_nonfinite: OnNonfinite = field(
-        default="error", metadata=_about(_text(*ON_NONFINITE), "where some rank has NaN or infinity")
+        default="raise", metadata=_about(_text(*ON_NONFINITE), "where some rank has NaN or infinity")
     )
     error_feedback: bool = field(
         default=True, metadata=_about(_FLAG, "whether `allreduce(..., name=)` carries its error to the next one")
@@ -123,7 +123,8 @@ class Config:
     replacement_wait_s: float = field(
         default=30.0,  # a supervisor has a process with torch back by then; who has none waits no longer than that
         metadata=_about(
-            _seconds(0, 86400), "for another worker in the place of one that is gone; 0: the others end at once (hopsum://)"
+            _seconds(0, 86400),
+            "for another worker in the place of one that is gone; 0: the others end at once (hopsum://)",
         ),
     )
     token: str = field(default="", repr=False, metadata=_about(_SECRET, "of the controller's job (hopsum://)"))

@@ -17,7 +17,7 @@ X = np.ones(1, np.float32)
 
 
 def task(number: int, more: bool, feedback: ErrorFeedback | None = None) -> Task:
-    return Task(X, feedback, (), "error", more, number=number)
+    return Task(X, feedback, (), "raise", more, number=number)
 
 
 def stream_by_rule(exchanges: list[int], more: list[bool]) -> list[tuple[int, int]]:

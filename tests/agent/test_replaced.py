@@ -57,7 +57,7 @@ class Stand:
         self.thread = threading.Thread(target=self.engine.run)
 
     def submit(self, number: int, feedback: ErrorFeedback | None = None, *, more: bool = False) -> Task:
-        task = Task(X, feedback, (), "error", more, number=number, step=number)
+        task = Task(X, feedback, (), "raise", more, number=number, step=number)
         self.engine.inbox.put(task)
         return task
 

@@ -29,7 +29,7 @@ CALLS = st.builds(
     CallSignature,
     elements=st.sampled_from([1, 5000, 5001, MOST, MOST + 1, MOST + 7]),
     step=st.sampled_from([0, 1]),
-    on_nonfinite=st.sampled_from(["error", "skip"]),
+    on_nonfinite=st.sampled_from(["raise", "skip"]),
     more=st.booleans(),
     tensors=st.sampled_from([(), (("a", 1),), (("b", 1),)]),
 )
@@ -80,7 +80,7 @@ def test_all_ranks_notice_what_differs_and_nothing_else(ranks: list[Any], same: 
 def test_the_codec_takes_what_it_would_without_a_signature(lanes: int, ranks: int) -> None:
     own = [exchange(lanes, rank) for rank in range(ranks)]
     expected, _ = simulate_switch(Op.MAX32, [each.payloads for each in own], None)
-    parts = [signed(each, signer(0, "thc", 7, True).sign(CallSignature(lanes, 0, "error", False, ()))) for each in own]
+    parts = [signed(each, signer(0, "thc", 7, True).sign(CallSignature(lanes, 0, "raise", False, ()))) for each in own]
     assert len(parts[0]) == (1 if lanes + LANES <= 256 else 2)
     assert sum(int(part.counts().sum()) for part in parts[0]) == lanes + LANES
     summed = [simulate_switch(Op.MAX32, [each[n].payloads for each in parts], None)[0] for n in range(len(parts[0]))]
@@ -98,7 +98,7 @@ def test_a_chunk_is_lost_with_any_of_its_lanes() -> None:
 
 
 def test_numbers_that_differ_are_both_told() -> None:
-    calls = [CallSignature(elements, 0, "error", False, ()) for elements in (5000, 5001, 5000)]
+    calls = [CallSignature(elements, 0, "raise", False, ()) for elements in (5000, 5001, 5000)]
     made = [("thc", 0), ("fixed", 1), ("thc", 0)]
     signers = [signer(rank, codec, seed, True) for rank, (codec, seed) in enumerate(made)]
     results = first_chunks(*(signed(exchange(5), s.sign(c)) for s, c in zip(signers, calls, strict=True)))
@@ -123,7 +123,7 @@ DIFFERENT: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str]] = {
     "codec": ([{"codec": "fixed"}, {"codec": "lossless"}], [{}, {}], "codec fixed.*codec lossless|lossless.*fixed"),
     "name": ([{}, {}], [{"tensors": (("a", 5000),)}, {"tensors": (("b", 5000),)}], r"names [ab] \(5000\)"),
     "step": ([{}, {}], [{"step": 3}, {"step": 4}], "step [34]"),
-    "on_nonfinite": ([{}, {}], [{"on_nonfinite": "skip"}, {"on_nonfinite": "error"}], "on_nonfinite (skip|error)"),
+    "on_nonfinite": ([{}, {}], [{"on_nonfinite": "skip"}, {"on_nonfinite": "raise"}], "on_nonfinite (skip|raise)"),
 }
 
 
@@ -151,7 +151,7 @@ def test_through_a_switch_all_ranks_have_the_error(stack: ExitStack, what: str) 
 
 
 def test_a_signature_depends_on_what_the_codec_is_made_with() -> None:
-    call = CallSignature(10, 0, "error", False, ())
+    call = CallSignature(10, 0, "raise", False, ())
     kinds = [make_codec("thc", workers=3, backend="numpy", **options) for options in ({}, {"rotation": "none"})]
     kinds += [make_codec("lossless", workers=3, backend="numpy", **options) for options in ({}, {"gamma": 2.0})]
     digests = {Signer(codec, Context(0, 0, 0), overlap=True).sign(call).digest for codec in kinds}

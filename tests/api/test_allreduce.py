@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hopsum
+from hopsum.api import ReduceOp
 from hopsum.codec import NonFiniteError, make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.communicator import Communicator
@@ -53,7 +54,7 @@ def test_out_takes_the_result_also_in_place(job: Communicator) -> None:
     array, out = np.arange(6.0).reshape(2, 3), np.zeros((3, 2)).T
     assert hopsum.allreduce(array, job, out=out) is out
     assert out.tolist() == array.tolist()
-    future = hopsum.allreduce(array, job, out=array, average=False, async_op=True)
+    future = hopsum.allreduce(array, job, out=array, op="sum", async_op=True)
     assert future.result(60) is array
     for wrong in (np.zeros(6), np.zeros((2, 3), np.float32), [0.0] * 6):
         with pytest.raises(TypeError, match=r"out is .*, but the array float64\[2, 3\]"):
@@ -77,13 +78,13 @@ def test_settings_say_what_becomes_of_nan() -> None:
     with hopsum.connect("memory://skip?workers=1", codec="fixed", backend="numpy", on_nonfinite="skip", rank=0) as job:
         assert np.isnan(hopsum.allreduce(np.array([np.nan, 1]), job)).all()
         with pytest.raises(NonFiniteError, match=r"bias: 1 of 2"):
-            hopsum.allreduce(np.array([np.nan, 1]), job, name="bias", on_nonfinite="error")
+            hopsum.allreduce(np.array([np.nan, 1]), job, name="bias", on_nonfinite="raise")
 
 
 def test_mean_and_sum_over_ranks() -> None:
     def work(job: Communicator) -> tuple[list[float], list[float]]:
         x = np.float32([job.rank, 3])
-        return hopsum.allreduce(x, job).tolist(), hopsum.allreduce(x, job, average=False).tolist()
+        return hopsum.allreduce(x, job).tolist(), hopsum.allreduce(x, job, op="sum").tolist()
 
     assert run_ranks("memory://mean?workers=3", work, 3, codec="fixed") == [([1, 3], [3, 9])] * 3
 
@@ -209,17 +210,17 @@ class TestNoJob:
             hopsum.allreduce(np.ones(2), "memry://x?workers=1")
 
 
-@pytest.mark.parametrize("average", [True, False])
-def test_half_precision_stays_within_its_range(average: bool) -> None:
+@pytest.mark.parametrize("op", ["mean", "sum"])
+def test_half_precision_stays_within_its_range(op: ReduceOp) -> None:
     """A mean of float16 is finite although the codec's error lies beyond; a sum may be too large for it."""
     x = np.full(1024, 60000, np.float16)
     x[::7] *= -1
 
     def work(job: Communicator) -> np.ndarray[Any, Any]:
-        return hopsum.allreduce(x, job, average=average)
+        return hopsum.allreduce(x, job, op=op)
 
     found = run_ranks("memory://half?workers=2", work, 2, codec="thc")
-    assert bool(np.isfinite(found[0]).all()) == average
+    assert bool(np.isfinite(found[0]).all()) == (op == "mean")
     assert found[0].tobytes() == found[1].tobytes()
 
 
@@ -232,3 +233,11 @@ def test_vectors_that_are_too_large_on_all_ranks_are_said_to_be() -> None:
     found = run_ranks("memory://large?workers=2", work, 2, codec="thc")
     for rank, text in enumerate(found):
         assert text.startswith(f"rank {rank}: the vector is finite, but too large for the codec: its largest")
+
+
+def test_another_operation_is_refused() -> None:
+    with (
+        hopsum.connect("memory://alone?workers=1", rank=0, codec="fixed") as comm,
+        pytest.raises(ValueError, match='op is "mean" or "sum", not \'max\''),
+    ):
+        hopsum.allreduce(np.ones(3, np.float32), comm, op="max")  # type: ignore[call-overload]

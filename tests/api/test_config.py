@@ -104,7 +104,7 @@ def test_what_does_not_fit_in_the_environment(environment: dict[str, str], messa
         ({"rank": True}, "argument rank is True: rank is an integer"),
         ({"error_feedback": 1}, "argument error_feedback is 1: error_feedback is true or false"),
         ({"retransmit_s": 0}, "argument retransmit_s is 0: retransmit_s is a number of 0.001 to 3600"),
-        ({"on_nonfinite": "zero"}, 'argument on_nonfinite is \'zero\': on_nonfinite is "error" or "skip"'),
+        ({"on_nonfinite": "zero"}, 'argument on_nonfinite is \'zero\': on_nonfinite is "raise" or "skip"'),
     ],
 )
 def test_what_does_not_fit_in_arguments(arguments: dict[str, Any], message: str) -> None:

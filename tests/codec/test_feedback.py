@@ -87,9 +87,7 @@ def test_an_error_names_tensors_and_counts_on_the_rank_that_has_them(make: MakeC
     old, bad = kept[0].residual.tobytes(), x.copy()
     bad[[5, 2200, 2999]] = np.nan, np.inf, -np.inf
     tensors = [("first.weight", 1000), ("first.bias", 1000), ("second.weight", 1000)]
-    reductions = [
-        codec.start(v, Context(1, 1, rank), kept[rank], tensors=tensors) for rank, v in enumerate((bad, x))
-    ]
+    reductions = [codec.start(v, Context(1, 1, rank), kept[rank], tensors=tensors) for rank, v in enumerate((bad, x))]
     shared, everybody = simulate_switch(Op.MAX32, payloads_of(reductions))
     named = r"rank 0: 3 of 3000 .* element 5 \(first.weight: 1 of 1000; second.weight: 2"
     with pytest.raises(NonFiniteError, match=named) as own:
@@ -101,7 +99,7 @@ def test_an_error_names_tensors_and_counts_on_the_rank_that_has_them(make: MakeC
         assert (reduction.state, reduction.exchange, reduction.mean) == (State.SKIPPED, None, None)
         assert feedback.residual.tobytes() == old
         feedback.compensate(x)
-    with pytest.raises(CodecError, match="on_nonfinite='ignore': one of error, skip"):
+    with pytest.raises(CodecError, match="on_nonfinite='ignore': one of raise, skip"):
         codec.start(x, Context(1, 1, 0), on_nonfinite="ignore")  # type: ignore[arg-type]
 
 

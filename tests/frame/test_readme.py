@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.agent import Agent
+import hopsum
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies.free_port import free_port
@@ -25,6 +25,16 @@ WORKERS = 4
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_first_lines_of_the_readme_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = [block for block in blocks("python") if "memory://" in block]
+    exec(compile(code, "README.md", "exec"), {})
+    lines = sorted(capsys.readouterr().out.splitlines())
+    assert [line.split()[0] for line in lines] == ["0", "1"]
+    means = [[float(word) for word in re.findall(r"\d\.\d+|\d\.", line.partition(" ")[2])] for line in lines]
+    assert means[0] == means[1]
+    assert means[0] == pytest.approx([1.5] * 3, rel=0.2)
 
 
 @pytest.mark.parametrize("backend", ["interpreter", "native"])
@@ -45,8 +55,8 @@ def test_the_job_of_the_readme_sums(backend: str, tmp_path: Path, monkeypatch: p
         exec(compile(code, "README.md", "exec"), names)  # closes its device at the end; the job stays
 
         def work(rank: int) -> np.ndarray:
-            with Agent("job.json", rank) as agent:
-                result = agent.allreduce(np.full(3000, rank + 1, np.float32))
+            with hopsum.connect(f"file://{tmp_path}/job.json", rank=rank) as comm:
+                result = comm.allreduce(np.full(3000, rank + 1, np.float32))
             assert set(result.contributors.tolist()) == {0b1111}
             return result.mean
 

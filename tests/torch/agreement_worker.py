@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hopsum
 from hopsum.communicator import JoinError
-from hopsum.torch import wrap
+from hopsum.torch import register_comm_hook
 
 
 def main(rank: int, store: str) -> None:
@@ -31,10 +31,10 @@ def main(rank: int, store: str) -> None:
             "uncompressed": {"uncompressed": ["bias"] if rank else []},
         }.items():
             try:
-                wrap(DistributedDataParallel(torch.nn.Linear(2, 2)), job, **options)
+                register_comm_hook(DistributedDataParallel(torch.nn.Linear(2, 2)), job, **options)
             except ValueError as error:
                 told[name] = str(error)
-        wrap(DistributedDataParallel(torch.nn.Linear(2, 2)), job, error_feedback=bool(rank))
+        register_comm_hook(DistributedDataParallel(torch.nn.Linear(2, 2)), job, error_feedback=bool(rank))
     print(json.dumps(told))
     dist.destroy_process_group()
 

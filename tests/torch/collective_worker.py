@@ -23,7 +23,7 @@ from hopsum.codec import ErrorFeedback, NonFiniteError
 from hopsum.communicator import Communicator, MismatchError
 from hopsum.config import ConfigError
 from hopsum.errors import EpochEndedError, HopsumError
-from hopsum.torch import State, hook
+from hopsum.torch import HopsumState, hopsum_hook
 
 SEED = 77
 SIZES = (1, 3000, 2048)
@@ -83,7 +83,7 @@ def tensors(rank: int) -> dict[str, Any]:
             assert (mean.dtype, mean.shape, tensor.unique().tolist()) == (dtype, tensor.shape, [rank + 1])
             found[str(dtype)] = mean.flatten().tolist()
         found["numpy"] = hopsum.allreduce(np.full(2, rank + 1.0), job).tolist()
-        future = hopsum.allreduce(torch.ones(4, requires_grad=True), job, async_op=True, average=False)
+        future = hopsum.allreduce(torch.ones(4, requires_grad=True), job, async_op=True, op="sum")
         found["sum"] = future.result(60).tolist()
     return found
 
@@ -165,8 +165,8 @@ def ddp(rank: int) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     generator = torch.Generator().manual_seed(rank)
     with connect(codec="uhc") as job:
-        state = State(job, model)  # type: ignore[arg-type]
-        model.register_comm_hook(state, hook)
+        state = HopsumState(job, model)  # type: ignore[arg-type]
+        model.register_comm_hook(state, hopsum_hook)
         losses = []
         for _ in range(30):
             x = torch.randn(32, 20, generator=generator)

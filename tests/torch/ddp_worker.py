@@ -22,7 +22,7 @@ from hopsum.agent import Agent
 from hopsum.codec import make_codec
 from hopsum.communicator import Span
 from hopsum.protocol.worker import Timing
-from hopsum.torch import State, hook
+from hopsum.torch import HopsumState, hopsum_hook
 
 BATCH = 32
 
@@ -38,7 +38,7 @@ class Trainer:
             model.load_state_dict(saved["model"])
         # DDP starts with one bucket and rebuilds after the first step, unless it looks for unused parameters.
         self.ddp = DistributedDataParallel(model, bucket_cap_mb=0.004, find_unused_parameters=not rebuilds)
-        self.state = State(agent, self.ddp)
+        self.state = HopsumState(agent, self.ddp)
         self.layouts: list[list[list[str]]] = []
         self.ddp.register_comm_hook(self.state, self._noting_hook())
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=0.2, momentum=0.9)
@@ -75,9 +75,9 @@ class Trainer:
     def _noting_hook(self) -> Callable[..., Any]:
         names = {parameter: name for name, parameter in self.ddp.module.named_parameters()}
 
-        def noting(state: State, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        def noting(state: HopsumState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
             self.layouts[-1].append([names[parameter] for parameter in bucket.parameters()])
-            return hook(state, bucket)
+            return hopsum_hook(state, bucket)
 
         return noting
 

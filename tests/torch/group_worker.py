@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hopsum.agent import Agent
 from hopsum.codec import make_codec
 from hopsum.protocol.worker import Timing
-from hopsum.torch import GroupOptions, wrap
+from hopsum.torch import ProcessGroupHopsum, register_comm_hook
 
 LARGE = 2048
 
@@ -97,7 +97,7 @@ def train(agent: Agent, rank: int) -> dict[str, Any]:
     total = sum(float(each.detach().double().sum()) for each in ddp.parameters())
     texts = []
     try:
-        wrap(ddp, agent)
+        register_comm_hook(ddp, agent)
     except ValueError as failure:
         texts.append(str(failure))
     return {"losses": losses, "total": total, "gone": agent.statistics.allreduces - before, "texts": texts}
@@ -106,12 +106,13 @@ def train(agent: Agent, rank: int) -> dict[str, Any]:
 def refuse(agent: Agent, rank: int) -> list[str]:
     """Return what is said about groups that the agent does not fit, and about an agent that is closed."""
     texts = []
-    for make in (lambda: GroupOptions(agent), lambda: "no options"):
+    for make in (lambda: ProcessGroupHopsum.Options(agent), lambda: "no options"):
         try:
             dist.new_group([rank], use_local_synchronization=True, backend="hopsum", pg_options=make())
         except (ValueError, TypeError) as failure:
             texts.append(f"{type(failure).__name__}: {failure}")
-    strict = dist.new_group([0, 1], backend="hopsum", pg_options=GroupOptions(agent, on_nonfinite="error"))
+    options = ProcessGroupHopsum.Options(agent, on_nonfinite="raise")
+    strict = dist.new_group([0, 1], backend="hopsum", pg_options=options)
     for tensor in (torch.full((LARGE,), torch.nan), torch.ones(LARGE)):
         try:
             dist.all_reduce(tensor, group=strict)
@@ -135,7 +136,7 @@ def main() -> None:
             init_method=f"file://{store}",
             rank=int(rank),
             world_size=int(workers),
-            pg_options=GroupOptions(agent),
+            pg_options=ProcessGroupHopsum.Options(agent),
         )
         found: dict[str, Any] = {"backend": dist.get_backend(), "sums": sums(agent, int(rank))}
         found["in_flight"] = in_flight(agent, int(rank))

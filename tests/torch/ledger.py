@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.torch import State
+from hopsum.torch import HopsumState
 
 Batch = tuple[torch.Tensor, ...]
 
@@ -20,7 +20,7 @@ Batch = tuple[torch.Tensor, ...]
 class Ledger:
     """Adds up, by parameter: gradients of a twin that knows nothing of DDP, and the gradients that DDP applied."""
 
-    def __init__(self, ddp: DistributedDataParallel, state: State) -> None:
+    def __init__(self, ddp: DistributedDataParallel, state: HopsumState) -> None:
         self.ddp, self.state = ddp, state
         self.owed = {name: torch.zeros(each.shape, dtype=torch.float64) for name, each in self._parameters()}
         self.paid = {name: torch.zeros(each.shape, dtype=torch.float64) for name, each in self._parameters()}

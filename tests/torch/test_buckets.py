@@ -78,7 +78,7 @@ def test_whether_a_parameter_has_a_gradient_is_seen_before_its_mean(plain: tuple
         drops_unused=True,
         residuals=residuals,
         error_feedback=True,
-        on_nonfinite="error",
+        on_nonfinite="raise",
     )
     gradients, step, sums = torch.tensor([1.0, 0.0, 1.0, 0.0]), Step(residuals.clear), list[Sum]()
     sender.send(OneBucket(module, gradients), step, sums, number=0, compress=True)

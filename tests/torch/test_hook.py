@@ -25,7 +25,7 @@ from hopsum.codec import NonFiniteError
 from hopsum.communicator import Span
 from hopsum.connection import connect
 from hopsum.errors import AllReduceTimeoutError, EpochEndedError
-from hopsum.torch import State, hook
+from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_wire import Op
 
 from ..agent.cluster import EAGER, HASTY, PATIENT, Cluster, Gate
@@ -73,12 +73,12 @@ class Ranks:
         self.cluster = Cluster(stack, workers)
         self.modules = [nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 10)) for _ in range(workers)]
         self.agents = [self.cluster.agent(rank, codec, EAGER) for rank in range(workers)]
-        self.states = [State(*each, **options) for each in zip(self.agents, self.modules, strict=True)]
+        self.states = [HopsumState(*each, **options) for each in zip(self.agents, self.modules, strict=True)]
 
     def reduce(self, names: Sequence[str], gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run the hook on every rank and return what the futures hold: the same everywhere."""
         buckets = [Bucket(module, names, each) for module, each in zip(self.modules, gradients, strict=True)]
-        futures = [hook(state, bucket) for state, bucket in zip(self.states, buckets, strict=True)]  # type: ignore[arg-type]
+        futures = [hopsum_hook(state, bucket) for state, bucket in zip(self.states, buckets, strict=True)]  # type: ignore[arg-type]
         values = [future.wait() for future in futures]
         for value, bucket in zip(values, buckets, strict=True):
             assert value.data_ptr() == bucket.buffer().data_ptr()
@@ -151,11 +151,11 @@ def test_a_bucket_is_encoded_while_the_one_before_is_on_its_way(stack: ExitStack
     first = Agent(cluster.membership, 0, codec="fixed", timing=PATIENT, link=gate, trace=trace)
     agents = [stack.enter_context(first), cluster.agent(1, "fixed", PATIENT)]
     modules = [nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 10)) for _ in agents]
-    states = [State(*each) for each in zip(agents, modules, strict=True)]
+    states = [HopsumState(*each) for each in zip(agents, modules, strict=True)]
     futures = []
     for state, module in zip(states, modules, strict=True):
         buckets = [Bucket(module, LAST, torch.ones(310), 0, False), Bucket(module, FIRST, torch.ones(1230), 1, True)]
-        futures += [hook(state, bucket) for bucket in buckets]  # type: ignore[arg-type]
+        futures += [hopsum_hook(state, bucket) for bucket in buckets]  # type: ignore[arg-type]
     assert all(torch.allclose(future.wait(), torch.ones(1)) for future in futures)
     assert overlap_s(spans) > 0
 
@@ -165,12 +165,12 @@ def test_other_communicators_will_do(stack: ExitStack) -> None:
     urls = ["memory://hook?workers=2"] * 2
     jobs = [stack.enter_context(connect(url, rank=rank, codec="fixed")) for rank, url in enumerate(urls)]
     modules = [nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 10)) for _ in jobs]
-    states = [State(*each) for each in zip(jobs, modules, strict=True)]
+    states = [HopsumState(*each) for each in zip(jobs, modules, strict=True)]
     for step in range(2):
         sent = [gradients(310, 2, step), gradients(1230, 2, step)]
         expected = [sum(each) / 2 for each in sent]
         futures = [
-            hook(state, Bucket(module, names, sent[index][rank], index, index == 1))  # type: ignore[arg-type]
+            hopsum_hook(state, Bucket(module, names, sent[index][rank], index, index == 1))  # type: ignore[arg-type]
             for rank, (state, module) in enumerate(zip(states, modules, strict=True))
             for index, names in enumerate((LAST, FIRST))
         ]
@@ -185,15 +185,15 @@ def test_other_communicators_will_do(stack: ExitStack) -> None:
 def test_a_promise_that_ddp_does_not_keep_is_taken_back(stack: ExitStack, ended_by: str) -> None:
     """No all-reduce follows the first bucket's: the last one is not compressed, or the backward pass is given up."""
     cluster, module = Cluster(stack, 1), nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 10))
-    state = State(cluster.agent(0, "fixed", HASTY), module)
-    future = hook(state, Bucket(module, LAST, torch.ones(310), 0, False))  # type: ignore[arg-type]
+    state = HopsumState(cluster.agent(0, "fixed", HASTY), module)
+    future = hopsum_hook(state, Bucket(module, LAST, torch.ones(310), 0, False))  # type: ignore[arg-type]
     if ended_by == "uncompressed bucket":
         state.start_iter = 9
         state._sender = replace(state._sender, group=NoGroup())  # type: ignore[type-var, arg-type]
-        hook(state, Bucket(module, FIRST, torch.ones(1230), 1, True)).wait()  # type: ignore[arg-type]
+        hopsum_hook(state, Bucket(module, FIRST, torch.ones(1230), 1, True)).wait()  # type: ignore[arg-type]
         torch.testing.assert_close(future.wait(), torch.ones(310))
     else:
-        again = hook(state, Bucket(module, LAST, torch.ones(310)))  # type: ignore[arg-type]
+        again = hopsum_hook(state, Bucket(module, LAST, torch.ones(310)))  # type: ignore[arg-type]
         torch.testing.assert_close(again.wait(), torch.ones(310))
     assert state.allreduces == (1 if ended_by == "uncompressed bucket" else 2)
 
@@ -210,7 +210,7 @@ def test_gradients_that_are_not_finite_become_nan_everywhere(stack: ExitStack) -
     ranks, sent = Ranks(stack, 2, on_nonfinite="skip"), gradients(310, 2)
     sent[1][7] = torch.inf
     buckets = [Bucket(module, LAST, each) for module, each in zip(ranks.modules, sent, strict=True)]
-    futures = [hook(state, bucket) for state, bucket in zip(ranks.states, buckets, strict=True)]  # type: ignore[arg-type]
+    futures = [hopsum_hook(state, bucket) for state, bucket in zip(ranks.states, buckets, strict=True)]  # type: ignore[arg-type]
     assert all(bool(future.wait().isnan().all()) for future in futures)
     assert ranks.states[0].compression_stats()["skipped"] == 1
 
@@ -222,7 +222,7 @@ def test_gradients_that_are_not_finite_are_an_error_on_all_ranks_and_training_ca
     bad = [each.clone() for each in sent]
     bad[1][7] = torch.nan
     buckets = [Bucket(module, LAST, each) for module, each in zip(ranks.modules, bad, strict=True)]
-    futures = [hook(state, bucket) for state, bucket in zip(ranks.states, buckets, strict=True)]  # type: ignore[arg-type]
+    futures = [hopsum_hook(state, bucket) for state, bucket in zip(ranks.states, buckets, strict=True)]  # type: ignore[arg-type]
     for rank, future in enumerate(futures):
         with pytest.raises(RuntimeError, match=rf"rank 1: 1 of 310 .*{LAST[0]}" if rank else "another rank's vector"):
             future.wait()
@@ -245,10 +245,10 @@ def test_statistics(stack: ExitStack) -> None:
         assert statistics["ratio_up"] == 4920 / up
 
 
-def clone(state: State, how: str, agent: Agent, module: nn.Module) -> State:
+def clone(state: HopsumState, how: str, agent: Agent, module: nn.Module) -> HopsumState:
     """Return the state as a restart would find it."""
     if how == "pickle":
-        copy: State = pickle.loads(pickle.dumps(state))
+        copy: HopsumState = pickle.loads(pickle.dumps(state))
         with pytest.raises(RuntimeError, match="call attach"):
             copy.compression_stats()
         copy.attach(agent, module)
@@ -256,7 +256,7 @@ def clone(state: State, how: str, agent: Agent, module: nn.Module) -> State:
     file = io.BytesIO()
     torch.save(state.state_dict(), file)
     file.seek(0)
-    copy = State(agent, module)
+    copy = HopsumState(agent, module)
     copy.load_state_dict(torch.load(file, weights_only=True))
     return copy
 
@@ -282,12 +282,12 @@ def test_a_state_of_another_run_is_refused(stack: ExitStack) -> None:
         ranks.states[1].load_state_dict(saved)
     with pytest.raises(ValueError, match="version 9"):
         ranks.states[0].load_state_dict({**saved, "version": 9})
-    other = State(ranks.agents[0], nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 11)))
+    other = HopsumState(ranks.agents[0], nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 11)))
     with pytest.raises(ValueError, match=r"'1\.weight' with shape \[300\], but the module has 330 elements"):
         other.load_state_dict(saved)
     with pytest.raises(ValueError, match="the module has no such parameter"):
         ranks.states[0].attach(ranks.agents[0], nn.Linear(1, 1))
-    with pytest.raises(ValueError, match="agent of rank 1 for a state of rank 0"):
+    with pytest.raises(ValueError, match="communicator of rank 1 for a state of rank 0"):
         ranks.states[0].attach(ranks.agents[1], ranks.modules[0])
 
 
@@ -301,7 +301,7 @@ def test_a_state_of_another_run_is_refused(stack: ExitStack) -> None:
 )
 def test_gradients_that_cannot_be_summed(stack: ExitStack, gradient: torch.Tensor, message: str) -> None:
     ranks = Ranks(stack, 1)
-    future = hook(ranks.states[0], Bucket(ranks.modules[0], LAST, gradient))  # type: ignore[arg-type]
+    future = hopsum_hook(ranks.states[0], Bucket(ranks.modules[0], LAST, gradient))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match=f"ValueError.*{message}"):
         future.wait()
     assert isinstance(ranks.states[0].failure, ValueError)
@@ -309,17 +309,17 @@ def test_gradients_that_cannot_be_summed(stack: ExitStack, gradient: torch.Tenso
 
 def test_a_foreign_parameter_is_named(stack: ExitStack) -> None:
     ranks, other = Ranks(stack, 1), nn.Linear(3, 2)
-    future = hook(ranks.states[0], Bucket(other, ["weight"], torch.zeros(6)))  # type: ignore[arg-type]
+    future = hopsum_hook(ranks.states[0], Bucket(other, ["weight"], torch.zeros(6)))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match=r"shapes \[\(2, 3\)\] are not in the module"):
         future.wait()
 
 
 def test_a_failed_allreduce_fails_the_future_and_the_next_ones(stack: ExitStack) -> None:
     cluster, module = Cluster(stack, 2), nn.Linear(30, 10)
-    state = State(cluster.agent(0, "thc", HASTY), module)
+    state = HopsumState(cluster.agent(0, "thc", HASTY), module)
     sent = gradients(310, 1)[0]
     for what in ("AllReduceTimeoutError: no result from switch", "EpochEndedError: rank 0 is no longer in epoch"):
-        future = hook(state, Bucket(module, ["weight", "bias"], sent))  # type: ignore[arg-type]
+        future = hopsum_hook(state, Bucket(module, ["weight", "bias"], sent))  # type: ignore[arg-type]
         with pytest.raises(RuntimeError, match=what):
             future.wait()
     assert isinstance(state.failure, AllReduceTimeoutError)
@@ -332,9 +332,9 @@ def test_the_state_waits_for_nobody(stack: ExitStack) -> None:
     ranks = Ranks(stack, 2)
     sent = gradients(310, 2)
     buckets = [Bucket(module, LAST, each) for module, each in zip(ranks.modules, sent, strict=True)]
-    first = hook(ranks.states[0], buckets[0])  # type: ignore[arg-type]
+    first = hopsum_hook(ranks.states[0], buckets[0])  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="take the state between backward passes"):
         ranks.states[0].state_dict()
-    second = hook(ranks.states[1], buckets[1])  # type: ignore[arg-type]
+    second = hopsum_hook(ranks.states[1], buckets[1])  # type: ignore[arg-type]
     assert torch.equal(first.wait(), second.wait())
     assert ranks.states[0].state_dict()["allreduces"] == 1

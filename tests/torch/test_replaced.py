@@ -18,7 +18,7 @@ import torch
 from hopsum.codec import ErrorFeedback
 from hopsum.communicator import AllReduceResult
 from hopsum.errors import WorkersReplacedError
-from hopsum.torch import State, hook
+from hopsum.torch import HopsumState, hopsum_hook
 
 from .test_hook import FIRST, LAST, Bucket, Ranks, gradients
 
@@ -33,10 +33,10 @@ def run(ranks: Ranks, seed: int) -> list[torch.futures.Future[torch.Tensor]]:
     """Hand both buckets of a step to the hook."""
     sent = [gradients(310, 1, seed)[0], gradients(1230, 1, seed + 1)[0]]
     buckets = [Bucket(ranks.modules[0], LAST, sent[0], 0, last=False), Bucket(ranks.modules[0], FIRST, sent[1], 1)]
-    return [hook(ranks.states[0], bucket) for bucket in buckets]  # type: ignore[arg-type]
+    return [hopsum_hook(ranks.states[0], bucket) for bucket in buckets]  # type: ignore[arg-type]
 
 
-def residuals(state: State) -> dict[str, torch.Tensor]:
+def residuals(state: HopsumState) -> dict[str, torch.Tensor]:
     return state.state_dict()["residuals"]
 
 

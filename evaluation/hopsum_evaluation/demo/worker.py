@@ -30,7 +30,7 @@ from hopsum.codec.thc import Thc
 from hopsum.codec.theory import expected_nmse_of
 from hopsum.communicator import CommunicatorStatistics
 from hopsum.protocol.worker import Timing
-from hopsum.torch import State, hook
+from hopsum.torch import HopsumState, hopsum_hook
 from hopsum_evaluation.demo.model import Images, accuracy, load_images, make_network
 from hopsum_topologies.seat import Seat, open_link
 
@@ -105,7 +105,7 @@ def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
         )
         network = make_network(images, plan.seed)
         ddp = DistributedDataParallel(network)
-        ddp.register_comm_hook(State(agent, ddp), hook)
+        ddp.register_comm_hook(HopsumState(agent, ddp), hopsum_hook)
         losses = _train(ddp, images, plan, seat.rank, pipe, plan.codec)
         parameters = sum(each.numel() for each in network.parameters())
         found = accuracy(network, images)

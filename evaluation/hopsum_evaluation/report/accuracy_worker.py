@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hopsum.agent import Agent
 from hopsum.codec import ErrorFeedback, make_codec
 from hopsum.communicator import Communicator
-from hopsum.torch import State, hook
+from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.transport.link import UdpLink
 from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss
 from hopsum_evaluation.report.accuracy_plan import Order, Plan, Ready, Trained
@@ -113,7 +113,7 @@ def _register(ddp: DistributedDataParallel, scheme: str, sums: Sums) -> None:
     elif scheme == "topk":
         ddp.register_comm_hook(TopK(), topk_hook)
     elif scheme in sums:
-        ddp.register_comm_hook(State(sums[scheme], ddp), hook)
+        ddp.register_comm_hook(HopsumState(sums[scheme], ddp), hopsum_hook)
 
 
 def _compute(ddp: DistributedDataParallel, learning: Learning, batch: Batch) -> float:

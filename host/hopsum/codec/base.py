@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 Tensors = Sequence[tuple[str, int]]
 """Names and elements of the tensors that a vector is made of, in order: for messages."""
-OnNonfinite = Literal["error", "skip"]
+OnNonfinite = Literal["raise", "skip"]
 """What becomes of a vector with NaN or infinity on some rank: an error, or no mean; on all ranks alike."""
-ON_NONFINITE: Final = ("error", "skip")
+ON_NONFINITE: Final = ("raise", "skip")
 OnLost = Literal["fail", "zero"]
 """What becomes of a sum that the switch no longer has, where no peer can be asked: see `hopsum.agent.Agent`."""
 ON_LOST: Final = ("fail", "zero")
@@ -154,7 +154,7 @@ class Codec(Protocol):
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "error",
+        on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> Reduction:
         """Begin an all-reduce.
@@ -164,7 +164,7 @@ class Codec(Protocol):
             context: the same seed and step on all ranks.
             feedback: adds what earlier all-reduces left behind, and is settled when this one is over.
             tensors: what messages about x may name.
-            on_nonfinite: the same on all ranks. "error": `take` raises NonFiniteError on all of them; "skip": the
+            on_nonfinite: the same on all ranks. "raise": `take` raises NonFiniteError on all of them; "skip": the
                 reduction ends without a mean. Either way residuals stay as they were, and bad gradients are gone.
             out: becomes the mean, like x; may be x itself. Only written at the end, and left as it is where there is
                 no mean, unless the last results are refused.
@@ -279,9 +279,7 @@ def includes(contributors: NDArray[np.uint64], rank: int) -> NDArray[np.bool_]:
     return (contributors.astype(np.uint64) >> np.uint64(rank) & np.uint64(1)).astype(np.bool_)
 
 
-def nonfinite_error(
-    x: NDArray[np.float32], tensors: Tensors, rank: int, *, too_large: bool = False
-) -> NonFiniteError:
+def nonfinite_error(x: NDArray[np.float32], tensors: Tensors, rank: int, *, too_large: bool = False) -> NonFiniteError:
     """Say which tensors of x are not finite; one that is finite here was not on another rank, or is `too_large`."""
     bad = ~np.isfinite(x)
     count = int(bad.sum())

@@ -68,7 +68,7 @@ class RangeCodec(ABC):
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "error",
+        on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> RangeReduction:
         """Begin an all-reduce; see `Codec`."""
@@ -157,7 +157,7 @@ class RangeReduction(VectorReduction):
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "error",
+        on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> None:
         """Take a vector; see `Codec.start`."""

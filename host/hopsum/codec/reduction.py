@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all-reduces of all codecs have in common: the vector, its error feedback, and how they end.
 
-    state     meaning                                          residual
-    RANGES    ranges are to be summed (MAX32)                  as before
-    INDEX     the index is to be summed (OR), if there is one  as before
-    SUMS      codes or lanes are to be summed                  as before
-    DONE      there is a mean                                  what was not delivered
-    SKIPPED   some rank's vector is not finite                 as before
-    GONE      given up, or not to be recovered                 residual + vector
+state     meaning                                          residual
+RANGES    ranges are to be summed (MAX32)                  as before
+INDEX     the index is to be summed (OR), if there is one  as before
+SUMS      codes or lanes are to be summed                  as before
+DONE      there is a mean                                  what was not delivered
+SKIPPED   some rank's vector is not finite                 as before
+GONE      given up, or not to be recovered                 residual + vector
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class VectorReduction(ABC):
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "error",
+        on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> None:
         """Take a vector, see `Codec.start`, and make the first exchange; what that needs is set before."""
@@ -112,7 +112,7 @@ class VectorReduction(ABC):
     def _skip(self) -> None:
         """End without a mean, since some rank's vector is not finite; an error if that was asked for."""
         error = None
-        if self._on_nonfinite == "error":
+        if self._on_nonfinite == "raise":
             large = bool(self._own.max(initial=0) >= INFINITE)
             error = nonfinite_error(self._x, self._tensors, self.context.rank, too_large=large)
         self._withdraw()

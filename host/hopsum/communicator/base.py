@@ -92,7 +92,7 @@ class Communicator(ABC):
         feedback: ErrorFeedback | None = None,
         step: int | None = None,
         tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "error",
+        on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> AllReduceResult:
         """Return the mean of x over all workers; blocks until it is here. See `submit`, also for what it raises."""
@@ -108,7 +108,7 @@ class Communicator(ABC):
         feedback: ErrorFeedback | None = None,
         step: int | None = None,
         tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "error",
+        on_nonfinite: OnNonfinite = "raise",
         more: bool = False,
         out: NDArray[np.float32] | None = None,
     ) -> Future[AllReduceResult]:
@@ -120,7 +120,7 @@ class Communicator(ABC):
                 same length, and touched by nobody else until then. Without one the error is lost.
             step: what randomness follows from, the same on all ranks; counted if left out.
             tensors: names and elements of what x consists of, for messages.
-            on_nonfinite: the same on all ranks. "error": if some rank's x has NaN or infinity, the future of every rank
+            on_nonfinite: the same on all ranks. "raise": if some rank's x has NaN or infinity, the future of every rank
                 has NonFiniteError; "skip": a result that says so. Either way the next one can follow.
             more: the same on all ranks. Another one is submitted before anybody waits for this one, with another
                 feedback. At a switch its ranges go first, so that it is encoded while the chunks of this one are on

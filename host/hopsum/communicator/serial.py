@@ -46,7 +46,7 @@ def require_agreement(calls: list[CallDigest]) -> None:
         return
     told = [
         f"rank {rank} has all-reduce {call.number} of {call.elements} elements, step {call.step}, "
-        f"on_nonfinite={'skip' if call.skips else 'error'}, names with digest {call.names:08x}"
+        f"on_nonfinite={'skip' if call.skips else 'raise'}, names with digest {call.names:08x}"
         for rank, call in enumerate(calls)
         if rank == 0 or call != calls[0]
     ]

@@ -83,7 +83,7 @@ class Sender:
             raise ValueError(f"hopsum sums dense floating-point gradients, not {buffer.dtype} {buffer.layout}")
         unknown = [tuple(parameter.shape) for parameter in parameters if parameter not in self.names]
         if unknown:
-            raise ValueError(f"parameters of shapes {unknown} are not in the module that State was made with")
+            raise ValueError(f"parameters of shapes {unknown} are not in the module that HopsumState was made with")
         elements = sum(parameter.numel() for parameter in parameters)
         if elements != buffer.numel():
             raise ValueError(f"bucket of {buffer.numel()} elements for parameters of {elements}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process-group backend "hopsum": all_reduce of large float tensors by an agent, everything else by Gloo.
 
-    dist.init_process_group("hopsum", pg_options=GroupOptions(agent))
+    dist.init_process_group("hopsum", pg_options=ProcessGroupHopsum.Options(comm))
 
 It serves code that calls `all_reduce` itself, and DDP without a hook. The hook is the better way where there is one:
 a tensor of a process group has no name, so there is no error feedback, and what a sum does not deliver is lost.
@@ -22,27 +22,6 @@ from hopsum.communicator import Communicator
 
 BACKEND: Final = "hopsum"
 _LOSSY: Final = (torch.float32, torch.float16, torch.bfloat16)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOptions:
-    """What `init_process_group` and `new_group` take as `pg_options`: the same on all ranks, but for the agent's rank.
-
-    Args:
-        agent: sums; stays the caller's to close, after the process group. Of as many workers as the group has ranks.
-        min_elements: tensors of fewer elements than this are summed exactly, by Gloo: counts, losses and flags.
-        on_nonfinite: what becomes of a tensor with NaN or infinity on some rank: NaN on all ranks ("skip"), or an
-            error on all ranks ("error").
-    """
-
-    agent: Communicator
-    min_elements: int = 1024
-    on_nonfinite: OnNonfinite = "skip"
-
-    def __post_init__(self) -> None:
-        require_on_nonfinite(self.on_nonfinite)
-        if self.min_elements < 0:
-            raise ValueError(f"min_elements={self.min_elements}: 0 is the least")
 
 
 class _AgentWork(dist.Work):
@@ -66,13 +45,33 @@ class _AgentWork(dist.Work):
         return self._future
 
 
-class HopsumGroup(dist.ProcessGroup):
+class ProcessGroupHopsum(dist.ProcessGroup):
     """A Gloo process group whose all_reduce of float32, float16 and bfloat16 by SUM and AVG goes through an agent.
 
     float64 stays exact. A sum is the mean of the workers that are in it, times all workers.
     """
 
-    def __init__(self, gloo: Any, options: GroupOptions | None) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Options:
+        """`pg_options` of `init_process_group` and `new_group`: the same on all ranks, but for the rank of `comm`.
+
+        Args:
+            comm: sums; stays the caller's to close, after the process group. Of as many workers as the group has ranks.
+            min_elements: tensors of fewer elements than this are summed exactly, by Gloo: counts, losses and flags.
+            on_nonfinite: what becomes of a tensor with NaN or infinity on some rank: NaN on all ranks ("skip"), or an
+                error on all ranks ("raise").
+        """
+
+        comm: Communicator
+        min_elements: int = 1024
+        on_nonfinite: OnNonfinite = "skip"
+
+        def __post_init__(self) -> None:
+            require_on_nonfinite(self.on_nonfinite)
+            if self.min_elements < 0:
+                raise ValueError(f"min_elements={self.min_elements}: 0 is the least")
+
+    def __init__(self, gloo: Any, options: Options | None) -> None:
         super().__init__(gloo.rank(), gloo.size())  # type: ignore[call-arg]
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
@@ -111,10 +110,10 @@ class HopsumGroup(dist.ProcessGroup):
         adds = op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG
         return dense and large and adds
 
-    def _submit(self, options: GroupOptions, tensor: torch.Tensor, average: bool) -> Any:
+    def _submit(self, options: Options, tensor: torch.Tensor, average: bool) -> Any:
         x = tensor.detach().to(torch.float32).contiguous().flatten()
         arrived: torch.futures.Future[None] = torch.futures.Future()
-        submitted = options.agent.submit(x.numpy(), on_nonfinite=options.on_nonfinite)
+        submitted = options.comm.submit(x.numpy(), on_nonfinite=options.on_nonfinite)
 
         def write(_: torch.futures.Future[None]) -> list[torch.Tensor]:
             """Write the result. What this raises, and nothing else, fails the work: `set_exception` would not."""
@@ -130,7 +129,7 @@ class HopsumGroup(dist.ProcessGroup):
 def _of_gloo(name: str) -> Callable[..., Any]:
     """Return the method of a group that is method `name` of its backend."""
 
-    def operation(self: HopsumGroup, *arguments: Any, **options: Any) -> Any:
+    def operation(self: ProcessGroupHopsum, *arguments: Any, **options: Any) -> Any:
         return getattr(self.gloo, name)(*arguments, **options)
 
     operation.__doc__ = f"Call `{name}` of Gloo; called by torch."
@@ -141,24 +140,25 @@ _SAME: Final = ("allgather", "allreduce_coalesced", "barrier", "broadcast", "red
 _RENAMED: Final = {"all_to_all_single": "alltoall_base", "alltoall_base": "alltoall_base"}  # the first since torch 2.13
 # What else passes torch's class, two coalesced forms of single tensors, the backend does not show to Python.
 for _name, _gloos in (dict(zip(_SAME, _SAME, strict=True)) | _RENAMED).items():
-    setattr(HopsumGroup, _name, _of_gloo(_gloos))
+    setattr(ProcessGroupHopsum, _name, _of_gloo(_gloos))
 
 
-def _create(base: Any, options: GroupOptions | None) -> HopsumGroup:
+def _create(base: Any, options: ProcessGroupHopsum.Options | None) -> ProcessGroupHopsum:
     """Make a process group; called by torch. Without options it is Gloo by another name, as for `new_group`."""
     rank, workers = base.group_rank, base.group_size
-    if options is not None and not isinstance(options, GroupOptions):
+    if options is not None and not isinstance(options, ProcessGroupHopsum.Options):
         raise TypeError(
-            f"pg_options of backend {BACKEND!r} is a hopsum.torch.GroupOptions, not {type(options).__name__}"
+            f"pg_options of backend {BACKEND!r} is a ProcessGroupHopsum.Options of hopsum.torch, not "
+            f"{type(options).__name__}"
         )
-    if options is not None and (options.agent.rank, options.agent.workers) != (rank, workers):
-        agent = options.agent
+    if options is not None and (options.comm.rank, options.comm.workers) != (rank, workers):
+        agent = options.comm
         raise ValueError(
             f"rank {rank} of {workers} in the process group, but the agent is rank {agent.rank} of {agent.workers}: "
             "make the agent with the rank of the process group, and the job for as many workers"
         )
     gloo = dist.ProcessGroupGloo(base.store, rank, workers, base.timeout)
-    return HopsumGroup(gloo, options)
+    return ProcessGroupHopsum(gloo, options)
 
 
 def register() -> None:

@@ -1,21 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DDP communication hook.
+"""The DDP communication hook, and the one line in a training script that registers it.
 
 No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.
 """
 
+from typing import Any
+
 import torch
+import torch.distributed as dist
+from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public, by torch's own documentation
+from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.torch.state import State
+from hopsum.communicator import Communicator
+from hopsum.torch.agreement import require_same
+from hopsum.torch.state import HopsumState
 
 
-def hook(state: State, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+def hopsum_hook(state: HopsumState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket's gradients over the workers that are in the sum: `ddp.register_comm_hook(state, hook)`.
 
     The future's value is the bucket's buffer with the mean in it, in its own type. The buckets of one backward pass
     are done together, after the last one: if some rank's gradients are not finite in any of them, all of them fail or
-    are NaN on all ranks, as `State.on_nonfinite` says. Whatever fails reaches the future: `backward` raises
+    are NaN on all ranks, as `HopsumState.on_nonfinite` says. Whatever fails reaches the future: `backward` raises
     RuntimeError with the text, `state.failure` has the exception.
     """
     buffer = bucket.buffer()
@@ -29,3 +36,30 @@ def hook(state: State, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]
     written = arrived.then(write)
     submitted.step.over.add_done_callback(lambda _: arrived.set_result(None))
     return written
+
+
+def register_comm_hook(ddp: nn.Module, comm: Communicator, **options: Any) -> HopsumState:
+    """Let a communicator average the gradients of a DistributedDataParallel, and return the state for the checkpoint.
+
+    Args:
+        ddp: from here on its backward passes use the communicator; a module takes one hook only.
+        comm: of this rank; stays the caller's to close.
+        options: of `HopsumState`.
+
+    Raises:
+        TypeError: not a DistributedDataParallel; the message says how to make one. Or an option that HopsumState lacks.
+        ValueError: from HopsumState; communicator and process group disagree about ranks; or another rank has other
+            options, then on all ranks and with both values.
+        RuntimeError: from torch: it has a communication hook already.
+    """
+    if not isinstance(ddp, DistributedDataParallel):
+        joined = dist.is_available() and dist.is_initialized()
+        first = "" if joined else "torch.distributed.init_process_group('gloo') under torchrun, then "
+        raise TypeError(
+            f"register_comm_hook takes what DistributedDataParallel returns, not {type(ddp).__name__}: {first}"
+            "ddp = DistributedDataParallel(model); register_comm_hook(ddp, comm)"
+        )
+    state = HopsumState(comm, ddp, **options)
+    require_same(ddp.process_group, state.facts)
+    ddp.register_comm_hook(state, hopsum_hook)
+    return state

@@ -65,18 +65,18 @@ class Submitted(NamedTuple):
     sums: list[Sum]
 
 
-class State:
-    """State of the hook: the agent, and the error feedback of each parameter of `module` by its name.
+class HopsumState:
+    """State of the hook: the communicator, and the error feedback of each parameter of `module` by its name.
 
-    All arguments are the same on all ranks, but for the agent's rank.
+    All arguments are the same on all ranks, but for the rank of `comm`.
 
     Args:
-        agent: sums; stays the caller's to close. Several states may share one, if all ranks run their backward passes
+        comm: sums; stays the caller's to close. Several states may share one, if all ranks run their backward passes
             in the same order.
         module: the one that is trained, or the DistributedDataParallel around it.
         error_feedback: whether what a sum does not deliver is added to the next gradient.
         on_nonfinite: when some rank's gradients have NaN or infinity, the step is dropped on all ranks, and residuals
-            are what they were before it. "error": `backward` raises, naming the parameters; "skip": all gradients
+            are what they were before it. "raise": `backward` raises, naming the parameters; "skip": all gradients
             are NaN, which is what a GradScaler takes as the reason to skip the step.
         small_tensor_bytes: parameters of fewer bytes than this are not compressed.
         uncompressed: names, or patterns of names (`"*.bias"`), of parameters that are not compressed.
@@ -93,11 +93,11 @@ class State:
 
     def __init__(
         self,
-        agent: Communicator,
+        comm: Communicator,
         module: nn.Module,
         *,
         error_feedback: bool = True,
-        on_nonfinite: OnNonfinite = "error",
+        on_nonfinite: OnNonfinite = "raise",
         small_tensor_bytes: int = 0,
         uncompressed: Sequence[str] = (),
         start_iter: int = 0,
@@ -116,10 +116,10 @@ class State:
         """Backward passes that DDP synchronised; the same on all ranks."""
         self.allreduces = 0
         """Vectors handed to the agent; the same on all ranks."""
-        self.rank = agent.rank
+        self.rank = comm.rank
         self._scale = 1.0
         self._start(Residuals())
-        self.attach(agent, module, process_group=process_group, scaler=scaler)
+        self.attach(comm, module, process_group=process_group, scaler=scaler)
 
     def _start(self, residuals: Residuals) -> None:
         self.failure: BaseException | None = None
@@ -131,7 +131,7 @@ class State:
 
     def attach(
         self,
-        agent: Communicator,
+        comm: Communicator,
         module: nn.Module,
         *,
         process_group: dist.ProcessGroup | None = None,
@@ -143,23 +143,23 @@ class State:
             ValueError: as the constructor does; an agent of another rank; a residual that fits no parameter. Nothing
                 was changed.
         """
-        if agent.rank != self.rank:
-            raise ValueError(f"agent of rank {agent.rank} for a state of rank {self.rank}")
+        if comm.rank != self.rank:
+            raise ValueError(f"communicator of rank {comm.rank} for a state of rank {self.rank}")
         inner = module.module if isinstance(module, DistributedDataParallel) else module
         names = {parameter: name for name, parameter in inner.named_parameters()}
         _require_fit(self._residuals.as_dict(), names)
         plain = names_of(names, self.small_tensor_bytes, self.uncompressed)
-        group = group_of(module, agent, process_group)
+        group = group_of(module, comm, process_group)
         if (plain or self.start_iter) and group is None:
             raise ValueError(
                 "small_tensor_bytes, uncompressed and start_iter average through torch's process group, and there is "
-                f"none of {agent.workers} ranks with this one as rank {agent.rank}: call init_process_group first, or "
+                f"none of {comm.workers} ranks with this one as rank {comm.rank}: call init_process_group first, or "
                 "pass process_group"
             )
         self._start(self._residuals)
         self._scaler = scaler
         self._sender = Sender(
-            agent=agent,
+            agent=comm,
             names=names,
             plain=plain,
             group=None if group is None else GroupSums(group),
@@ -218,7 +218,7 @@ class State:
 
     def _require_sender(self) -> Sender:
         if self._sender is None:
-            raise RuntimeError("this State was unpickled: call attach(agent, module) first")
+            raise RuntimeError("this HopsumState was unpickled: call attach(comm, module) first")
         return self._sender
 
     def _begin_step(self) -> Step:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hopsum.communicator import Communicator
-from hopsum.torch.group import HopsumGroup
+from hopsum.torch.group import ProcessGroupHopsum
 
 
 class GroupSums:
@@ -59,7 +59,7 @@ def group_of(
     own: dist.ProcessGroup | None = module.process_group if isinstance(module, DistributedDataParallel) else None
     group = given or own or dist.group.WORLD
     rank, workers = dist.get_rank(group), dist.get_world_size(group)
-    if isinstance(group, HopsumGroup):
+    if isinstance(group, ProcessGroupHopsum):
         raise ValueError(
             "this process group is hopsum's own, which compresses what it averages: make it with backend 'gloo' for "
             "the hook, or leave the hook out"

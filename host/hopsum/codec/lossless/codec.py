@@ -78,7 +78,7 @@ class Lossless:
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "error",
+        on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> LosslessReduction:
         """Begin an all-reduce; see `Codec`."""

@@ -80,7 +80,7 @@ class LosslessReduction(VectorReduction):
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
-        on_nonfinite: OnNonfinite = "error",
+        on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> None:
         """Take a vector; see `Codec.start`."""

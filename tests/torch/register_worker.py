@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of test_wrap.py, as a process: `wrap_worker.py RANK WORKERS MEMBERSHIP STORE`; prints JSON.
+"""One rank of test_register.py, as a process: `register_worker.py RANK WORKERS MEMBERSHIP STORE`; prints JSON.
 
 All scenarios run one after the other in the same processes, each with a state of its own on the one agent.
 
@@ -26,15 +26,15 @@ from ledger import Ledger, Model, draw, loss_of
 from hopsum.agent import Agent
 from hopsum.codec import make_codec
 from hopsum.protocol.worker import Timing
-from hopsum.torch import State, hook, wrap
+from hopsum.torch import HopsumState, hopsum_hook, register_comm_hook
 
 CAP_MB = 0.002  # several buckets once DDP has rebuilt them
 
 
 def make(agent: Agent, *, seed: int = 0, ddp: Any = None, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
-    """Return a wrapped model, its state and its ledger."""
+    """Return a model with the hook, its state and its ledger."""
     module = DistributedDataParallel(Model(seed).to(dtype), bucket_cap_mb=CAP_MB, **(ddp or {}))
-    state = wrap(module, agent, **options)
+    state = register_comm_hook(module, agent, **options)
     return module, state, Ledger(module, state)
 
 
@@ -59,7 +59,7 @@ class Spoiler:
         return gradient * self.factor if self.on else gradient
 
 
-def residuals(state: State) -> dict[str, torch.Tensor]:
+def residuals(state: HopsumState) -> dict[str, torch.Tensor]:
     return dict(state.state_dict()["residuals"])
 
 
@@ -261,23 +261,23 @@ def error(agent: Agent) -> dict[str, Any]:
     return {"runs": result}
 
 
-def wrapped(agent: Agent) -> dict[str, Any]:
+def registered(agent: Agent) -> dict[str, Any]:
     """torch's wrapper around our hook hands it buckets of float16."""
     module = DistributedDataParallel(Model(), bucket_cap_mb=CAP_MB)
-    module.register_comm_hook(State(agent, module), fp16_compress_wrapper(hook))
+    module.register_comm_hook(HopsumState(agent, module), fp16_compress_wrapper(hopsum_hook))
     backward(module, draw(agent.rank, 0))
     gradients = [each.grad for each in module.parameters()]
     return {"digest": digest(gradients), "finite": all(bool(each.isfinite().all()) for each in gradients)}
 
 
 def refuse(agent: Agent) -> dict[str, Any]:
-    """What wrap says to a model without DDP, to ranks that do not fit, and to a second hook."""
+    """What register_comm_hook says to a model without DDP, to ranks that do not fit, and to a second hook."""
     texts, alone = [], [dist.new_group([rank]) for rank in range(2)]
     module = DistributedDataParallel(Model(), process_group=alone[agent.rank])
     again = make(agent)[0]
     for each in (nn.Linear(2, 2), module, again):
         try:
-            wrap(each, agent)
+            register_comm_hook(each, agent)
         except (TypeError, ValueError, RuntimeError) as failure:
             texts.append(f"{type(failure).__name__}: {failure}")
     return {"texts": texts}
@@ -296,7 +296,7 @@ def scenarios(agent: Agent) -> dict[str, Any]:
         "warm_up": warm_up(agent),
         "small": small(agent),
         "error": error(agent),
-        "wrapped": wrapped(agent),
+        "registered": registered(agent),
         "refuse": refuse(agent),
     }
 

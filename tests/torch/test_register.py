@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training scripts do with DDP, in two processes with gloo on loopback; wrap_worker.py has the scripts.
+"""What training scripts do with DDP, in two processes with gloo on loopback; register_worker.py has the scripts.
 
 "Books" balance: gradients that were applied + mean of the ranks' residuals = mean of the ranks' gradients.
 """
@@ -16,12 +16,12 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from hopsum.torch import State, wrap
+from hopsum.torch import HopsumState, register_comm_hook
 
 from ..agent.cluster import Cluster
 from .job import run_ranks
 
-WORKER = Path(__file__).with_name("wrap_worker.py")
+WORKER = Path(__file__).with_name("register_worker.py")
 ROUNDING = 2e-6
 Rank = dict[str, Any]
 
@@ -29,7 +29,7 @@ Rank = dict[str, Any]
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Rank]:
     """What the two ranks printed."""
-    return run_ranks(WORKER, tmp_path_factory.mktemp("wrap"))
+    return run_ranks(WORKER, tmp_path_factory.mktemp("register_comm_hook"))
 
 
 def assert_balanced(book: Rank, rounding: float = ROUNDING) -> None:
@@ -130,7 +130,7 @@ def test_a_nan_is_an_error_on_all_ranks_and_the_next_step_follows(ranks: list[Ra
 
 
 def test_torchs_own_wrapper_around_the_hook(ranks: list[Rank]) -> None:
-    first, second = (rank["wrapped"] for rank in ranks)
+    first, second = (rank["registered"] for rank in ranks)
     assert first["digest"] == second["digest"]
     assert first["finite"]
 
@@ -138,7 +138,7 @@ def test_torchs_own_wrapper_around_the_hook(ranks: list[Rank]) -> None:
 def test_what_wrap_refuses(ranks: list[Rank]) -> None:
     for number, rank in enumerate(ranks):
         plain, foreign, again = rank["refuse"]["texts"]
-        assert "not Linear: ddp = DistributedDataParallel(model); wrap(ddp, agent)" in plain
+        assert "not Linear: ddp = DistributedDataParallel(model); register_comm_hook(ddp, comm)" in plain
         assert f"rank 0 of 1 in torch's process group, but the agent is rank {number} of 2" in foreign
         assert again.startswith("RuntimeError: register_comm_hook")
 
@@ -149,11 +149,11 @@ def test_without_a_process_group() -> None:
         with pytest.raises(
             TypeError, match=r"not Linear: torch\.distributed\.init_process_group\('gloo'\) under torch"
         ):
-            wrap(module, agent)
+            register_comm_hook(module, agent)
         for options in ({"start_iter": 1}, {"small_tensor_bytes": 9}, {"uncompressed": "bias"}):
             with pytest.raises(ValueError, match="call init_process_group first"):
-                State(agent, module, **options)  # type: ignore[arg-type]
+                HopsumState(agent, module, **options)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"uncompressed='\*\.norm' fits no parameter; the module has bias, weight"):
-            State(agent, module, uncompressed=["*.norm"])
+            HopsumState(agent, module, uncompressed=["*.norm"])
         with pytest.raises(ValueError, match="start_iter=-1: 0 is the least"):
-            State(agent, module, start_iter=-1)
+            HopsumState(agent, module, start_iter=-1)
