@@ -123,7 +123,8 @@ class Desk:
         with self.changed:
             self._know(job, rank, secret)
             state, serves = (State.RUNNING, self.epoch) if self.document else (State.FORMING, 0)
-            return HeartbeatResult(state, serves, self.over if epoch else "", switch_unreachable=self.unreachable)
+            unreachable = self.unreachable if serves else ""
+            return HeartbeatResult(state, serves, self.over if epoch else "", switch_unreachable=unreachable)
 
     def disconnected(self, job: str, rank: int, secret: bytes) -> None:
         with self.changed:

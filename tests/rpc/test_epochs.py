@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 import hopsum
+from hopsum.agent import Agent
 from hopsum.codec import ErrorFeedback
 from hopsum.communicator import AllReduceResult, CommunicatorClosedError
 from hopsum.errors import EpochEndedError, HopsumError, WorkersReplacedError
 from hopsum.rpc.job_agent import JobAgent
 from hopsum_controlplane.service.server import Service
 from hopsum_wire import Header, Op
-from hopsum_wire.membership import MembershipError
+from hopsum_wire.membership import JobMembership, MembershipError
 
 from .desk import FIRST_EPOCH, NAME, TOKEN, Desk, desk_service
 
@@ -221,6 +222,65 @@ def test_closed_in_the_middle_of_a_change(served: Served) -> None:
         with pytest.raises(CommunicatorClosedError):
             waiting.result(WAIT_S)
         desk.wait(lambda: desk.left == [0])
+
+
+def test_a_change_that_is_refused_since_its_worker_left_says_nothing(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller's refusal comes before the agent's own thread hears that it is closed."""
+    desk, service = served
+    with crew(service) as jobs:
+        waiting = jobs[0].submit(vector(jobs[0]))
+        asked = threading.Event()
+
+        def note(name: str) -> None:
+            if name == "await_membership":
+                asked.set()
+
+        def stop_late(agent: Agent) -> None:
+            changing = jobs[0]._change._thread  # type: ignore[attr-defined]
+            changing.join(WAIT_S)
+            assert not changing.is_alive()
+            stop(agent)
+
+        vanish(jobs[1])
+        stop = Agent._stop
+        monkeypatch.setattr(Agent, "_stop", stop_late)
+        jobs[0]._transport._farewell_s = 0.5  # type: ignore[attr-defined]  # nobody is there
+        desk.before = note
+        desk.end("rank 1 was silent", lost=1)
+        assert asked.wait(WAIT_S)
+        jobs[0].close()
+        monkeypatch.undo()
+        with pytest.raises(CommunicatorClosedError):
+            waiting.result(WAIT_S)
+
+
+def test_ranks_that_fail_for_want_of_the_switch_are_not_waited_for_anew(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller tells nothing of the switch once the epoch has ended; what it told before still counts."""
+    desk, service = served
+    with crew(service, membership_wait_s=WAIT_S, replacement_wait_s=10 * WAIT_S) as jobs:
+        survivor = jobs[0]
+        desk.switch._answer = lambda *_: None  # type: ignore[method-assign]
+        waiting = survivor.submit(vector(survivor))
+        desk.unreachable = "leaf1: no session"
+        desk.wait(lambda: survivor._told_unreachable_s > 0.2)
+        told_s = survivor._told_unreachable_s
+        asked: list[float] = []
+
+        def refuse(*_: float, replacement_wait_s: float, **__: int) -> JobMembership:
+            asked.append(replacement_wait_s)
+            raise MembershipError("nobody came")
+
+        monkeypatch.setattr(survivor._change._member, "membership", refuse)
+        vanish(jobs[1])
+        desk.end("rank 1 left unfinished", lost=1)
+        with pytest.raises(MembershipError, match="nobody came"):
+            waiting.result(WAIT_S)
+        assert asked
+        assert 0 <= asked[0] <= WAIT_S - told_s
 
 
 def test_what_only_a_controllers_job_has() -> None:

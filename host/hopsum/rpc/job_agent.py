@@ -76,6 +76,8 @@ class JobAgent(Agent):
 
     def _stop(self) -> None:
         if self._unfinished:
+            # A change in progress is refused from here on, since this worker has left: no failure of its own.
+            self._change.stop()
             self._lease.abandon(self._unfinished)
         super()._stop()
 

@@ -94,6 +94,7 @@ class Lease:
         with self._lock:
             self._epoch, self._statistics, self._told = epoch, statistics, (on_over, on_lost)
             self._on_without = on_without
+            self._unreachable = None
             refused = self._refused
         if refused:
             self._end(refused, lost=True)
@@ -207,13 +208,22 @@ class Lease:
             self._end(self._refused, lost=True)
             return 0.0
         self._note_answer()
-        since = time.monotonic() if self._unreachable is None else self._unreachable[1]
-        self._unreachable = (reply.switch_unreachable, since) if reply.switch_unreachable else None
         if epoch and (reply.state != pb.JOB_STATE_RUNNING or reply.epoch != epoch):
             self._end(_reason(reply, epoch), lost=False)
-        elif epoch and reply.lost_ranks and on_without is not None:
-            on_without(list(reply.lost_ranks))
+        elif epoch:
+            self._note_switch(reply.switch_unreachable)
+            if reply.lost_ranks and on_without is not None:
+                on_without(list(reply.lost_ranks))
         return interval_s * random.uniform(0.8, 1.0)
+
+    def _note_switch(self, why: str) -> None:
+        """Note why the controller cannot reach a switch of the epoch. It says nothing of it once the epoch has ended.
+
+        What it said last is kept until the next epoch: how long this worker waits for others in the places of ranks
+        that are gone depends on it.
+        """
+        since = time.monotonic() if self._unreachable is None else self._unreachable[1]
+        self._unreachable = (why, since) if why else None
 
     def _end(self, reason: str, *, lost: bool) -> None:
         with self._lock:
