@@ -32,11 +32,13 @@ class Training:
         self.journals: Journals = {rank: [{"kind": "life"}] for rank in range(WORKERS)}
         self.live = list(range(WORKERS))
 
-    def step(self, step: int, *, late: int | None = None, dies: int | None = None) -> None:
-        """Take a step; rank `late` comes too late for its sum, rank `dies` has contributed to it, and dies."""
+    def step(self, step: int, *, late: int | None = None, dies: int | None = None, large: int | None = None) -> None:
+        """Take a step. Rank `late` comes too late for its sum, rank `dies` has contributed to it and dies, and rank
+        `large` has a gradient ten times as large as the others'.
+        """
         reductions = {}
         for rank in self.live:
-            gradient = self.generator.normal(size=ELEMENTS).astype(np.float32)
+            gradient = (10 if rank == large else 1) * self.generator.normal(size=ELEMENTS).astype(np.float32)
             size = norm(gradient + self.feedback[rank].residual)
             entry = {"kind": "begin", "step": step, "gradient": self.probes.of(gradient), "size": size}
             self.journals[rank].append(entry)
@@ -71,11 +73,11 @@ class Training:
         }
 
 
-def trained(*, late: int | None = None, dies: int | None = None) -> Journals:
-    """Return the journals of some steps, in one of which a rank is late, or dies."""
+def trained(**special: int) -> Journals:
+    """Return the journals of some steps. In one of them a rank is `late`, `dies`, or is `large`; see `Training.step`."""
     training = Training()
     for step in range(STEPS):
-        training.step(step, **({"late": late, "dies": dies} if step == STEPS // 2 else {}))
+        training.step(step, **(special if step == STEPS // 2 else {}))
     for rank in training.live:
         training.journals[rank].append({"kind": "end"})
     return training.journals
@@ -107,6 +109,20 @@ def test_the_error_feedback_of_a_dead_worker_is_lost_and_nothing_else() -> None:
     last = [entry for entry in journals[2] if entry["kind"] == "step"][-1]
     assert found.lost_norms == {2: last["residual_norm"]}
     assert "lost with rank 2" in found.check.why
+
+
+def test_a_dead_workers_error_of_quantisation_is_of_the_largest_workers_range() -> None:
+    found = mass(trained(dies=2, large=1))
+    assert found.check.ok, found.check
+
+
+def test_a_dead_workers_contribution_that_never_arrived_is_seen() -> None:
+    journals = trained(dies=2)
+    begun = journals[2][-1]
+    for journal in (journals[0], journals[1]):
+        entry = next(entry for entry in journal if entry["kind"] == "step" and entry["step"] == begun["step"])
+        entry["applied"] = [one - own for one, own in zip(entry["applied"], begun["gradient"], strict=True)]
+    assert "ended in it" in mass(journals).check.why
 
 
 def lose(journals: Journals) -> None:

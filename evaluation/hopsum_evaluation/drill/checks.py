@@ -7,9 +7,10 @@ gradient are what it delivered. The law, along every direction of the journals, 
     sum over those who took part (before + gradient - after) + what those who ended delivered = contributors * applied
 
 A rank that ended in the middle of a step, dead or given up, may have contributed to it: its bit is set. What it
-delivered is what the law lacks then, and must be its gradient and residual up to an error of quantisation. What its
-error feedback held, by its last line, is lost, and nothing else may be. An all-reduce without a result delivers
-nothing.
+delivered is what the law lacks then, and must be its gradient and residual up to an error of quantisation. All ranks
+quantise to one range, the largest worker's, so the survivors' residuals say how large that error is. What the ended
+rank's error feedback held, by its last line, is lost, and nothing else may be. An all-reduce without a result
+delivers nothing.
 
 TOLERANCE is for the rounding of float32, which every element goes through several times: an error of one in 10^5 of
 the norms of what was sent. A contribution that is missing or there twice is an error of about 1.
@@ -30,8 +31,11 @@ from hopsum_evaluation.drill.base import Check
 from hopsum_evaluation.drill.journal import PROBES
 
 TOLERANCE: Final = 1e-5
-QUANTISATION: Final = 1.0
-"""Error of one contribution against its own norm, at most: more than that is no quantisation."""
+QUANTISATION: Final = 5.0
+"""Error of one contribution along one direction, against the norm of a survivor's error of quantisation, at most.
+
+An error of norm s with independent elements has the standard deviation s along a direction of signs.
+"""
 
 Entry = Mapping[str, Any]
 Journals = Mapping[int, Sequence[Entry]]
@@ -181,6 +185,16 @@ def _step(found: Mass, parts: list[_Part]) -> str:
         found.error = max(found.error, float(np.abs(lacking).max()) / max(sum(part.size for part in parts), 1e-30))
         return ""
     left = sum((part.before + part.gradient for part in ended), np.zeros(PROBES)) - lacking
-    if np.abs(left).max() > QUANTISATION * sum(part.size for part in ended):
+    if np.abs(left).max() > QUANTISATION * len(ended) * _quantisation_norm(parts):
         return f"rank {ended[0].rank} ended in it, and what it has not delivered is more than an error of quantisation"
     return ""
+
+
+def _quantisation_norm(parts: list[_Part]) -> float:
+    """Return the largest norm of what quantisation left to a rank that has the step's result.
+
+    A rank that missed a chunk holds that chunk whole: such a rank counts only where no other has the result.
+    """
+    results = [(part.rank, part.entry) for part in parts if part.entry is not None]
+    whole = [entry for rank, entry in results if all(bits >> rank & 1 for bits in entry["contributors"])]
+    return float(max(entry["residual_norm"] for entry in whole or [entry for _, entry in results]))
