@@ -74,7 +74,7 @@ class Training:
 
 
 def trained(**special: int) -> Journals:
-    """Return the journals of some steps. In one of them a rank is `late`, `dies`, or is `large`; see `Training.step`."""
+    """Return the journals of some steps, in one of which a rank is `late`, `dies` or is `large` (`Training.step`)."""
     training = Training()
     for step in range(STEPS):
         training.step(step, **(special if step == STEPS // 2 else {}))
