@@ -10,7 +10,7 @@ from typing import Any
 
 from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, membership
 from hopsum_controlplane.cluster.codec import resume_values
-from hopsum_controlplane.cluster.decision import Resume, decide
+from hopsum_controlplane.cluster.decision import decide
 from hopsum_controlplane.cluster.errors import (
     InvalidRequestError,
     ResourceExhaustedError,
@@ -23,6 +23,7 @@ from hopsum_controlplane.cluster.views import CreatedJob, HeartbeatResult, JobVi
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.slots import SlotRange
 from hopsum_oracle.aggregator import Aggregator
+from hopsum_wire.epochs import Resume
 
 from ..transport.server import UdpSwitch, job_for
 

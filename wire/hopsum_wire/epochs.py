@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said at the change from one epoch of a job to the next: by a worker, and by the controller.
+"""The messages of a change from one epoch of a job to the next: a worker's `Sealed`, the controller's `Resume`.
 
 Positions are those of the job's stream (stream.py), which go on from epoch to epoch; runs of them are first .. end - 1.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What a worker holds of an epoch that it has sealed: it takes nothing more in there (E2)."""
+    """The results that a worker holds of an epoch that it has sealed: the worker takes no more packets of it (E2)."""
 
     epoch: int
     delivered_to: int
@@ -33,7 +33,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """How the stream goes on in a new epoch, the same on all ranks; the controller makes it from all `Sealed`."""
+    """The continuation of the stream in a new epoch, the same on all ranks; the controller makes it of all `Sealed`."""
 
     base: int
     """The position of slot 0, round 1: a multiple of the slots."""

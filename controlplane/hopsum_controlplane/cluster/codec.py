@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from hopsum_controlplane.cluster.decision import Decided, Report, Resume
+from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.cluster.records import Branch
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.jobs import ALL_OPS, Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 from hopsum_wire import Op
+from hopsum_wire.epochs import Decided, Resume
 
 
 def request_to_json(request: JobRequest) -> str:

@@ -26,6 +26,7 @@ from itertools import islice
 
 from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.epochs import MAX_EPOCH
+from hopsum_wire.epochs import Decided, Resume, Sealed
 
 MAX_RUNS = 4096
 """In one report. Results are missing in the window only, which has as many positions as the job has slots."""
@@ -40,20 +41,12 @@ _FEW = 1024
 Run = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Report:
-    """What a worker holds of an epoch that it has sealed: it takes nothing more in there.
+@dataclass(frozen=True, slots=True)
+class Report(Sealed):
+    """What a worker holds of an epoch that it has sealed, as the controller takes it from a JOIN."""
 
-    Everything before `delivered_to` is delivered there, nothing from `submitted_to` on is submitted. `held` are runs
-    of submitted positions whose results it has, or keeps for its peers: sorted, disjoint, none empty.
-    `allreduces_begun` counts all-reduces of vectors since the job's first epoch.
-    """
-
-    epoch: int
-    delivered_to: int
-    submitted_to: int
-    held: tuple[Run, ...]
     allreduces_begun: int
+    """All-reduces of vectors that the worker has begun since the job's first epoch."""
 
     def check(self) -> None:
         """Raise InvalidRequestError naming the first thing that is wrong, with its numbers."""
@@ -72,32 +65,6 @@ class Report:
                 what = f"a run of results {first} .. {end} after {before}, submitted to {self.submitted_to}"
                 raise _wrong(what, "runs are sorted, disjoint, not empty, and submitted")
             before = end
-
-
-@dataclass(frozen=True)
-class Decided:
-    """Results that stay: a run of positions, and some of the workers that hold all of it."""
-
-    first: int
-    end: int
-    ranks: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Resume:
-    """How the stream goes on in an epoch, the same on all ranks.
-
-    `base` is the position of slot 0, round 1. Newcomers of `start_epoch`, the ranks `replaced`, begin at position
-    `start` with the all-reduce of number `allreduces`; None and 0 when nobody is new. `decided` is sorted, disjoint,
-    from `base` on.
-    """
-
-    base: int
-    start: int | None
-    start_epoch: int
-    allreduces: int | None
-    replaced: tuple[int, ...]
-    decided: tuple[Decided, ...]
 
 
 def decide(

@@ -6,11 +6,12 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from hopsum_controlplane.cluster.decision import Report, Resume
+from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.jobs import Job, JobSpec, WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
 from hopsum_wire import MAX_WORKERS
+from hopsum_wire.epochs import Resume
 
 FINISHED = "all its workers have left"
 """Why an epoch is over whose workers have done their work."""

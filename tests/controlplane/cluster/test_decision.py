@@ -16,13 +16,12 @@ from hopsum_controlplane.cluster.decision import (
     MAX_POSITION,
     MAX_RUNS,
     NAMED,
-    Decided,
     Report,
-    Resume,
     check_together,
     decide,
     decided_runs,
 )
+from hopsum_wire.epochs import Decided, Resume
 
 END = 60
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from hopsum_controlplane.cluster import InvalidRequestError, Phase, State, UnauthenticatedError, lifecycle
-from hopsum_controlplane.cluster.decision import Decided, Report, Resume
+from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.records import JobRecord
+from hopsum_wire.epochs import Decided, Resume
 
 from .test_lifecycle import all_told, back, begun, forming, job_of, member, over, phases, record, report, running
 
