@@ -21,7 +21,7 @@ from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
 from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.losses import Lost
-from hopsum_controlplane.membership import membership, write_membership
+from hopsum_controlplane.membership import job_membership, write_membership
 from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity
 from hopsum_controlplane.switch_controller import SwitchController
 from hopsum_controlplane.trees import Rack, TreeController, TreeJob, TreeSpec
@@ -48,6 +48,6 @@ __all__ = [
     "TreeSpec",
     "WorkerEndpoint",
     "WriteError",
-    "membership",
+    "job_membership",
     "write_membership",
 ]

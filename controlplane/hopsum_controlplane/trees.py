@@ -20,13 +20,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.membership import Address, SideChannels, membership
+from hopsum_controlplane.membership import Address, SideChannels, job_membership
 from hopsum_controlplane.switch_controller import SwitchController
+from hopsum_wire.epochs import Resume
+from hopsum_wire.membership import JobMembership
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,12 @@ class TreeJob:
         side_channels: SideChannels = "auto",
         *,
         send_to: Mapping[int, Address] | None = None,
-        resume: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        resume: Resume | None = None,
+    ) -> JobMembership:
         """Return the membership of the workers of one rack, who all know the workers of all racks.
 
         `quorum` is the fewest workers that complete a round without FLUSH. `send_to` by rank is for those who do not
-        send to the service of their leaf; `resume` and what is raised as for `membership`.
+        send to the service of their leaf; `resume` and what is raised as for `job_membership`.
         """
         spec, leaf = self.spec, self.leaves[rack]
         fewest = sorted(job.quorum for job in self.leaves)[: self.spine.quorum]
@@ -132,7 +133,7 @@ class TreeJob:
         services.update(send_to or {})
         below = {worker.rank: _number(rack) for rack in spec.racks for worker in rack.workers}
         made = replace(leaf, spec=everybody, window=self.window, side_key=self.spine.side_key)
-        return membership(made, services, side_channels, resume=resume, leaves=below)
+        return job_membership(made, services, side_channels, resume=resume, leaves=below)
 
 
 class TreeController:

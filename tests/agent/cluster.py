@@ -17,7 +17,7 @@ from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
 from hopsum_oracle.aggregator import Aggregator, JobConfig, WorkerConfig
 from hopsum_wire import LANE_GROUP_CODES, Header, Op
-from hopsum_wire.membership import Endpoint, JobMembership, WorkerEndpoint
+from hopsum_wire.membership import Endpoint, JobMembership, RankEndpoint
 
 from ..transport.server import LOCALHOST, UdpSwitch
 
@@ -108,7 +108,7 @@ class Cluster:
             self.table,
             Endpoint(*self.switch.address),
             tuple(
-                WorkerEndpoint(rank, Endpoint(*local), Endpoint(*self.switch.address))
+                RankEndpoint(rank, Endpoint(*local), Endpoint(*self.switch.address))
                 for rank, local in enumerate(locals_)
             ),
             code_group=self.code_group,

@@ -7,7 +7,6 @@ agent 0..n-1 -- LossyLink -- UDP over loopback -- ports 1..n of hopsum-switch --
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import threading
@@ -27,7 +26,7 @@ from hopsum.communicator import AllReduceResult
 from hopsum.protocol.worker import Timing, Worker, WorkerStatistics
 from hopsum.transport.link import Link, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
-from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, membership
+from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, job_membership
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
@@ -35,7 +34,7 @@ from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
 from hopsum_topologies.free_port import free_port
 from hopsum_wire import HOPSUM_UDP_PORT
-from hopsum_wire.membership import JobMembership, parse_membership
+from hopsum_wire.membership import JobMembership, format_membership, parse_membership
 
 from ..transport.server import LOCALHOST
 from .laws import Books, Entry
@@ -233,7 +232,7 @@ class Team:
 
     def _membership(self) -> JobMembership:
         sides = {rank: (LOCALHOST, port) for rank, port in _free_ports().items()} if self.setting.peers else False
-        return parse_membership(json.dumps(membership(self.job, self.bench.ports, sides)), where="the job")
+        return parse_membership(format_membership(job_membership(self.job, self.bench.ports, sides)), where="the job")
 
 
 def _outcome(future: Future[AllReduceResult]) -> AllReduceResult | AgreedError:

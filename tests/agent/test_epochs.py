@@ -9,10 +9,10 @@ import pytest
 
 from hopsum.agent.epochs import Epochs
 from hopsum_wire.epochs import Resume
-from hopsum_wire.membership import Endpoint, JobMembership, MembershipError, WorkerEndpoint
+from hopsum_wire.membership import Endpoint, JobMembership, MembershipError, RankEndpoint
 
 SWITCH = Endpoint("127.0.0.1", 4800)
-SEATS = tuple(WorkerEndpoint(rank, Endpoint("127.0.0.1", 6000 + rank), SWITCH) for rank in range(3))
+SEATS = tuple(RankEndpoint(rank, Endpoint("127.0.0.1", 6000 + rank), SWITCH) for rank in range(3))
 FIRST = JobMembership("ddp", 70, 16, 16, 3, None, SWITCH, SEATS)
 
 

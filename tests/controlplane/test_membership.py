@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, membership, write_membership
+from hopsum_controlplane import ControlPlaneError, Job, JobSpec, SwitchEndpoint, job_membership, write_membership
 from hopsum_controlplane.slots import SlotRange
 from hopsum_wire import Op
+from hopsum_wire.membership import membership_document
 
 
 @pytest.fixture
@@ -57,14 +58,18 @@ def test_it_says_what_a_worker_needs(job: Job, tmp_path: Path) -> None:
 
 
 def test_a_code_group_of_its_own_is_told(job: Job) -> None:
-    assert "code_group" not in membership(job)
-    assert membership(replace(job, code_group=64)) == {**membership(job), "code_group": 64}
+    assert "code_group" not in document_of(job)
+    assert document_of(replace(job, code_group=64)) == {**document_of(job), "code_group": 64}
 
 
 def test_operations_are_told_where_some_are_missing(job: Job) -> None:
-    assert "ops" not in membership(job)
+    assert "ops" not in document_of(job)
     few = replace(job, ops=(Op.ADD8, Op.MAX32))
-    assert membership(few) == {**membership(job), "ops": ["ADD8", "MAX32"]}
+    assert document_of(few) == {**document_of(job), "ops": ["ADD8", "MAX32"]}
+
+
+def document_of(job: Job, **options: Any) -> dict[str, Any]:
+    return membership_document(job_membership(job, **options))
 
 
 def sides(document: dict[str, Any]) -> list[tuple[str | None, int | None]]:
@@ -73,22 +78,22 @@ def sides(document: dict[str, Any]) -> list[tuple[str | None, int | None]]:
 
 def test_side_channels_where_a_sum_may_be_without_a_worker(job: Job) -> None:
     none, own = [(None, None)] * 2, [(None, 4000), (None, 4001)]
-    assert sides(membership(job)) == none
-    assert sides(membership(job, side_channels=True)) == own
+    assert sides(document_of(job)) == none
+    assert sides(document_of(job, side_channels=True)) == own
     small = replace(job, spec=replace(job.spec, quorum=1))
-    assert sides(membership(small)) == own
-    assert sides(membership(small, side_channels=False)) == none
+    assert sides(document_of(small)) == own
+    assert sides(document_of(small, side_channels=False)) == none
     given = {0: ("10.0.0.1", 7000), 1: ("127.0.0.1", 7000)}
-    assert sides(membership(job, side_channels=given)) == [(None, 7000), ("127.0.0.1", 7000)]
+    assert sides(document_of(job, side_channels=given)) == [(None, 7000), ("127.0.0.1", 7000)]
 
 
 def test_a_side_key_for_each_epoch_where_there_are_side_channels(job: Job, tmp_path: Path) -> None:
-    document = membership(job, side_channels=True)
+    document = document_of(job, side_channels=True)
     assert re.fullmatch("[0-9a-f]{64}", document["side_key"])
-    assert membership(job, side_channels=True) == document, "whoever asks for the epoch's is told the same"
-    assert "side_key" not in membership(job, side_channels=False)
+    assert document_of(job, side_channels=True) == document, "whoever asks for the epoch's is told the same"
+    assert "side_key" not in document_of(job, side_channels=False)
     next_epoch = Job.at(job.spec, job.switch, job.epoch + 1, job.job_index, job.region)
-    assert membership(next_epoch, side_channels=True)["side_key"] != document["side_key"]
+    assert document_of(next_epoch, side_channels=True)["side_key"] != document["side_key"]
     assert document["side_key"] not in repr(job)
     path = tmp_path / "membership.json"
     write_membership(job, path, side_channels=True)

@@ -26,6 +26,7 @@ from hopsum_controlplane.cluster.codec import job_from_json, job_to_json
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.testing import Failure, FakeDevice
 from hopsum_wire import Event, Op
+from hopsum_wire.membership import membership_document
 
 from ..protocol.jobs import TABLE, TABLE16
 from ..protocol.network import Network, Weather, make_task
@@ -202,7 +203,7 @@ def test_lanes_are_proved_for_all_workers_of_the_tree(trees: TreeController) -> 
 
 def test_memberships_name_everybody_and_the_own_leaf(trees: TreeController) -> None:
     tree = trees.create_job(spec(2, 1, rack_quorum=1))
-    one, other = (tree.membership(rack) for rack in (0, 1))
+    one, other = (membership_document(tree.membership(rack)) for rack in (0, 1))
     assert [worker["rank"] for worker in one["workers"]] == [0, 1, 2]
     assert (one["switch"]["ip"], other["switch"]["ip"]) == (endpoint(1).ip, endpoint(2).ip)
     assert one["workers"] == other["workers"]

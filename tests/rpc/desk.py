@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, membership
-from hopsum_controlplane.cluster.codec import resume_values
+from hopsum_controlplane import Job, JobSpec, SwitchEndpoint, WorkerEndpoint, job_membership
 from hopsum_controlplane.cluster.decision import decide
 from hopsum_controlplane.cluster.errors import (
     InvalidRequestError,
@@ -24,6 +23,7 @@ from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.slots import SlotRange
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire.epochs import Resume
+from hopsum_wire.membership import JobMembership
 
 from ..transport.server import UdpSwitch, job_for
 
@@ -53,7 +53,8 @@ class Desk:
         self.waiting: set[int] = set()
         self.newcomers: Resume | None = None
         """Of the last epoch that had some."""
-        self.epoch, self.over, self.document = 0, "", dict[str, Any]()
+        self.epoch, self.over = 0, ""
+        self.membership: JobMembership | None = None
         self.beats: list[tuple[int, int, dict[str, float]]] = []
         self.left: list[int] = []
         self.unfinished: list[str | None] = []
@@ -99,16 +100,16 @@ class Desk:
 
     def await_membership(
         self, job: str, rank: int, secret: bytes, *, known_epoch: int, timeout_s: float
-    ) -> dict[str, Any] | Pending:
+    ) -> JobMembership | Pending:
         self.before("await_membership")
         with self.changed:
             self._know(job, rank, secret)
-            self.changed.wait_for(lambda: self.document, timeout_s)
-            if not self.document:
+            self.changed.wait_for(lambda: self.membership, timeout_s)
+            if self.membership is None:
                 missing = tuple(rank for rank in range(self.workers) if rank not in self.waiting)
                 gone = tuple(rank for rank in missing if rank not in self.members)
                 return Pending(missing, State.FORMING, gone_ranks=gone, reason=self.over)
-            return self.document
+            return self.membership
 
     def heartbeat(
         self, job: str, rank: int, secret: bytes, *, epoch: int, statistics: Mapping[str, float]
@@ -123,7 +124,7 @@ class Desk:
     def standing(self, job: str, rank: int, secret: bytes, *, epoch: int) -> HeartbeatResult:
         with self.changed:
             self._know(job, rank, secret)
-            state, serves = (State.RUNNING, self.epoch) if self.document else (State.FORMING, 0)
+            state, serves = (State.RUNNING, self.epoch) if self.membership else (State.FORMING, 0)
             unreachable = self.unreachable if serves else ""
             return HeartbeatResult(state, serves, self.over if epoch else "", switch_unreachable=unreachable)
 
@@ -168,7 +169,7 @@ class Desk:
         """Take the job from the switch: its epoch is over, and so is the place of who is lost."""
         with self.changed, self.switch.lock:
             self.switch.aggregator.remove_job(self.epoch)
-            self.over, self.document = reason, {}
+            self.over, self.membership = reason, None
             self.waiting.clear()
             if lost is not None:
                 del self.members[lost]
@@ -200,19 +201,19 @@ class Desk:
         )
         sides = {rank: (seat.ip, seat.side_port) for rank, seat in enumerate(seats) if seat.side_port}
         send_to = dict.fromkeys(range(self.workers), self.switch.address)
-        self.document = membership(job, send_to, sides or False, resume=self._resume())
+        self.membership = job_membership(job, send_to, sides or False, resume=self._resume())
         locals_ = [(seat.ip, seat.udp_port) for seat in seats]
         with self.switch.lock:
             self.switch.aggregator.add_job(job_for(locals_, epoch=self.epoch, slots=SLOTS, table=TABLE))
 
-    def _resume(self) -> dict[str, Any] | None:
+    def _resume(self) -> Resume | None:
         """Decide as a manager does."""
         reports = {rank: seat.report for rank, (seat, _) in self.members.items() if seat.report is not None}
         new = set(self.members) - set(reports)
         resume = decide(reports, new, slots=SLOTS, epoch=self.epoch, before=self.newcomers)
         if resume is not None and new:
             self.newcomers = resume
-        return None if resume is None else resume_values(resume)
+        return resume
 
     def _admit(self, job: str, token: str) -> None:
         if token != TOKEN:

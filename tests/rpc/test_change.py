@@ -14,11 +14,11 @@ from hopsum.errors import EpochEndedError, HopsumError
 from hopsum.rpc.change import EpochChange
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum_wire.epochs import Resume, Sealed
-from hopsum_wire.membership import Endpoint, JobMembership, MembershipError, WorkerEndpoint
+from hopsum_wire.membership import Endpoint, JobMembership, MembershipError, RankEndpoint
 
 WAIT_S = 60
 SWITCH = Endpoint("127.0.0.1", 4800)
-SEATS = tuple(WorkerEndpoint(rank, Endpoint("127.0.0.1", 6000 + rank), SWITCH, 7000 + rank) for rank in range(2))
+SEATS = tuple(RankEndpoint(rank, Endpoint("127.0.0.1", 6000 + rank), SWITCH, 7000 + rank) for rank in range(2))
 FIRST = JobMembership("ddp", 70, 16, 16, 2, None, SWITCH, SEATS)
 SEALED = Sealed(70, 3, 9, ((4, 6),))
 

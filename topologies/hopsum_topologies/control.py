@@ -27,7 +27,7 @@ from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.entries import Entity, Insert
-from hopsum_controlplane.membership import SideChannels, write_document
+from hopsum_controlplane.membership import SideChannels, write_file
 from hopsum_controlplane.tables.forward import broadcast, l2
 from hopsum_topologies.description import JobPlan, Topology
 from hopsum_topologies.network import Network, interfaces_of
@@ -200,5 +200,5 @@ def write_job(job: Job | TreePart, folder: Path, side_channels: SideChannels = "
         write_membership(job, path, side_channels=side_channels)
     else:
         path = folder / f"{job.job.epoch}-{job.rack}.json"
-        write_document(job.job.membership(job.rack, side_channels), path)
+        write_file(job.job.membership(job.rack, side_channels), path)
     return path

@@ -1,8 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker has to know of its job: the JSON file that the control plane writes, as values.
+"""The membership of a job: the values that a worker needs of its job, and their one JSON format::
 
-The control plane writes the file in one piece, so a file that is there is whole: one that cannot be read is
-an error at once, only one that is missing is worth waiting for.
+  {"job": name, "epoch": int, "slots": int, "window": int, "quorum": int, "table": [16 ints] or null,
+   "table16": [16 ints] or null, "wire_version": int, "switch": {"ip": str, "udp_port": int},
+   "workers": [{"rank": int, "ip": str, "udp_port": int, "send_to": {"ip": str, "udp_port": int},
+                "leaf": int where the worker is below a leaf of a tree,
+                "side_port": int and "side_ip": str, each where there is one}, ...],
+   "code_group": int, left out where it is 512,
+   "ops": [names], left out where the switch sums by all operations,
+   "side_key": 64 hexadecimal digits, where workers have side channels,
+   "resume": null, or left out, or {"base": int, "start": int or null, "start_epoch": int, "allreduces": int or null,
+              "replaced": [ranks], "decided": [{"first": int, "end": int, "ranks": [int, ...]}, ...]}}
+
+The control plane writes this format and workers read it, from a file or from the controller's answer. The control plane
+writes a file in one piece, so a file that exists is whole: a file that cannot be parsed is an error at once, only a
+missing file is worth waiting for. The file is a secret of the job's workers: whoever knows `side_key` is a member of
+the epoch on side channels.
 """
 
 from __future__ import annotations
@@ -12,7 +25,7 @@ import json
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,14 +67,17 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerEndpoint:
-    """One rank: where the switch admits it from, and where it sends to."""
+class RankEndpoint:
+    """One rank: the endpoint that the switch admits, and the endpoint that the rank sends to.
+
+    The latter is the switch's service unless the switch listens on ordinary UDP sockets.
+    """
 
     rank: int
     endpoint: Endpoint
     send_to: Endpoint
     side_port: int | None = None
-    """TCP port where its peers reach it; None: it has no side channel."""
+    """TCP port where its peers fetch results that the switch no longer has; None: it has no side channel."""
     side_ip: str | None = None
     """IPv4 address of that; None: the same as the endpoint's."""
     leaf: int | None = None
@@ -82,17 +98,19 @@ class JobMembership:
     table: tuple[int, ...] | None
     """16 values of 0..255 that the switch puts in place of 4-bit codes of LOOKUP_ADD8, or none."""
     switch: Endpoint
-    """Where results come from."""
-    workers: tuple[WorkerEndpoint, ...]
+    """The source of results."""
+    workers: tuple[RankEndpoint, ...]
     """By rank, from 0."""
     table16: tuple[int, ...] | None = None
     """The same for LOOKUP_ADD16, values of 0..65535."""
     resume: Resume | None = None
-    """How the job goes on from the epochs before; None: it begins."""
+    """The continuation of the stream of the epochs before; None: the stream begins."""
     code_group: int = LANE_GROUP_CODES
-    """Codes that the job's switch takes as a group, see `hopsum_wire.payload`."""
+    """4-bit codes that the switch's program takes as a group (`hopsum_wire.payload`): 512 on software switches, what
+    half a pass consumes on Tofino. It concerns how codes are packed, not lanes.
+    """
     ops: frozenset[Op] = frozenset(Op)
-    """What the job's switch sums."""
+    """Operations of the switch's program. A worker whose codec needs another one is refused before it sends."""
     side_key: bytes | None = field(default=None, repr=False)
     """By which the workers of this epoch know each other on side channels, 32 bytes; None: it was left out."""
 
@@ -106,7 +124,7 @@ class JobMembership:
         }
         return found if len(found) == len(self.workers) else None
 
-    def worker(self, rank: int) -> WorkerEndpoint:
+    def worker(self, rank: int) -> RankEndpoint:
         """Return the worker of a rank. Raises MembershipError if the job has no such rank."""
         if not 0 <= rank < len(self.workers):
             raise MembershipError(
@@ -119,6 +137,50 @@ class JobMembership:
         """Return the ranks whose UPDATEs the switch of a rank collects: all, but at a leaf of a tree."""
         leaf = self.worker(rank).leaf
         return tuple(each.rank for each in self.workers if leaf is None or each.leaf == leaf)
+
+
+def membership_document(membership: JobMembership) -> dict[str, Any]:
+    """Return a membership as the JSON object that `parse_membership` reads; see the module's format."""
+    tables = {"table": membership.table, "table16": membership.table16}
+    document: dict[str, Any] = {
+        "job": membership.job,
+        "epoch": membership.epoch,
+        "slots": membership.slots,
+        "window": membership.window,
+        "quorum": membership.quorum,
+        **{key: None if table is None else list(table) for key, table in tables.items()},
+        "wire_version": WIRE_VERSION,
+        "switch": _endpoint_document(membership.switch),
+        "workers": [_worker_document(worker) for worker in membership.workers],
+    }
+    if membership.code_group != LANE_GROUP_CODES:
+        document["code_group"] = membership.code_group
+    if membership.ops != frozenset(Op):
+        document["ops"] = [op.name for op in sorted(membership.ops)]
+    if membership.side_key is not None:
+        document["side_key"] = membership.side_key.hex()
+    if membership.resume is not None:
+        document["resume"] = asdict(membership.resume)
+    return document
+
+
+def format_membership(membership: JobMembership, *, indent: int | None = None) -> str:
+    """Return a membership as JSON text, which `parse_membership` reads."""
+    return json.dumps(membership_document(membership), indent=indent)
+
+
+def _worker_document(worker: RankEndpoint) -> dict[str, Any]:
+    optional = {"leaf": worker.leaf, "side_port": worker.side_port, "side_ip": worker.side_ip}
+    return {
+        "rank": worker.rank,
+        **_endpoint_document(worker.endpoint),
+        "send_to": _endpoint_document(worker.send_to),
+        **{key: value for key, value in optional.items() if value is not None},
+    }
+
+
+def _endpoint_document(endpoint: Endpoint) -> dict[str, Any]:
+    return {"ip": endpoint.ip, "udp_port": endpoint.udp_port}
 
 
 def read_membership(path: str | Path, *, wait_s: float = 0.0) -> JobMembership:
@@ -216,12 +278,12 @@ def _side_key(root: _Object) -> bytes | None:
     return bytes.fromhex(text)
 
 
-def _worker(entry: _Object) -> WorkerEndpoint:
+def _worker(entry: _Object) -> RankEndpoint:
     rank = entry.integer("rank", 0, MAX_WORKERS - 1)
     side_port = entry.integer("side_port", *_LIMITS["side_port"]) if "side_port" in entry.value else None
     side_ip = _ip(entry, "side_ip") if "side_ip" in entry.value else None
     leaf = entry.integer("leaf", 0, MAX_WORKERS - 1) if "leaf" in entry.value else None
-    return WorkerEndpoint(rank, _endpoint(entry), _endpoint(entry.object("send_to")), side_port, side_ip, leaf)
+    return RankEndpoint(rank, _endpoint(entry), _endpoint(entry.object("send_to")), side_port, side_ip, leaf)
 
 
 def _resume(root: _Object, slots: int, workers: int) -> Resume | None:

@@ -19,11 +19,10 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from hopsum_controlplane.cluster import agreement, lifecycle, placement, views
 from hopsum_controlplane.cluster.config import ClusterConfig
-from hopsum_controlplane.cluster.documents import document, leaves_of, where
+from hopsum_controlplane.cluster.documents import leaves_of, membership_of, where
 from hopsum_controlplane.cluster.errors import (
     ClusterConfigError,
     InvalidRequestError,
@@ -45,6 +44,7 @@ from hopsum_controlplane.cluster.views import CreatedJob, HeartbeatResult, JobVi
 from hopsum_controlplane.devices.base import Pipeline
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import WorkerEndpoint
+from hopsum_wire.membership import JobMembership
 from hopsum_wire.watch.heartbeat import POSITION
 
 _log = logging.getLogger(__name__)
@@ -227,10 +227,10 @@ class ClusterController:
 
     def await_membership(
         self, job: str, rank: int, secret: bytes, *, known_epoch: int = 0, timeout_s: float = 0.0
-    ) -> dict[str, Any] | Pending:
+    ) -> JobMembership | Pending:
         """Wait for an epoch with this member in it, other than the known one, for up to `timeout_s` seconds.
 
-        Returns its membership document (see `hopsum_controlplane.membership`), or whom the job waits for. Raises
+        Returns its membership, or whom the job waits for. Raises
         UnknownJobError, and UnauthenticatedError when the secret is not, or not any more, that of a member with a
         lease.
         """
@@ -243,7 +243,7 @@ class ClusterController:
                     raise UnauthenticatedError(self._given_up(record, member), hint="close, and connect again")
                 if member.phase is Phase.IN and record.state is State.RUNNING and record.epoch != known_epoch:
                     self._cache.apply(job, lambda now: lifecycle.told(now, rank))  # it may know from now on
-                    return document(record, rank, self._config)
+                    return membership_of(record, rank, self._config)
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     trouble = self._reconcilers.trouble(record)

@@ -107,14 +107,9 @@ def report_from_json(text: str) -> Report:
     return report
 
 
-def resume_values(resume: Resume) -> dict[str, Any]:
-    """Return how a stream goes on as JSON has it, in the database and in the membership."""
-    return asdict(resume)
-
-
 def resume_to_json(resume: Resume) -> str:
     """Return how a stream goes on as text."""
-    return json.dumps(resume_values(resume))
+    return json.dumps(asdict(resume))
 
 
 def resume_from_json(text: str) -> Resume:

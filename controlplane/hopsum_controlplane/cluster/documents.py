@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contents of an epoch, and its documents for workers: pure functions of the database and the configuration.
+"""Contents of an epoch, and its memberships for workers: pure functions of the database and the configuration.
 
 A job over a tree is `hopsum_controlplane.trees`' TreeSpec and TreeJob here; leaves without workers are left out.
 """
@@ -7,17 +7,18 @@ A job over a tree is `hopsum_controlplane.trees`' TreeSpec and TreeJob here; lea
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from hopsum_controlplane.cluster.codec import resume_values
 from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
 from hopsum_controlplane.cluster.errors import ClusterConfigError, UnknownJobError
 from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.cluster.records import JobRecord, Phase
 from hopsum_controlplane.jobs import ALL_OPS, Job
-from hopsum_controlplane.membership import SideChannels, membership
+from hopsum_controlplane.membership import SideChannels, job_membership
 from hopsum_controlplane.trees import Rack, TreeJob, TreeSpec
 from hopsum_wire import LANE_GROUP_CODES, MAX_WORKERS, Op
+from hopsum_wire.membership import JobMembership
 
 
 class Limits(NamedTuple):
@@ -75,18 +76,16 @@ def parts_of(record: JobRecord, epoch: int, config: ClusterConfig, limits: Mappi
     return Parts(at(record.switch, top), {name: at(name, spec) for name, spec in zip(racks, below, strict=True)})
 
 
-def document(record: JobRecord, rank: int, config: ClusterConfig) -> dict[str, Any]:
+def membership_of(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembership:
     """Return the membership of an epoch for a worker or observer that is in it; an observer's is without the side key.
 
     Raises UnknownJobError without an epoch.
     """
-    made = _document(record, rank, config)
-    if rank >= MAX_WORKERS:
-        made.pop("side_key", None)
-    return made
+    made = _membership(record, rank, config)
+    return made if rank < MAX_WORKERS else replace(made, side_key=None)
 
 
-def _document(record: JobRecord, rank: int, config: ClusterConfig) -> dict[str, Any]:
+def _membership(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembership:
     if record.job is None:
         raise UnknownJobError(f"job {record.name!r} has no epoch", hint="join again")
     services = {
@@ -97,13 +96,12 @@ def _document(record: JobRecord, rank: int, config: ClusterConfig) -> dict[str, 
     entered = [member for member in record.members if member.entered == record.epoch and member.rank in services]
     sides = {m.rank: (m.endpoint.ip, m.side_port) for m in entered if m.side_port is not None}
     all_sides: SideChannels = sides if len(sides) == len(services) else False
-    resume = None if record.resume is None else resume_values(record.resume)
     if not record.branches:
-        return membership(record.job, services, all_sides, resume=resume)
+        return job_membership(record.job, services, all_sides, resume=record.resume)
     below = [(branch.switch, branch.job) for branch in record.branches if branch.job is not None]
     rack = next(number for number, (_, job) in enumerate(below) if rank in [w.rank for w in job.spec.workers])
     tree = _tree(record.job, [job for _, job in below])
-    return tree.membership(rack, all_sides, send_to=services, resume=resume)
+    return tree.membership(rack, all_sides, send_to=services, resume=record.resume)
 
 
 def _tree(spine: Job, leaves: list[Job]) -> TreeJob:

@@ -5,7 +5,6 @@ their own, so that neither joins nor whatever they wait for keeps one from being
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from hopsum_controlplane.service.gate import Gate, TooManyClientsError
 from hopsum_controlplane.service.handlers import Answer, Call, Lane
 from hopsum_controlplane.service.messages import beat_message, join_request, located_message, pending_message
 from hopsum_wire.control import control_pb2 as pb
+from hopsum_wire.membership import format_membership
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
@@ -117,7 +117,7 @@ class Workers:
                 request.job, request.rank, secret, known_epoch=request.known_epoch, timeout_s=0.0
             )
             if not isinstance(found, Pending):
-                return bytes(pb.AwaitMembershipReply(membership=json.dumps(found)).SerializeToString())
+                return bytes(pb.AwaitMembershipReply(membership=format_membership(found)).SerializeToString())
             if loop.time() < until_s and not self._closing:
                 return None
             return bytes(pending_message(found, 0.0).SerializeToString())

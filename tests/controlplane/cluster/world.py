@@ -32,6 +32,7 @@ from hopsum_controlplane.plan import plan
 from hopsum_controlplane.tables.address import switch_address
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire import WIRE_VERSION
+from hopsum_wire.membership import membership_document
 
 LEASE_S = 10.0
 TABLE = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 20)
@@ -127,9 +128,10 @@ class Worker:
         found = self.cluster.controller.await_membership(
             self.job, self.rank, self.secret, known_epoch=self.epoch, timeout_s=timeout_s
         )
-        if not isinstance(found, Pending):
-            self.epoch = found["epoch"]
-        return found
+        if isinstance(found, Pending):
+            return found
+        self.epoch = found.epoch
+        return membership_document(found)
 
     def beat(self, **statistics: float) -> HeartbeatResult:
         return self.cluster.controller.heartbeat(

@@ -25,12 +25,13 @@ from hopsum_controlplane.devices.tofino import TofinoDevice, load_program
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.errors import NotPrimaryError
 from hopsum_controlplane.jobs import LeafEndpoint
-from hopsum_controlplane.membership import membership
+from hopsum_controlplane.membership import job_membership
 from hopsum_controlplane.plan import plan
 from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.tables import address, forward
 from hopsum_controlplane.tables.lookup import half_words
 from hopsum_controlplane.testing import FakeDevice
+from hopsum_wire import Op
 
 from .conftest import FILES, make_build, of_one_word, p4info_of
 from .stratum import DEVICE_ID, BfPipelineConfig, Stratum
@@ -118,8 +119,8 @@ def test_a_job_comes_and_goes(
     assert standing(device) == {entity.key(): entity for entity in expected}
     assert len(half_words(job, device.program)) == 4 * 256
     assert device.read_groups() == [MulticastGroup(1, (Replica(1, 0), Replica(2, 1), Replica(3, 2)))]
-    assert (job.code_group, membership(job)["code_group"]) == (4, 4)
-    assert membership(job)["ops"] == ["LOOKUP_ADD8", "ADD8", "ADD32", "OR", "MAX32"]
+    assert (job.code_group, job_membership(job).code_group) == (4, 4)
+    assert job_membership(job).ops == {Op.LOOKUP_ADD8, Op.ADD8, Op.ADD32, Op.OR, Op.MAX32}
     assert controller.audit().clean
     chip.writes.clear()
     controller.delete_job(job)
