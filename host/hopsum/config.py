@@ -78,9 +78,7 @@ class Config:
     rank: int | None = field(
         default=None, metadata=_about(_integer(0, _MAX_RANK), "which worker this is; else torchrun's RANK")
     )
-    codec: str = field(
-        default="thc", metadata=_about(_CODEC, "how vectors are compressed, the same on all ranks")
-    )
+    codec: str = field(default="thc", metadata=_about(_CODEC, "how vectors are compressed, the same on all ranks"))
     codec_options: dict[str, Any] = field(
         default_factory=dict, metadata=_about(_OPTIONS, "options of the codec, the same on all ranks")
     )

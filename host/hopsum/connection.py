@@ -31,7 +31,7 @@ from hopsum.config import Config, ConfigError, nearest, resolve
 from hopsum.memory import MemoryAggregation, RackOptions
 from hopsum.notice import telling
 from hopsum.protocol.worker import Timing
-from hopsum.transport.link import Link
+from hopsum.transport.link import DatagramLink
 from hopsum.transport.raw import RawLink
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.membership import JobMembership, MembershipError, RankEndpoint, read_membership
@@ -170,7 +170,7 @@ def _open_raw(config: Config, parts: SplitResult, group: Any) -> Communicator:
     membership = _raw_membership(config, parts)
     via = _query(config, parts, _RAW_PARAMETERS).get("via")
 
-    def link(seat: RankEndpoint) -> Link:
+    def link(seat: RankEndpoint) -> DatagramLink:
         return RawLink(parts.netloc, seat.endpoint.address, seat.send_to.address, via=None if via is None else str(via))
 
     return _open_agent(config, membership, make_link=link)
@@ -289,7 +289,7 @@ def _open_agent(
     *,
     codec: Codec | None = None,
     make: Callable[..., Agent] = Agent,
-    make_link: Callable[[RankEndpoint], Link] | None = None,
+    make_link: Callable[[RankEndpoint], DatagramLink] | None = None,
     **given: Any,
 ) -> Agent:
     rank = _rank(config, len(membership.workers)) if rank is None else rank

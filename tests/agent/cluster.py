@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hopsum.agent import Agent
 from hopsum.codec import Codec, best_table
 from hopsum.protocol.worker import Timing
-from hopsum.transport.link import Link, UdpLink
+from hopsum.transport.link import DatagramLink, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
 from hopsum_oracle.aggregator import Aggregator, JobConfig, WorkerConfig
 from hopsum_wire import LANE_GROUP_CODES, Header, Op
@@ -33,7 +33,7 @@ ASKING = Timing(retransmit_s=0.02, deadline_s=4.0)
 class RecordingLink:
     """Notes the header of everything that is sent."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: DatagramLink) -> None:
         self._link = link
         self.statistics = link.statistics
         self.headers: list[Header] = []
@@ -52,7 +52,7 @@ class RecordingLink:
 class Gate:
     """A link that holds back the sums of one op until it is opened."""
 
-    def __init__(self, link: Link, op: Op, opened: threading.Event) -> None:
+    def __init__(self, link: DatagramLink, op: Op, opened: threading.Event) -> None:
         self._link, self._op, self._opened = link, op, opened
         self._held: list[bytes] = []
         self.statistics = link.statistics

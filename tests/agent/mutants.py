@@ -13,7 +13,7 @@ from hopsum.codec import Context, SharedRanges
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.range_codec import RangeReduction
 from hopsum.codec.thc import Thc
-from hopsum.transport.link import Link
+from hopsum.transport.link import DatagramLink
 from hopsum_wire import HOPSUM_BYTES, Header, Kind
 
 from .team import Tap
@@ -77,7 +77,7 @@ class DividesByAll(Sound):
 class StaleTap(Tap):
     """Notes what the switch called stale."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: DatagramLink) -> None:
         super().__init__(link)
         self.places: set[Place] = set()
 
@@ -99,7 +99,7 @@ class SettlesOnStale(Sound):
         self.tap: StaleTap | None = None
         self.settled = 0
 
-    def listen(self, link: Link) -> StaleTap:
+    def listen(self, link: DatagramLink) -> StaleTap:
         self.tap = StaleTap(link)
         return self.tap
 
@@ -140,12 +140,12 @@ class Reencodes(Sound):
         self.anew = {was.tobytes(): now.tobytes() for was, now in zip(first, others, strict=True)}
         return first
 
-    def lose_first(self, link: Link, *, honest: bool) -> Tap:
+    def lose_first(self, link: DatagramLink, *, honest: bool) -> Tap:
         return _LosesFirst(link, None if honest else self)
 
 
 class _LosesFirst(Tap):
-    def __init__(self, link: Link, codec: Reencodes | None) -> None:
+    def __init__(self, link: DatagramLink, codec: Reencodes | None) -> None:
         super().__init__(link)
         self._codec = codec
         self._seen: set[Place] = set()

@@ -49,7 +49,7 @@ class StageTransport(RepairingTransport):
     def statistics(self) -> TransportStatistics:
         return self.counts
 
-    def inquire(self) -> None:
+    def probe(self) -> None:
         """Ask nobody."""
 
     @property
@@ -101,8 +101,8 @@ class StageTransport(RepairingTransport):
             self.limit = None
             self.changed.notify_all()
 
-    def close(self, *, farewell: bool = True) -> None:
-        self.calls.append(("close", farewell))
+    def close(self, *, linger: bool = True) -> None:
+        self.calls.append(("close", linger))
 
     # ---- for tests --------------------------------------------------------------------------------------
 

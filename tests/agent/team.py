@@ -24,7 +24,7 @@ from hopsum.codec import AgreedError, Codec, ErrorFeedback, job_tables
 from hopsum.codec.base import OnLost
 from hopsum.communicator import AllReduceResult
 from hopsum.protocol.worker import Timing, Worker, WorkerStatistics
-from hopsum.transport.link import Link, UdpLink
+from hopsum.transport.link import DatagramLink, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
 from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, job_membership
 from hopsum_controlplane.artifacts import compiled_program
@@ -80,7 +80,7 @@ def open_bench() -> Iterator[Bench]:
 class Tap:
     """A link that passes everything on; what is overridden looks at it, or changes it."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: DatagramLink) -> None:
         self._link = link
         self.statistics = link.statistics
 
@@ -120,7 +120,7 @@ class Setting(NamedTuple):
     on_lost: OnLost = "fail"
     switch_loss: float = 0.0
     """Each way at the switch's ports, by the program's own simulator. The links are then plain ones."""
-    wrap: Callable[[int, Link], Link] = lambda rank, link: link
+    wrap: Callable[[int, DatagramLink], DatagramLink] = lambda rank, link: link
     """Puts another link around a rank's, inside of the lossy one."""
 
 
@@ -159,14 +159,14 @@ class Team:
             self.absences.append(Absence(link))
             self.agents.append(self._agent(rank, link if setting.switch_loss else self._wrapped(rank)))
 
-    def _wrapped(self, rank: int) -> Link:
+    def _wrapped(self, rank: int) -> DatagramLink:
         setting = self.setting
         link = setting.wrap(rank, self.absences[rank])
         if setting.mishaps == Mishaps():
             return link
         return LossyLink(link, setting.mishaps, random.Random(f"{setting.seed} {rank}"))
 
-    def _agent(self, rank: int, link: Link) -> Agent:
+    def _agent(self, rank: int, link: DatagramLink) -> Agent:
         setting, codec = self.setting, self.codecs[rank]
         return Agent(
             self.membership, rank, codec=codec, timing=setting.timing, link=link, seed=1, on_lost=setting.on_lost

@@ -18,7 +18,7 @@ from hopsum.agent import Agent
 from hopsum.codec import Codec, CodecError, make_codec
 from hopsum.config import ConfigError
 from hopsum.errors import ResultLostError
-from hopsum.transport.link import Link
+from hopsum.transport.link import DatagramLink
 from hopsum.transport.lossy import Mishaps
 from hopsum_controlplane import write_membership
 from hopsum_wire import Header, Op
@@ -56,14 +56,14 @@ class Order:
     last_has_codes: threading.Event = field(default_factory=threading.Event)
     others_are_done: threading.Event = field(default_factory=threading.Event)
 
-    def wrap(self, rank: int, link: Link) -> Link:
+    def wrap(self, rank: int, link: DatagramLink) -> DatagramLink:
         return Waits(link, self, last=rank == 2)
 
 
 class Waits(Tap):
     """Holds its first codes back until it is their turn."""
 
-    def __init__(self, link: Link, order: Order, *, last: bool) -> None:
+    def __init__(self, link: DatagramLink, order: Order, *, last: bool) -> None:
         super().__init__(link)
         self._order, self._last, self._waits = order, last, True
 

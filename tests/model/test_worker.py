@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hopsum.protocol.window import Window
+from hopsum.protocol.congestion_window import CongestionWindow
 from hopsum.protocol.worker import Membership, Timing
 from hopsum.protocol.worker import Worker as RealWorker
 from hopsum_wire import Header, Kind, Op, split_datagram
@@ -24,7 +24,7 @@ EVERYBODY = 0b11
 REDUCES = [(5,), (1, 1, 3), (2, 3)]
 
 
-class Wide(Window):
+class Wide(CongestionWindow):
     """All that W1 allows: what is compared is what a worker may send."""
 
     def shrink(self, now: float) -> None:
@@ -40,7 +40,7 @@ class Pair:
         self.model = Worker(1, 1, Life.RUN, (None,) * config.chunks, 0)
         timing = Timing(retransmit_s=1.0, retransmit_max_s=1.0, deadline_s=1000.0)
         self.real = RealWorker(Membership(1, 0, 2, config.slots), timing)
-        self.real._outbox._window = Wide(config.slots)
+        self.real._queue._window = Wide(config.slots)
         self.now = 0.0
         for chunks in config.reduces:
             self.real.submit(Op.ADD32, np.zeros((chunks, 1024), np.uint8), now=self.now)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hopsum.errors import WorkersReplacedError
 from hopsum.protocol.peer_messages import PeerMessage
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, RepairPolicy, Timing, Worker
-from hopsum.protocol.worker_state import Phase
+from hopsum.protocol.worker_state import WorkerPhase
 from hopsum_oracle.aggregator import Aggregator
 from hopsum_wire import Op
 from hopsum_wire.epochs import Decided, Resume, Sealed
@@ -200,7 +200,7 @@ class ChangeWorld:
             return True
         return any(
             seat.worker is None
-            or seat.worker.phase is not Phase.RUN
+            or seat.worker.phase is not WorkerPhase.RUN
             or seat.worker.stream.end < self.plan.positions
             or len(seat.outcomes) < len(seat.handles)
             for seat in self.seats
@@ -241,7 +241,7 @@ class ChangeWorld:
 
     def _submit(self, seat: Seat, each: Worker) -> bool:
         """Submit what comes next; say whether the program has still to go on with newcomers."""
-        if each.phase is not Phase.RUN:
+        if each.phase is not WorkerPhase.RUN:
             return False
         while each.stream.end < self.plan.positions and len(seat.handles) - len(seat.outcomes) < 2:
             first = each.stream.end

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.protocol.batch import Part, plain_part
-from hopsum.protocol.ledger import Ledger
+from hopsum.protocol.batch import ResultRun, plain_run
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
+from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker import AllReduceDone, Membership, RepairPolicy, Timing, Worker
-from hopsum.protocol.worker_state import Phase
+from hopsum.protocol.worker_state import WorkerPhase
 from hopsum_wire import Header, Kind, Op, down_bytes, split_datagram, up_bytes
 from hopsum_wire.epochs import Decided, Resume
 
@@ -82,9 +82,9 @@ class Twins:
     def send(self) -> None:
         """Take what both send; it becomes replies."""
         sent = [bytes(datagram) for datagram in self.one.datagrams_to_send(self.now)]
-        trains = self.rows.trains_to_send(self.now)
-        assert all(not train.flags.writeable and train.flags.c_contiguous for train in trains)
-        assert sent == [row.tobytes() for train in trains for row in train]
+        batches = self.rows.segments_to_send(self.now)
+        assert all(not segments.flags.writeable and segments.flags.c_contiguous for segments in batches)
+        assert sent == [row.tobytes() for segments in batches for row in segments]
         for datagram in sent:
             self.on_the_way += self.replies(split_datagram(datagram)[0])
 
@@ -172,7 +172,7 @@ class Twins:
 
     def change(self) -> None:
         """Go on in another epoch, sometimes with newcomers; what this worker lacks may be decided or not."""
-        if self.one.repair is None or self.one.phase is not Phase.RUN:
+        if self.one.repair is None or self.one.phase is not WorkerPhase.RUN:
             return
         self.both("seal")
         self.receive()
@@ -215,12 +215,12 @@ class Twins:
         one, rows = self.one, self.rows
         assert repr(one.statistics) == repr(rows.statistics)
         assert (one.phase, one.get_timer(), one.waits_for_peers) == (rows.phase, rows.get_timer(), rows.waits_for_peers)
-        assert str(one._unhelpful) == str(rows._unhelpful)
-        assert one._outbox.positions() == rows._outbox.positions()
-        assert one._ledger.open_position.tolist() == rows._ledger.open_position.tolist()
-        assert one._ledger.early.keys() == rows._ledger.early.keys()
-        assert one._ledger.open_end == rows._ledger.open_end
-        for mine, other in zip(one._ledger.active, rows._ledger.active, strict=True):
+        assert str(one._ignored_packets) == str(rows._ignored_packets)
+        assert one._queue.positions() == rows._queue.positions()
+        assert one._state.open_position.tolist() == rows._state.open_position.tolist()
+        assert one._state.early.keys() == rows._state.early.keys()
+        assert one._state.open_end == rows._state.open_end
+        for mine, other in zip(one._state.active, rows._state.active, strict=True):
             assert (mine.handle, mine.missing) == (other.handle, other.missing)
             for name in ("results", "contributors", "held"):
                 assert np.array_equal(getattr(mine, name), getattr(other, name)), name
@@ -248,12 +248,12 @@ def scenario(seed: int, kind: str) -> Twins:
 def test_a_batch_is_its_datagrams_one_by_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     met: Counter[str] = Counter()
 
-    def counted(rows: NDArray[np.uint8], own: Membership, ledger: Ledger) -> Part | None:
-        part = plain_part(rows, own, ledger)
-        met["plain batches" if part else "other batches"] += len(rows) > 8
-        return part
+    def counted(rows: NDArray[np.uint8], own: Membership, state: StreamState) -> ResultRun | None:
+        run = plain_run(rows, own, state)
+        met["plain batches" if run else "other batches"] += len(rows) > 8
+        return run
 
-    monkeypatch.setattr("hopsum.protocol.worker.plain_part", counted)
+    monkeypatch.setattr("hopsum.protocol.worker.plain_run", counted)
     for seed in range(SEEDS):
         twins = scenario(seed, kind)
         statistics = twins.rows.statistics
@@ -281,7 +281,7 @@ WRONG: list[dict[str, int]] = [
 
 def plain_or_not(
     rows: int = 8, wrong_at: int = -1, everywhere: bool = False, resume: Resume | None = None, **wrong: int
-) -> Part | None:
+) -> ResultRun | None:
     """Ask for the first rows of an all-reduce in order; one of them, or all, with something else in the header."""
     worker = Worker(Membership(EPOCH, RANK, WORKERS, 64), resume=resume)
     worker.submit(Op.ADD32, np.zeros((20, 1024), np.uint8), now=0.0)
@@ -289,7 +289,7 @@ def plain_or_not(
     headers = [replace(right, slot=slot) for slot in range(rows)]
     headers = [replace(each, **wrong) if everywhere or at == wrong_at else each for at, each in enumerate(headers)]
     datagrams = np.frombuffer(b"".join(each.pack() + bytes(1024) for each in headers), np.uint8)
-    return plain_part(datagrams.reshape(rows, -1), worker.membership, worker._ledger)
+    return plain_run(datagrams.reshape(rows, -1), worker.membership, worker._state)
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
@@ -299,15 +299,15 @@ def test_a_batch_with_something_wrong_is_not_plain(wrong: dict[str, int]) -> Non
 
 
 def test_a_plain_batch_is_plain_in_later_epochs() -> None:
-    part = plain_or_not(resume=Resume(128, None, 0, None, (), ()))
-    assert part is not None
-    assert part.positions.tolist() == list(range(128, 136))
+    run = plain_or_not(resume=Resume(128, None, 0, None, (), ()))
+    assert run is not None
+    assert run.positions.tolist() == list(range(128, 136))
 
 
 def test_a_plain_batch_is() -> None:
     for rows in (1, 8, 20):
-        part = plain_or_not(rows, wrong_at=0, flags=255, held=9, count=1, contributors=0b101)
-        assert part is not None
-        assert part.positions.tolist() == list(range(rows))
-        assert part.contributors.tolist() == [0b101, *[7] * (rows - 1)]
+        run = plain_or_not(rows, wrong_at=0, flags=255, held=9, count=1, contributors=0b101)
+        assert run is not None
+        assert run.positions.tolist() == list(range(rows))
+        assert run.contributors.tolist() == [0b101, *[7] * (rows - 1)]
     assert plain_or_not(21) is None, "one beyond the all-reduce"

@@ -15,11 +15,11 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.protocol import epoch_change
-from hopsum.protocol.decided import DecidedRuns
-from hopsum.protocol.epoch_change import Turn
-from hopsum.protocol.ledger import Ledger
+from hopsum.protocol.decided_ranges import DecidedRanges
+from hopsum.protocol.epoch_change import JoinPoint
+from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Worker
-from hopsum.protocol.worker_state import AllReduce, Phase
+from hopsum.protocol.worker_state import AllReduce, WorkerPhase
 from hopsum_wire import Header, Kind, Op
 from hopsum_wire.epochs import Decided, Sealed
 
@@ -82,7 +82,7 @@ def no_seal(patch: Patch) -> None:
 
     def leak(self: Worker) -> Sealed:
         sealed = seal(self)
-        self.phase = Phase.RUN
+        self.phase = WorkerPhase.RUN
         return sealed
 
     patch.setattr(Worker, "seal", leak)
@@ -96,12 +96,12 @@ def undecided_kept(patch: Patch) -> None:
 
 def void_on_some(patch: Patch) -> None:
     """One rank waits for what is void."""
-    voids = Turn.voids
+    voids = JoinPoint.voids
 
-    def some(self: Turn, first: int, end: int, decided: DecidedRuns | None) -> bool:
+    def some(self: JoinPoint, first: int, end: int, decided: DecidedRanges | None) -> bool:
         return self._repair is not None and self._repair._own.rank != 0 and voids(self, first, end, decided)
 
-    patch.setattr(Turn, "voids", some)
+    patch.setattr(JoinPoint, "voids", some)
 
 
 def not_restamped(patch: Patch) -> None:
@@ -122,12 +122,12 @@ def old_rounds(patch: Patch) -> None:
 def decided_sent(patch: Patch) -> None:
     """Send what others hold already, and do not ask them."""
     not_fetched(patch)
-    patch.setattr(Ledger, "next_open_many", _deaf(Ledger.next_open_many))
-    patch.setattr(Ledger, "next_open", _deaf(Ledger.next_open))
+    patch.setattr(StreamState, "next_open_many", _deaf(StreamState.next_open_many))
+    patch.setattr(StreamState, "next_open", _deaf(StreamState.next_open))
 
 
 def _deaf(original: Callable[..., object]) -> Callable[..., object]:
-    def without(self: Ledger, *arguments: object) -> object:
+    def without(self: StreamState, *arguments: object) -> object:
         decided, self.decided = self.decided, None
         try:
             return original(self, *arguments)
@@ -138,7 +138,7 @@ def _deaf(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def not_fetched(patch: Patch) -> None:
-    patch.setattr("hopsum.protocol.catching_up.CatchingUp.want", lambda self, positions, now: None)
+    patch.setattr("hopsum.protocol.result_fetcher.CatchingUp.want", lambda self, positions, now: None)
     patch.setattr("hopsum.protocol.repair.Repair.ask_about", lambda self, late, now: None)
 
 
@@ -160,7 +160,7 @@ def failure_of(plan: Callable[[int], Plan]) -> str:
 @pytest.mark.parametrize(
     ("take_away", "mode", "failure", "seed"),
     [
-        (void_on_some, "n", "expelled|not done", 4),
+        (void_on_some, "n", "fell behind|not done", 4),
         (not_restamped, "n", "not done", 2),
         (old_rounds, "n", "not done", 6),
         (decided_sent, "FLUSH", r"position \d+", 2),
@@ -239,12 +239,12 @@ def test_the_world_itself_sees_a_second_result() -> None:
 
 
 def test_decided_runs() -> None:
-    runs = DecidedRuns([Decided(3, 5, (1,)), Decided(5, 6, (0, 2)), Decided(9, 11, (2,))])
+    runs = DecidedRanges([Decided(3, 5, (1,)), Decided(5, 6, (0, 2)), Decided(9, 11, (2,))])
     covered = runs.covers(np.arange(13))
     assert np.flatnonzero(covered).tolist() == [3, 4, 5, 9, 10]
     assert [runs.holders(position) for position in (3, 4, 5, 10)] == [0b10, 0b10, 0b101, 0b100]
-    assert (runs.end, DecidedRuns(()).end) == (11, 0)
-    assert not DecidedRuns(()).covers(np.arange(3)).any()
+    assert (runs.end, DecidedRanges(()).end) == (11, 0)
+    assert not DecidedRanges(()).covers(np.arange(3)).any()
 
 
 @pytest.mark.parametrize(
@@ -259,4 +259,4 @@ def test_decided_runs() -> None:
 )
 def test_runs_that_are_none(runs: list[Decided]) -> None:
     with pytest.raises(ValueError, match="sorted, disjoint, not empty"):
-        DecidedRuns(runs)
+        DecidedRanges(runs)

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hopsum.protocol.accepting import Accepting
-from hopsum.protocol.ledger import Ledger
+from hopsum.protocol.result_acceptor import ResultAcceptor
+from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce
 from hopsum_oracle import admission, aggregator, decision
@@ -108,14 +108,14 @@ def epoch_worker(patch: Patch) -> None:
 
 def in_order(patch: Patch) -> None:
     """Send every position as soon as it is submitted: no window."""
-    submitted = Accepting.submitted
+    submitted = ResultAcceptor.on_submitted
 
-    def open_everything(self: Accepting, reduce: AllReduce, now: float) -> None:
+    def open_everything(self: ResultAcceptor, reduce: AllReduce, now: float) -> None:
         submitted(self, reduce, now)
         for position in range(reduce.first, reduce.end):
-            self._outbox.open(position)
+            self._queue.open(position)
 
-    patch.setattr(Accepting, "submitted", open_everything)
+    patch.setattr(ResultAcceptor, "on_submitted", open_everything)
 
 
 def frozen_payload(patch: Patch) -> None:
@@ -136,7 +136,7 @@ def frozen_payload(patch: Patch) -> None:
 
 def first_stays(patch: Patch) -> None:
     """A second RESULT for the same position is counted as progress."""
-    patch.setattr(Ledger, "is_held", lambda self, position, reduce: reduce is None and position < self.stream.end)
+    patch.setattr(StreamState, "is_held", lambda self, position, reduce: reduce is None and position < self.stream.end)
 
 
 def stale_match(patch: Patch) -> None:
@@ -144,7 +144,7 @@ def stale_match(patch: Patch) -> None:
     on_stale = Worker._on_stale
 
     def current(self: Worker, header: Header, position: int, now: float) -> None:
-        on_stale(self, header, self._ledger.open_position[header.slot], now)
+        on_stale(self, header, self._state.open_position[header.slot], now)
 
     patch.setattr(Worker, "_on_stale", current)
 

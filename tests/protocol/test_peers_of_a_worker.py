@@ -180,7 +180,7 @@ def test_silence_asks_one_after_the_other() -> None:
     assert asked == [[], [], [2], [3], [0], [2]]
 
 
-def test_gone_everywhere_is_expulsion() -> None:
+def test_gone_everywhere_ends_the_epoch() -> None:
     worker = make()
     handle = submit(worker)
     hear(worker, 0, PeerKind.GONE, 0)
@@ -197,7 +197,7 @@ def test_gone_everywhere_is_expulsion() -> None:
     assert isinstance(event, AllReduceFailed)
     assert (event.handle, type(event.error)) == (handle, FellBehindError)
     assert (
-        "rank 1 is expelled from epoch 7: neither the switch nor any of its peers still has the result of slot 0"
+        "rank 1 fell behind in epoch 7: neither the switch nor any of its peers still has the result of slot 0"
         in str(event.error)
     )
 
@@ -256,14 +256,14 @@ def test_the_third_waits_for_the_first() -> None:
     assert said(worker)[-1][1] is PeerKind.DONE
     assert (worker.statistics.updates, worker.waits_for_peers) == (2, True)
     worker.handle_timer(1.0)
-    assert said(worker) == [(rank, PeerKind.WHERE, 0, 0) for rank in (0, 2, 3)]
+    assert said(worker) == [(rank, PeerKind.PROGRESS_QUERY, 0, 0) for rank in (0, 2, 3)]
     assert worker.get_timer() == 1.25
     hear(worker, 0, PeerKind.DONE, value=3)
     hear(worker, 2, PeerKind.DONE, value=2)
     assert worker.statistics.updates == 2
     hear(worker, 3, PeerKind.DONE, value=1)
     assert (worker.statistics.updates, worker.waits_for_peers) == (3, False)
-    hear(worker, 3, PeerKind.WHERE)
+    hear(worker, 3, PeerKind.PROGRESS_QUERY)
     assert said(worker) == [(3, PeerKind.DONE, 0, 2)]
 
 
@@ -390,7 +390,7 @@ def test_a_worker_of_another_rack_that_has_left_is_not_waited_for() -> None:
     hear(worker, 3, PeerKind.LEAVE, value=1)
     state(worker, 0, 0b0010)
     assert worker.next_event() is None, "rank 0 is missing, and has not left"
-    worker.inquire()
+    worker.probe()
     state(worker, 0, 0b0011, State.CLOSED)
     event = worker.next_event()
     assert isinstance(event, AllReduceFailed)

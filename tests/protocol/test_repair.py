@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from hopsum.protocol.peer_messages import PeerMessage
-from hopsum.protocol.repair import Repair
+from hopsum.protocol.repair import PeerRepair
 from hopsum.protocol.result_store import ResultStore
 from hopsum.protocol.worker import Timing, Worker
 from hopsum.protocol.worker_state import AllReduce
@@ -66,8 +66,8 @@ def stale_settles(patch: Patch) -> None:
     """Take zeros for what the switch no longer has, as published systems do."""
 
     def zeros(self: Worker, header: Header, position: int, now: float) -> None:
-        if position in self._outbox.positions():
-            self._accepting.zeros(position, now)
+        if position in self._queue.positions():
+            self._acceptor.accept_zeros(position, now)
 
     patch.setattr(Worker, "_on_stale", zeros)
 
@@ -95,7 +95,7 @@ def retain(patch: Patch) -> None:
 
 def stale_fetch(patch: Patch) -> None:
     """Ask nobody."""
-    patch.setattr(Repair, "_ask", lambda self, position, asked, now: None)
+    patch.setattr(PeerRepair, "_ask", lambda self, position, asked, now: None)
 
 
 def held_back(patch: Patch) -> None:
@@ -107,7 +107,7 @@ def held_back(patch: Patch) -> None:
         assert len(self) <= POLICY.unproved_max, "more kept than may be"
 
     patch.setattr(ResultStore, "keep", bounded)
-    patch.setattr(Repair, "may_open", lambda self, active_before: True)
+    patch.setattr(PeerRepair, "may_open", lambda self, active_before: True)
 
 
 def failure_of(plan: Callable[[int], Plan]) -> str:
@@ -125,7 +125,7 @@ def failure_of(plan: Callable[[int], Plan]) -> str:
     [
         (stale_settles, r"rank \d, all-reduce \d"),
         (fetch_epoch, r"all-reduce \d"),
-        (retain, r"rank \d is expelled"),
+        (retain, r"rank \d fell behind"),
         (stale_fetch, "not done after 5000 steps"),
         (held_back, "more kept than may be"),
     ],
@@ -137,9 +137,9 @@ def test_a_rule_less_is_found(take_away: Callable[[Patch], None], failure: str, 
 
 
 def test_no_more_is_kept_than_may_be(monkeypatch: Patch) -> None:
-    may_open = Repair.may_open
+    may_open = PeerRepair.may_open
     held_back(monkeypatch)
-    monkeypatch.setattr(Repair, "may_open", may_open)
+    monkeypatch.setattr(PeerRepair, "may_open", may_open)
     for seed in SEEDS:
         repair_scenario(seed, plan_of(seed, 0.05))
 
@@ -148,8 +148,8 @@ def test_without_peers_the_epoch_is_over() -> None:
     assert "no longer has it" in failure_of(lambda seed: replace(plan_of(seed, 0.0), policy=None))
 
 
-def test_a_straggler_that_is_given_up_on_is_expelled() -> None:
+def test_a_straggler_that_is_given_up_on_fell_behind() -> None:
     """Those that went on say so by name; it is told what to do."""
     hasty = replace(POLICY, straggler_s=0.5)
     failure = failure_of(lambda seed: replace(plan_of(seed, 0.0), policy=hasty, stall_s=5.0))
-    assert re.search(r"rank \d is expelled from epoch 7: .*load parameters and optimiser", failure)
+    assert re.search(r"rank \d fell behind in epoch 7: .*load parameters and optimiser", failure)

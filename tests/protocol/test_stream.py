@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopsum.errors import EpochEndedError
-from hopsum.protocol.stream import MAX_ROUND, Place, Stream
+from hopsum.protocol.stream import MAX_ROUND, SlotRound, Stream
 
 SLOTS = st.integers(1, 2048)
 
@@ -36,22 +36,22 @@ def test_places(slots: int, first: int, count: int) -> None:
 def test_a_slots_rounds_alternate_versions() -> None:
     stream = Stream(3)
     assert [stream.place(position) for position in (0, 2, 3, 7)] == [
-        Place(0, 1),
-        Place(2, 1),
-        Place(0, 2),
-        Place(1, 3),
+        SlotRound(0, 1),
+        SlotRound(2, 1),
+        SlotRound(0, 2),
+        SlotRound(1, 3),
     ]
 
 
 def test_the_stream_runs_on_over_all_reduces() -> None:
     stream = Stream(4)
     assert [stream.take(3), stream.take(1), stream.take(6)] == [0, 3, 4]
-    assert stream.place(stream.end) == Place(2, 3)
+    assert stream.place(stream.end) == SlotRound(2, 3)
 
 
 def test_an_epoch_ends_before_its_rounds_wrap() -> None:
     stream = Stream(2)
-    assert stream.place(stream.capacity - 1) == Place(1, 2**32 - 2)
+    assert stream.place(stream.capacity - 1) == SlotRound(1, 2**32 - 2)
     stream.end = stream.capacity - 3
     with pytest.raises(EpochEndedError, match=r"4 chunks do not fit.*Continue in a new epoch"):
         stream.take(4)

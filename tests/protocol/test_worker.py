@@ -353,8 +353,8 @@ def test_strangers_do_not_fill_the_memory() -> None:
     worker.submit(Op.ADD32, payloads(1), now=0.0)
     for epoch in range(1000, 1100):
         worker.receive_datagram(result(0, 1, epoch=epoch), 0.0)
-    assert len(worker._unhelpful.seen) == 33
-    assert worker._unhelpful.seen["other"] == 68
+    assert len(worker._ignored_packets.seen) == 33
+    assert worker._ignored_packets.seen["other"] == 68
 
 
 def test_unreachable_is_said() -> None:

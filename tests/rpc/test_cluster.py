@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All of it: the embedded switch, a cluster controller with its database, the service, and workers that connect by URL.
-"""
+"""The whole stack: the embedded switch, a cluster controller with its database, the service; workers join by URL."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_closed_in_the_middle_of_a_change(served: Served) -> None:
                 asked.set()
 
         vanish(jobs[1])
-        jobs[0]._transport._farewell_s = 0.5  # type: ignore[attr-defined]  # nobody is there
+        jobs[0]._transport._linger_s = 0.5  # type: ignore[attr-defined]  # nobody is there
         desk.before = note
         desk.end("rank 1 was silent", lost=1)
         assert asked.wait(WAIT_S)
@@ -246,7 +246,7 @@ def test_a_change_that_is_refused_since_its_worker_left_says_nothing(
         vanish(jobs[1])
         stop = Agent._stop
         monkeypatch.setattr(Agent, "_stop", stop_late)
-        jobs[0]._transport._farewell_s = 0.5  # type: ignore[attr-defined]  # nobody is there
+        jobs[0]._transport._linger_s = 0.5  # type: ignore[attr-defined]  # nobody is there
         desk.before = note
         desk.end("rank 1 was silent", lost=1)
         assert asked.wait(WAIT_S)

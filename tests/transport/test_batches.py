@@ -20,7 +20,7 @@ from hopsum.transport.batches import (
     UDP_SEGMENT,
     BatchLink,
     Offload,
-    Run,
+    SegmentRun,
     datagrams_of,
     probe_offload,
     rows_of,
@@ -82,7 +82,7 @@ def test_batches_arrive_as_the_datagrams_that_they_are(
 
 @pytest.mark.parametrize("receiver", OFFLOADS)
 def test_sizes_follow_each_other_without_a_pause(receiver: Offload) -> None:
-    """A size that was set for a train must not cut the longer datagram that follows alone."""
+    """A segment size that is set must not cut the longer datagram that follows alone."""
     with pair(KERNEL, receiver) as (link, to):
         batches = [np.full((n, size), n, np.uint8) for n, size in ((5, 32), (1, 1056), (3, 1056), (1, 31), (2, 544))]
         for rows in batches:
@@ -126,7 +126,7 @@ def test_a_kernel_that_refuses_trains_gets_datagrams(refusal: int) -> None:
         link.send(rows)
         link._socket = real
         assert take(to, 40) == 2 * [row.tobytes() for row in rows]
-        assert (link.offload.segment, link.statistics.refused_trains) == (False, 1)
+        assert (link.offload.segment, link.statistics.refused_segment_sends) == (False, 1)
 
 
 def test_a_receive_leaves_what_has_no_room() -> None:
@@ -142,7 +142,13 @@ def test_a_receive_leaves_what_has_no_room() -> None:
 
 def test_rows_of_a_size_are_found_among_others() -> None:
     buffer = np.arange(100, dtype=np.uint8)
-    runs = [Run(0, 20, 10), Run(20, 45, 10), Run(45, 55, 10), Run(55, 70, 5), Run(70, 80, 25)]
+    runs = [
+        SegmentRun(0, 20, 10),
+        SegmentRun(20, 45, 10),
+        SegmentRun(45, 55, 10),
+        SegmentRun(55, 70, 5),
+        SegmentRun(70, 80, 25),
+    ]
     assert rows_of(buffer, runs, 10)[:, 0].tolist() == [0, 10, 20, 30, 45, 70]
     assert rows_of(buffer, runs, 5)[:, 0].tolist() == [40, 55, 60, 65]
     assert rows_of(buffer, runs, 7).shape == (0, 7)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hopsum.errors import HopsumError, WorkersReplacedError
 from hopsum.protocol.worker import AllReduceDone, Timing
-from hopsum.protocol.worker_state import Phase
+from hopsum.protocol.worker_state import WorkerPhase
 from hopsum.transport.link import UdpLink
 from hopsum.transport.repairing import RepairingTransport, StateMovedError
 from hopsum.transport.side_channel import EpochKey, SideChannel
@@ -49,7 +49,7 @@ class Member:
     def open(self) -> None:
         self.transport = RepairingTransport(
             self.link.local, self.job.switch.address, self.channel, self.job.addresses, epoch=self.job.epoch,
-            rank=self.rank, workers=RANKS, slots=SLOTS, timing=FAST, link=self.link, farewell_s=30.0,
+            rank=self.rank, workers=RANKS, slots=SLOTS, timing=FAST, link=self.link, linger_s=30.0,
             resume=self.resume,
         )  # fmt: skip
 
@@ -98,7 +98,7 @@ class Job:
 
     def open(self, member: Member) -> None:
         member.open()
-        self.stack.callback(member.transport.close, farewell=False)
+        self.stack.callback(member.transport.close, linger=False)
 
     def admit(self) -> None:
         locals_ = [member.link.local for member in self.members]
@@ -188,7 +188,7 @@ def test_a_member_is_replaced_and_gets_the_state(stack: ExitStack) -> None:
     for member in staying:
         member.start(4 * CHUNKS)
     job.wait(lambda: all(member.transport.worker.stream.end == 3 * CHUNKS for member in staying))
-    job.members[2].transport.close(farewell=False)
+    job.members[2].transport.close(linger=False)
     resume = job.change(newcomer=2)
     assert (resume.start, resume.replaced) == (3 * CHUNKS, (2,))
     for member in staying:
@@ -224,7 +224,7 @@ def test_a_member_is_replaced_and_gets_the_state(stack: ExitStack) -> None:
 def test_a_state_that_nobody_offers_any_more(stack: ExitStack) -> None:
     """A newcomer waits for a state, and others are replaced meanwhile."""
     job = Job(stack)
-    job.members[2].transport.close(farewell=False)
+    job.members[2].transport.close(linger=False)
     job.change(newcomer=2)
     failures: list[BaseException] = []
 
@@ -236,7 +236,7 @@ def test_a_state_that_nobody_offers_any_more(stack: ExitStack) -> None:
 
     waiting = threading.Thread(target=fetch)
     waiting.start()
-    job.members[1].transport.close(farewell=False)
+    job.members[1].transport.close(linger=False)
     job.change(newcomer=1)
     waiting.join(WAIT_S)
     assert [str(failure) for failure in failures] == ["rank 2 waits for a state of epoch 8, and others began since"]
@@ -254,7 +254,7 @@ def test_closing_ends_a_wait_for_a_state(stack: ExitStack) -> None:
 
     waiting = threading.Thread(target=fetch)
     waiting.start()
-    job.members[0].transport.close(farewell=False)
+    job.members[0].transport.close(linger=False)
     waiting.join(WAIT_S)
     (failure,) = failures
     assert str(failure) == "rank 0 was closed while it waited for the state of another worker"
@@ -271,6 +271,6 @@ def test_a_change_that_does_not_fit_changes_nothing(stack: ExitStack) -> None:
     with pytest.raises(ValueError, match="a multiple of the slots"):
         transport.resume(8, job.addresses, Resume(2, None, 0, None, (), ()), key=key_of(8))
     assert transport.seal() == report
-    assert (transport.worker.phase, transport.worker.membership.epoch) == (Phase.SEALED, 7)
+    assert (transport.worker.phase, transport.worker.membership.epoch) == (WorkerPhase.SEALED, 7)
     transport.resume(8, job.addresses, fits, key=key_of(8))
-    assert (transport.worker.phase, transport.worker.membership.epoch) == (Phase.RUN, 8)
+    assert (transport.worker.phase, transport.worker.membership.epoch) == (WorkerPhase.RUN, 8)

@@ -33,7 +33,7 @@ def peer() -> Iterator[socket.socket]:
 
 
 def some_datagrams(seed: int) -> list[bytes]:
-    """Return runs of equal sizes, longer than a train, and single ones between them."""
+    """Return runs of equal sizes, longer than one send with UDP_SEGMENT, and single ones between them."""
     rng = random.Random(seed)
     runs = [(150, 544), (1, 32), (3, 1056), (70, 1056), (1, 1), (2, 1472)]
     return [rng.randbytes(size) for count, size in runs for _ in range(count)]
@@ -47,7 +47,7 @@ def send_runs(link: UdpLink, datagrams: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("gso", GSO)
-def test_trains_are_the_same_datagrams_in_order(peer: socket.socket, gso: Gso) -> None:
+def test_segments_are_the_same_datagrams_in_order(peer: socket.socket, gso: Gso) -> None:
     if gso == "on" and not probe_once().segment:
         with pytest.raises(OSError, match="gso='auto' does without"):
             UdpLink((LOCALHOST, 0), peer.getsockname(), gso=gso)
@@ -73,8 +73,8 @@ def test_trains_are_the_same_datagrams_in_order(peer: socket.socket, gso: Gso) -
     link.close()
 
 
-def test_trains_that_arrive_as_one_buffer_are_cut(peer: socket.socket) -> None:
-    """Two links as each other's switch: what one sends by the train the other receives by the train, where it can."""
+def test_segments_that_arrive_as_one_buffer_are_cut(peer: socket.socket) -> None:
+    """Two links as each other's switch: what one sends by UDP_SEGMENT the other receives by UDP_GRO, where it can."""
     there = UdpLink((LOCALHOST, 0), peer.getsockname())
     here = UdpLink((LOCALHOST, 0), there.local)
     there._batches._socket.connect(here.local)

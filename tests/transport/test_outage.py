@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.protocol.worker import Timing
-from hopsum.transport.link import Link, UdpLink
+from hopsum.transport.link import DatagramLink, UdpLink
 from hopsum.transport.outage import CALM_S, PASSING, Outage
 from hopsum.transport.udp import UdpTransport
 from hopsum_oracle.aggregator import Aggregator
@@ -128,17 +128,17 @@ def test_what_lasts_ends_at_the_deadline_and_is_named(stack: ExitStack) -> None:
         transport.allreduce(Op.ADD32, np.ones((1, 1024), np.uint8))
 
 
-def linked(stack: ExitStack, kind: str) -> tuple[Veth, Link]:
+def linked(stack: ExitStack, kind: str) -> tuple[Veth, DatagramLink]:
     veth = Veth(stack)
     if kind == "raw":
         return veth, veth.link((SWITCH_IP, PORT))
     with veth.host.inside():
-        link = UdpLink((WORKER_IP, PORT), (SWITCH_IP, PORT), gso="auto" if kind == "trains" else "off")
+        link = UdpLink((WORKER_IP, PORT), (SWITCH_IP, PORT), gso="auto" if kind == "segments" else "off")
     stack.callback(link.close)
     return veth, link
 
 
-def send(link: Link) -> None:
+def send(link: DatagramLink) -> None:
     if isinstance(link, UdpLink):
         link.send_rows(ROWS)
     else:
@@ -147,7 +147,7 @@ def send(link: Link) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("kind", ["trains", "plain", "raw"])
+@pytest.mark.parametrize("kind", ["segments", "plain", "raw"])
 def test_an_interface_that_flaps(stack: ExitStack, kind: str) -> None:
     """The worker's own interface goes down and comes back: what is sent meanwhile is lost, and counted."""
     veth, link = linked(stack, kind)
@@ -190,7 +190,7 @@ def _drain(far: socket.socket) -> None:
         pass
 
 
-def _arrives(link: Link, far: socket.socket) -> bool:
+def _arrives(link: DatagramLink, far: socket.socket) -> bool:
     far.settimeout(0.05)
     until = time.monotonic() + WAIT_S
     while time.monotonic() < until:

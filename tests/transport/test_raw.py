@@ -80,10 +80,10 @@ def test_a_run_that_the_far_kernel_has_not_cut(stack: ExitStack) -> None:
     peer = veth.socket(veth.far, SWITCH_IP)
     link = veth.link(peer.getsockname())
     peer.connect(link.local)
-    train = [*([RESULT] * 20), Header(kind=Kind.STALE).pack()]
-    peer.sendmsg(train, [(SOL_UDP, UDP_SEGMENT, len(RESULT).to_bytes(2, sys.byteorder))])
+    segments = [*([RESULT] * 20), Header(kind=Kind.STALE).pack()]
+    peer.sendmsg(segments, [(SOL_UDP, UDP_SEGMENT, len(RESULT).to_bytes(2, sys.byteorder))])
     peer.send(b"alone, its checksum left to a device")
-    assert everything(link, 22) == [*train, b"alone, its checksum left to a device"]
+    assert everything(link, 22) == [*segments, b"alone, its checksum left to a device"]
 
 
 def test_a_full_queue_loses_datagrams_and_nothing_else(stack: ExitStack) -> None:

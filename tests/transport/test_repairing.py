@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hopsum.errors import FellBehindError, HopsumError
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
 from hopsum.protocol.worker import AllReduceDone, RepairPolicy, Timing
-from hopsum.transport.link import Link, UdpLink
+from hopsum.transport.link import DatagramLink, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
 from hopsum.transport.repairing import RepairingTransport
 from hopsum.transport.side_channel import EpochKey, SideChannel
@@ -44,7 +44,7 @@ class Job:
         mishaps: Mishaps | None = None,
         timing: Timing = FAST,
         policy: RepairPolicy | None = None,
-        farewell_s: float = 30.0,
+        linger_s: float = 30.0,
     ) -> None:
         aggregator = Aggregator()
         self.switch = stack.enter_context(UdpSwitch(aggregator))
@@ -55,7 +55,8 @@ class Job:
         peers = {rank: channel.address for rank, channel in enumerate(channels)}
         self.transports = []
         for rank, (link, channel) in enumerate(zip(self.links, channels, strict=True)):
-            wrapped: Link = link if mishaps is None else LossyLink(link, mishaps, random.Random(f"repair {rank}"))
+            rng = random.Random(f"repair {rank}")
+            wrapped: DatagramLink = link if mishaps is None else LossyLink(link, mishaps, rng)
             transport = RepairingTransport(
                 link.local,
                 self.switch.address,
@@ -68,7 +69,7 @@ class Job:
                 timing=timing,
                 link=wrapped,
                 policy=policy,
-                farewell_s=farewell_s,
+                linger_s=linger_s,
             )
             self.transports.append(transport)
         self.given = [
@@ -183,7 +184,7 @@ def test_one_is_slow_and_the_others_flush(stack: ExitStack) -> None:
 
 def test_one_is_away_for_too_long(stack: ExitStack) -> None:
     """The others give it up; it is told so, and they go on."""
-    job = Job(stack, quorum=RANKS - 1, policy=RepairPolicy(straggler_s=0.2), farewell_s=2.0)
+    job = Job(stack, quorum=RANKS - 1, policy=RepairPolicy(straggler_s=0.2), linger_s=2.0)
     for rank in (0, 1):
         job.start(rank)
     job.wait(lambda: min(len(job.done[0]), len(job.done[1])) == len(TASKS))
@@ -191,18 +192,18 @@ def test_one_is_away_for_too_long(stack: ExitStack) -> None:
     job.start(2)
     job.end()
     assert [type(failure) for failure in job.failures.values()] == [FellBehindError]
-    assert "rank 2 is expelled from epoch 7" in str(job.failures[2])
+    assert "rank 2 fell behind in epoch 7" in str(job.failures[2])
     assert job.transports[0].worker.statistics.given_up == 0b100
 
 
 def test_a_side_channel_that_broke_is_said(stack: ExitStack) -> None:
-    job = Job(stack, quorum=RANKS, farewell_s=0.2)
+    job = Job(stack, quorum=RANKS, linger_s=0.2)
     for transport in job.transports[1:]:
         stack.callback(transport.close)
     broken = job.transports[0]
     broken.worker.receive_peer = None  # type: ignore[method-assign,assignment]
     heard = threading.Event()
-    job.transports[1]._channel.send(0, PeerMessage(PeerKind.WHERE, 1, EPOCH))
+    job.transports[1]._channel.send(0, PeerMessage(PeerKind.PROGRESS_QUERY, 1, EPOCH))
     while broken._channel.failure is None:
         heard.wait(0.005)
     with broken, pytest.raises(HopsumError, match="the side channel of rank 0 has ended: 'NoneType'"):

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from hopsum.transport.batches import SEGMENTS_MAX, SOL_UDP, TRAIN_BYTES_MAX, UDP_GRO, UDP_SEGMENT, Offload
+from hopsum.transport.batches import GSO_BYTES_MAX, SEGMENTS_MAX, SOL_UDP, UDP_GRO, UDP_SEGMENT, Offload
 from hopsum.transport.link import DATAGRAM_BYTES_MAX, RECEIVE_BUFFER_BYTES
 from hopsum_evaluation.bench.traffic import RESULT_BYTES, UPDATE_BYTES, headers_of
 from hopsum_topologies.launch import die_with_parent
@@ -65,7 +65,7 @@ class Echo:
 
 def _serve(contributors: int, offload: Offload, parent_pid: int, pipe: Connection) -> None:
     die_with_parent(parent_pid)
-    most = min(SEGMENTS_MAX, TRAIN_BYTES_MAX // RESULT_BYTES) if offload.segment else 1
+    most = min(SEGMENTS_MAX, GSO_BYTES_MAX // RESULT_BYTES) if offload.segment else 1
     buffer = np.empty(DATAGRAM_BYTES_MAX + 1, np.uint8)
     results = np.zeros((len(buffer) // UPDATE_BYTES, RESULT_BYTES), np.uint8)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:

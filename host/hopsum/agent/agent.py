@@ -48,7 +48,7 @@ from hopsum.errors import HopsumError
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX
 from hopsum.protocol.worker import Timing
-from hopsum.transport.link import Link, UdpLink
+from hopsum.transport.link import DatagramLink, UdpLink
 from hopsum.transport.offload import Gso
 from hopsum.transport.repairing import RepairingTransport, StateMovedError
 from hopsum.transport.side_channel import EpochKey, SideChannel
@@ -98,7 +98,7 @@ class Agent(Communicator):
         *,
         codec: str | Codec = "thc",
         timing: Timing | None = None,
-        link: Link | None = None,
+        link: DatagramLink | None = None,
         side: socket.socket | None = None,
         seed: int = 0,
         gso: Gso = "auto",
@@ -275,7 +275,7 @@ class Agent(Communicator):
         try:
             self._engine.run()
         finally:
-            self._transport.close(farewell=not self._ended and not self._unfinished)
+            self._transport.close(linger=not self._ended and not self._unfinished)
 
     def _queue_task(self, task: Task) -> None:
         self._futures = [*self._under_way(), weakref.ref(task.future)]
@@ -309,7 +309,7 @@ def _transport_for(
     membership: JobMembership,
     rank: int,
     timing: Timing,
-    link: Link,
+    link: DatagramLink,
     side: socket.socket | None,
     policy: RepairPolicy,
     on_lost: OnLost,

@@ -50,7 +50,7 @@ class Progress:
         worker = self._transport.worker
         if self._waiting.lasted_s >= self._ask_in_s:
             self._ask_in_s = self._waiting.lasted_s + ASK_EVERY_S
-            self._transport.inquire()
+            self._transport.probe()
         self._waiting.look(worker.lack, worker.left_s(self._clock()))
 
     def _say_absence(self) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranges: how large each block of a vector is, as MAX32 lanes, so that all ranks agree on a scale.
 
-    own    = bits of non-negative float32, one lane per block; +inf: "my block is not finite"
-    shared = read_ranges(results of MAX32 over pack_ranges(own), len(own))
-    shared.skipped: no rank goes on, on all ranks alike
+own    = bits of non-negative float32, one lane per block; +inf: "my block is not finite"
+shared = read_ranges(results of MAX32 over pack_ranges(own), len(own))
+shared.skipped: no rank goes on, on all ranks alike
 """
 
 from __future__ import annotations

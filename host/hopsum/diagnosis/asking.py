@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
-from hopsum.transport.trains import cut_train
+from hopsum.transport.segments import split_segments
 from hopsum_wire import Header, Kind, WireError, split_datagram
 from hopsum_wire.membership import Endpoint
 
@@ -113,7 +113,7 @@ class RawLine:
         if len(udp) < _UDP.size:
             return []
         source, destination, length, _ = _UDP.unpack_from(udp)
-        return cut_train(udp[_UDP.size : length]) if (destination, source) == self._ports else []
+        return split_segments(udp[_UDP.size : length]) if (destination, source) == self._ports else []
 
 
 def _prepare(made: socket.socket, switch: Endpoint) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from hopsum.diagnosis.rows import Row, failed, passed, skipped
-from hopsum.protocol.inquiry import name_ranks
+from hopsum.protocol.deadline_prober import name_ranks
 from hopsum_wire.watch.looks import Look, Stall, Values, grown, refused_now, said, stall, workers_of
 from hopsum_wire.watch.words import ago
 

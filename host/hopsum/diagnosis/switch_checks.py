@@ -18,7 +18,7 @@ from hopsum.diagnosis.asking import Answer, Place, Questions
 from hopsum.diagnosis.kernel import Route
 from hopsum.diagnosis.rows import Row, failed, passed, skipped
 from hopsum.diagnosis.slots import Waiting, Window, places_of, stragglers, window_of
-from hopsum.protocol.inquiry import name_ranks
+from hopsum.protocol.deadline_prober import name_ranks
 from hopsum_wire.membership import Endpoint, JobMembership
 
 LOST_MAX: Final = 0.1

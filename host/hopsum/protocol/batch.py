@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datagrams of one size, sorted out by the batch: which of them are plain RESULTs, so that nobody looks at each.
+"""Batches of datagrams of one size, sorted: plain RESULTs are taken together, without a look at each.
 
     row                                                                         goes to
-    RESULT for this worker (replies.py), lacking, of an all-reduce in
+    RESULT for this worker (reply_validation.py), lacking, of an all-reduce in
     progress and with its op: the first of its position                         `taken`
     ... another of that position, or one that is held (not only as zeros)       `copies`: counted as duplicate
     anything else: early, in place of zeros, another op, refused, STALE, STATE  `single`: `Worker.receive_datagram`
@@ -10,7 +10,7 @@
 What is sorted out stays right while the batch is worked off: RESULTs of one size neither submit nor fail anything, and
 a single one concerns no position that is in `taken`.
 
-A batch is mostly all of one kind, and small: what its calls cost is what a RESULT costs. So `plain_part` looks for just
+A batch is mostly all of one kind, and small: what its calls cost is what a RESULT costs. So `plain_run` looks for just
 this first: RESULTs of one all-reduce in the order of the stream, each the one that its slot waits for.
 """
 
@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.ledger import Ledger
+from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker_state import HELD, AllReduce, Membership
 from hopsum_wire import HOPSUM_BYTES, WIRE_VERSION, Kind, Op, down_bytes
 from hopsum_wire._layout import HOPSUM_DTYPE, HOPSUM_FIELDS
@@ -36,8 +36,8 @@ _ONE: Final = np.uint64(1)
 _DOWN_BYTES: Final = np.array([down_bytes(op) if op in set(Op) else -1 for op in range(256)], np.int64)
 
 
-class Part(NamedTuple):
-    """RESULTs to be taken that came one behind the other, all of one all-reduce; arrays are in the order they came."""
+class ResultRun(NamedTuple):
+    """A run of consecutive RESULTs of one all-reduce, in arrival order."""
 
     reduce: AllReduce
     positions: NDArray[np.int64]
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     """uint8[n, down_bytes(op)], of the rows."""
 
 
-class Batch(NamedTuple):
+class ResultBatch(NamedTuple):
     """Rows, sorted out."""
 
     rows: NDArray[np.uint8]
@@ -68,7 +68,7 @@ class Batch(NamedTuple):
         for start, stop, single in zip([0, *cuts], [*cuts, len(self.taken)], [*self.single, None], strict=True):
             yield self.taken[start:stop], single
 
-    def parts(self, numbers: NDArray[np.int64]) -> list[Part]:
+    def runs(self, numbers: NDArray[np.int64]) -> list[ResultRun]:
         """Return rows, at least one, by all-reduce; in the order of their last rows: so they become complete."""
         owners = self.owner[numbers]
         if (owners == owners[0]).all():
@@ -76,14 +76,14 @@ class Batch(NamedTuple):
         last = {owner: at for at, owner in enumerate(owners.tolist())}
         return [self._part(owner, numbers[owners == owner]) for owner in sorted(last, key=last.__getitem__)]
 
-    def _part(self, owner: int, numbers: NDArray[np.int64]) -> Part:
+    def _part(self, owner: int, numbers: NDArray[np.int64]) -> ResultRun:
         rows = self.rows if len(numbers) == len(self.rows) else self.rows[numbers]
         values = rows[:, HOPSUM_BYTES:]
-        return Part(self.active[owner], self.positions[numbers], self.contributors[numbers], values)
+        return ResultRun(self.active[owner], self.positions[numbers], self.contributors[numbers], values)
 
 
-def plain_part(rows: NDArray[np.uint8], own: Membership, ledger: Ledger) -> Part | None:
-    """Return the whole batch as one part, if all of it is to be taken and no slot comes twice; else None.
+def plain_run(rows: NDArray[np.uint8], own: Membership, state: StreamState) -> ResultRun | None:
+    """Return the whole batch as one run, if all of it is to be taken and no slot comes twice; else None.
 
     Args:
         rows: as for `sort_out`, at least one.
@@ -96,30 +96,30 @@ def plain_part(rows: NDArray[np.uint8], own: Membership, ledger: Ledger) -> Part
         return None
     headers = rows.view(_record(rows.shape[1]))["hopsum"][:, 0]
     slots = headers["slot"].astype(np.int64)
-    positions = headers["round"].astype(np.int64) * own.slots + slots + (ledger.stream.base - own.slots)
+    positions = headers["round"].astype(np.int64) * own.slots + slots + (state.stream.base - own.slots)
     contributors = headers["contributors"].astype(np.uint64)
-    reduce = ledger.find(int(positions[0]))
+    reduce = state.find(int(positions[0]))
     if reduce is None or reduce.op != op or positions[-1] >= reduce.end or slots.max() >= own.slots:
         return None
     rising = (positions[1:] > positions[:-1]).all()
-    awaited = (ledger.open_position[slots] == positions).all()  # so not held; and then rising ones are of other slots
+    awaited = (state.open_position[slots] == positions).all()  # so not held; and then rising ones are of other slots
     if not (rising and awaited) or (contributors - _ONE >= np.uint64((1 << own.workers) - 1)).any():  # 0 wraps
         return None
-    return Part(reduce, positions, contributors, rows[:, HOPSUM_BYTES:])
+    return ResultRun(reduce, positions, contributors, rows[:, HOPSUM_BYTES:])
 
 
-def sort_out(rows: NDArray[np.uint8], own: Membership, ledger: Ledger) -> Batch:
+def sort_out(rows: NDArray[np.uint8], own: Membership, state: StreamState) -> ResultBatch:
     """Sort out datagrams for a worker.
 
     Args:
         rows: uint8[n, bytes], C-contiguous, one datagram a row, in the order in which they came.
     """
-    slots, end = ledger.stream.slots, ledger.stream.end
+    slots, end = state.stream.slots, state.stream.end
     headers = rows.view(_record(rows.shape[1]))["hopsum"][:, 0]
     valid = _is_result(headers, rows.shape[1] - HOPSUM_BYTES, own)
-    positions = headers["round"].astype(np.int64) * slots + headers["slot"] + (ledger.stream.base - slots)
+    positions = headers["round"].astype(np.int64) * slots + headers["slot"] + (state.stream.base - slots)
     contributors = headers["contributors"].astype(np.uint64)
-    active = list(ledger.active)
+    active = list(state.active)
     owner = np.searchsorted([reduce.first for reduce in active], positions, side="right") - 1
     lacking, held = np.zeros(len(rows), np.bool_), valid & (positions < end)
     for number in np.unique(owner[held]).tolist():
@@ -127,17 +127,18 @@ def sort_out(rows: NDArray[np.uint8], own: Membership, ledger: Ledger) -> Batch:
             continue  # before all that are in progress: delivered
         reduce = active[number]
         inside = np.flatnonzero((owner == number) & (positions < reduce.end) & held)
-        state = reduce.held[positions[inside] - reduce.first]
-        lacking[inside] = (state == 0) & (headers["op"][inside] == reduce.op)
-        held[inside] = state == HELD
+        marks = reduce.held[positions[inside] - reduce.first]
+        lacking[inside] = (marks == 0) & (headers["op"][inside] == reduce.op)
+        held[inside] = marks == HELD
     candidates = np.flatnonzero(lacking)
     taken = candidates[_first_of_each(positions[candidates])]
     single = np.flatnonzero(~(lacking | held)).tolist()
-    return Batch(rows, positions, contributors, owner, active, taken, single, len(rows) - len(single) - len(taken))
+    copies = len(rows) - len(single) - len(taken)
+    return ResultBatch(rows, positions, contributors, owner, active, taken, single, copies)
 
 
 def _is_result(headers: NDArray[Any], payload_bytes: int, own: Membership) -> NDArray[np.bool_]:
-    """Return [n]: `split_datagram` and `position_of` (replies.py) take it as a RESULT."""
+    """Return [n]: `split_datagram` and `validate_reply` (reply_validation.py) take it as a RESULT."""
     everybody = np.uint64((1 << own.workers) - 1)
     contributors = headers["contributors"]
     valid: NDArray[np.bool_] = (

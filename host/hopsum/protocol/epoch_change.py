@@ -5,9 +5,9 @@ Rules
     E2  A sealed worker sends nothing and accepts nothing more of its epoch; it still answers peers. It reports what it
         has submitted and holds, or keeps for peers: no result whose exchange it has not submitted, since it could not
         have encoded that itself.
-    E3  The new epoch goes on with the results that are decided. What a worker lacks of them it fetches (catching_up.py)
-        and never sends; what it holds and is not decided it discards; the rest is sent again with the same payloads,
-        stamped with the new epoch and its rounds (W2 holds within an epoch).
+    E3  The new epoch goes on with the results that are decided. A worker fetches those it lacks
+        (result_fetcher.py) and never sends them. It discards results that are held and not decided. The rest is sent
+        again with the same payloads, stamped with the new epoch and its rounds (W2 holds within an epoch).
     E4  A newcomer's stream begins at `start`, behind everything that anybody has submitted. Positions before `start`
         that are not decided are void on all ranks: newcomers cannot contribute to them. An exchange with a void
         position ends with WorkersReplacedError when it is submitted, or at once; it takes its positions all the same,
@@ -32,42 +32,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import WorkersReplacedError
-from hopsum.protocol.accepting import Events
-from hopsum.protocol.decided import DecidedRuns
-from hopsum.protocol.inquiry import name_ranks
-from hopsum.protocol.ledger import Ledger
-from hopsum.protocol.repair import Repair
+from hopsum.protocol.deadline_prober import name_ranks
+from hopsum.protocol.decided_ranges import DecidedRanges
+from hopsum.protocol.repair import PeerRepair
+from hopsum.protocol.result_acceptor import Events
 from hopsum.protocol.stream import Stream
+from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker_state import HELD, AllReduce, AllReduceFailed
 from hopsum_wire.datagrams import restamp_datagrams
 from hopsum_wire.epochs import Resume, Sealed
 
 
-class Turn:
-    """The last turn of a job's stream: where newcomers began, and whether this rank's program has gone on with them.
+class JoinPoint:
+    """The last position at which newcomers joined a job's stream, and whether this rank's program has gone on there.
 
     Args:
         resume: of the epoch in which this worker begins: with a `start` it is a newcomer itself.
     """
 
-    def __init__(self, stream: Stream, events: Events, repair: Repair | None, resume: Resume | None) -> None:
+    def __init__(self, stream: Stream, events: Events, repair: PeerRepair | None, resume: Resume | None) -> None:
         self._stream, self._events, self._repair = stream, events, repair
         self.start = 0
         self.epoch = 0
         """The newcomers' first; 0: there never were any."""
         self.ranks: tuple[int, ...] = ()
         self._passed = 0
-        """Behind the starts that the program has gone on at, of this turn and of those before."""
+        """The largest start at which the program has gone on, of this join point and of those before."""
         if resume is not None:
             self.take(resume)
         self.gone_on = True
 
     def is_next(self, resume: Resume) -> bool:
-        """Say whether an epoch brings another turn."""
+        """Say whether an epoch brings another join point."""
         return resume.start is not None and resume.start_epoch != self.epoch
 
     def take(self, resume: Resume) -> None:
-        """Take the turn that an epoch brings, if it does."""
+        """Take the join point that an epoch brings, if it brings one."""
         if resume.start is not None and self.is_next(resume):
             self.start, self.epoch, self.ranks = resume.start, resume.start_epoch, resume.replaced
             self.gone_on = False
@@ -77,7 +77,7 @@ class Turn:
         if self._stream.end >= self.start and not self.gone_on:
             raise self._error()
 
-    def voids(self, first: int, end: int, decided: DecidedRuns | None) -> bool:
+    def voids(self, first: int, end: int, decided: DecidedRanges | None) -> bool:
         """Say whether an exchange at first .. end - 1 has a void position."""
         before = np.arange(first, min(end, self.start))
         return before.size > 0 and not (decided is not None and decided.covers(before).all())
@@ -116,10 +116,10 @@ class Turn:
         )
 
 
-def sealed_report(epoch: int, ledger: Ledger, kept: Sequence[tuple[int, int]]) -> Sealed:
-    """Return what a worker reports; `kept`: runs that it keeps for peers."""
+def sealed_report(epoch: int, state: StreamState, kept: Sequence[tuple[int, int]]) -> Sealed:
+    """Return a worker's report at the end of an epoch; `kept`: runs of results that it keeps for peers."""
     runs = list(kept)
-    for reduce in ledger.active:
+    for reduce in state.active:
         edges = np.flatnonzero(np.diff(np.concatenate([[0], reduce.held == HELD, [0]]).astype(np.int8))) + reduce.first
         runs += zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
     merged: list[tuple[int, int]] = []
@@ -127,18 +127,18 @@ def sealed_report(epoch: int, ledger: Ledger, kept: Sequence[tuple[int, int]]) -
         if merged and merged[-1][1] == first:
             first = merged.pop()[0]
         merged.append((first, end))
-    return Sealed(epoch, ledger.delivered_to, ledger.stream.end, tuple(merged))
+    return Sealed(epoch, state.delivered_to, state.stream.end, tuple(merged))
 
 
-def require_fitting(resume: Resume, turn: Turn, ledger: Ledger) -> DecidedRuns:
-    """Return the decided runs of a `Resume` that fits a worker; raise ValueError in words if it does not."""
-    stream, decided = ledger.stream, DecidedRuns(resume.decided)
-    if resume.base < 0 or resume.base % stream.slots or resume.base > ledger.delivered_to:
+def require_fitting(resume: Resume, join_point: JoinPoint, state: StreamState) -> DecidedRanges:
+    """Return the decided ranges of a `Resume`. Raises ValueError if it does not fit the worker."""
+    stream, decided = state.stream, DecidedRanges(resume.decided)
+    if resume.base < 0 or resume.base % stream.slots or resume.base > state.delivered_to:
         raise ValueError(
             f"an epoch with base {resume.base} for a worker of {stream.slots} slots that has delivered up to position "
-            f"{ledger.delivered_to}: the base is a multiple of the slots, and not behind what is delivered"
+            f"{state.delivered_to}: the base is a multiple of the slots, and not behind what is delivered"
         )
-    if resume.start is not None and turn.is_next(resume) and resume.start < stream.end:
+    if resume.start is not None and join_point.is_next(resume) and resume.start < stream.end:
         raise ValueError(
             f"newcomers begin at position {resume.start}, but this worker has submitted up to {stream.end}: they begin "
             "behind all that was reported"
@@ -146,21 +146,21 @@ def require_fitting(resume: Resume, turn: Turn, ledger: Ledger) -> DecidedRuns:
     return decided
 
 
-def carry_over(ledger: Ledger, decided: DecidedRuns, turn: Turn, epoch: int) -> None:
+def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint, epoch: int) -> None:
     """Bring what is in progress into a new epoch, whose numbering the stream has already; end what is void there."""
-    for reduce in list(ledger.active):
-        if turn.voids(reduce.first, reduce.end, decided):
-            ledger.active.remove(reduce)
-            turn.void(reduce.handle, reduce.first, reduce.end)
-    for reduce in ledger.active:
+    for reduce in list(state.active):
+        if join_point.voids(reduce.first, reduce.end, decided):
+            state.active.remove(reduce)
+            join_point.void(reduce.handle, reduce.first, reduce.end)
+    for reduce in state.active:
         positions = np.arange(reduce.first, reduce.end)
         reduce.discard(~decided.covers(positions))
-        rounds = (positions - ledger.stream.base) // ledger.stream.slots + 1
+        rounds = (positions - state.stream.base) // state.stream.slots + 1
         reduce.datagrams = restamp_datagrams(reduce.datagrams, epoch=epoch, rounds=rounds)
         reduce.datagrams.flags.writeable = False
 
 
-def lacking(reduce: AllReduce, decided: DecidedRuns) -> list[int]:
+def lacking(reduce: AllReduce, decided: DecidedRanges) -> list[int]:
     """Return the decided positions of an exchange whose results are not here."""
     positions: NDArray[np.int64] = np.arange(reduce.first, reduce.end)[reduce.held == 0]
     found: list[int] = positions[decided.covers(positions)].tolist()

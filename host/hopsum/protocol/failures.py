@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a worker words the end of its epoch: what it lacks, whom it asked, and what to do."""
+"""The errors that end a worker's epoch, in words: the missing result, the ranks it waits for, and the remedy."""
 
 from __future__ import annotations
 
 from hopsum.errors import AllReduceTimeoutError, FellBehindError, RankLeftError, ResultLostError
-from hopsum.protocol.inquiry import Inquiry, name_ranks
-from hopsum.protocol.stream import Place
-from hopsum.protocol.worker_state import AllReduce, Membership, Unhelpful
+from hopsum.protocol.deadline_prober import DeadlineProber, name_ranks
+from hopsum.protocol.stream import SlotRound
+from hopsum.protocol.worker_state import AllReduce, IgnoredPackets, Membership
 from hopsum_wire import Header
 
 
@@ -20,10 +20,10 @@ def round_lost(own: Membership, stale: Header) -> ResultLostError:
     )
 
 
-def expelled(own: Membership, place: Place) -> FellBehindError:
-    """Return the error of a worker that is further behind than anybody keeps results."""
+def fell_behind(own: Membership, place: SlotRound) -> FellBehindError:
+    """Return the error of a worker whose missing result no peer keeps any longer."""
     return FellBehindError(
-        f"rank {own.rank} is expelled from epoch {own.epoch}: neither {own.switch} nor any of its peers still has the "
+        f"rank {own.rank} fell behind in epoch {own.epoch}: neither {own.switch} nor any of its peers still has the "
         f"result of slot {place.slot}, round {place.round}; the others went on without this worker. Its model is not "
         "theirs any more: load parameters and optimiser state of another rank, drop the error feedback, and take "
         "part again in a new epoch"
@@ -31,15 +31,16 @@ def expelled(own: Membership, place: Place) -> FellBehindError:
 
 
 def no_answer(
-    own: Membership, reduce: AllReduce, oldest: Place, sent: int, waited_s: float, asked: tuple[Unhelpful, Inquiry]
-) -> AllReduceTimeoutError:
+    own: Membership, reduce: AllReduce, oldest: SlotRound, sent: int, waited_s: float,
+    asked: tuple[IgnoredPackets, DeadlineProber],
+) -> AllReduceTimeoutError:  # fmt: skip
     """Return the error of an all-reduce past its deadline, whose oldest open chunk was sent `sent` times."""
-    unhelpful, inquiry = asked
-    missing = inquiry.missing_ranks(oldest)
+    ignored, prober = asked
+    missing = prober.missing_ranks(oldest)
     return AllReduceTimeoutError(
         f"no result from {own.switch} within {waited_s:.3g} s: epoch {own.epoch}, rank {own.rank}, slot "
-        f"{oldest.slot}, round {oldest.round}, UPDATE sent {sent} times; {unhelpful}. {reduce.missing} of "
-        f"{len(reduce.held)} chunks lack their result. {inquiry.finding(oldest)}. {inquiry.other_op(oldest, reduce.op)}"
+        f"{oldest.slot}, round {oldest.round}, UPDATE sent {sent} times; {ignored}. {reduce.missing} of "
+        f"{len(reduce.held)} chunks lack their result. {prober.finding(oldest)}. {prober.other_op(oldest, reduce.op)}"
         f"{_advice(own, missing)}. Then "
         "continue in a new epoch",
         missing,
@@ -68,7 +69,7 @@ def switch_gone(own: Membership, answers: int, lasted_s: float) -> AllReduceTime
     )
 
 
-def finished_early(own: Membership, place: Place, ranks: tuple[int, ...]) -> RankLeftError:
+def finished_early(own: Membership, place: SlotRound, ranks: tuple[int, ...]) -> RankLeftError:
     """Return the error of an all-reduce that waits for workers which have said LEAVE."""
     has = "has" if len(ranks) == 1 else "have"
     return RankLeftError(
@@ -79,7 +80,7 @@ def finished_early(own: Membership, place: Place, ranks: tuple[int, ...]) -> Ran
     )
 
 
-def not_caught_up(own: Membership, place: Place, lacking: int, waited_s: float) -> AllReduceTimeoutError:
+def not_caught_up(own: Membership, place: SlotRound, lacking: int, waited_s: float) -> AllReduceTimeoutError:
     """Return the error of an all-reduce whose decided results, the first of them at `place`, no peer has sent."""
     return AllReduceTimeoutError(
         f"rank {own.rank} lacks {lacking} results that were decided when epoch {own.epoch} began, the first of them "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers of one job say to each other beside the switch: a fixed header of 24 bytes, then perhaps a payload.
+"""The messages between workers of one job: a fixed header of 24 bytes, then perhaps a payload.
 
     kind         from -> to            says
     FETCH        asker -> peer         send me the result of (slot, round)
@@ -7,7 +7,8 @@
     NOTYET       peer -> asker         I do not hold it either, not yet
     GONE         peer -> asker         I held it and no longer do: you are further behind than anybody keeps results
     DONE         worker -> everybody   I hold all results before the stream position in `value`
-    WHERE        worker -> peer        answer with DONE
+    PROGRESS_    worker -> peer        answer with DONE
+      QUERY
     LEAVE        worker -> everybody   I need no result of this epoch any more. `value`: 0, or one more than the stream
                                        position before which I hold all results, where I have finished and nobody is
                                        to take my place
@@ -41,14 +42,14 @@ MESSAGE_BYTES_MAX: Final = HEADER_BYTES + PIECE_BYTES_MAX
 
 
 class PeerKind(IntEnum):
-    """What a message says."""
+    """The kind of a message."""
 
     FETCH = 1
     FOUND = 2
     NOTYET = 3
     GONE = 4
     DONE = 5
-    WHERE = 6
+    PROGRESS_QUERY = 6
     LEAVE = 7
     STATE_ASK = 8
     STATE_PIECE = 9

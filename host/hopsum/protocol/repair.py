@@ -7,7 +7,7 @@ Rules
         lacking of that slot before the round held, `AHEAD` rounds at most, in one go.
     W6  After `ask_after` unanswered retransmissions of a round its peers are asked as well, another one each time.
     R1  Messages carry the epoch; those of another one are neither answered nor accepted (worker.py).
-    E3  What an epoch change has decided is asked for in the same way (catching_up.py): of the workers that it names.
+    E3  Decided results are asked for in the same way (result_fetcher.py), of the workers that the epoch change names.
     R2  Results are kept until everybody holds them (result_store.py). `unproved_max` all-reduces at most may be
         unproved: the next one is held back until the oldest is proved, or its stragglers are out after `straggler_s`.
     R3  A worker serves until all have said LEAVE.
@@ -20,8 +20,8 @@ Rules
     ASKED       GONE from all peers                         -       the worker is over: FellBehindError
     ASKED       result accepted, from whomever              -
 
-Losses between peers need no timers of their own: the open round of a slot is sent again (outbox.py), answered STALE or
-not at all, and asked for again. Only who is held back asks WHERE from time to time.
+Losses between peers need no timers of their own: the open round of a slot is sent again (retransmit_queue.py), answered
+STALE or not at all, and asked for again. Only a worker that is held back sends PROGRESS_QUERY from time to time.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.result_store import Found, ResultStore
+from hopsum.protocol.result_store import ResultStore, StoredResult
 from hopsum.protocol.stream import MAX_ROUND, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, WorkerStatistics
 from hopsum_wire import Header, Kind
 
 AHEAD: Final = 32
 """Results asked for in one go."""
-WHERE_EVERY_S: Final = 0.25
+PROGRESS_QUERY_INTERVAL_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Asked:
     """Bitmap of the workers that said GONE."""
 
 
-class Repair:
+class PeerRepair:
     """The peer side of one worker."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Repair:
         self._held_to: dict[int, int] = {}
         """Of workers that finished and said LEAVE, the position before which they hold every result."""
         self._done = 0
-        self._where_at = 0.0
+        self._query_at = 0.0
 
     def enter(self, membership: Membership, now: float) -> None:
         """Begin an epoch: nothing is asked or said in it yet, nobody has left it; what is kept stays kept."""
@@ -97,7 +97,7 @@ class Repair:
         self._outgoing.clear()
         self._asked.clear()
         self._held_to.clear()
-        self._left, self._done, self._where_at = 1 << membership.rank, 0, 0.0
+        self._left, self._done, self._query_at = 1 << membership.rank, 0, 0.0
         self.store.enter(now)
 
     @property
@@ -170,7 +170,7 @@ class Repair:
 
     # ---- answering ----------------------------------------------------------------------------------
 
-    def answer(self, fetch: PeerMessage, found: Found | None) -> None:
+    def answer(self, fetch: PeerMessage, found: StoredResult | None) -> None:
         """Answer a FETCH of this epoch; `found` is what the worker holds of an all-reduce in progress."""
         slot, round_ = fetch.slot, fetch.round
         position = self._stream.position(slot, round_)
@@ -186,8 +186,8 @@ class Repair:
     # ---- who holds what -----------------------------------------------------------------------------
 
     def take(self, message: PeerMessage) -> None:
-        """Take a WHERE, DONE or LEAVE of this epoch."""
-        if message.kind is PeerKind.WHERE:
+        """Take a PROGRESS_QUERY, DONE or LEAVE of this epoch."""
+        if message.kind is PeerKind.PROGRESS_QUERY:
             self._say(message.sender, PeerKind.DONE, value=self._done)
         elif message.kind is PeerKind.DONE:
             self.store.note_done(message.sender, message.value)
@@ -234,7 +234,7 @@ class Repair:
         """Return when `handle_held_back` is due for the all-reduce that is held back, if there is one."""
         if reduce is None or not len(self.store):  # or one in progress here holds it back
             return None
-        return min(self._where_at, self._gives_up_at(reduce.submitted_at))
+        return min(self._query_at, self._gives_up_at(reduce.submitted_at))
 
     def handle_held_back(self, reduce: AllReduce | None, now: float) -> None:
         """Ask those that hold an all-reduce back where they are; give up on them if it is time."""
@@ -243,10 +243,10 @@ class Repair:
         if self._gives_up_at(reduce.submitted_at) <= now:
             for rank in self.store.give_up():
                 self._statistics.given_up |= 1 << rank
-        elif self._where_at <= now:
-            self._where_at = now + WHERE_EVERY_S
+        elif self._query_at <= now:
+            self._query_at = now + PROGRESS_QUERY_INTERVAL_S
             for rank in self.store.unproved():
-                self._say(rank, PeerKind.WHERE)
+                self._say(rank, PeerKind.PROGRESS_QUERY)
 
     def _gives_up_at(self, submitted_at: float) -> float:
         return max(submitted_at, self.store.oldest_delivered_at or 0.0) + self.policy.straggler_s

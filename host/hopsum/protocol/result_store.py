@@ -35,7 +35,7 @@ _EVERYTHING: Final = (1 << 62) - 1
 """A position behind all others."""
 
 
-class Found(NamedTuple):
+class StoredResult(NamedTuple):
     """One result."""
 
     op: int
@@ -133,12 +133,12 @@ class ResultStore:
         self._out[list(ranks)] = True
         self._drop()
 
-    def find(self, position: int) -> Found | None:
+    def find(self, position: int) -> StoredResult | None:
         """Return a result that is kept, or None."""
         for kept in self._kept:
             if kept.first <= position < kept.end:
                 at = position - kept.first
-                return Found(kept.op, int(kept.contributors[at]), kept.results[at].tobytes())
+                return StoredResult(kept.op, int(kept.contributors[at]), kept.results[at].tobytes())
         return None
 
     def is_dropped(self, position: int) -> bool:

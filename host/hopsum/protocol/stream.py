@@ -24,7 +24,7 @@ MAX_ROUND: Final = (1 << 32) - 2
 """The last round of a slot that an epoch may use."""
 
 
-class Place(NamedTuple):
+class SlotRound(NamedTuple):
     """Where a position stands on the wire."""
 
     slot: int
@@ -62,9 +62,9 @@ class Stream:
         """Positions that the epoch has in all (N4)."""
         return self.slots * MAX_ROUND
 
-    def place(self, position: int) -> Place:
+    def place(self, position: int) -> SlotRound:
         """Return where a position stands."""
-        return Place(position % self.slots, (position - self.base) // self.slots + 1)
+        return SlotRound(position % self.slots, (position - self.base) // self.slots + 1)
 
     def places(self, first: int, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the slots and rounds, int64[count] each, of consecutive positions."""

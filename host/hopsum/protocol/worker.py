@@ -2,7 +2,7 @@
 """A worker of one job, in one epoch after the other, without I/O.
 
 The caller owns sockets and clock. After every input (`submit`, `receive_datagram` or `receive_rows`, `receive_peer`,
-`handle_timer`) it sends all of `trains_to_send` (or `datagrams_to_send`: the same) and `messages_to_peers`, drains
+`handle_timer`) it sends all of `segments_to_send` (or `datagrams_to_send`: the same) and `messages_to_peers`, drains
 `next_event`, and waits for more or until `get_timer`.
 
 `receive_datagram` is the reference. `receive_rows` does by the batch what most datagrams need (batch.py) and leaves the
@@ -13,14 +13,14 @@ Rules
     W1     Round r of a slot is sent only when all earlier rounds of that slot are held: one position per slot
            is outstanding, S in all, across all-reduces.
     W2     The bytes of a position never change: they are stamped once and sent from there. Only the FLUSH flag
-           comes on top (S8). When and how often each is sent: see outbox.py.
+           comes on top (S8). When and how often each is sent: see retransmit_queue.py.
     W3     A RESULT is accepted iff it names this epoch, the worker runs, and it lacks that (slot, round),
            sent or not. The first accepted stays.
     W4     A STALE counts only if it names exactly a round that the worker waits for; then only a peer can
            still have that result. Peers are asked if the worker has a RepairPolicy; without one the epoch is over.
-    W5     Delivery and settlement come only from accepted (contributors, values); see accepting.py.
+    W5     Delivery and settlement come only from accepted (contributors, values); see result_acceptor.py.
     W6, R  After some unanswered retransmissions peers are asked as well; peers are served; see repair.py.
-    P1, P2 Before a deadline the switch is asked whom it waits for; see inquiry.py.
+    P1, P2 Before a deadline the switch is asked whom it waits for; see deadline_prober.py.
     E2-E4  Sealed, it goes on in another epoch with what was decided; see epoch_change.py.
 
 Positions                                                   Worker
@@ -58,29 +58,29 @@ from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import AllReduceError, EpochEndedError
 from hopsum.protocol.absence import Absence
-from hopsum.protocol.accepting import Accepting, Events
-from hopsum.protocol.batch import ROWS_LEAST, plain_part, sort_out
-from hopsum.protocol.catching_up import CatchingUp
-from hopsum.protocol.decided import DecidedRuns
-from hopsum.protocol.epoch_change import Turn, carry_over, lacking, require_fitting, sealed_report
+from hopsum.protocol.batch import ROWS_LEAST, plain_run, sort_out
+from hopsum.protocol.deadline_prober import DeadlineProber, name_ranks
+from hopsum.protocol.decided_ranges import DecidedRanges
+from hopsum.protocol.epoch_change import JoinPoint, carry_over, lacking, require_fitting, sealed_report
 from hopsum.protocol.failures import finished_early, held_back, no_answer, not_caught_up, round_lost, switch_gone
-from hopsum.protocol.hearing import Hearing
-from hopsum.protocol.inquiry import Inquiry, name_ranks
-from hopsum.protocol.ledger import Ledger
-from hopsum.protocol.outbox import Outbox
+from hopsum.protocol.peer_message_handler import PeerMessageHandler
 from hopsum.protocol.peer_messages import PeerKind, PeerMessage
-from hopsum.protocol.repair import AHEAD, Repair, RepairPolicy, peer_fault
-from hopsum.protocol.replies import position_of
+from hopsum.protocol.repair import AHEAD, PeerRepair, RepairPolicy, peer_fault
+from hopsum.protocol.reply_validation import validate_reply
+from hopsum.protocol.result_acceptor import Events, ResultAcceptor
+from hopsum.protocol.result_fetcher import ResultFetcher
+from hopsum.protocol.retransmit_queue import RetransmitQueue
+from hopsum.protocol.segments import segments_of
 from hopsum.protocol.stream import Stream
-from hopsum.protocol.trains import trains_of
+from hopsum.protocol.stream_state import StreamState
 from hopsum.protocol.worker_state import (
     AllReduce,
     AllReduceDone,
     AllReduceFailed,
+    IgnoredPackets,
     Membership,
-    Phase,
     Timing,
-    Unhelpful,
+    WorkerPhase,
     WorkerStatistics,
 )
 from hopsum_wire import HOPSUM_BYTES, Drop, Header, Kind, WireError, split_datagram
@@ -118,41 +118,43 @@ class Worker:
         self.membership = membership
         self.timing = timing or Timing()
         self.statistics = WorkerStatistics()
-        self.phase = Phase.RUN
+        self.phase = WorkerPhase.RUN
         self.stream = Stream(membership.slots, 0 if resume is None else resume.base)
         if resume is not None and resume.start is not None:
             self.stream.end = resume.start
-        self.repair = None if repair is None else Repair(membership, self.stream, repair, self.statistics)
+        self.repair = None if repair is None else PeerRepair(membership, self.stream, repair, self.statistics)
         """What it has to do with peers, if it has any; its LEAVE is the caller's to say."""
         self._zeroes = on_lost == "zero"
-        self._ledger = Ledger(self.stream)
+        self._state = StreamState(self.stream)
         self._events = Events()
-        self.turn = Turn(self.stream, self._events, self.repair, resume)
-        self._unhelpful = Unhelpful()
+        self.join_point = JoinPoint(self.stream, self._events, self.repair, resume)
+        self._ignored_packets = IgnoredPackets()
         self.absence = Absence(self.timing)
         """Of the switch, as the network tells it."""
         self._failure: AllReduceError | None = None
         self._sealed: Sealed | None = None
         self._handles = 0
-        self._enter(DecidedRuns(() if resume is None else resume.decided), 0.0)
+        self._enter(DecidedRanges(() if resume is None else resume.decided), 0.0)
 
-    def _enter(self, decided: DecidedRuns, now: float) -> None:
+    def _enter(self, decided: DecidedRanges, now: float) -> None:
         """Begin an epoch: nothing is sent or asked yet, no round trip is measured."""
         own, repair = self.membership, self.repair
-        self._unhelpful.seen.clear()
+        self._ignored_packets.seen.clear()
         self.absence.end()
-        self._ledger.enter(decided)
-        self._outbox = Outbox(own.slots, self.timing, self.statistics)
-        self._inquiry = Inquiry(own, self.timing, self.stream, self._outbox)
-        told = (self._events, self.statistics, self._unhelpful)
-        self._accepting = Accepting(own.rank, self._ledger, self._outbox, repair, told)
-        self._catching_up: CatchingUp | None = None
-        self._hearing: Hearing | None = None
+        self._state.enter(decided)
+        self._queue = RetransmitQueue(own.slots, self.timing, self.statistics)
+        self._prober = DeadlineProber(own, self.timing, self.stream, self._queue)
+        told = (self._events, self.statistics, self._ignored_packets)
+        self._acceptor = ResultAcceptor(own.rank, self._state, self._queue, repair, told)
+        self._fetcher: ResultFetcher | None = None
+        self._peer_handler: PeerMessageHandler | None = None
         if repair is not None:
             repair.enter(own, now)
-            repair.announce(self._ledger.delivered_to)
-            self._catching_up = CatchingUp(decided, repair)
-            self._hearing = Hearing(own, self._ledger, repair, self._catching_up, self._accepting, self.statistics)
+            repair.announce(self._state.delivered_to)
+            self._fetcher = ResultFetcher(decided, repair)
+            self._peer_handler = PeerMessageHandler(
+                own, self._state, repair, self._fetcher, self._acceptor, self.statistics
+            )
 
     # ---- epochs -------------------------------------------------------------------------------------
 
@@ -165,9 +167,9 @@ class Worker:
         """
         self._require_going()
         if self._sealed is None:
-            self.phase = Phase.SEALED
+            self.phase = WorkerPhase.SEALED
             kept = [] if self.repair is None else self.repair.store.runs
-            self._sealed = sealed_report(self.membership.epoch, self._ledger, kept)
+            self._sealed = sealed_report(self.membership.epoch, self._state, kept)
         return self._sealed
 
     def resume(self, epoch: int, resume: Resume, now: float, rack: tuple[int, ...] | None = None) -> None:
@@ -179,17 +181,17 @@ class Worker:
         if self._sealed is None or self.repair is None or epoch == self.membership.epoch:
             raise ValueError(f"a worker with peers goes on in another epoch than {epoch} once it is sealed")
         membership = replace(self.membership, epoch=epoch, rack=rack)
-        decided = require_fitting(resume, self.turn, self._ledger)
-        self.membership, self._sealed, self.phase = membership, None, Phase.RUN
+        decided = require_fitting(resume, self.join_point, self._state)
+        self.membership, self._sealed, self.phase = membership, None, WorkerPhase.RUN
         self.stream.renumber(resume.base)
-        self.turn.take(resume)
-        carry_over(self._ledger, decided, self.turn, epoch)
-        self.turn.skip()
+        self.join_point.take(resume)
+        carry_over(self._state, decided, self.join_point, epoch)
+        self.join_point.skip()
         self._enter(decided, now)
-        for reduce in self._ledger.active:
+        for reduce in self._state.active:
             reduce.submitted_at, reduce.deadline_at = now, now + self.timing.deadline_s
-        self._accepting.opening.release()
-        for reduce in self._ledger.active:
+        self._acceptor.scheduler.release()
+        for reduce in self._state.active:
             self._want(reduce, now)
 
     def go_on(self, start_epoch: int, start: int) -> None:
@@ -197,9 +199,9 @@ class Worker:
 
         It may come when others are new already: then what lies before their start is left out, and they are waited for.
         """
-        self.turn.go_on(start_epoch, start)
-        if self.phase is Phase.RUN and self.turn.skip() and self.repair is not None:
-            self.repair.announce(self._ledger.delivered_to)
+        self.join_point.go_on(start_epoch, start)
+        if self.phase is WorkerPhase.RUN and self.join_point.skip() and self.repair is not None:
+            self.repair.announce(self._state.delivered_to)
 
     # ---- inputs -------------------------------------------------------------------------------------
 
@@ -219,9 +221,9 @@ class Worker:
                 With all of these nothing was submitted.
         """
         self._require_going()
-        if self.phase is Phase.SEALED:
+        if self.phase is WorkerPhase.SEALED:
             raise EpochEndedError(f"epoch {self.membership.epoch} is sealed: submit it when the job has resumed")
-        self.turn.require_gone_on()
+        self.join_point.require_gone_on()
         template = update_template(op=op, epoch=self.membership.epoch, worker=self.membership.rank)
         if not len(payloads):
             raise WireError(Drop.BAD_LENGTH, "an all-reduce has at least one chunk")
@@ -231,21 +233,21 @@ class Worker:
             template, slots=slots, rounds=rounds, counts=0 if counts is None else counts, payloads=payloads
         )
         first = self.stream.take(len(payloads))
-        if not self._ledger.active:
-            self._unhelpful.seen.clear()
+        if not self._state.active:
+            self._ignored_packets.seen.clear()
         self._handles += 1
-        if first < self.turn.start and self.turn.voids(first, self.stream.end, self._ledger.decided):
-            self.turn.void(self._handles, first, self.stream.end)
+        if first < self.join_point.start and self.join_point.voids(first, self.stream.end, self._state.decided):
+            self.join_point.void(self._handles, first, self.stream.end)
             return self._handles
         reduce = AllReduce(self._handles, op, first, datagrams, now, now + self.timing.deadline_s)
-        self._ledger.active.append(reduce)
-        self._accepting.submitted(reduce, now)
+        self._state.active.append(reduce)
+        self._acceptor.on_submitted(reduce, now)
         self._want(reduce, now)
         return reduce.handle
 
     def receive_datagram(self, data: bytes | memoryview, now: float) -> None:
         """Take one datagram from the switch's address. Anything that is no use is counted and ignored."""
-        if self.phase is not Phase.RUN:
+        if self.phase is not WorkerPhase.RUN:
             return
         self.absence.end()
         try:
@@ -253,116 +255,116 @@ class Worker:
             position = self._own_position(header, values)
         except WireError as refused:
             self.statistics.ignored[refused.reason] += 1
-            self._unhelpful.note(f"a datagram refused as {refused.reason.name} ({refused})")
+            self._ignored_packets.note(f"a datagram refused as {refused.reason.name} ({refused})")
             return
         if header.kind == Kind.RESULT:
-            self._accepting.result(header, values, position, now)
+            self._acceptor.accept(header, values, position, now)
         elif header.kind == Kind.STATE:
-            self._inquiry.take(header)
+            self._prober.take(header)
             self._require_company()
         else:
             self._on_stale(header, position, now)
 
     def receive_rows(self, rows: NDArray[np.uint8], now: float) -> None:
         """Take datagrams of one size, uint8[n, bytes] and contiguous, as they came; `rows` are the caller's again."""
-        if len(rows) < ROWS_LEAST or rows.shape[1] <= HOPSUM_BYTES or self.phase is not Phase.RUN:
+        if len(rows) < ROWS_LEAST or rows.shape[1] <= HOPSUM_BYTES or self.phase is not WorkerPhase.RUN:
             for row in rows:
                 self.receive_datagram(memoryview(row), now)
             return
         self.absence.end()
-        part = plain_part(rows, self.membership, self._ledger)
-        if part is not None:
-            self._accepting.parts([part], part.positions, now, in_order=True)
+        run = plain_run(rows, self.membership, self._state)
+        if run is not None:
+            self._acceptor.accept_runs([run], run.positions, now, in_order=True)
             return
-        batch = sort_out(rows, self.membership, self._ledger)
+        batch = sort_out(rows, self.membership, self._state)
         self.statistics.duplicates += batch.copies
         for numbers, single in batch.steps():
             if numbers.size:
-                self._accepting.parts(batch.parts(numbers), batch.positions[numbers], now)
+                self._acceptor.accept_runs(batch.runs(numbers), batch.positions[numbers], now)
             if single is not None:
                 self.receive_datagram(memoryview(rows[single]), now)
 
     def receive_peer(self, message: PeerMessage, now: float) -> None:
         """Take one message of a peer. Anything that is no use is counted and ignored."""
         reason = "no peers" if self.repair is None else peer_fault(message, self.membership)
-        if self._hearing is None or reason:
+        if self._peer_handler is None or reason:
             self.statistics.peers_ignored[reason] += 1
             return
-        gone = self._hearing.take(message, now, runs=self.phase is Phase.RUN)
-        if gone is not None:
-            self._fail(gone)
-        elif self.phase is Phase.RUN:
-            self._accepting.opening.release()
+        error = self._peer_handler.handle(message, now, runs=self.phase is WorkerPhase.RUN)
+        if error is not None:
+            self._fail(error)
+        elif self.phase is WorkerPhase.RUN:
+            self._acceptor.scheduler.release()
             if message.kind is PeerKind.LEAVE:
-                self.inquire()
+                self.probe()
 
     def note_unreachable(self, now: float) -> None:
         """Take the network's word that nobody listens at the switch's address: a loss, unless it lasts (A2)."""
-        self._unhelpful.note("'port unreachable'")
+        self._ignored_packets.note("'port unreachable'")
         self.absence.note(now)
-        if self.phase is Phase.RUN and self._ledger.active and self.absence.is_over_limit:
+        if self.phase is WorkerPhase.RUN and self._state.active and self.absence.is_over_limit:
             self._fail(switch_gone(self.membership, self.absence.answers, self.absence.lasted_s))
 
     def note_failed_send(self, errno_name: str) -> None:
         """Take the word of this host that it did not send, by the errno's name: a loss."""
-        self._unhelpful.note(f"{errno_name} of this host, which sent nothing")
+        self._ignored_packets.note(f"{errno_name} of this host, which sent nothing")
 
     def handle_timer(self, now: float) -> None:
         """Queue what is due again, ask before a deadline, and give up what is past it."""
-        if self.phase is not Phase.RUN:
+        if self.phase is not WorkerPhase.RUN:
             return
-        expired = [reduce for reduce in self._ledger.active if reduce.deadline_at <= now]
+        expired = [reduce for reduce in self._state.active if reduce.deadline_at <= now]
         if expired:
             self._fail(self._no_answer(expired[0], now))
             return
-        late = self._outbox.handle_timer(now)
+        late = self._queue.handle_timer(now)
         if self.repair is not None:
-            self.repair.ask_about({position: self._outbox.sent(position) for position in late}, now)
-            self.repair.handle_held_back(self._ledger.held_back(), now)
-            self._accepting.opening.release()
-        if self._catching_up is not None:
-            self._catching_up.handle_timer(now)
-        self._inquiry.handle_timer(self._ledger.active, now)
+            self.repair.ask_about({position: self._queue.sent(position) for position in late}, now)
+            self.repair.handle_held_back(self._state.held_back(), now)
+            self._acceptor.scheduler.release()
+        if self._fetcher is not None:
+            self._fetcher.handle_timer(now)
+        self._prober.handle_timer(self._state.active, now)
 
-    def inquire(self) -> None:
+    def probe(self) -> None:
         """Ask the switch whom the oldest open sum waits for; `lack` words the answer."""
-        if self.phase is Phase.RUN:
-            self._inquiry.ask(self._ledger.active)
+        if self.phase is WorkerPhase.RUN:
+            self._prober.ask(self._state.active)
 
     def lack(self) -> str:
         """Return what is awaited, and from whom, as far as it is known; empty where nothing is in progress."""
-        if not self._ledger.active:
+        if not self._state.active:
             return ""
-        if (oldest := self._outbox.oldest) is not None:
-            missing = sum(reduce.missing for reduce in self._ledger.active)
-            return f"{missing} sums of {self.membership.switch}: {self._inquiry.finding(self.stream.place(oldest))}"
-        if self._catching_up is not None and (wanted := self._catching_up.lacking):
+        if (oldest := self._queue.oldest) is not None:
+            missing = sum(reduce.missing for reduce in self._state.active)
+            return f"{missing} sums of {self.membership.switch}: {self._prober.finding(self.stream.place(oldest))}"
+        if self._fetcher is not None and (wanted := self._fetcher.lacking):
             return f"{len(wanted)} results that were decided before this epoch, from the peers that hold them"
         behind = [] if self.repair is None else self.repair.store.unproved()
         return f"{name_ranks(behind)} to hold an earlier all-reduce" if behind else "results"
 
     def left_s(self, now: float) -> float:
         """Return the seconds to the deadline of the oldest all-reduce in progress; 0 without one."""
-        return max(0.0, min((reduce.deadline_at for reduce in self._ledger.active), default=now) - now)
+        return max(0.0, min((reduce.deadline_at for reduce in self._state.active), default=now) - now)
 
     # ---- outputs ------------------------------------------------------------------------------------
 
-    def trains_to_send(self, now: float) -> list[NDArray[np.uint8]]:
+    def segments_to_send(self, now: float) -> list[NDArray[np.uint8]]:
         """Return what is to be sent now, in order, and set its timers.
 
         Returns:
             Read-only uint8[n, bytes] each, one datagram a row; they stay valid and unchanged.
         """
-        if self.phase is not Phase.RUN:
+        if self.phase is not WorkerPhase.RUN:
             return []
-        trains = [np.frombuffer(probe, np.uint8)[None] for probe in self._inquiry.take_outgoing()]
-        self.statistics.probes += len(trains)
-        sendings = self._outbox.take(now)
-        return [*trains, *trains_of(sendings, self._ledger.active)] if sendings.positions.size else trains
+        probes = [np.frombuffer(probe, np.uint8)[None] for probe in self._prober.take_outgoing()]
+        self.statistics.probes += len(probes)
+        due = self._queue.take(now)
+        return [*probes, *segments_of(due, self._state.active)] if due.positions.size else probes
 
     def datagrams_to_send(self, now: float) -> list[memoryview]:
-        """Return what `trains_to_send` does, one by one."""
-        return [memoryview(row) for train in self.trains_to_send(now) for row in train]
+        """Return what `segments_to_send` does, one by one."""
+        return [memoryview(row) for segments in self.segments_to_send(now) for row in segments]
 
     def messages_to_peers(self) -> list[tuple[int, PeerMessage]]:
         """Return what is to be said to peers now, as (rank, message)."""
@@ -371,19 +373,19 @@ class Worker:
     @property
     def waits_for_peers(self) -> bool:
         """Say whether a message of a peer would help now: the caller should look often."""
-        if self.phase is not Phase.RUN or self.repair is None:
+        if self.phase is not WorkerPhase.RUN or self.repair is None:
             return False
-        return self.repair.waits or self._ledger.held_back() is not None
+        return self.repair.waits or self._state.held_back() is not None
 
     def get_timer(self) -> float | None:
         """Return when `handle_timer` is due, or None if nothing is in progress."""
-        if self.phase is not Phase.RUN:
+        if self.phase is not WorkerPhase.RUN:
             return None
-        deadlines = [reduce.deadline_at for reduce in self._ledger.active]
-        probe_due = self._inquiry.timer(self._ledger.active)
-        held_back_due = None if self.repair is None else self.repair.held_back_timer(self._ledger.held_back())
-        wanted_due = None if self._catching_up is None else self._catching_up.timer()
-        due = (probe_due, self._outbox.timer(), held_back_due, wanted_due)
+        deadlines = [reduce.deadline_at for reduce in self._state.active]
+        probe_due = self._prober.timer(self._state.active)
+        held_back_due = None if self.repair is None else self.repair.held_back_timer(self._state.held_back())
+        wanted_due = None if self._fetcher is None else self._fetcher.timer()
+        due = (probe_due, self._queue.timer(), held_back_due, wanted_due)
         return min([*deadlines, *(time for time in due if time is not None)], default=None)
 
     def next_event(self) -> AllReduceDone | AllReduceFailed | None:
@@ -394,27 +396,27 @@ class Worker:
 
     def _own_position(self, header: Header, values: bytes | memoryview) -> int:
         """Return the position that a reply to this worker names. Raises WireError if it is no such reply."""
-        return position_of(header, values, self.membership, self.stream)
+        return validate_reply(header, values, self.membership, self.stream)
 
     def _on_stale(self, header: Header, position: int, now: float) -> None:
-        self._unhelpful.note(f"STALE(slot {header.slot}, asked {header.round}, held {header.held})")
-        if not self._outbox.sent(position):
+        self._ignored_packets.note(f"STALE(slot {header.slot}, asked {header.round}, held {header.held})")
+        if not self._queue.sent(position):
             self.statistics.stale_ignored += 1
         elif self.repair is not None:
-            lacking = self._ledger.lacking(position, header.held, AHEAD)
-            self.repair.ask_named(lacking, header.contributors, now, self._outbox.timeout_s)
+            lacking = self._state.lacking(position, header.held, AHEAD)
+            self.repair.ask_named(lacking, header.contributors, now, self._queue.rto_s)
         elif self._zeroes:
-            self._accepting.zeros(position, now)
+            self._acceptor.accept_zeros(position, now)
         else:
             self._fail(round_lost(self.membership, header))
 
     def _require_company(self) -> None:
         """Fail if the oldest open sum waits for workers that have left without it (P4)."""
-        oldest = self._outbox.oldest
-        if self.repair is None or oldest is None or not self._ledger.active:
+        oldest = self._queue.oldest
+        if self.repair is None or oldest is None or not self._state.active:
             return
         place = self.stream.place(oldest)
-        left = tuple(rank for rank in self._inquiry.awaited_ranks(place) if self.repair.has_left_before(rank, oldest))
+        left = tuple(rank for rank in self._prober.awaited_ranks(place) if self.repair.has_left_before(rank, oldest))
         if left:
             self._fail(finished_early(self.membership, place, left))
 
@@ -424,23 +426,23 @@ class Worker:
 
     def _want(self, reduce: AllReduce, now: float) -> None:
         """Have the decided results of an exchange fetched."""
-        if self._catching_up is not None and self._ledger.decided is not None:
-            self._catching_up.want(lacking(reduce, self._ledger.decided), now)
+        if self._fetcher is not None and self._state.decided is not None:
+            self._fetcher.want(lacking(reduce, self._state.decided), now)
 
     def _fail(self, error: AllReduceError) -> None:
         """End the epoch for this worker: every all-reduce in progress has the same cause."""
-        self.phase = Phase.OVER
+        self.phase = WorkerPhase.OVER
         self._failure = error
-        self._events.extend(AllReduceFailed(reduce.handle, error) for reduce in self._ledger.active)
-        self._outbox.clear()
-        for pending in (self._ledger.active, self._ledger.early, self._inquiry.outgoing):
+        self._events.extend(AllReduceFailed(reduce.handle, error) for reduce in self._state.active)
+        self._queue.clear()
+        for pending in (self._state.active, self._state.early, self._prober.outgoing):
             pending.clear()
 
     def _no_answer(self, reduce: AllReduce, now: float) -> AllReduceError:
-        own, waited_s, oldest = self.membership, now - reduce.submitted_at, self._outbox.oldest
-        if oldest is None and self._catching_up is not None and (wanted := self._catching_up.lacking):
+        own, waited_s, oldest = self.membership, now - reduce.submitted_at, self._queue.oldest
+        if oldest is None and self._fetcher is not None and (wanted := self._fetcher.lacking):
             return not_caught_up(own, self.stream.place(wanted[0]), len(wanted), waited_s)
         if oldest is None:
             return held_back(own, waited_s, [] if self.repair is None else self.repair.store.unproved())
-        asked = (self._unhelpful, self._inquiry)
-        return no_answer(own, reduce, self.stream.place(oldest), self._outbox.sent(oldest), waited_s, asked)
+        asked = (self._ignored_packets, self._prober)
+        return no_answer(own, reduce, self.stream.place(oldest), self._queue.sent(oldest), waited_s, asked)

@@ -15,8 +15,8 @@ from hopsum.errors import AllReduceError
 from hopsum_wire import MAX_WORKERS, Drop, down_bytes
 
 
-class Phase(Enum):
-    """What a worker does at all."""
+class WorkerPhase(Enum):
+    """The phase of a worker in its epoch."""
 
     RUN = auto()
     SEALED = auto()
@@ -47,21 +47,21 @@ class Membership:
     """The ranks below this worker's switch, its own among them, where that is a leaf of a tree; None: all."""
 
     @property
-    def below(self) -> tuple[int, ...]:
-        """Return the ranks whose UPDATEs this worker's switch collects."""
+    def local_ranks(self) -> tuple[int, ...]:
+        """Return the ranks at this worker's switch, which collects their UPDATEs."""
         return tuple(range(self.workers)) if self.rack is None else self.rack
 
     @property
-    def elsewhere(self) -> tuple[int, ...]:
-        """Return the ranks below other leaves of the tree."""
-        return tuple(sorted(set(range(self.workers)) - set(self.below)))
+    def remote_ranks(self) -> tuple[int, ...]:
+        """Return the ranks at the other leaf switches of the tree."""
+        return tuple(sorted(set(range(self.workers)) - set(self.local_ranks)))
 
     def __post_init__(self) -> None:
         if not 1 <= self.epoch < 1 << 32:
             raise ValueError(f"epoch {self.epoch} is not in 1..2^32-1")
         if not 0 <= self.rank < self.workers <= MAX_WORKERS:
             raise ValueError(f"rank {self.rank} of {self.workers} workers: at most {MAX_WORKERS}, ranks from 0")
-        if self.rank not in self.below or not set(self.below) <= set(range(self.workers)):
+        if self.rank not in self.local_ranks or not set(self.local_ranks) <= set(range(self.workers)):
             raise ValueError(f"rack {self.rack} of rank {self.rank} of {self.workers} workers")
 
 
@@ -238,8 +238,8 @@ def is_run(positions: NDArray[np.int64]) -> bool:
 
 
 @dataclass(slots=True)
-class Unhelpful:
-    """What came back without being a result that was waited for: the second half of an error message."""
+class IgnoredPackets:
+    """Counts of received packets that were ignored, by kind; error messages quote them."""
 
     seen: Counter[str] = field(default_factory=Counter)
     kinds_max: int = 32

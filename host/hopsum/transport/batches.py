@@ -3,7 +3,7 @@
 
 With UDP_SEGMENT the kernel cuts one buffer into datagrams; with UDP_GRO it hands over a run of equal datagrams of one
 sender in one buffer, and says where to cut. What travels is the same datagrams either way. Towards a switch that takes
-whole frames from a veth (bmv2) ask for `PLAIN`: a train of datagrams would reach it as one frame of 22 kB.
+whole frames from a veth (bmv2) ask for `PLAIN`: all segments of a send would reach it as one frame of 22 kB.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from numpy.typing import NDArray
 
 from hopsum.transport.offload import (
     ANCILLARY_BYTES,
+    GSO_BYTES_MAX,
     PLAIN,
     REFUSES_SEGMENTS,
     SEGMENTS_MAX,
     SOL_UDP,
-    TRAIN_BYTES_MAX,
     UDP_GRO,
     UDP_SEGMENT,
     Offload,
     datagram_bytes,
     probe_offload,
+    segments_per_send,
     set_option,
-    train_segments,
     udp_socket,
 )
 from hopsum.transport.outage import Outage
 
 __all__ = [
+    "GSO_BYTES_MAX",
     "PLAIN",
     "SEGMENTS_MAX",
     "SOL_UDP",
-    "TRAIN_BYTES_MAX",
     "UDP_GRO",
     "UDP_SEGMENT",
     "BatchLink",
     "LinkStatistics",
     "Offload",
-    "Run",
+    "SegmentRun",
     "arrays_of",
     "datagrams_of",
     "probe_offload",
@@ -57,7 +57,7 @@ RECEIVE_BUFFER_BYTES: Final = 4 << 20
 DATAGRAM_BYTES_MAX: Final = 65535
 
 
-class Run(NamedTuple):
+class SegmentRun(NamedTuple):
     """Datagrams one behind the other in a buffer, of `datagram_bytes` each; the last may be shorter."""
 
     start: int
@@ -77,7 +77,7 @@ class LinkStatistics:
     """Times that the network said that nobody listens there."""
     sends: int = 0
     receives: int = 0
-    refused_trains: int = 0
+    refused_segment_sends: int = 0
     """Sends with UDP_SEGMENT that the kernel refused: plain ones from then on."""
     failures: Counter[str] = field(default_factory=Counter)
     """System calls that failed for a while, by the errno's name; what they would have sent is lost. ECONNREFUSED is
@@ -137,18 +137,20 @@ class BatchLink:
         count, size = datagrams.shape
         first = 0
         while first < count:
-            stop = first + (train_segments(size) if self.offload.segment else 1)  # a refusal ends all trains
-            self._send_train(datagrams[first:stop])
+            stop = first + (
+                segments_per_send(size) if self.offload.segment else 1
+            )  # a refusal ends the use of UDP_SEGMENT
+            self._send_segments(datagrams[first:stop])
             first = stop
 
-    def receive(self, buffer: NDArray[np.uint8], most: int | None = None) -> list[Run]:
+    def receive(self, buffer: NDArray[np.uint8], most: int | None = None) -> list[SegmentRun]:
         """Take what has arrived, without waiting, while `buffer` has room for the largest datagram.
 
         Args:
             buffer: uint8[bytes], contiguous; at least 65535 bytes. Runs lie in it one behind the other.
             most: no more once there are so many datagrams.
         """
-        runs: list[Run] = []
+        runs: list[SegmentRun] = []
         view, at, last, datagrams = buffer.data, 0, len(buffer) - DATAGRAM_BYTES_MAX, 0
         while at <= last and (most is None or datagrams < most):
             try:
@@ -164,9 +166,9 @@ class BatchLink:
             self.statistics.receives += 1
             datagrams += -(-size // each) if size else 1
             if runs and runs[-1].datagram_bytes == each and not (at - runs[-1].start) % each:
-                runs[-1] = Run(runs[-1].start, at + size, each)
+                runs[-1] = SegmentRun(runs[-1].start, at + size, each)
             elif size:
-                runs.append(Run(at, at + size, each))
+                runs.append(SegmentRun(at, at + size, each))
             at += size
         self.statistics.datagrams_received += datagrams
         self.statistics.bytes_received += at
@@ -184,15 +186,15 @@ class BatchLink:
         size, ancillary, _, _ = self._socket.recvmsg_into([room], ANCILLARY_BYTES, socket.MSG_DONTWAIT)
         return size, datagram_bytes(ancillary, size)
 
-    def _send_train(self, train: NDArray[np.uint8]) -> None:
-        """Send what fits one call."""
-        count, size = train.shape
+    def _send_segments(self, segments: NDArray[np.uint8]) -> None:
+        """Send datagrams that fit one call."""
+        count, size = segments.shape
         try:
             # A size that was set stays: one longer datagram alone would be cut by it too.
             if self.offload.segment and size != self._segment_bytes and (count > 1 or self._segment_bytes):
                 self._socket.setsockopt(SOL_UDP, UDP_SEGMENT, size)
                 self._segment_bytes = size
-            self._socket.send(train.data)
+            self._socket.send(segments.data)
         except ConnectionRefusedError:  # the ICMP answer to an earlier one; these were not sent
             self.statistics.unreachable += 1
             return
@@ -200,24 +202,24 @@ class BatchLink:
             if count == 1 or self._strict or error.errno not in REFUSES_SEGMENTS:
                 self._outage.note(error, count)
             else:
-                self._send_singly(train)
+                self._send_singly(segments)
             return
         self._outage.note_sent()
         self.statistics.sends += 1
         self.statistics.datagrams_sent += count
         self.statistics.bytes_sent += count * size
 
-    def _send_singly(self, train: NDArray[np.uint8]) -> None:
+    def _send_singly(self, segments: NDArray[np.uint8]) -> None:
         self.offload = self.offload._replace(segment=False)
-        self.statistics.refused_trains += 1
+        self.statistics.refused_segment_sends += 1
         if self._segment_bytes:
             self._socket.setsockopt(SOL_UDP, UDP_SEGMENT, 0)
             self._segment_bytes = 0
-        for number in range(len(train)):
-            self._send_train(train[number : number + 1])
+        for number in range(len(segments)):
+            self._send_segments(segments[number : number + 1])
 
 
-def rows_of(buffer: NDArray[np.uint8], runs: Sequence[Run], datagram_bytes: int) -> NDArray[np.uint8]:
+def rows_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun], datagram_bytes: int) -> NDArray[np.uint8]:
     """Return the datagrams of one size as uint8[n, datagram_bytes]; others are left out.
 
     A view of the buffer where all that arrived has this size, else a copy.
@@ -234,7 +236,7 @@ def rows_of(buffer: NDArray[np.uint8], runs: Sequence[Run], datagram_bytes: int)
     return np.concatenate(parts).reshape(-1, datagram_bytes) if parts else buffer[:0].reshape(-1, datagram_bytes)
 
 
-def arrays_of(buffer: NDArray[np.uint8], runs: Sequence[Run]) -> list[NDArray[np.uint8]]:
+def arrays_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun]) -> list[NDArray[np.uint8]]:
     """Return all datagrams in the order of arrival, as views: each uint8[n, bytes], one a row."""
     arrays = []
     for start, stop, each in runs:
@@ -244,7 +246,7 @@ def arrays_of(buffer: NDArray[np.uint8], runs: Sequence[Run]) -> list[NDArray[np
     return arrays
 
 
-def datagrams_of(buffer: NDArray[np.uint8], runs: Sequence[Run]) -> list[bytes]:
+def datagrams_of(buffer: NDArray[np.uint8], runs: Sequence[SegmentRun]) -> list[bytes]:
     """Return copies of all datagrams, in the order of arrival."""
     return [
         buffer[at : min(at + run.datagram_bytes, run.stop)].tobytes()

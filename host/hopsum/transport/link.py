@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a transport needs from the network, and the ordinary UDP socket that provides it."""
+"""The link of a transport to its switch: the interface, and the ordinary UDP socket that implements it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hopsum.transport.offload import Gso, Offload, offload_for
 __all__ = [
     "DATAGRAM_BYTES_MAX",
     "RECEIVE_BUFFER_BYTES",
-    "Link",
+    "DatagramLink",
     "LinkStatistics",
     "RowLink",
     "UdpLink",
@@ -34,10 +34,10 @@ __all__ = [
 RECEIVE_BYTES: Final = 1 << 20
 """Of what is taken in one go: room for a window of results."""
 BATCH_DATAGRAMS: Final = 1024
-"""Taken in one go at most, and a train more, so that a flood cannot keep a caller from its timers."""
+"""Taken in one call at most, and one GSO buffer more, so that a flood cannot keep a caller from its timers."""
 
 
-class Link(Protocol):
+class DatagramLink(Protocol):
     """Sends to and receives from one switch."""
 
     statistics: LinkStatistics
@@ -56,7 +56,7 @@ class Link(Protocol):
 
 
 @runtime_checkable
-class RowLink(Link, Protocol):
+class RowLink(DatagramLink, Protocol):
     """A link that does better with many datagrams at once: uint8[n, bytes], contiguous, one datagram a row."""
 
     def send_rows(self, rows: NDArray[np.uint8]) -> None:
@@ -67,7 +67,7 @@ class RowLink(Link, Protocol):
 
 
 @runtime_checkable
-class WakingLink(Link, Protocol):
+class WakingLink(DatagramLink, Protocol):
     """A link whose `receive` another thread can end."""
 
     def wake(self) -> None:

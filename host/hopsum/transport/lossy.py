@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from hopsum.transport.link import Link
+from hopsum.transport.link import DatagramLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Mishaps:
 class LossyLink:
     """A link around another one. A datagram that is held back with none to follow counts as lost."""
 
-    def __init__(self, link: Link, mishaps: Mishaps, rng: random.Random) -> None:
+    def __init__(self, link: DatagramLink, mishaps: Mishaps, rng: random.Random) -> None:
         self._link = link
         self._mishaps = mishaps
         self._rng = rng

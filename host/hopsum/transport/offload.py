@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel does for UDP by the batch: UDP_SEGMENT cuts one send into datagrams, UDP_GRO hands over a run.
+"""The kernel's UDP offloads: UDP_SEGMENT cuts one send into datagrams, UDP_GRO hands over many datagrams at once.
 
-What travels is the same datagrams either way.
+The datagrams on the wire are the same with and without.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ UDP_SEGMENT: Final = 103
 UDP_GRO: Final = 104
 SEGMENTS_MAX: Final = 64
 """Datagrams of one send: what every kernel with UDP_SEGMENT takes."""
-TRAIN_BYTES_MAX: Final = 65507
+GSO_BYTES_MAX: Final = 65507
 """Payload of one send: 65535 less the headers of IPv4 and UDP."""
 ANCILLARY_BYTES: Final = socket.CMSG_SPACE(4)
 REFUSES_SEGMENTS: Final = frozenset((errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP))
 """No checksum offload on the way, an MTU below the datagram, or a kernel with other limits."""
 
 Gso = Literal["auto", "on", "off"]
-"""Whether to use both: as far as the kernel and the way to the switch do, in any case, or not at all."""
+"""The use of both: as far as the kernel and the path to the switch allow, in any case, or not at all."""
 GSO: Final = ("auto", "on", "off")
 
 
 class Offload(NamedTuple):
-    """Which help of the kernel's a socket uses."""
+    """The offloads that a socket uses."""
 
     segment: bool
     gro: bool
@@ -74,9 +74,9 @@ def probe_once() -> Offload:
     return probe_offload()
 
 
-def train_segments(size: int) -> int:
+def segments_per_send(size: int) -> int:
     """Return how many datagrams of `size` bytes one send with UDP_SEGMENT takes."""
-    return max(1, min(SEGMENTS_MAX, TRAIN_BYTES_MAX // max(size, 1)))
+    return max(1, min(SEGMENTS_MAX, GSO_BYTES_MAX // max(size, 1)))
 
 
 def udp_socket() -> socket.socket:

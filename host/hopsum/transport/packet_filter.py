@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a packet socket is to see, decided by the kernel (classic BPF): nobody wakes up for frames of others."""
+"""The kernel's filter of a packet socket (classic BPF): a worker does not wake up for the frames of others."""
 
 from __future__ import annotations
 

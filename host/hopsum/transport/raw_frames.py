@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from hopsum.transport.trains import cut_train
+from hopsum.transport.segments import split_segments
 from hopsum_wire._layout import (
     ARP_BYTES,
     ARP_FIELDS,
@@ -86,7 +86,7 @@ class RawFrames:
         if not vouched and any(frame[40:42]) and not _udp_checksum_fits(frame, udp_bytes):
             return []
         datagram = frame[LOWER_BYTES : _UDP_AT + udp_bytes]
-        return cut_train(datagram) if total_bytes > mtu_bytes else [datagram]
+        return split_segments(datagram) if total_bytes > mtu_bytes else [datagram]
 
     def says_unreachable(self, frame: memoryview) -> bool:
         """Say whether a frame is the network's word that a datagram to the switch arrives nowhere."""

@@ -24,7 +24,7 @@ from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX, StateFetch, StateOffers
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Timing, Worker
-from hopsum.transport.link import Link
+from hopsum.transport.link import DatagramLink
 from hopsum.transport.side_channel import EpochKey, SideChannel, SideStatistics
 from hopsum.transport.udp import UdpTransport
 from hopsum_wire.epochs import Resume, Sealed
@@ -33,7 +33,7 @@ _log: Final = logging.getLogger(__name__)
 PEER_POLL_S: Final = 0.005
 """How long a link that cannot be woken is listened to while an answer of a peer would help as well."""
 LEAVE_EVERY_S: Final = 0.1
-HASTE_S: Final = 0.5
+LINGER_SHORT_S: Final = 0.5
 _ANSWERS: Final = (PeerKind.FOUND, PeerKind.GONE, PeerKind.DONE, PeerKind.LEAVE)
 """What may let the caller's thread go on."""
 
@@ -50,7 +50,7 @@ class RepairingTransport(UdpTransport):
         channel: of the same rank and epoch, not started yet; closed with the transport.
         peers: (IPv4 address, TCP port) of every rank's channel.
         policy: when peers are asked, and how much is kept for them.
-        farewell_s: how long `close` serves peers that have not said to need nothing more.
+        linger_s: how long `close` serves peers that have not said to need nothing more.
         resume: of a newcomer, how the job's stream stands.
 
     Raises:
@@ -71,9 +71,9 @@ class RepairingTransport(UdpTransport):
         workers: int,
         slots: int,
         timing: Timing | None = None,
-        link: Link | None = None,
+        link: DatagramLink | None = None,
         policy: RepairPolicy | None = None,
-        farewell_s: float = 10.0,
+        linger_s: float = 10.0,
         resume: Resume | None = None,
         rack: tuple[int, ...] | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class RepairingTransport(UdpTransport):
         self._others = [other for other in range(workers) if other != rank]
         self._offers = StateOffers(rank)
         self._fetch: StateFetch | None = None
-        self._channel, self._farewell_s = channel, farewell_s
+        self._channel, self._linger_s = channel, linger_s
         self._closed = False
         self._fetches_over = False
         self._changed = threading.Condition()
@@ -109,11 +109,11 @@ class RepairingTransport(UdpTransport):
         """
         worker = self.worker
         with self._changed:
-            trains = worker.trains_to_send(time.monotonic())
+            batches = worker.segments_to_send(time.monotonic())
             self._say()
             timer = worker.get_timer()
             polls = worker.waits_for_peers and not self.can_wake
-        self._send(trains)
+        self._send(batches)
         due_s = 0.0 if timer is None else timer - time.monotonic()
         arrived = self._receive(min(wait_s, due_s, PEER_POLL_S) if polls else min(wait_s, due_s))
         self._require_channel()
@@ -125,10 +125,10 @@ class RepairingTransport(UdpTransport):
             events.append(event)
         return events
 
-    def inquire(self) -> None:
-        """Have the switch asked, as `UdpTransport.inquire`."""
+    def probe(self) -> None:
+        """Have the switch asked, as `UdpTransport.probe`."""
         with self._changed:
-            super().inquire()
+            super().probe()
 
     def do_without(self, epoch: int, ranks: Sequence[int]) -> None:
         """Keep nothing for workers that were given up while this epoch goes on, if it is still ours. Any thread."""
@@ -194,7 +194,7 @@ class RepairingTransport(UdpTransport):
         """
         until, rank = time.monotonic() + wait_s, self.worker.membership.rank
         with self._changed:
-            new = self.worker.turn.newcomers(start_epoch)
+            new = self.worker.join_point.newcomers(start_epoch)
             able = [other for other in self._others if other not in new] or self._others
             if not able:
                 raise HopsumError(f"rank {rank} is alone in its job: nobody has a state for it")
@@ -219,27 +219,27 @@ class RepairingTransport(UdpTransport):
             self._fetches_over = True
             self._changed.notify_all()
 
-    def close(self, *, farewell: bool = True) -> None:
-        """Serve peers until they need nothing more, `farewell_s` at most; then close link and channel.
+    def close(self, *, linger: bool = True) -> None:
+        """Serve peers until they need nothing more, `linger_s` at most; then close link and channel.
 
-        Without `farewell` they are hardly waited for: they need nothing of an epoch that is over, but may not know yet.
+        Without `linger` they are hardly waited for: they need nothing of an epoch that is over, but may not know yet.
         Neither are they by a worker that never sent anything: it holds nothing that they could need.
         """
         if self._closed:
             return
         self._closed = True
-        patience_s = self._farewell_s if farewell and self.worker.statistics.updates else HASTE_S
+        patience_s = self._linger_s if linger and self.worker.statistics.updates else LINGER_SHORT_S
         repair, until = self.worker.repair, time.monotonic() + patience_s
         waiting = Waiting(_log, f"rank {self.worker.membership.rank}")
         with self._changed:
             self._changed.notify_all()
             while repair is not None and self._channel.failure is None:
-                repair.leave(finished=farewell)
+                repair.leave(finished=linger)
                 self._say()
                 if repair.everybody_left or time.monotonic() >= until:
                     break
                 waiting.look(lambda: "the others to say that they need nothing more of it", until - time.monotonic())
-                self._changed.wait(min(LEAVE_EVERY_S, self._farewell_s))
+                self._changed.wait(min(LEAVE_EVERY_S, self._linger_s))
         self._channel.close()
         super().close()
 
@@ -278,7 +278,7 @@ class RepairingTransport(UdpTransport):
                 f"the state that rank {sender} has for rank {rank} is {size} bytes long, more than bytes_max: make "
                 "it smaller, or call fetch_state(bytes_max=...)"
             )
-        if self.worker.turn.epoch > fetch.start_epoch:
+        if self.worker.join_point.epoch > fetch.start_epoch:
             raise StateMovedError(f"rank {rank} waits for a state of epoch {fetch.start_epoch}, and others began since")
         if left_s <= 0:
             raise HopsumError(

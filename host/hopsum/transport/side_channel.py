@@ -68,7 +68,7 @@ LENGTH_BYTES: Final = 4
 QUEUE_BYTES_MAX: Final = 8 << 20
 READ_BYTES: Final = 1 << 16
 DIAL_AGAIN_MAX_S: Final = 2.0
-FAREWELL_S: Final = 0.5
+CLOSE_LINGER_S: Final = 0.5
 """How long `close` tries to get rid of what is still to be said, per peer."""
 PROVE_S: Final = 5.0
 """Seconds that either side has to prove itself, from the first packet of a connection."""
@@ -463,7 +463,7 @@ class SideChannel:
         for out in self._outgoing.values():
             if out.connection is None or out.seal is None:
                 continue
-            out.connection.settimeout(FAREWELL_S)
+            out.connection.settimeout(CLOSE_LINGER_S)
             with contextlib.suppress(OSError):
                 while out.rest or self._next(out):
                     out.connection.sendall(out.rest)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a side channel (side_channel.py) knows of its connections, and what it counts."""
+"""The connections of a side channel (side_channel.py), and its counters."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.protocol.worker import AllReduceDone, AllReduceFailed, Membership, Timing, Worker, WorkerStatistics
-from hopsum.transport.link import Link, LinkStatistics, RowLink, UdpLink, WakingLink
+from hopsum.transport.link import DatagramLink, LinkStatistics, RowLink, UdpLink, WakingLink
 
 _STEP_S: Final = 1.0
 
@@ -56,7 +56,7 @@ class UdpTransport:
         workers: int,
         slots: int,
         timing: Timing | None = None,
-        link: Link | None = None,
+        link: DatagramLink | None = None,
         on_lost: Literal["fail", "zero"] = "fail",
         rack: tuple[int, ...] | None = None,
     ) -> None:
@@ -108,7 +108,7 @@ class UdpTransport:
     def step(self, wait_s: float) -> list[AllReduceDone | AllReduceFailed]:
         """Send what is to be sent, wait for datagrams, a timer or `wake`, for `wait_s` at most; return events."""
         worker = self.worker
-        self._send(worker.trains_to_send(time.monotonic()))
+        self._send(worker.segments_to_send(time.monotonic()))
         timer = worker.get_timer()
         due_s = 0.0 if timer is None else timer - time.monotonic()
         arrived = self._receive(min(wait_s, due_s))
@@ -118,9 +118,9 @@ class UdpTransport:
             events.append(event)
         return events
 
-    def inquire(self) -> None:
+    def probe(self) -> None:
         """Have the switch asked, at the next step, whom the oldest open sum waits for."""
-        self.worker.inquire()
+        self.worker.probe()
 
     @property
     def can_wake(self) -> bool:
@@ -132,17 +132,17 @@ class UdpTransport:
         if isinstance(self._link, WakingLink):
             self._link.wake()
 
-    def close(self, *, farewell: bool = True) -> None:
-        """Close the socket. `farewell` is for transports with peers."""
+    def close(self, *, linger: bool = True) -> None:
+        """Close the socket. `linger` is for transports with peers."""
         self._link.close()
 
-    def _send(self, trains: Sequence[NDArray[np.uint8]]) -> None:
-        """Send trains in this order."""
-        for train in trains:
+    def _send(self, batches: Sequence[NDArray[np.uint8]]) -> None:
+        """Send batches of datagrams, uint8[n, bytes] each, in this order."""
+        for segments in batches:
             if self._rows is not None:
-                self._rows.send_rows(train)
+                self._rows.send_rows(segments)
             else:
-                for datagram in train:
+                for datagram in segments:
                     self._link.send(memoryview(datagram))
 
     def _receive(self, timeout_s: float) -> Sequence[NDArray[np.uint8] | bytes | memoryview]:

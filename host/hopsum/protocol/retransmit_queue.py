@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When each open position is sent, sent again, and sent with FLUSH.
+"""The retransmission queue of a worker: the time at which each open position is sent, sent again, sent with FLUSH.
 
 Rules
-    W1      What is opened is the worker's business: one position per slot.
+    W1      The send scheduler opens positions: one per slot at most.
     window  A position is sent for the first time while fewer than the window are on the way, in the order of the
             stream. The oldest without a result is sent in any case: others may wait for just that one.
     again   After a timeout (rtt.py), then `backoff` times as long, up to a maximum; a timeout shrinks the window. What
@@ -31,23 +31,23 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.rtt import RoundTrips
-from hopsum.protocol.window import Window
+from hopsum.protocol.congestion_window import CongestionWindow
+from hopsum.protocol.rtt import RttEstimator
 from hopsum.protocol.worker_state import Timing, WorkerStatistics
 
 _NONE: Final = (1 << 62) - 1
 """In place of a position: the slot has none open. Behind all positions."""
 
 
-class Sendings(NamedTuple):
+class Transmissions(NamedTuple):
     """Transmissions, in order."""
 
     positions: NDArray[np.int64]
     flush: NDArray[np.bool_]
 
 
-class Outbox:
-    """What one worker has open."""
+class RetransmitQueue:
+    """The open positions of one worker, with their timers."""
 
     def __init__(self, slots: int, timing: Timing, statistics: WorkerStatistics) -> None:
         self._timing, self._statistics = timing, statistics
@@ -64,14 +64,14 @@ class Outbox:
         """Positions that were due, to be sent again; some may have their result by now."""
         self._on_the_way = 0
         self._measured_at = -inf
-        self._round_trips = RoundTrips(timing.retransmit_s, timing.retransmit_least_s, timing.retransmit_max_s)
-        self._window = Window(slots)
+        self._rtt = RttEstimator(timing.retransmit_s, timing.retransmit_least_s, timing.retransmit_max_s)
+        self._window = CongestionWindow(slots)
         statistics.window = slots
 
     @property
-    def timeout_s(self) -> float:
-        """Return how long a result is waited for now."""
-        return self._round_trips.timeout_s
+    def rto_s(self) -> float:
+        """Return the current retransmission timeout, in seconds."""
+        return self._rtt.rto_s
 
     @property
     def oldest(self) -> int | None:
@@ -133,18 +133,18 @@ class Outbox:
         self._again += self._open[due].tolist()
         late: list[int] = self._open[due[self._timeout_at[due] <= now]].tolist()
         if late:
-            self._window.shrink(now)
+            self._window.on_loss(now)
             self._statistics.window = self._window.size
         return late
 
-    def take(self, now: float) -> Sendings:
+    def take(self, now: float) -> Transmissions:
         """Return what is to be sent now, and set its timers."""
         positions = self._first_time()
         if self._again:
             again = np.array(self._again, np.int64)
             self._again = []
             positions = np.concatenate([again[self._open[again % self._slots] == again], positions])
-        return Sendings(positions, self._send(positions, now) if positions.size else np.zeros(0, np.bool_))
+        return Transmissions(positions, self._send(positions, now) if positions.size else np.zeros(0, np.bool_))
 
     def timer(self) -> float | None:
         """Return when `handle_timer` is due, or None."""
@@ -160,9 +160,9 @@ class Outbox:
         """Take results of the switch; `once_sent_at`: when their chunks were sent, of those that were sent once."""
         if once_sent_at and now != self._measured_at:
             self._measured_at = now
-            self._round_trips.measure(now - once_sent_at[0])
-            self._statistics.srtt_s = self._round_trips.srtt_s
-        self._window.grow(max(once_sent_at, default=None), results)
+            self._rtt.update(now - once_sent_at[0])
+            self._statistics.srtt_s = self._rtt.srtt_s
+        self._window.on_ack(max(once_sent_at, default=None), results)
         self._statistics.window = self._window.size
 
     def _first_time(self) -> NDArray[np.int64]:
@@ -183,7 +183,7 @@ class Outbox:
         self._on_the_way += len(first)
         statistics.updates += len(first)
         statistics.retransmits += len(slots) - len(first)
-        wait_s = {times: timing.wait_s(times, self._round_trips.timeout_s) for times in set(sent.tolist())}
+        wait_s = {times: timing.wait_s(times, self._rtt.rto_s) for times in set(sent.tolist())}
         timeout_at = now + np.array([wait_s[times] for times in sent.tolist()])
         self._timeout_at[slots] = self._due_at[slots] = timeout_at
         if timing.flush_after_s is None:

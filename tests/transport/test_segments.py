@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopsum.transport.trains import cut_train
+from hopsum.transport.segments import split_segments
 from hopsum_wire import Header, Kind
 
 STATE = Header(kind=Kind.STATE).pack()
@@ -17,4 +17,4 @@ RESULT = Header(kind=Kind.RESULT, length=1024).pack() + bytes(1024)
     [[STATE], [RESULT], [STATE] * 32, [RESULT] * 5, [RESULT, RESULT, STATE], [b"short"], [bytes(32)], [RESULT[:-1]]],
 )
 def test_a_run_is_cut_into_its_datagrams(datagrams: list[bytes]) -> None:
-    assert [bytes(view) for view in cut_train(memoryview(b"".join(datagrams)))] == datagrams
+    assert [bytes(view) for view in split_segments(memoryview(b"".join(datagrams)))] == datagrams

@@ -219,11 +219,11 @@ def test_ranks_with_different_operations_are_told_so() -> None:
 
 
 def test_the_switch_is_asked_early_and_again_before_the_deadline() -> None:
-    """`inquire` words a line of the log; what it heard long ago does not word the error."""
+    """`probe` words a line of the log; what it heard long ago does not word the error."""
     subject = make()
     submit(subject)
     headers(subject, 0.0)
-    subject.inquire()
+    subject.probe()
     (asked,) = headers(subject, 5.0)
     assert asked.kind == Kind.PROBE
     subject.receive_datagram(answer(asked, held=1, contributors=0b010, count=State.COLLECTING), 5.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which replies are for this worker at all."""
+"""The validation of replies from the switch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from hopsum.protocol.worker_state import Membership
 from hopsum_wire import Drop, Header, Kind, WireError, down_bytes
 
 
-def position_of(header: Header, values: bytes | memoryview, own: Membership, stream: Stream) -> int:
-    """Return the position that a reply to a worker names. Raises WireError if it is no such reply."""
+def validate_reply(header: Header, values: bytes | memoryview, own: Membership, stream: Stream) -> int:
+    """Return the stream position that a reply to this worker names.
+
+    Raises:
+        WireError: the reply is of another epoch or for another rank, or one of its fields is out of range.
+    """
     if header.kind not in (Kind.RESULT, Kind.STALE, Kind.STATE):
         raise WireError(Drop.BAD_KIND, f"{Kind(header.kind).name} from the switch")
     if header.epoch != own.epoch:

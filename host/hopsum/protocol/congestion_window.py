@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many chunks a worker has on the way: additive increase, multiplicative decrease.
+"""The congestion window of a worker, in chunks on the way: additive increase, multiplicative decrease (RFC 5681).
 
-This is below W1, which allows one position per slot and so S in all: the window may only allow less.
+W1 allows one position per slot, so S in all. The window may only allow less.
 
     state       input                                           window          next
     OPEN        as many results as the window is wide           + 1, to S       OPEN
@@ -16,8 +16,8 @@ a worker that has not come yet, not a full queue.
 from __future__ import annotations
 
 
-class Window:
-    """The window of one worker, in chunks; it starts at `most`."""
+class CongestionWindow:
+    """The congestion window of one worker, in chunks; it starts at `most`."""
 
     def __init__(self, most: int) -> None:
         self.size = most
@@ -26,7 +26,7 @@ class Window:
         self._halved_at: float | None = None
         """When it was halved, while RECOVERING."""
 
-    def grow(self, first_sent_at: float | None, results: int = 1) -> None:
+    def on_ack(self, first_sent_at: float | None, results: int = 1) -> None:
         """Take results that came at once; `first_sent_at`: of those whose chunk was sent once the latest, or None."""
         if self._halved_at is not None and first_sent_at is not None and first_sent_at >= self._halved_at:
             self._halved_at = None
@@ -38,7 +38,7 @@ class Window:
             else:
                 self.size += 1
 
-    def shrink(self, now: float) -> None:
+    def on_loss(self, now: float) -> None:
         """Take a timeout."""
         if self._halved_at is None:
             self.size, self._results, self._halved_at = max(1, self.size // 2), 0, now

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decided results of an epoch change that a worker lacks: it asks those that hold them, and nobody else sums them.
+"""The fetcher of decided results: after an epoch change a worker asks peers for the decided results that it lacks.
 
 Rules
     E3  A decided position is never sent: those that hold it would not send it again, so it would get a second result.
@@ -22,16 +22,16 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from hopsum.protocol.decided import DecidedRuns
-from hopsum.protocol.repair import AHEAD, Repair
+from hopsum.protocol.decided_ranges import DecidedRanges
+from hopsum.protocol.repair import AHEAD, PeerRepair
 
 AGAIN_S: Final = 0.1
 
 
-class CatchingUp:
-    """What one worker has to fetch in one epoch."""
+class ResultFetcher:
+    """The decided results that one worker fetches in one epoch."""
 
-    def __init__(self, decided: DecidedRuns, repair: Repair) -> None:
+    def __init__(self, decided: DecidedRanges, repair: PeerRepair) -> None:
         self._decided, self._repair = decided, repair
         self._wanted: deque[int] = deque()
         self._asked: dict[int, int] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker has submitted and what it holds of it: every position of the stream, in one place.
+"""The state of a worker's stream: the all-reduces it has submitted, and the results it holds, by position.
 
 position        all-reduce   result                      held
 < stream.end    delivered    the caller's, or a store's  yes
@@ -13,15 +13,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.decided import DecidedRuns
-from hopsum.protocol.result_store import Found
+from hopsum.protocol.decided_ranges import DecidedRanges
+from hopsum.protocol.result_store import StoredResult
 from hopsum.protocol.stream import Stream
 from hopsum.protocol.worker_state import ZEROED, AllReduce
 from hopsum_wire import Header
 
 
-class Ledger:
-    """The positions of one worker."""
+class StreamState:
+    """The stream of one worker: which positions are delivered, in progress or early."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -29,11 +29,11 @@ class Ledger:
         """All-reduces in progress, in the order of the stream."""
         self.early: dict[int, tuple[Header, bytes]] = {}
         """Results of all-reduces that are still to come."""
-        self.decided: DecidedRuns | None = None
+        self.decided: DecidedRanges | None = None
         """Results that an epoch change has decided, as long as some may be lacking here: they are not sent (E3)."""
         self.enter(None)
 
-    def enter(self, decided: DecidedRuns | None) -> None:
+    def enter(self, decided: DecidedRanges | None) -> None:
         """Begin an epoch: what is in progress is opened anew, and what came early in the one before is forgotten."""
         self.early.clear()
         self.decided = decided
@@ -115,10 +115,10 @@ class Ledger:
         later = range(position + self.stream.slots, last, self.stream.slots)[: most - 1]
         return [position, *(p for p in later if not self.is_held(p, self.find(p)))]
 
-    def in_progress(self, position: int) -> Found | None:
+    def in_progress(self, position: int) -> StoredResult | None:
         """Return a result that is held of an all-reduce not yet delivered, or None."""
         reduce, early = self.find(position), self.early.get(position)
         if reduce is not None and reduce.held[position - reduce.first]:
             index = position - reduce.first
-            return Found(reduce.op, int(reduce.contributors[index]), reduce.results[index].tobytes())
-        return None if early is None else Found(early[0].op, early[0].contributors, early[1])
+            return StoredResult(reduce.op, int(reduce.contributors[index]), reduce.results[index].tobytes())
+        return None if early is None else StoredResult(early[0].op, early[0].contributors, early[1])

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hopsum.protocol.outbox import Outbox
-from hopsum.protocol.window import Window
+from hopsum.protocol.congestion_window import CongestionWindow
+from hopsum.protocol.retransmit_queue import RetransmitQueue
 from hopsum.protocol.worker import Membership, Timing, Worker
 from hopsum.protocol.worker_state import WorkerStatistics
 from hopsum_wire import Flag, Header, Kind, Op, split_datagram
@@ -99,8 +99,8 @@ def test_a_loss_halves_the_window_and_results_open_it() -> None:
 
 def test_the_oldest_goes_whatever_the_window() -> None:
     """Else two workers whose windows hold different chunks would wait for each other."""
-    outbox = Outbox(8, Timing(), WorkerStatistics())
-    outbox._window = Window(1)
+    outbox = RetransmitQueue(8, Timing(), WorkerStatistics())
+    outbox._window = CongestionWindow(1)
     for position, expected in [(5, [5]), (7, []), (2, [2]), (1, [1]), (3, [])]:
         outbox.open(position)
         assert outbox.take(0.0).positions.tolist() == expected

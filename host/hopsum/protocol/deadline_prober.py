@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker asks its switch shortly before a deadline, and how the answer reads in an error.
+"""The prober of a worker: it asks the switch about the oldest position before a deadline, and words the answer.
 
 Rules
     P1  A PROBE is sent for the oldest position without a result: `lead_s` before the deadline of the oldest
@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hopsum.protocol.outbox import Outbox
-from hopsum.protocol.stream import Place, Stream
+from hopsum.protocol.retransmit_queue import RetransmitQueue
+from hopsum.protocol.stream import SlotRound, Stream
 from hopsum.protocol.worker_state import AllReduce, Membership, Timing
 from hopsum_wire import Header, Kind, Op, State
 
@@ -27,15 +27,15 @@ PROBES_MAX: Final = 3
 LEAD_MAX_S: Final = 1.0
 
 
-class Inquiry:
-    """The questions of one worker."""
+class DeadlineProber:
+    """The PROBEs of one worker, and the last answer to them."""
 
-    def __init__(self, membership: Membership, timing: Timing, stream: Stream, outbox: Outbox) -> None:
-        self._membership, self._stream, self._outbox = membership, stream, outbox
+    def __init__(self, membership: Membership, timing: Timing, stream: Stream, outbox: RetransmitQueue) -> None:
+        self._membership, self._stream, self._queue = membership, stream, outbox
         self._lead_s = min(LEAD_MAX_S, timing.deadline_s / 4)
         self._handle = 0
         self._asked = 0
-        self._place: Place | None = None
+        self._place: SlotRound | None = None
         self._about = 0
         """PROBEs about it."""
         self._answer: Header | None = None
@@ -47,14 +47,14 @@ class Inquiry:
 
         `active`: all-reduces in progress, in the order of the stream.
         """
-        oldest = self._outbox.oldest
+        oldest = self._queue.oldest
         return None if oldest is None else self._due(active[0], self._stream.place(oldest))
 
     def handle_timer(self, active: Sequence[AllReduce], now: float) -> None:
         """Ask if it is time."""
         if not active or now < active[0].deadline_at - self._lead_s:
             return
-        oldest = self._outbox.oldest
+        oldest = self._queue.oldest
         if oldest is None:
             return
         reduce, place = active[0], self._stream.place(oldest)
@@ -67,10 +67,10 @@ class Inquiry:
 
     def ask(self, active: Sequence[AllReduce]) -> None:
         """Ask about the oldest open position now; the answer before is good until there is another one."""
-        if active and (oldest := self._outbox.oldest) is not None:
+        if active and (oldest := self._queue.oldest) is not None:
             self._send(self._stream.place(oldest), forget=False)
 
-    def _send(self, place: Place, *, forget: bool) -> None:
+    def _send(self, place: SlotRound, *, forget: bool) -> None:
         own = self._membership
         if forget:  # what the switch said long ago
             self._answer = None
@@ -89,28 +89,28 @@ class Inquiry:
         if self._place == (header.slot, header.round):
             self._answer = header
 
-    def missing_ranks(self, oldest: Place) -> tuple[int, ...]:
+    def missing_ranks(self, oldest: SlotRound) -> tuple[int, ...]:
         """Return whom the switch waits for, as far as it said so: empty if it did not, or waits for its parent."""
         answer = self._answer_about(oldest)
         if answer is None or (answer.count, answer.held) != (State.COLLECTING, oldest.round):
             return ()
-        return tuple(rank for rank in self._membership.below if not answer.contributors >> rank & 1)
+        return tuple(rank for rank in self._membership.local_ranks if not answer.contributors >> rank & 1)
 
-    def awaited_ranks(self, oldest: Place) -> tuple[int, ...]:
+    def awaited_ranks(self, oldest: SlotRound) -> tuple[int, ...]:
         """Return whom a place waits for: the ranks missing at this switch, or all of the other racks (P3)."""
         answer = self._answer_about(oldest)
         if answer is not None and (answer.count, answer.held) == (State.CLOSED, oldest.round):
-            return tuple(self._membership.elsewhere)
+            return tuple(self._membership.remote_ranks)
         return self.missing_ranks(oldest)
 
-    def other_op(self, oldest: Place, op: int) -> str:
+    def other_op(self, oldest: SlotRound, op: int) -> str:
         """Return in words that the switch sums a place by another operation than `op`; empty if it does not say so."""
         answer = self._answer_about(oldest)
         if answer is None or answer.held != oldest.round or answer.op in (0, op):
             return ""
         return f"The switch sums this round by {Op(answer.op).name} and this rank sent {Op(op).name}: codecs differ. "
 
-    def finding(self, oldest: Place) -> str:
+    def finding(self, oldest: SlotRound) -> str:
         """Return what is known of a place, as a sentence: who is missing, or where the result or the UPDATE is."""
         own, answer, where = self._membership, self._answer_about(oldest), f"slot {oldest.slot}, round {oldest.round}"
         if answer is None:
@@ -120,11 +120,11 @@ class Inquiry:
         if missing := self.missing_ranks(oldest):
             are = "is" if len(missing) == 1 else "are"
             told = f"{name_ranks(missing)} {are} missing in {where} (arrived: {name_ranks(arrived)})"
-            return told + (f"; its leaf does not see {name_ranks(others)}" if (others := own.elsewhere) else "")
+            return told + (f"; its leaf does not see {name_ranks(others)}" if (others := own.remote_ranks) else "")
         if answer.count == State.EMPTY or answer.held < oldest.round:
             return f"nobody's UPDATE of {where} has reached the switch, this rank's neither"
         if (answer.count, answer.held) == (State.CLOSED, oldest.round):
-            whose = f" ({name_ranks(others)})" if (others := own.elsewhere) else ""
+            whose = f" ({name_ranks(others)})" if (others := own.remote_ranks) else ""
             return (
                 f"{where} has {name_ranks(arrived)} below this leaf, whose sum went to its parent: that waits for "
                 f"another rack{whose}, or does not answer"
@@ -133,13 +133,13 @@ class Inquiry:
             return f"{where} is complete on the switch with {name_ranks(arrived)}: its RESULT does not reach this rank"
         return f"the switch has moved on to round {answer.held} of slot {oldest.slot} with {name_ranks(arrived)}"
 
-    def _due(self, reduce: AllReduce, oldest: Place) -> float | None:
+    def _due(self, reduce: AllReduce, oldest: SlotRound) -> float | None:
         asked = self._asked if reduce.handle == self._handle else 0
         if asked == PROBES_MAX or (asked and self._answer_about(oldest) is not None):
             return None
         return reduce.deadline_at - self._lead_s * 0.5**asked
 
-    def _answer_about(self, place: Place) -> Header | None:
+    def _answer_about(self, place: SlotRound) -> Header | None:
         answer = self._answer
         return answer if answer is not None and (answer.slot, answer.round) == place else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UPDATEs as trains: rows of equal size one behind the other, so that a link may send many in one go.
+"""UPDATEs as GSO segments: datagrams of equal size, one a row, which a link sends in one call.
 
 Rows
     positions                                     rows
@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.protocol.outbox import Sendings
+from hopsum.protocol.retransmit_queue import Transmissions
 from hopsum.protocol.worker_state import AllReduce, is_run
 from hopsum_wire import Flag
 from hopsum_wire._layout import HOPSUM_FIELDS
@@ -24,14 +24,14 @@ from hopsum_wire._layout import HOPSUM_FIELDS
 _FLAGS_AT: Final = next(field.offset_bits // 8 for field in HOPSUM_FIELDS if field.name == "flags")
 
 
-def trains_of(sendings: Sendings, active: Sequence[AllReduce]) -> Iterator[NDArray[np.uint8]]:
-    """Yield read-only uint8[n, bytes], one datagram a row, in the order of `sendings`.
+def segments_of(transmissions: Transmissions, active: Sequence[AllReduce]) -> Iterator[NDArray[np.uint8]]:
+    """Yield read-only uint8[n, bytes], one datagram a row, in the order of `transmissions`.
 
     Args:
-        sendings: at least one; positions of all-reduces in `active`.
+        transmissions: at least one; positions of all-reduces in `active`.
         active: all-reduces in progress, in the order of the stream.
     """
-    positions, flush = sendings
+    positions, flush = transmissions
     first, last = int(positions.min()), int(positions.max())
     reduce = next(each for each in active if first < each.end)
     if last < reduce.end and not flush.any():

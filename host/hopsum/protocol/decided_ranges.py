@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of positions that an epoch change has decided, looked up by the many."""
+"""Ranges of positions whose results an epoch change has decided (committed), looked up in bulk."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hopsum_wire.epochs import Decided
 _BEHIND: Final = (1 << 62) - 1
 
 
-class DecidedRuns:
-    """Decided results, and who holds them.
+class DecidedRanges:
+    """The decided ranges of an epoch, and the workers that hold their results.
 
     Raises:
         ValueError: a run is empty, has no ranks, or does not lie behind the one before it.
