@@ -138,8 +138,8 @@ def _deaf(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def not_fetched(patch: Patch) -> None:
-    patch.setattr("hopsum.protocol.result_fetcher.CatchingUp.want", lambda self, positions, now: None)
-    patch.setattr("hopsum.protocol.repair.Repair.ask_about", lambda self, late, now: None)
+    patch.setattr("hopsum.protocol.result_fetcher.ResultFetcher.want", lambda self, positions, now: None)
+    patch.setattr("hopsum.protocol.repair.PeerRepair.ask_about", lambda self, late, now: None)
 
 
 def gaps(patch: Patch) -> None:
