@@ -253,7 +253,7 @@ class ChangeWorld:
                 assert seat.resume is not None
                 if self.rng.random() < 0.7:
                     return True
-                each.go_on(each.join_point.epoch, each.turn.start)
+                each.go_on(each.join_point.epoch, each.join_point.start)
             else:
                 seat.handles[handle] = first
         return False
