@@ -28,7 +28,7 @@ SYSTEM = (
     "cli/test_doctor.py",
     "cli/test_main.py",
     "cli/test_naive.py",
-    "cli/test_sum.py",
+    "cli/test_selftest.py",
     "cli/test_top.py",
     "codec/estimation",
     "codec/lossless/test_bench.py",

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum COMMAND`: what each command needs is imported when it runs, so a missing extra has a clear message."""
+"""The `hopsum` command: one table of commands, each imported when it runs.
+
+So `hopsum` starts quickly, and a dependency that is missing has a message that names the extra to install.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from typing import NamedTuple
@@ -30,67 +33,92 @@ class Group(NamedTuple):
     """Stands above the list of second words."""
 
 
+class Section(NamedTuple):
+    """Commands that belong together, for the list of all commands."""
+
+    title: str
+    words: tuple[str, ...]
+
+
+SECTIONS = (
+    Section("run training jobs and switches", ("switch", "controller", "job", "top", "doctor", "shell", "switch-ctl")),
+    Section("try hopsum", ("demo", "selftest", "topology")),
+    Section("evaluate", ("plan", "bench", "codec", "table", "report", "drill")),
+)
 GROUPS = {
     "bench": Group(
         "measure a part of hopsum on this machine", "Measure a part of hopsum on this machine.", "benchmarks"
     ),
     "codec": Group(
         "compare codecs on vectors: error against bits",
-        "See what codecs make of vectors, without a network.",
-        "what there is",
+        "Compare codecs on vectors, without a network.",
+        "codec commands",
     ),
 }
 COMMANDS = {
-    "demo": Command("train a small model through a switch, against fp32", "hopsum_evaluation.demo.command", "demo"),
-    "sum": Command(
-        "sum vectors of workers through a switch, against numpy", "hopsum_evaluation.sums.command", "switch,controller"
-    ),
-    "doctor": Command("say why a worker cannot begin, or hangs", "hopsum_cli.doctor"),
-    "top": Command("show a controller's switches, jobs and rates", "hopsum_cli.top"),
-    "controller": Command("run jobs, slots and leases on switches", "hopsum_cli.controller", "controller"),
-    "job": Command("make, see and delete a controller's jobs", "hopsum_cli.job"),
-    "drill": Command(
-        "break parts of a real system, check that nothing is lost", "hopsum_evaluation.drill.command", "demo"
-    ),
     "switch": Command("run the embedded switch with a compiled v1model program", "hopsum_switch.cli", "switch"),
-    "switch-ctl": Command("show ports, counts and registers of a running switch", "hopsum_switch.control", "switch"),
-    "table": Command("solve lookup tables of codec thc, search the best one for a job", "hopsum_cli.table"),
+    "controller": Command(
+        "run the controller: jobs, slots and leases on switches", "hopsum_cli.controller", "controller"
+    ),
+    "job": Command("create, show and delete a controller's jobs", "hopsum_cli.job"),
+    "top": Command("show a controller's switches, jobs and rates, live", "hopsum_cli.top"),
+    "doctor": Command("diagnose a worker or a controller", "hopsum_cli.doctor"),
+    "shell": Command("open p4runtime-shell on a running switch", "hopsum_cli.shell", "shell"),
+    "switch-ctl": Command("show ports, counters and registers of a running switch", "hopsum_switch.control", "switch"),
+    "demo": Command("train a small model through a switch, against fp32", "hopsum_evaluation.demo.command", "demo"),
+    "selftest": Command(
+        "sum vectors of worker processes through a switch, against numpy",
+        "hopsum_evaluation.selftest.command",
+        "switch,controller",
+    ),
+    "topology": Command("draw a network, or run a command on each of its workers", "hopsum_cli.topology", "demo"),
+    "plan": Command("predict training step times and the bottleneck", "hopsum_cli.plan"),
+    "plan paper": Command(
+        "evaluate the time model of Homomorphic Parameter Compression", "hopsum_evaluation.plan.paper"
+    ),
     "bench allreduce": Command(
-        "an all-reduce over shaped links, beside gloo fp32 and fp16 (root)", "hopsum_evaluation.bench.allreduce", "demo"
+        "time an all-reduce over shaped links, beside gloo fp32 and fp16 (root)",
+        "hopsum_evaluation.bench.allreduce",
+        "demo",
     ),
     "bench dataplane": Command(
-        "codes per second of the embedded switch and of bmv2", "hopsum_evaluation.bench.dataplane", "demo"
+        "measure codes per second of the embedded switch and of bmv2", "hopsum_evaluation.bench.dataplane", "demo"
     ),
     "bench codec": Command(
-        "encode, decode and error of the codecs, without a network", "hopsum_evaluation.bench.codec", "demo"
+        "measure encoding, decoding and error of the codecs", "hopsum_evaluation.bench.codec", "demo"
     ),
     "bench controlplane": Command(
-        "jobs made and ended, table writes and adoption by a controller", "hopsum_evaluation.bench.controlplane", "demo"
+        "time a controller's jobs, table writes and adoption", "hopsum_evaluation.bench.controlplane", "demo"
     ),
     "bench lossless": Command(
-        "speed, bytes and memory of codec lossless on a sparse vector", "hopsum_evaluation.bench.lossless", "demo"
+        "measure speed, bytes and memory of codec lossless", "hopsum_evaluation.bench.lossless", "demo"
     ),
     "codec compare": Command(
-        "error of the mean against bits per element, every method", "hopsum_evaluation.compare.compare"
+        "plot the error of the mean against bits per element, every method", "hopsum_evaluation.compare.compare"
     ),
     "codec capture": Command(
         "record gradients for `compare` again (for developers)", "hopsum_evaluation.compare.capture", "demo"
     ),
-    "topology": Command("draw networks; run a command on every worker of one", "hopsum_cli.topology", "demo"),
-    "plan": Command("predict step times of a job: when does it pay, what binds", "hopsum_cli.plan"),
-    "plan paper": Command("the model of Homomorphic Parameter Compression", "hopsum_evaluation.plan.paper"),
+    "table": Command("solve lookup tables of codec thc, or search the best one for a job", "hopsum_cli.table"),
     "report": Command(
-        "reproduce what papers claim, on one page", "hopsum_evaluation.report.command", "demo,plot,estimation"
+        "reproduce the papers' claims on one page", "hopsum_evaluation.report.command", "demo,plot,estimation"
     ),
-    "shell": Command("open p4runtime-shell on a running switch", "hopsum_cli.shell", "shell"),
+    "drill": Command(
+        "inject faults into a real system, and check that nothing is lost", "hopsum_evaluation.drill.command", "demo"
+    ),
 }
+EXIT_STATUSES = """\
+exit status:
+  0  success
+  1  failed, refused, or a check did not hold; the reason is on stderr or in the output
+  2  wrong arguments"""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the first word; the rest belongs to the command."""
-    firsts = dict.fromkeys(name.partition(" ")[0] for name in COMMANDS)
-    summaries = {first: (GROUPS.get(first) or COMMANDS[first]).summary for first in firsts}
-    parser = _parser("", "In-network aggregation of compressed gradients.", "commands", summaries, "COMMAND")
+    summaries = {word: (GROUPS.get(word) or COMMANDS[word]).summary for section in SECTIONS for word in section.words}
+    lists = [_list(section.title, {word: summaries[word] for word in section.words}) for section in SECTIONS]
+    parser = _parser("", "In-network aggregation of compressed gradients.", lists, summaries, "COMMAND")
     parser.add_argument("--version", action="version", version=f"hopsum {version('hopsum')}")
     return parser
 
@@ -100,21 +128,25 @@ def build_group_parser(first: str) -> argparse.ArgumentParser:
     group = GROUPS[first]
     rows = {name.partition(" "): row for name, row in COMMANDS.items()}
     summaries = {second: row.summary for (word, _, second), row in rows.items() if word == first}
-    return _parser(f" {first}", group.description, group.heading, summaries, "WHAT")
+    return _parser(f" {first}", group.description, [_list(group.heading, summaries)], summaries, "COMMAND")
+
+
+def _list(title: str, summaries: Mapping[str, str]) -> str:
+    """Return a heading with a line for each word below it."""
+    return "\n".join([f"{title}:", *(f"  {word:12} {summary}" for word, summary in summaries.items())])
 
 
 def _parser(
-    prefix: str, description: str, heading: str, summaries: Mapping[str, str], metavar: str
+    prefix: str, description: str, lists: Sequence[str], words: Iterable[str], metavar: str
 ) -> argparse.ArgumentParser:
-    width = max(10, *map(len, summaries))
-    lines = "\n".join(f"  {word:{width}} {summary}" for word, summary in summaries.items())
+    epilog = [*lists, EXIT_STATUSES, f"`hopsum{prefix} {metavar} --help` says more."]
     parser = argparse.ArgumentParser(
         prog=f"hopsum{prefix}",
         description=description,
-        epilog=f"{heading}:\n{lines}\n\n`hopsum{prefix} {metavar} --help` says more.",
+        epilog="\n\n".join(epilog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("word", choices=summaries, metavar=metavar)
+    parser.add_argument("word", choices=list(words), metavar=metavar, help="one of the commands below")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 

@@ -7,12 +7,14 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import Channel, Place
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
+from hopsum_cli.context import complete
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import read_admin_token
 from hopsum_wire.control.values import as_values
@@ -20,21 +22,30 @@ from hopsum_wire.watch.looks import Look
 
 
 def place_of(options: argparse.Namespace) -> Place:
-    """Return where the controller of the parsed arguments is. Raises TlsError for files that do not fit."""
+    """Return the address of the controller of the parsed arguments and the context.
+
+    Raises TlsError for files that do not fit, ContextError for a context that does not.
+    """
+    found = complete(options)
     return Place.of(
-        options.controller,
-        tls=options.tls,
-        ca_file=options.ca_file,
-        certificate_file=options.certificate_file,
-        key_file=options.key_file,
+        found.controller,
+        tls=found.tls,
+        ca_file=found.ca_file or "",
+        certificate_file=found.certificate_file or "",
+        key_file=found.key_file or "",
     )
 
 
 @contextmanager
 def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
-    """Open the controller of the parsed arguments. Raises HopsumError when a file cannot be read, or others can."""
+    """Open the controller of the parsed arguments and the context.
+
+    Raises HopsumError when a file cannot be read, when others can read the token's file, or for a context that does
+    not fit.
+    """
+    token_file = complete(options).admin_token_file
     try:
-        token = "" if options.admin_token_file is None else read_admin_token(options.admin_token_file)
+        token = "" if not token_file else read_admin_token(Path(token_file))
     except ControlPlaneError as error:
         raise HopsumError(str(error)) from error
     with Channel(place_of(options)) as channel:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every command that asks a controller as its operator has: where it is, how it is known, who asks.
+"""Options of every command that asks a controller as its operator. What is left out comes from `hopsum_cli.context`.
 
 Needs no gRPC, unlike `operator`, which asks.
 """
@@ -9,27 +9,40 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-DEFAULT_CONTROLLER = "127.0.0.1:4700"
+from hopsum_cli.context import DEFAULT_CONTROLLER, variable
 
 
-def add_operator_arguments(parser: argparse.ArgumentParser, controller: str | None = DEFAULT_CONTROLLER) -> None:
-    """Add --controller, --admin-token-file and what TLS takes to a parser."""
-    shown = f" (default {controller})" if controller else ""
-    parser.add_argument(
-        "--controller", default=controller, metavar="HOST:PORT", help=f"the controller's service, or unix:PATH{shown}"
+def add_operator_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --controller, --admin-token-file and the options of TLS to a parser; None where they are left out."""
+    group = parser.add_argument_group(
+        "controller", "Options left out come from the environment, then from [context] of ~/.config/hopsum/config.toml."
     )
-    parser.add_argument(
-        "--admin-token-file", type=Path, metavar="PATH", help="the administrator's token, where the controller asks"
+    group.add_argument(
+        "--controller",
+        metavar="HOST:PORT",
+        help=f"address of the controller, or unix:PATH ({variable('controller')}; default {DEFAULT_CONTROLLER})",
     )
-    parser.add_argument(
-        "--ca-file", default="", metavar="PATH", help="PEM of who certified the controller; TLS is used then"
+    group.add_argument(
+        "--admin-token-file",
+        type=Path,
+        metavar="PATH",
+        help=f"file with the administrator's token ({variable('admin_token_file')})",
     )
-    parser.add_argument(
-        "--certificate-file", default="", metavar="PATH", help="PEM to be known by, where the controller asks"
+    group.add_argument(
+        "--ca-file",
+        metavar="PATH",
+        help=f"CA certificate (PEM) to verify the controller; enables TLS ({variable('ca_file')})",
     )
-    parser.add_argument("--key-file", default="", metavar="PATH", help="PEM of its key")
-    parser.add_argument(
+    group.add_argument(
+        "--certificate-file",
+        metavar="PATH",
+        help=f"client certificate (PEM), where the controller requires one ({variable('certificate_file')})",
+    )
+    group.add_argument(
+        "--key-file", metavar="PATH", help=f"private key (PEM) of the client certificate ({variable('key_file')})"
+    )
+    group.add_argument(
         "--tls",
         action=argparse.BooleanOptionalAction,
-        help="or not; left out: where there is a file for it, or the controller is on another machine",
+        help=f"use TLS ({variable('tls')}; default: on with a TLS file or a controller on another machine)",
     )

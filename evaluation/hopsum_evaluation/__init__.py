@@ -6,6 +6,6 @@ compare      codecs on vectors: `hopsum codec`; baselines: methods that no switc
 report       what papers claim, reproduced on one page: `hopsum report`
 plan         step times: the library's model beside measurements
 drill        parts of a real system broken on purpose: `hopsum drill`
-demo, sums   a training and sums through a switch: `hopsum demo`, `hopsum sum`
+demo, sums   a training and sums through a switch: `hopsum demo`, `hopsum selftest`
 torch        what of these needs torch
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of one worker, from keyword arguments, a TOML file, the environment and defaults, in that order.
 
-The file has one table [hopsum]; its path is an argument or HOPSUM_CONFIG. A setting's environment variable is
-HOPSUM_ and its name in capitals. torchrun's RANK is the rank where nothing else says it. Every setting is a field of
+The file's table [hopsum] has the settings; its path is an argument or HOPSUM_CONFIG. A setting's environment variable
+is HOPSUM_ and its name in capitals. torchrun's RANK is the rank where nothing else says it. Every setting is a field of
 `Config`, and whatever is refused is named with the place it came from.
 """
 
@@ -23,10 +23,14 @@ from hopsum.errors import HopsumError
 
 FILE_VARIABLE: Final = "HOPSUM_CONFIG"
 _PREFIX: Final = "HOPSUM_"
+_OTHERS: Final = (FILE_VARIABLE, "HOPSUM_CONTROLLER", "HOPSUM_ADMIN_TOKEN_FILE", "HOPSUM_TLS")
+"""Variables that are no settings of a worker: the file, and what operator commands read (`hopsum_cli.context`)."""
 _TABLE: Final = "hopsum"
+_OPERATOR_TABLE: Final = "context"
+"""The operator commands' table: a file may have this one only."""
 _MAX_RANK: Final = 65535
 """Of a world; the job says which ranks it has."""
-_BOOLEANS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+BOOLEANS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 class ConfigError(HopsumError):
@@ -60,7 +64,7 @@ def _seconds(low: float, high: float) -> _Kind:
 
 _CODEC: Final = _Kind(_text(*CODECS).name, str, lambda value: isinstance(value, str) and is_codec(value))
 _SECRET: Final = _Kind("text", str, lambda value: isinstance(value, str), secret=True)
-_FLAG: Final = _Kind("true or false", lambda text: _BOOLEANS[text.lower()], lambda value: isinstance(value, bool))
+_FLAG: Final = _Kind("true or false", lambda text: BOOLEANS[text.lower()], lambda value: isinstance(value, bool))
 _OPTIONS: Final = _Kind(
     "table", lambda text: tomllib.loads(f"it = {text}")["it"], lambda value: isinstance(value, dict)
 )
@@ -218,7 +222,7 @@ def _from_file(path: Path) -> Iterator[_Found]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"settings file {path} cannot be read: {error}") from error
-    table = document.get(_TABLE)
+    table = document.get(_TABLE, {} if _OPERATOR_TABLE in document else None)
     if not isinstance(table, dict):
         raise ConfigError(f"settings file {path} has no table [{_TABLE}]; it has {', '.join(document) or 'nothing'}")
     for name, value in table.items():
@@ -227,7 +231,7 @@ def _from_file(path: Path) -> Iterator[_Found]:
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[_Found]:
     for variable, text in environment.items():
-        if variable.startswith(_PREFIX) and variable != FILE_VARIABLE:
+        if variable.startswith(_PREFIX) and variable not in _OTHERS:
             yield _parsed(variable.removeprefix(_PREFIX).lower(), variable, text)
 
 

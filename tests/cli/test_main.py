@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hopsum_cli.main import COMMANDS, GROUPS, Command, build_parser, load, main
+from hopsum_cli.main import COMMANDS, GROUPS, SECTIONS, Command, build_parser, load, main
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,6 +19,15 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     ones = {name: row.summary for name, row in COMMANDS.items() if " " not in name}
     groups = {name: group.summary for name, group in GROUPS.items()}
     assert all(f"  {name} " in text and summary in text for name, summary in (ones | groups).items())
+    assert [text.index(f"{section.title}:") for section in SECTIONS] == sorted(
+        text.index(f"{section.title}:") for section in SECTIONS
+    )
+    assert "exit status:" in text
+
+
+def test_every_command_is_in_one_section() -> None:
+    listed = [word for section in SECTIONS for word in section.words]
+    assert sorted(listed) == sorted({name.partition(" ")[0] for name in COMMANDS})
 
 
 @pytest.mark.parametrize("group", sorted(GROUPS))

@@ -130,7 +130,7 @@ def test_switch_and_controller_install_beside_what_is_current(wheel: Path, tmp_p
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     pip_install(venv, f"{wheel}[switch,controller]")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [str(venv / "bin" / "hopsum"), "sum", "--workers", "2", "--elements", "5000", "--json"]
+    command = [str(venv / "bin" / "hopsum"), "selftest", "--workers", "2", "--elements", "5000", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["counters_agree"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from hopsum.config import ConfigError, resolve
 from hopsum.diagnosis import Observer, Patience, Report, examine
+from hopsum_cli.context import ContextError, complete, read_context
 from hopsum_cli.doctor.report import print_report
 from hopsum_cli.operator_arguments import add_operator_arguments
 from hopsum_wire.membership import Endpoint
@@ -54,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="how long a slot may wait for the same ranks before it counts as stuck (default 1; of a controller's jobs "
         "so long that every member was heard)",
     )
-    add_operator_arguments(parser, controller=None)
+    add_operator_arguments(parser)
     parser.add_argument("--job", metavar="NAME", help="of a controller's jobs look at this one only")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     return parser
@@ -66,13 +68,15 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.wait <= 0 or (options.settle is not None and options.settle < 0):
         parser.error("--wait is more than 0 seconds, --settle 0 or more")
-    if (options.target is None) == (options.controller is None):
+    if options.target is not None and options.controller is not None:
         parser.error("give either MEMBERSHIP or --controller")
-    if options.controller is not None:
-        return _examine_controller(options)
     try:
+        if options.target is None:
+            if not options.controller and "controller" not in read_context(os.environ):
+                parser.error("give MEMBERSHIP or --controller, or set HOPSUM_CONTROLLER")
+            return _examine_controller(complete(options))
         rank = resolve({"rank": options.rank}).rank
-    except ConfigError as error:
+    except (ConfigError, ContextError) as error:
         print(f"hopsum doctor: {error}", file=sys.stderr)
         return 1
     settle_s = 1.0 if options.settle is None else options.settle

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum sum`: worker processes sum vectors through a switch, and numpy judges them. Needs no torch.
+"""`hopsum selftest`: worker processes sum vectors through a switch, and numpy judges them. Needs no torch.
 
 command   arguments, the run from start to end
 worker    what a worker process does

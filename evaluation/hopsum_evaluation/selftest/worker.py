@@ -15,7 +15,7 @@ import numpy as np
 
 from hopsum.protocol.worker import Timing
 from hopsum.transport.udp import UdpTransport
-from hopsum_evaluation.sums.vectors import PIECE_CHUNKS, Exercise
+from hopsum_evaluation.selftest.vectors import PIECE_CHUNKS, Exercise
 from hopsum_topologies.seat import Seat, open_link
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hopsum sum` tells the truth on both targets, says which worker failed, and leaves nothing behind."""
+"""`hopsum selftest` tells the truth on both targets, says which worker failed, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hopsum_evaluation.sums.worker import work
+from hopsum_evaluation.selftest.worker import work
 from hopsum_topologies.bmv2 import bmv2_unavailable
 from hopsum_topologies.crew import Crew, WorkerDiedError
 from hopsum_topologies.seat import Seat
@@ -26,7 +26,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_sums_are_numpys_and_counts_as_the_switch(target: str) -> None:
     if target == "bmv2" and (reason := bmv2_unavailable()):
         pytest.skip(reason)
-    done = run("sum", "--target", target, "--workers", "3", "--elements", "5000", "--json")
+    done = run("selftest", "--target", target, "--workers", "3", "--elements", "5000", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["equal"], report["replicas_equal"], report["counters_agree"]) == (True, True, True)
@@ -41,7 +41,7 @@ def test_sums_are_numpys_and_counts_as_the_switch(target: str) -> None:
 
 
 def test_sum_refuses_more_workers_than_a_lane_holds() -> None:
-    done = run("sum", "--workers", "16")
+    done = run("selftest", "--workers", "16")
     assert done.returncode == 2
     assert "--workers 16: 1 to 15" in done.stderr
 
@@ -60,4 +60,4 @@ def test_a_killed_command_leaves_no_process_behind() -> None:
     from processes import assert_killed_command_leaves_nothing
 
     # the switch, multiprocessing's resource tracker, four workers
-    assert_killed_command_leaves_nothing(["sum", "--elements", "20000000"], 6)
+    assert_killed_command_leaves_nothing(["selftest", "--elements", "20000000"], 6)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of `hopsum sum`, and the run from the switch's start to the verdict."""
+"""Arguments of `hopsum selftest`, and the run from the switch's start to the verdict."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController
-from hopsum_evaluation.sums.report import SHOWN, Report, Sum
-from hopsum_evaluation.sums.vectors import TABLE, TABLE16, Exercise, exercises_for
-from hopsum_evaluation.sums.worker import Assignment, work
+from hopsum_evaluation.selftest.report import SHOWN, Report, Sum
+from hopsum_evaluation.selftest.vectors import TABLE, TABLE16, Exercise, exercises_for
+from hopsum_evaluation.selftest.worker import Assignment, work
 from hopsum_topologies.crew import Crew, WorkerDiedError
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.one_switch import SWITCH, Stage, stage
@@ -30,7 +30,8 @@ DEADLINE_S = 60.0
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
-        prog="hopsum sum", description="Sum vectors of several worker processes through a switch; compare with numpy."
+        prog="hopsum selftest",
+        description="Sum vectors of several worker processes through a switch; compare with numpy.",
     )
     parser.add_argument("--target", choices=("native", "bmv2"), default="native")
     parser.add_argument("--workers", type=int, default=4, help="1 to 15 (default %(default)s)")
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
             report.where = scene.where
             perform(scene, report, console)
     except (ControlPlaneError, TopologyError, WorkerDiedError) as error:
-        print(f"hopsum sum: {error}", file=sys.stderr)
+        print(f"hopsum selftest: {error}", file=sys.stderr)
         return 1
     report.seconds = time.perf_counter() - start
     if options.json:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from hopsum_evaluation.sums.vectors import Exercise
+from hopsum_evaluation.selftest.vectors import Exercise
 
 SHOWN = 5
 """Elements printed of a vector."""
