@@ -111,7 +111,9 @@ class Config:
     retransmit_min_s: float = field(
         default=0.05, metadata=_about(_seconds(0.0001, 3600), "the same at least, once round trips are known (UDP)")
     )
-    deadline_s: float = field(default=300.0, metadata=_about(_seconds(0.01, 86400), "before an exchange is given up"))
+    deadline_s: float = field(
+        default=300.0, metadata=_about(_seconds(0.01, 86400), "before a phase of an all-reduce is given up")
+    )
     unreachable_s: float = field(
         default=10.0,
         metadata=_about(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller of hopsum may have to handle. Messages say what, where, the numbers, and what to do next."""
+"""The exceptions that a caller of hopsum may handle. Messages say what, where, the numbers, and what to do next."""
 
 from __future__ import annotations
 

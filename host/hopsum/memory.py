@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, Exchange
+from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.errors import AllReduceTimeoutError, RankLeftError
@@ -182,7 +182,7 @@ class MemoryAggregation(SerialCommunicator):
         name: of the rack, the same for all its ranks.
         codec: for as many workers as the options say.
         facts: what else ranks have to have in common, in words: codec, its options, seed.
-        deadline_s: how long to wait for the other ranks, in each exchange.
+        deadline_s: how long to wait for the other ranks, in each phase.
 
     Raises:
         JoinError: the place is taken, there is no such rank, or options or facts differ from those of the others.
@@ -198,14 +198,14 @@ class MemoryAggregation(SerialCommunicator):
     def _agree(self, call: CallDigest) -> None:
         require_agreement(self._rack.meet(self.rank, call, lambda calls, _: calls, self._deadline_s))
 
-    def _sum(self, exchange: Exchange) -> Summed:
+    def _sum(self, phase: CollectivePhase) -> Summed:
         def add(payloads: list[NDArray[np.uint8]], number: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-            present = _arrivals(self._rack.options, number, len(exchange.payloads))
-            return simulate_switch(exchange.op, payloads, self.codec.lookup, present, self.codec.code_group)
+            present = _arrivals(self._rack.options, number, len(phase.payloads))
+            return simulate_switch(phase.op, payloads, self.codec.lookup, present, self.codec.code_group)
 
-        results, contributors = self._rack.meet(self.rank, exchange.payloads, add, self._deadline_s)
+        results, contributors = self._rack.meet(self.rank, phase.payloads, add, self._deadline_s)
         # copies, since the other ranks read the same arrays
-        return Summed(results.copy(), contributors.copy(), exchange.payloads.nbytes)
+        return Summed(results.copy(), contributors.copy(), phase.payloads.nbytes)
 
     def _interrupt(self) -> None:
         self._rack.leave(self.rank, "has left")

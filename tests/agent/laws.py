@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import AgreedError, Codec
+from hopsum.codec import Codec, CollectiveError
 from hopsum.communicator import AllReduceResult
 
 UNIT = 2.0**-24
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     before: NDArray[np.float32]
     """Its residual."""
     after: NDArray[np.float32]
-    outcome: AllReduceResult | AgreedError
+    outcome: AllReduceResult | CollectiveError
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Books:
         """Compare all that went in with all that came out and what is left."""
         self._compare("conservation over all", self._given, self._applied + self._left, self._allowed)
 
-    def _check_replicas(self, number: int, outcomes: list[AllReduceResult | AgreedError]) -> None:
+    def _check_replicas(self, number: int, outcomes: list[AllReduceResult | CollectiveError]) -> None:
         odd = [rank for rank, each in enumerate(outcomes) if _bytes_of(each) != _bytes_of(outcomes[0])]
         if odd:
             self.violations.append(f"replicas: all-reduce {number} of ranks {odd} is not that of rank 0")
@@ -106,9 +106,9 @@ class Books:
                 f"{left[first]!r} went in, {right[first]!r} is there, rounding explains {allowed[first]:.3g}"
             )
 
-    def _applied_by(self, outcome: AllReduceResult | AgreedError, workers: int) -> NDArray[np.float64]:
+    def _applied_by(self, outcome: AllReduceResult | CollectiveError, workers: int) -> NDArray[np.float64]:
         """Return contributors * mean, float64[elements]; nothing where the ranks agreed on no mean."""
-        if isinstance(outcome, AgreedError):
+        if isinstance(outcome, CollectiveError):
             self.without_mean += 1
             return np.zeros(self.elements)
         counts = np.array([int(bits).bit_count() for bits in outcome.contributors])
@@ -122,8 +122,8 @@ class Books:
         return spread * outcome.mean.astype(np.float64)
 
 
-def _bytes_of(outcome: AllReduceResult | AgreedError) -> tuple[bytes, bytes]:
-    if isinstance(outcome, AgreedError):
+def _bytes_of(outcome: AllReduceResult | CollectiveError) -> tuple[bytes, bytes]:
+    if isinstance(outcome, CollectiveError):
         return str(outcome).encode(), b""
     return outcome.mean.tobytes(), outcome.contributors.tobytes()
 

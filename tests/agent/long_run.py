@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Context
+from hopsum.codec import ReductionContext
 from hopsum.codec.base import includes
 from hopsum.codec.range_codec import RangeReduction
 from hopsum.codec.ranges import read_ranges
-from hopsum.codec.reduction import State
+from hopsum.codec.reduction import ReductionState
 from hopsum.codec.thc import Thc
 from hopsum.protocol.worker import Timing
 from hopsum.transport.lossy import Mishaps
@@ -56,7 +56,7 @@ class Watching(Thc):
         self.left = 0.0
         """The most that an encoding left of a block's energy, in parts of the shared range's."""
 
-    def start(self, x: NDArray[np.float32], context: Context, *given: Any, **options: Any) -> RangeReduction:
+    def start(self, x: NDArray[np.float32], context: ReductionContext, *given: Any, **options: Any) -> RangeReduction:
         return _Watched(self, x, context, *given, **options)
 
     def left_out(self) -> list[int]:
@@ -72,10 +72,10 @@ class _Watched(RangeReduction):
     codec: Watching
 
     def take(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64], *more: Any) -> None:
-        if self.state is State.RANGES:
+        if self.state is ReductionState.RANGES:
             self._ranges = read_ranges(results, self._own.size).values
         super().take(results, contributors, *more)
-        if self.state is State.DONE:
+        if self.state is ReductionState.DONE:
             took_part = (self._own <= self._ranges.view(np.uint32)) & includes(contributors, self.context.rank)
             self.codec.took_part.append(took_part)
             left = _block_norms(self._x) ** 2 / (self._ranges.astype(np.float64) ** 2 * BLOCK)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Context, SharedRanges
+from hopsum.codec import ReductionContext, SharedRanges
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.range_codec import RangeReduction
 from hopsum.codec.thc import Thc
@@ -34,12 +34,12 @@ class Mutant(Sound):
 
     reduction: type[RangeReduction] = RangeReduction
 
-    def start(self, x: NDArray[np.float32], context: Context, *given: Any, **options: Any) -> RangeReduction:
+    def start(self, x: NDArray[np.float32], context: ReductionContext, *given: Any, **options: Any) -> RangeReduction:
         return self.reduction(self, x, context, *given, **options)
 
 
 class _KeepsAll(RangeReduction):
-    def _deduct_delivered(self, *_: Any) -> None:
+    def _subtract_delivered(self, *_: Any) -> None:
         pass
 
 
@@ -50,8 +50,8 @@ class KeepsAll(Mutant):
 
 
 class _DropsExcluded(RangeReduction):
-    def _deduct_delivered(self, contributors: NDArray[np.uint64], *more: Any) -> None:
-        super()._deduct_delivered(contributors, *more)
+    def _subtract_delivered(self, contributors: NDArray[np.uint64], *more: Any) -> None:
+        super()._subtract_delivered(contributors, *more)
         for chunk in np.flatnonzero(~_inside(contributors, self.context.rank)):
             block = self.codec.block_elements
             self._x[chunk * block : (chunk + 1) * block] = 0
@@ -103,7 +103,7 @@ class SettlesOnStale(Sound):
         self.tap = StaleTap(link)
         return self.tap
 
-    def start(self, x: NDArray[np.float32], context: Context, *given: Any, **options: Any) -> RangeReduction:
+    def start(self, x: NDArray[np.float32], context: ReductionContext, *given: Any, **options: Any) -> RangeReduction:
         return _SettlesOnStale(self, x, context, *given, **options)
 
 
@@ -114,14 +114,14 @@ class _SettlesOnStale(RangeReduction):
         self._first, self.codec.end = self.codec.end, self.codec.end + len(results)
         super().take(results, *more)
 
-    def _deduct_delivered(self, contributors: NDArray[np.uint64], *more: Any) -> None:
+    def _subtract_delivered(self, contributors: NDArray[np.uint64], *more: Any) -> None:
         assert self.codec.tap is not None
         positions = range(self._first, self._first + len(contributors))
         places = [(position % self.codec.slots, position // self.codec.slots + 1) for position in positions]
         stale = np.array([place in self.codec.tap.places for place in places])
         self.codec.settled += int((stale & ~_inside(contributors, self.context.rank)).sum())
         own = np.uint64(1 << self.context.rank)
-        super()._deduct_delivered(np.where(stale, contributors | own, contributors), *more)
+        super()._subtract_delivered(np.where(stale, contributors | own, contributors), *more)
 
 
 class Reencodes(Sound):
@@ -133,10 +133,10 @@ class Reencodes(Sound):
         """By what was sent first."""
 
     def encode(
-        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: Context
+        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext
     ) -> NDArray[np.uint8]:
         first = super().encode(x, own, shared, context)
-        others = super().encode(x, own, shared, Context(context.seed, context.step, context.rank + 64))
+        others = super().encode(x, own, shared, ReductionContext(context.seed, context.step, context.rank + 64))
         self.anew = {was.tobytes(): now.tobytes() for was, now in zip(first, others, strict=True)}
         return first
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transport of one worker without any network: a test decides what becomes of each exchange."""
+"""A transport of one worker without any network: a test decides what becomes of each phase."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAIT_S = 60
 
 
 class Exchanged(NamedTuple):
-    """What was put into the stream: handles count from 0, each exchange is one position."""
+    """What was put into the stream: handles count from 0, each phase is one position."""
 
     handle: int
     op: int
@@ -31,7 +31,7 @@ class Exchanged(NamedTuple):
 
 
 class StageTransport(RepairingTransport):
-    """Exchanges stand in `stream`; `do` and `void` end them. With `limit`, those from there on are refused."""
+    """Phases stand in `stream`; `do` and `void` end them. With `limit`, those from there on are refused."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -118,7 +118,7 @@ class StageTransport(RepairingTransport):
             with self.changed:
                 self.changed.wait(0.005)
 
-    def wait_for_exchanges(self, count: int) -> None:
+    def wait_for_phases(self, count: int) -> None:
         self.wait(lambda: len(self.stream) >= count)
 
     def do(self, handle: int) -> None:

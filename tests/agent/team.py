@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.agent import Agent
-from hopsum.codec import AgreedError, Codec, ErrorFeedback, job_tables
+from hopsum.codec import Codec, CollectiveError, ErrorFeedback, job_tables
 from hopsum.codec.base import OnLost
 from hopsum.communicator import AllReduceResult
 from hopsum.protocol.worker import Timing, Worker, WorkerStatistics
@@ -235,10 +235,10 @@ class Team:
         return parse_membership(format_membership(job_membership(self.job, self.bench.ports, sides)), where="the job")
 
 
-def _outcome(future: Future[AllReduceResult]) -> AllReduceResult | AgreedError:
+def _outcome(future: Future[AllReduceResult]) -> AllReduceResult | CollectiveError:
     try:
         return future.result(WAIT_S)
-    except AgreedError as error:
+    except CollectiveError as error:
         return error
 
 

@@ -66,7 +66,7 @@ def test_fixed_is_the_integer_sum(stack: ExitStack, workers: int, mishaps: Misha
 
 @pytest.mark.parametrize("mishaps", [None, LOSSY], ids=["clean", "lossy"])
 def test_lossless_is_the_integer_sum_of_sparse_vectors(stack: ExitStack, mishaps: Mishaps | None) -> None:
-    """Three exchanges (MAX32, OR, ADD32) per vector, one for a vector of zeros."""
+    """Three phases (MAX32, OR, ADD32) per vector, one for a vector of zeros."""
     agents = Cluster(stack, 3, mishaps=mishaps).agents("lossless")
     rng = np.random.default_rng(1)
     for elements, density in ((20_000, 0.05), (1, 1.0), (500, 0.0), (9000, 0.3)):

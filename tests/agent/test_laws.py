@@ -61,7 +61,7 @@ def check(team: Team) -> None:
 def test_the_laws_hold(bench: Bench, codec: str, loss: float, quorum: int) -> None:
     mishaps = Mishaps(drop=loss, duplicate=0.05, reorder=0.05)
     before, given = own_things(), drawn(codec, seed=quorum)
-    ahead = 1 if codec == "lossless" else 2  # three exchanges, or two: as many as may be unproved
+    ahead = 1 if codec == "lossless" else 2  # three phases, or two: as many as may be unproved
     with ExitStack() as stack:
         setting = Setting(quorum=quorum, mishaps=mishaps, seed=int(100 * loss))
         team = Team(stack, bench, [codec_named(codec)] * WORKERS, ELEMENTS[codec], setting)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of exchanges is a function of what was submitted: whatever comes when, all ranks make the same stream."""
+"""The order of phases is a function of what was submitted: whatever comes when, all ranks make the same stream."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def task(number: int, more: bool, feedback: ErrorFeedback | None = None) -> Task
     return Task(X, feedback, (), "raise", more, number=number)
 
 
-def stream_by_rule(exchanges: list[int], more: list[bool]) -> list[tuple[int, int]]:
-    """O1 and O2, said another way: (all-reduce, exchange) in the order of the stream."""
+def stream_by_rule(phases: list[int], more: list[bool]) -> list[tuple[int, int]]:
+    """O1 and O2, said another way: (all-reduce, phase) in the order of the stream."""
     stream: list[tuple[int, int]] = []
-    for number, count in enumerate(exchanges):
+    for number, count in enumerate(phases):
         if (number, 0) not in stream:
             stream.append((number, 0))
         if more[number]:
             stream.append((number + 1, 0))
-        stream += [(number, exchange) for exchange in range(1, count)]
+        stream += [(number, phase) for phase in range(1, count)]
     return stream
 
 
@@ -36,10 +36,10 @@ def stream_by_rule(exchanges: list[int], more: list[bool]) -> list[tuple[int, in
 class Rank:
     """Plays an engine with chance for a clock."""
 
-    exchanges: list[int]
+    phases: list[int]
     more: list[bool]
     known: list[bool]
-    """Per all-reduce, whether its last exchange says so when it is sent."""
+    """Per all-reduce, whether its last phase says so when it is sent."""
     rng: random.Random
     taken_back: list[bool]
     """Per all-reduce, whether the program ends the series behind it."""
@@ -69,11 +69,11 @@ class Rank:
         self.stream.append((each.number, count))
         self.sent[each.number] = count + 1
         each.begun = each.waiting = True
-        each.sealed = self.known[each.number] and count + 1 == self.exchanges[each.number]
+        each.sealed = self.known[each.number] and count + 1 == self.phases[each.number]
 
     def _results(self, each: Task) -> None:
         each.waiting = False
-        if self.sent[each.number] == self.exchanges[each.number]:
+        if self.sent[each.number] == self.phases[each.number]:
             each.sealed = True
             self.tasks.remove(each)
 
@@ -82,16 +82,16 @@ class Rank:
 def test_every_timing_makes_the_same_stream(seed: int) -> None:
     rng = random.Random(seed)
     count = rng.randint(1, 8)
-    exchanges = [rng.randint(1, 3) for _ in range(count)]
+    phases = [rng.randint(1, 3) for _ in range(count)]
     more = [rng.random() < 0.5 for _ in range(count)]
     taken_back = [rng.random() < 0.3 for _ in range(count - 1)] + [True]
     known = [rng.random() < 0.7 for _ in range(count)]
     kept = [promised and not back for promised, back in zip(more, taken_back, strict=True)]
-    expected = stream_by_rule(exchanges, kept)
+    expected = stream_by_rule(phases, kept)
     for _ in range(5):
-        assert Rank(exchanges, more, known, rng, taken_back).play() == expected
-    apart = [(number, exchange) for number, each in enumerate(exchanges) for exchange in range(each)]
-    assert Rank(exchanges, more, known, rng, taken_back, overlap=False).play() == apart
+        assert Rank(phases, more, known, rng, taken_back).play() == expected
+    apart = [(number, phase) for number, each in enumerate(phases) for phase in range(each)]
+    assert Rank(phases, more, known, rng, taken_back, overlap=False).play() == apart
 
 
 def test_the_examples_of_the_module() -> None:

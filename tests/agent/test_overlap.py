@@ -30,15 +30,15 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-@pytest.mark.parametrize(("more", "phase"), [(True, "encode"), (False, "prepare")])
-def test_the_codec_works_while_the_network_has_the_vector_before(stack: ExitStack, more: bool, phase: str) -> None:
+@pytest.mark.parametrize(("more", "stage"), [(True, "encode"), (False, "prepare")])
+def test_the_codec_works_while_the_network_has_the_vector_before(stack: ExitStack, more: bool, stage: str) -> None:
     """The sums of vector 0 come only after vector 1 was encoded (with `more`), or after its ranges were found."""
     cluster, opened = Cluster(stack, 2), threading.Event()
     spans: list[Span] = []
 
     def trace(span: Span) -> None:
         spans.append(span)
-        if (span.number, span.phase) == (1, phase):
+        if (span.number, span.stage) == (1, stage):
             opened.set()
 
     gate = Gate(cluster.links[0], Op.ADD32, opened)
@@ -52,11 +52,11 @@ def test_the_codec_works_while_the_network_has_the_vector_before(stack: ExitStac
     for first, second in futures:
         np.testing.assert_array_equal(first.result(WAIT_S).mean, X)
         np.testing.assert_array_equal(second.result(WAIT_S).mean, 2 * X)
-    assert [span.phase for span in spans if span.number == 1] == [
+    assert [span.stage for span in spans if span.number == 1] == [
         "prepare", "network MAX32", "encode", "network ADD32", "decode",
     ]  # fmt: skip
-    sums = next(span for span in spans if (span.number, span.phase) == (0, "network ADD32"))
-    early = next(span for span in spans if (span.number, span.phase) == (1, phase))
+    sums = next(span for span in spans if (span.number, span.stage) == (0, "network ADD32"))
+    early = next(span for span in spans if (span.number, span.stage) == (1, stage))
     assert sums.start_s <= early.start_s
     assert early.stop_s <= sums.stop_s
     assert overlap_s(spans) > 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents with side channels: what the switch no longer has comes from a peer, and is settled like any other result."""
+"""Agents with side channels: what the switch no longer has comes from a peer, and is treated like any other result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.agent import Agent
-from hopsum.codec import CODECS, Context, ErrorFeedback, job_tables, make_codec
+from hopsum.codec import CODECS, ErrorFeedback, ReductionContext, job_tables, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator import CommunicatorClosedError
 from hopsum.errors import RankLeftError, ResultLostError
@@ -191,13 +191,13 @@ def test_two_allreduces_are_kept_whatever_exchanges_they_have(stack: ExitStack, 
     codec = make_codec(name, workers=WORKERS, backend="numpy")
     cluster.membership = replace(cluster.membership, **job_tables(codec))
     repair = cluster.agent(0, codec)._transport.worker.repair
-    reduction, exchanges = codec.start(vectors(0)[0], Context(0, 0, 0)), 0
-    while (exchange := reduction.exchange) is not None:
-        payloads = [exchange.payloads] * WORKERS
-        reduction.take(*simulate_switch(exchange.op, payloads, codec.lookup, None))
-        exchanges += 1
+    reduction, phases = codec.start(vectors(0)[0], ReductionContext(0, 0, 0)), 0
+    while (phase := reduction.phase) is not None:
+        payloads = [phase.payloads] * WORKERS
+        reduction.take(*simulate_switch(phase.op, payloads, codec.lookup, None))
+        phases += 1
     assert repair is not None
-    assert repair.policy.unproved_max == 2 * (exchanges + 1)  # the first one is in two parts
+    assert repair.policy.unproved_max == 2 * (phases + 1)  # the first one is in two parts
 
 
 def test_side_channels_without_a_key_are_refused(stack: ExitStack) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from hopsum.agent.engine import CLOSE, Engine
 from hopsum.agent.network import Failed, GoOn, Silence
-from hopsum.codec import Context, ErrorFeedback, make_codec
+from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
 from hopsum.communicator.results import CommunicatorClosedError
 from hopsum.communicator.task import Task
 from hopsum.errors import EpochEndedError, WorkersReplacedError
@@ -45,7 +45,7 @@ class Stand:
         self.silences = 0
         self.engine = Engine(
             make_codec("fixed", workers=1, backend="numpy"),
-            Context(0, 0, 0),
+            ReductionContext(0, 0, 0),
             self.transport,
             epoch=70,
             overlap=True,
@@ -96,9 +96,9 @@ def replaced(task: Task) -> bool:
 def test_what_is_submitted_while_sealed_waits_for_the_next_epoch() -> None:
     with opened() as stand:
         first = stand.submit(0)
-        stand.transport.wait_for_exchanges(1)
+        stand.transport.wait_for_phases(1)
         stand.transport.do(0)
-        stand.transport.wait_for_exchanges(2)
+        stand.transport.wait_for_phases(2)
         sealed, begun = stand.engine.network.seal()
         assert (sealed.submitted_to, begun) == (2, 1)
         second = stand.submit(1)
@@ -109,7 +109,7 @@ def test_what_is_submitted_while_sealed_waits_for_the_next_epoch() -> None:
         assert not late, "nothing behind what was reported"
         stand.engine.network.resume(71, PEERS, SAME, key=bytes(32))
         for handle in (2, 3):
-            stand.transport.wait_for_exchanges(handle + 1)
+            stand.transport.wait_for_phases(handle + 1)
             stand.transport.do(handle)
         np.testing.assert_allclose(mean(first), X, atol=1e-4)
         np.testing.assert_allclose(mean(second), X, atol=1e-4)
@@ -121,7 +121,7 @@ def test_void_exchanges_end_their_all_reduces_and_nothing_else() -> None:
     with opened() as stand:
         feedback = [ErrorFeedback(X.size) for _ in range(4)]
         tasks = [stand.submit(number, feedback[number], more=number == 0) for number in range(2)]
-        stand.transport.wait_for_exchanges(2)
+        stand.transport.wait_for_phases(2)
         assert stand.change(new(2)) == 2
         stand.transport.void(1)
         stand.transport.do(0)
@@ -133,7 +133,7 @@ def test_void_exchanges_end_their_all_reduces_and_nothing_else() -> None:
         stand.engine.inbox.put(go_on(2, 2))
         again = stand.submit(2, feedback[3])
         for handle in (2, 3):
-            stand.transport.wait_for_exchanges(handle + 1)
+            stand.transport.wait_for_phases(handle + 1)
             stand.transport.do(handle)
         np.testing.assert_allclose(mean(again), X, atol=1e-4)
         assert stand.transport.calls[-1] == ("go_on", 71, 2)
@@ -145,17 +145,17 @@ def test_what_was_decided_ends_well_and_later_ones_wait_for_it() -> None:
     with opened() as stand:
         feedback = ErrorFeedback(X.size)
         older = stand.submit(0, feedback)
-        stand.transport.wait_for_exchanges(1)
+        stand.transport.wait_for_phases(1)
         stand.change(new(2))
         stand.engine.inbox.put(go_on(2, 1))
         newer = stand.submit(1, feedback)
         stand.transport.do(0)
-        stand.transport.wait_for_exchanges(2)  # its codes have their place before the newcomers
+        stand.transport.wait_for_phases(2)  # its codes have their place before the newcomers
         stand.transport.wait(lambda: stand.transport.calls[-1] == ("go_on", 71, 2))
         stand.transport.do(1)
         np.testing.assert_allclose(mean(older), X, atol=1e-4)
         for handle in (2, 3):
-            stand.transport.wait_for_exchanges(handle + 1)
+            stand.transport.wait_for_phases(handle + 1)
             stand.transport.do(handle)
         np.testing.assert_allclose(mean(newer), X, atol=1e-3)
 
@@ -164,7 +164,7 @@ def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on() -> None:
     with opened() as stand:
         feedback = ErrorFeedback(X.size)
         alone = stand.submit(0, feedback, more=True)
-        stand.transport.wait_for_exchanges(1)
+        stand.transport.wait_for_phases(1)
         stand.change(new(2))
         stand.transport.do(0)
         stand.engine.inbox.put(go_on(2, 1))
@@ -173,7 +173,7 @@ def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on() -> None:
         np.testing.assert_array_equal(feedback.residual, X)
         after = stand.submit(1)
         for handle in (1, 2):
-            stand.transport.wait_for_exchanges(handle + 1)
+            stand.transport.wait_for_phases(handle + 1)
             stand.transport.do(handle)
         np.testing.assert_allclose(mean(after), X, atol=1e-4)
 
@@ -182,7 +182,7 @@ def test_a_promise_that_is_not_kept_ends_when_the_program_goes_on() -> None:
 def test_what_comes_for_a_promise_that_ended(decided: bool) -> None:
     with opened() as stand:
         alone = stand.submit(0, more=True)
-        stand.transport.wait_for_exchanges(1)
+        stand.transport.wait_for_phases(1)
         stand.change(new(1))
         stand.engine.inbox.put(go_on(1, 1))
         with pytest.raises(WorkersReplacedError, match="promised one"):
@@ -190,7 +190,7 @@ def test_what_comes_for_a_promise_that_ended(decided: bool) -> None:
         stand.transport.do(0) if decided else stand.transport.void(0)
         after = stand.submit(1)
         for handle in (1, 2):
-            stand.transport.wait_for_exchanges(handle + 1)
+            stand.transport.wait_for_phases(handle + 1)
             stand.transport.do(handle)
         np.testing.assert_allclose(mean(after), X, atol=1e-4)
 
@@ -209,7 +209,7 @@ def test_an_engine_that_ends_while_sealed_ends_everything() -> None:
     with opened() as stand:
         feedback = ErrorFeedback(X.size)
         sent, kept = stand.submit(0, feedback), stand.submit(1)
-        stand.transport.wait_for_exchanges(1)
+        stand.transport.wait_for_phases(1)
         stand.engine.network.seal()
         stand.engine.inbox.put(Failed(None, MembershipError("ranks 1 have not joined")))
         for task in (sent, kept):
@@ -222,7 +222,7 @@ def test_an_engine_that_ends_while_sealed_ends_everything() -> None:
 def test_what_waits_behind_a_go_on_ends_with_the_engine(failed: bool) -> None:
     with opened() as stand:
         stand.submit(0)
-        stand.transport.wait_for_exchanges(1)
+        stand.transport.wait_for_phases(1)
         stand.change(new(2))
         stand.engine.inbox.put(go_on(2, 1))
         behind = stand.submit(1)
@@ -254,6 +254,6 @@ def test_silence_lasts_until_something_comes(monkeypatch: pytest.MonkeyPatch) ->
 def test_silence_is_told() -> None:
     with opened() as stand:
         stand.submit(0)
-        stand.transport.wait_for_exchanges(1)
+        stand.transport.wait_for_phases(1)
         stand.transport.counts.worker.retransmits += 1
         stand.transport.wait(lambda: stand.silences > 0)

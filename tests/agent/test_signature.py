@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsum.agent import Agent
-from hopsum.codec import Codec, Context, Exchange, make_codec
+from hopsum.codec import Codec, CollectivePhase, ReductionContext, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator.signature import LANES, MOST, CallSignature, MismatchError, Signer, signed, unsigned
 from hopsum.errors import EpochEndedError
@@ -43,16 +43,16 @@ def codec_of(name: str) -> Codec:
 
 
 def signer(rank: int, codec: str, seed: int, overlap: bool) -> Signer:
-    return Signer(codec_of(codec), Context(seed, 0, rank), overlap=overlap)
+    return Signer(codec_of(codec), ReductionContext(seed, 0, rank), overlap=overlap)
 
 
-def exchange(lanes: int, seed: int = 0) -> Exchange:
+def phase(lanes: int, seed: int = 0) -> CollectivePhase:
     words = np.zeros(-(-lanes // 256) * 256, ">u4")
     words[:lanes] = np.random.default_rng(seed).integers(0, MOST, lanes, endpoint=True)
-    return Exchange(Op.MAX32, words.view(np.uint8).reshape(-1, 1024), lanes)
+    return CollectivePhase(Op.MAX32, words.view(np.uint8).reshape(-1, 1024), lanes)
 
 
-def first_chunks(*parts: tuple[Exchange, ...]) -> Any:
+def first_chunks(*parts: tuple[CollectivePhase, ...]) -> Any:
     """Return what a switch makes of the first chunks."""
     return simulate_switch(Op.MAX32, [each[0].payloads for each in parts], None)[0]
 
@@ -64,7 +64,7 @@ def test_all_ranks_notice_what_differs_and_nothing_else(ranks: list[Any], same: 
     ranks = [ranks[0]] * 3 if same else ranks
     signers = [signer(rank, *each[1:]) for rank, each in enumerate(ranks)]
     lanes = [1, 1, 1] if same else [1, 601, 1201]
-    parts = [signed(exchange(lanes[rank]), signers[rank].sign(each[0])) for rank, each in enumerate(ranks)]
+    parts = [signed(phase(lanes[rank]), signers[rank].sign(each[0])) for rank, each in enumerate(ranks)]
     results = first_chunks(*parts)
     agree = ranks.count(ranks[0]) == 3
     for rank, each in enumerate(ranks):
@@ -78,7 +78,7 @@ def test_all_ranks_notice_what_differs_and_nothing_else(ranks: list[Any], same: 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(lanes=st.integers(1, 1100), ranks=st.integers(1, 4))
 def test_the_codec_takes_what_it_would_without_a_signature(lanes: int, ranks: int) -> None:
-    own = [exchange(lanes, rank) for rank in range(ranks)]
+    own = [phase(lanes, rank) for rank in range(ranks)]
     expected, _ = simulate_switch(Op.MAX32, [each.payloads for each in own], None)
     parts = [signed(each, signer(0, "thc", 7, True).sign(CallSignature(lanes, 0, "raise", False, ()))) for each in own]
     assert len(parts[0]) == (1 if lanes + LANES <= 256 else 2)
@@ -91,7 +91,7 @@ def test_the_codec_takes_what_it_would_without_a_signature(lanes: int, ranks: in
 
 
 def test_a_chunk_is_lost_with_any_of_its_lanes() -> None:
-    own = exchange(300)
+    own = phase(300)
     results = np.zeros((2, 1024), np.uint8)
     _, who, lost = unsigned(own, results, np.array([3, 0], np.uint64), np.array([False, True]))
     assert (who.tolist(), lost.tolist()) == ([0, 0], [True, True])
@@ -101,7 +101,7 @@ def test_numbers_that_differ_are_both_told() -> None:
     calls = [CallSignature(elements, 0, "raise", False, ()) for elements in (5000, 5001, 5000)]
     made = [("thc", 0), ("fixed", 1), ("thc", 0)]
     signers = [signer(rank, codec, seed, True) for rank, (codec, seed) in enumerate(made)]
-    results = first_chunks(*(signed(exchange(5), s.sign(c)) for s, c in zip(signers, calls, strict=True)))
+    results = first_chunks(*(signed(phase(5), s.sign(c)) for s, c in zip(signers, calls, strict=True)))
     words = (
         r"rank 0 has a vector of 5000 elements, another rank has a vector of 5001 elements; "
         r"rank 0 has codec thc, another rank has codec fixed; rank 0 has seed 0, another rank has seed 1\. "
@@ -154,6 +154,6 @@ def test_a_signature_depends_on_what_the_codec_is_made_with() -> None:
     call = CallSignature(10, 0, "raise", False, ())
     kinds = [make_codec("thc", workers=3, backend="numpy", **options) for options in ({}, {"rotation": "none"})]
     kinds += [make_codec("lossless", workers=3, backend="numpy", **options) for options in ({}, {"gamma": 2.0})]
-    digests = {Signer(codec, Context(0, 0, 0), overlap=True).sign(call).digest for codec in kinds}
+    digests = {Signer(codec, ReductionContext(0, 0, 0), overlap=True).sign(call).digest for codec in kinds}
     assert len(digests) == 4
     assert replace(call, more=True) != call

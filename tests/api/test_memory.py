@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hopsum
-from hopsum.codec import CodecError, ErrorFeedback, Exchange, NonFiniteError, make_codec
+from hopsum.codec import CodecError, CollectivePhase, ErrorFeedback, NonFiniteError, make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.communicator import AllReduceResult, Communicator, CommunicatorClosedError, JoinError, MismatchError
 from hopsum.errors import AllReduceTimeoutError, EpochEndedError, RankLeftError
@@ -293,7 +293,7 @@ def test_exchanges_are_copied() -> None:
     seen: list[Any] = []
 
     def work(job: Communicator) -> None:
-        summed = job._sum(Exchange(make_codec("fixed", workers=2).op, np.zeros((1, 1024), np.uint8), 256))  # type: ignore[attr-defined]
+        summed = job._sum(CollectivePhase(make_codec("fixed", workers=2).op, np.zeros((1, 1024), np.uint8), 256))  # type: ignore[attr-defined]
         seen.append(summed)
 
     run_ranks("memory://copies?workers=2", work, 2, codec="fixed")

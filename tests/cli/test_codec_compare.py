@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from rich.console import Console
 
-from hopsum.codec import Exchange, best_table
+from hopsum.codec import CollectivePhase, best_table
 from hopsum.codec.table import expected_nmse
 from hopsum_cli.main import COMMANDS, main
 from hopsum_evaluation.compare import compare
@@ -73,7 +73,7 @@ def test_bits_are_those_of_payloads() -> None:
     assert cell.bits.up == 4 + 32 / 1024
     assert cell.bits.down == 8 + 32 / 1024
     assert cell.bits.up_padding == (256 - 16) * 32 / (1 << 14)
-    assert count_bits([Exchange(Op.ADD32, np.zeros((2, 1024), np.uint8), 300)], 300) == Bits(
+    assert count_bits([CollectivePhase(Op.ADD32, np.zeros((2, 1024), np.uint8), 300)], 300) == Bits(
         32, 32, (512 - 300) * 32 / 300
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, Context, ErrorFeedback, job_tables, make_codec
+from hopsum.codec import Codec, ErrorFeedback, ReductionContext, job_tables, make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.protocol.worker import AllReduceDone, Membership, Worker
 from hopsum_oracle.aggregator import Aggregator, JobConfig, WorkerConfig
@@ -65,10 +65,10 @@ def test_all_reduce_through_the_aggregator(name: str, options: dict[str, Any]) -
     codec = make_codec(name, workers=WORKERS, backend="numpy", **options)
     vectors = [layered(9000, seed=rank) for rank in range(WORKERS)]
     rack, kept = Rack(codec), [ErrorFeedback(9000) for _ in range(WORKERS)]
-    reductions = [codec.start(x, Context(1, 0, r), kept[r]) for r, x in enumerate(vectors)]
-    while (exchange := reductions[0].exchange) is not None:
-        payloads = [reduction.exchange.payloads for reduction in reductions if reduction.exchange is not None]
-        for reduction, done in zip(reductions, rack.allreduce(exchange.op, payloads), strict=True):
+    reductions = [codec.start(x, ReductionContext(1, 0, r), kept[r]) for r, x in enumerate(vectors)]
+    while (phase := reductions[0].phase) is not None:
+        payloads = [reduction.phase.payloads for reduction in reductions if reduction.phase is not None]
+        for reduction, done in zip(reductions, rack.allreduce(phase.op, payloads), strict=True):
             reduction.take(done.results, done.contributors)
     means = [reduction.mean for reduction in reductions if reduction.mean is not None]
     assert len(means) == WORKERS

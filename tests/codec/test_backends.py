@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hopsum.codec import CodecError, Context, SharedRanges, make_codec
+from hopsum.codec import CodecError, ReductionContext, SharedRanges, make_codec
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys, Form, Steps
+from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys, Form, TableSteps
 from hopsum.codec.backends.reference import NumpyKernels
 from hopsum.codec.hashing import block_keys, derive_key, lane_bits, splitmix64
 from hopsum.codec.range_codec import RangeCodec
@@ -32,7 +32,7 @@ from .vectors import encode_alone, layered, normal
 KEYS = BlockKeys(rotation=derive_key(1, 2), rounding=derive_key(3, 4), first=0)
 
 
-def phases(codec: RangeCodec, x: NDArray[np.float32], context: Context, stretch: float) -> list[bytes]:
+def phases(codec: RangeCodec, x: NDArray[np.float32], context: ReductionContext, stretch: float) -> list[bytes]:
     sent = codec.prepare(x, context)
     own = codec.ranges(sent)
     shared = SharedRanges(own.view(np.float32) * np.float32(stretch))
@@ -42,7 +42,7 @@ def phases(codec: RangeCodec, x: NDArray[np.float32], context: Context, stretch:
     some = np.arange(len(payloads)) % 3 != 1
     mine = codec.contribution(payloads, shared, x.size, context, some)
     left = x.copy()
-    codec.deduct(left, payloads, shared, context, None)
+    codec.subtract_contribution(left, payloads, shared, context, None)
     return [array.tobytes() for array in (sent, own, payloads, mine, left, mean)]
 
 
@@ -85,7 +85,7 @@ def test_numba_equals_numpy(
 ) -> None:
     pytest.importorskip("numba")
     x = layered(elements, seed=elements) * np.float32(10.0**exponent)
-    context = Context(seed, step, workers - 1)
+    context = ReductionContext(seed, step, workers - 1)
     name, options = form
     numpy, numba = (
         CODECS[name](workers, kernels=load_kernels(backend), **options, **(way if name != "fixed" else {}))
@@ -114,13 +114,13 @@ def test_numba_equals_numpy(
 )
 def test_numba_equals_numpy_for_odd_tables(values: tuple[int, ...], form: Form) -> None:
     pytest.importorskip("numba")
-    steps, x = Steps.of(values), normal(1 << 16).reshape(-1, form.block_elements)
+    steps, x = TableSteps.of(values), normal(1 << 16).reshape(-1, form.block_elements)
     scales = np.full(len(x), values[-1] / 5 * 65536 / (np.sqrt(form.block_elements) if form.rotated else 1), np.float32)
     made = []
     for kernels in (load_kernels("numpy"), load_kernels("numba")):
         payloads, restored = np.empty((len(x), form.up_bytes), np.uint8), x.copy()
         kernels.thc_encode(x, scales, np.zeros(len(x), np.int32), steps, form, KEYS, payloads)
-        kernels.thc_restore(payloads, 1 / scales, steps, form, KEYS, restored, True)
+        kernels.thc_dequantize(payloads, 1 / scales, steps, form, KEYS, restored, True)
         made.append(payloads.tobytes() + restored.tobytes())
     assert made[0] == made[1]
     assert (unpack_codes(payloads, form.lane_bits, form.group_codes) < len(values)).all()
@@ -130,14 +130,14 @@ def test_numba_equals_numpy_for_odd_tables(values: tuple[int, ...], form: Form) 
 def test_a_group_moves_codes_and_changes_nothing_else(backend: str, lane_bits: int) -> None:
     """Codes of every group are those of the default one, packed by `pack_codes`; what they add to a sum is the same."""
     x = normal(4 * THC_BLOCK).reshape(-1, THC_BLOCK * 8 // lane_bits)
-    steps, kernels = Steps.of(optimal_table(21, 1e-3)), load_kernels(backend)
+    steps, kernels = TableSteps.of(optimal_table(21, 1e-3)), load_kernels(backend)
     scales, shifts = np.full(len(x), 6000.0, np.float32), np.zeros(len(x), np.int32)
     codes, restored = [], []
     for group in CODE_GROUPS:
         form = Form(lane_bits, group_codes=group)
         payloads, out = np.empty((len(x), form.up_bytes), np.uint8), np.empty_like(x)
         kernels.thc_encode(x, scales, shifts, steps, form, KEYS, payloads)
-        kernels.thc_restore(payloads, 1 / scales, steps, form, KEYS, out, False)
+        kernels.thc_dequantize(payloads, 1 / scales, steps, form, KEYS, out, False)
         codes.append(unpack_codes(payloads, lane_bits, group).tobytes())
         restored.append(out.tobytes())
     assert len(set(codes)) == len(set(restored)) == 1
@@ -147,7 +147,7 @@ def test_codes_do_not_change_by_accident(backend: str) -> None:
     """All ranks of a job must make the same codes of the same vector, whatever release they run."""
     x = (np.arange(5000) % 97 - 48).astype(np.float32)
     codec = make_codec("thc", workers=8, backend=backend)
-    payloads, _ = encode_alone(codec, x, Context(seed=1, step=2, rank=3))
+    payloads, _ = encode_alone(codec, x, ReductionContext(seed=1, step=2, rank=3))
     assert hashlib.sha256(payloads.tobytes()).hexdigest()[:16] == "7dc367905c27fb56"
 
 
@@ -201,7 +201,7 @@ def test_encoding_is_the_signed_hadamard_matrix_and_the_table(backend: str, form
     elements, values = form.block_elements, optimal_table(21, 1e-3)
     x, out = normal(4 * elements).reshape(4, -1), np.empty((4, form.up_bytes), np.uint8)
     scales, shifts = np.full(4, 6000.0, np.float32), np.full(4, shift, np.int32)
-    load_kernels(backend).thc_encode(x, scales, shifts, Steps.of(values), form, KEYS, out)
+    load_kernels(backend).thc_encode(x, scales, shifts, TableSteps.of(values), form, KEYS, out)
     table = np.array(values)
     lanes = table[unpack_codes(out, form.lane_bits)]
     for block in range(4):
@@ -218,7 +218,7 @@ def test_rounding_probability_is_exact_to_sixteen_bits(backend: str, values: tup
     """A constant coordinate between two values: the fraction rounded up is the distance."""
     blocks, form = 256, Form(packed=len(values) <= 16)
     x, out = np.zeros((blocks, THC_BLOCK), np.float32), np.empty((blocks, form.up_bytes), np.uint8)
-    given = (np.ones(blocks, np.float32), np.zeros(blocks, np.int32), Steps.of(values))
+    given = (np.ones(blocks, np.float32), np.zeros(blocks, np.int32), TableSteps.of(values))
     load_kernels(backend).thc_encode(x, *given, form, KEYS, out)
     lanes = np.array(values)[unpack_codes(out) if form.packed else out]
     up = int((lanes == 11).sum())
@@ -249,7 +249,7 @@ def test_keys_depend_on_every_part_and_its_place() -> None:
 
 def test_ranks_rotate_alike_and_round_apart(backend: str) -> None:
     codec, x = make_codec("thc", workers=4, backend=backend), normal(1 << 16)
-    codes = {c: encode_alone(codec, x, Context(*c))[0] for c in [(1, 1, 0), (1, 1, 1), (1, 2, 0), (2, 1, 0)]}
+    codes = {c: encode_alone(codec, x, ReductionContext(*c))[0] for c in [(1, 1, 0), (1, 1, 1), (1, 2, 0), (2, 1, 0)]}
     first = codes.pop((1, 1, 0))
     high = {c: np.mean(abs((first >> 4).astype(int) - (other >> 4).astype(int)) > 1) for c, other in codes.items()}
     assert high[1, 1, 1] == 0, "the same coordinates: codes are neighbours"
@@ -271,12 +271,12 @@ def test_importing_codecs_loads_no_numba_until_one_is_made() -> None:
 def test_threads_may_share_a_codec(backend: str) -> None:
     codec = make_codec("thc", workers=4, backend=backend)
     vectors = [layered(200_000, seed=seed) for seed in range(4)]
-    expected = [encode_alone(codec, x, Context(1, 1, 0))[0].tobytes() for x in vectors]
+    expected = [encode_alone(codec, x, ReductionContext(1, 1, 0))[0].tobytes() for x in vectors]
     found: dict[int, bytes] = {}
 
     def work(index: int) -> None:
         for _ in range(3):
-            found[index] = encode_alone(codec, vectors[index], Context(1, 1, 0))[0].tobytes()
+            found[index] = encode_alone(codec, vectors[index], ReductionContext(1, 1, 0))[0].tobytes()
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
     for thread in threads:
@@ -297,7 +297,7 @@ class OffByOne(NumpyKernels):
 
 
 def test_self_check_finds_a_wrong_code() -> None:
-    with pytest.raises(CodecError, match=r"exchange 2 \(LOOKUP_ADD8\) of backend broken"):
+    with pytest.raises(CodecError, match=r"phase 2 \(LOOKUP_ADD8\) of backend broken"):
         self_check(Thc(4, kernels=OffByOne()), Thc(4, kernels=NumpyKernels()))
     self_check(Thc(4, kernels=NumpyKernels()), Thc(4, kernels=NumpyKernels()))
 

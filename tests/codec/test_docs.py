@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hopsum.codec import make_codec
-from hopsum.codec.coded import Coded
+from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.codec.table import expected_nmse
 from hopsum_wire import Op
@@ -77,7 +77,7 @@ def test_expected_errors(workers: int) -> None:
     cells = []
     for name, options in KINDS:
         codec = make_codec(name, workers=workers, backend="numpy", **options)
-        assert isinstance(codec, Coded)
+        assert isinstance(codec, LookupTableCodec)
         lanes = {Op.LOOKUP_ADD8: "8", Op.ADD8: "8", Op.LOOKUP_ADD16: "16", Op.ADD16: "16"}[codec.op]
         cells.append(f"{expected_nmse(codec.table, workers):.1e} ({codec.table.bits}, {lanes})")
     require_row([str(workers), *cells])

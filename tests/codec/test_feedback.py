@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.codec import CodecError, Context, ErrorFeedback, NonFiniteError
-from hopsum.codec.range_codec import RangeReduction, State
+from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, ReductionContext
+from hopsum.codec.range_codec import RangeReduction, ReductionState
 from hopsum.codec.ranges import pack_ranges
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum_wire import Op
@@ -23,7 +23,7 @@ NOBODY = np.zeros(1, np.uint64)
 
 
 def payloads_of(reductions: list[RangeReduction]) -> list[NDArray[np.uint8]]:
-    return [reduction.exchange.payloads for reduction in reductions if reduction.exchange is not None]
+    return [reduction.phase.payloads for reduction in reductions if reduction.phase is not None]
 
 
 def feedbacks(elements: int) -> list[ErrorFeedback]:
@@ -52,7 +52,7 @@ def test_what_went_in_came_out_or_is_in_the_residuals(make: MakeCodec, loss: flo
 
 def test_quantisation_error_is_all_that_stays(make: MakeCodec) -> None:
     codec, kept, x = make(WORKERS), feedbacks(5000), layered(5000)
-    reductions = [RangeReduction(codec, x, Context(1, 1, rank), kept[rank]) for rank in range(WORKERS)]
+    reductions = [RangeReduction(codec, x, ReductionContext(1, 1, rank), kept[rank]) for rank in range(WORKERS)]
     shared, everybody = simulate_switch(Op.MAX32, payloads_of(reductions))
     for reduction in reductions:
         reduction.take(shared, everybody)
@@ -62,7 +62,7 @@ def test_quantisation_error_is_all_that_stays(make: MakeCodec) -> None:
     rows = slice(codec.block_elements, 2 * codec.block_elements)
     for reduction, feedback in zip(reductions, kept, strict=True):
         reduction.take(results, contributors)
-        assert reduction.state is State.DONE
+        assert reduction.state is ReductionState.DONE
         inside = reduction.context.rank != 2
         assert (feedback.residual[rows].tobytes() == x[rows].tobytes()) is not inside
         assert np.linalg.norm(feedback.residual) < (0.9 if inside else 1.1) * np.linalg.norm(x)
@@ -87,7 +87,9 @@ def test_an_error_names_tensors_and_counts_on_the_rank_that_has_them(make: MakeC
     old, bad = kept[0].residual.tobytes(), x.copy()
     bad[[5, 2200, 2999]] = np.nan, np.inf, -np.inf
     tensors = [("first.weight", 1000), ("first.bias", 1000), ("second.weight", 1000)]
-    reductions = [codec.start(v, Context(1, 1, rank), kept[rank], tensors=tensors) for rank, v in enumerate((bad, x))]
+    reductions = [
+        codec.start(v, ReductionContext(1, 1, rank), kept[rank], tensors=tensors) for rank, v in enumerate((bad, x))
+    ]
     shared, everybody = simulate_switch(Op.MAX32, payloads_of(reductions))
     named = r"rank 0: 3 of 3000 .* element 5 \(first.weight: 1 of 1000; second.weight: 2"
     with pytest.raises(NonFiniteError, match=named) as own:
@@ -96,11 +98,11 @@ def test_an_error_names_tensors_and_counts_on_the_rank_that_has_them(make: MakeC
         reductions[1].take(shared, everybody)
     assert (own.value.count, other.value.count) == (3, 0)
     for reduction, feedback in zip(reductions, kept, strict=True):
-        assert (reduction.state, reduction.exchange, reduction.mean) == (State.SKIPPED, None, None)
+        assert (reduction.state, reduction.phase, reduction.mean) == (ReductionState.SKIPPED, None, None)
         assert feedback.residual.tobytes() == old
         feedback.compensate(x)
     with pytest.raises(CodecError, match="on_nonfinite='ignore': one of raise, skip"):
-        codec.start(x, Context(1, 1, 0), on_nonfinite="ignore")  # type: ignore[arg-type]
+        codec.start(x, ReductionContext(1, 1, 0), on_nonfinite="ignore")  # type: ignore[arg-type]
 
 
 def test_a_bad_block_whose_range_came_too_late_delivers_nothing_of_it(make: MakeCodec) -> None:
@@ -109,7 +111,7 @@ def test_a_bad_block_whose_range_came_too_late_delivers_nothing_of_it(make: Make
     feedback.residual[:] = normal(3000, seed=2)
     old = feedback.residual.copy()
     x[5] = np.inf
-    reduction = RangeReduction(codec, x, Context(1, 1, 0), feedback)
+    reduction = RangeReduction(codec, x, ReductionContext(1, 1, 0), feedback)
     others = pack_ranges(codec.ranges(normal(3000, seed=3)))
     reduction.take(others, NOBODY)
     (payloads,) = payloads_of([reduction])
@@ -118,9 +120,9 @@ def test_a_bad_block_whose_range_came_too_late_delivers_nothing_of_it(make: Make
     rows = codec.block_elements
     assert feedback.residual[:rows].tobytes() == old[:rows].tobytes()
     np.testing.assert_array_equal(feedback.residual[rows:], x[rows:] + old[rows:])
-    alone = RangeReduction(codec, x, Context(1, 1, 0))
+    alone = RangeReduction(codec, x, ReductionContext(1, 1, 0))
     alone.take(others, NOBODY)
-    assert alone.exchange is not None
+    assert alone.phase is not None
     assert np.isinf(x[5]), "without feedback the caller's vector is not written to"
 
 
@@ -129,14 +131,14 @@ def test_giving_up_returns_everything(make: MakeCodec) -> None:
     for step, phases in enumerate((1, 2)):
         x = normal(3000, seed=step)
         expected = x + feedback.residual
-        reduction = RangeReduction(codec, x, Context(1, step, 0), feedback)
+        reduction = RangeReduction(codec, x, ReductionContext(1, step, 0), feedback)
         if phases == 2:
             reduction.take(payloads_of([reduction])[0], NOBODY)
-        reduction.abandon()
-        assert reduction.state is State.GONE
+        reduction.abort()
+        assert reduction.state is ReductionState.GONE
         assert feedback.residual.tobytes() == expected.tobytes()
     bad = np.full(3000, np.nan, np.float32)
-    RangeReduction(codec, bad, Context(1, 9, 0), feedback).abandon()
+    RangeReduction(codec, bad, ReductionContext(1, 9, 0), feedback).abort()
     assert feedback.residual.tobytes() == expected.tobytes()
 
 
@@ -159,12 +161,12 @@ def test_feedback_removes_the_bias_of_truncation(make: MakeCodec) -> None:
 
 def test_one_all_reduce_at_a_time() -> None:
     feedback = ErrorFeedback(10)
-    with pytest.raises(CodecError, match="nothing to settle"):
-        feedback.settle(None)
+    with pytest.raises(CodecError, match="nothing to commit"):
+        feedback.commit(None)
     feedback.compensate(normal(10))
-    with pytest.raises(CodecError, match="neither settled nor withdrawn"):
+    with pytest.raises(CodecError, match="neither committed nor rolled back"):
         feedback.compensate(normal(10))
-    feedback.withdraw()
+    feedback.rollback()
     assert not feedback.residual.any()
     with pytest.raises(CodecError, match="11 elements for an error feedback of 10"):
         feedback.compensate(normal(11))
@@ -174,7 +176,7 @@ def test_a_reduction_that_could_not_be_made_leaves_its_feedback_free(
     make: MakeCodec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codec, feedback = make(WORKERS), ErrorFeedback(2000)
-    x, context = normal(2000, seed=1), Context(1, 0, 0)
+    x, context = normal(2000, seed=1), ReductionContext(1, 0, 0)
 
     def broken(_: object) -> object:
         raise MemoryError
@@ -183,4 +185,4 @@ def test_a_reduction_that_could_not_be_made_leaves_its_feedback_free(
         patch.setattr(codec, "ranges", broken)
         with pytest.raises(MemoryError):
             RangeReduction(codec, x, context, feedback)
-    assert RangeReduction(codec, x, context, feedback).state is State.RANGES
+    assert RangeReduction(codec, x, context, feedback).state is ReductionState.RANGES

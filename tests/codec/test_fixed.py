@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum.codec import Context, SharedRanges, make_codec
+from hopsum.codec import ReductionContext, SharedRanges, make_codec
 from hopsum.codec.fixed import Fixed
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 
 from .vectors import Floats, layered, normal
 
-CONTEXT = Context(0, 0, 0)
+CONTEXT = ReductionContext(0, 0, 0)
 
 
 def numpy_mean(codec: Fixed, vectors: list[Floats]) -> tuple[np.ndarray, Floats]:

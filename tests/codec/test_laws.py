@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopsum.codec import CodecError, Context, LookupTable, SharedRanges
+from hopsum.codec import CodecError, LookupTable, ReductionContext, SharedRanges
 from hopsum.codec.ranges import INFINITE, pack_ranges, read_ranges
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.table import optimal_table
@@ -16,7 +16,7 @@ from .conftest import MakeCodec
 from .vectors import encode_alone, layered, nmse, normal, only
 
 SIZES = [1, 255, 256, 257, 1023, 1024, 1025, 5000]
-CONTEXT = Context(seed=5, step=2, rank=1)
+CONTEXT = ReductionContext(seed=5, step=2, rank=1)
 
 
 @pytest.mark.parametrize("elements", SIZES)
@@ -211,15 +211,15 @@ def test_any_range_from_infinity_on_is_skipped(lane: int) -> None:
 def test_reduction_refuses_results_of_another_phase(make: MakeCodec) -> None:
     codec = make(1)
     reduction = codec.start(normal(2000), CONTEXT)
-    assert reduction.exchange is not None
+    assert reduction.phase is not None
     with pytest.raises(CodecError, match="ranges of"):
         reduction.take(np.zeros((200, 1024), np.uint8), only(0, 200))
-    reduction.take(reduction.exchange.payloads, only(0, 1))
+    reduction.take(reduction.phase.payloads, only(0, 1))
     with pytest.raises(CodecError, match="results of 2000 elements"):
         reduction.take(np.zeros((200, 1024), np.uint8), only(0, 200))
-    reduction.abandon()
-    with pytest.raises(CodecError, match="nothing to give up"):
-        reduction.abandon()
+    reduction.abort()
+    with pytest.raises(CodecError, match="nothing to abort"):
+        reduction.abort()
     with pytest.raises(CodecError, match="state GONE: it takes no results"):
         reduction.take(np.zeros((2, 1024), np.uint8), only(0, 2))
 
@@ -227,11 +227,11 @@ def test_reduction_refuses_results_of_another_phase(make: MakeCodec) -> None:
 @pytest.mark.parametrize("elements", [1, 255, 256, 257, 1024, 5000, 300_000])
 def test_an_exchange_counts_the_lanes_in_use(make: MakeCodec, elements: int) -> None:
     codec = make(1)
-    reduction = codec.start(normal(elements), Context(1, 1, 0))
-    ranges = reduction.exchange
+    reduction = codec.start(normal(elements), ReductionContext(1, 1, 0))
+    ranges = reduction.phase
     assert ranges is not None
     assert int(ranges.counts().sum()) == -(-elements // codec.block_elements)
     reduction.take(ranges.payloads, only(0, len(ranges.payloads)))
-    assert reduction.exchange is not None
-    assert int(reduction.exchange.counts().sum()) == elements
-    assert (reduction.exchange.counts() > 0).all()
+    assert reduction.phase is not None
+    assert int(reduction.phase.counts().sum()) == elements
+    assert (reduction.phase.counts() > 0).all()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopsum.codec import CodecError, Context, ErrorFeedback, make_codec
+from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.base import contributor_counts
 from hopsum.codec.range_codec import RangeReduction
 from hopsum.codec.simulate import simulate_switch
@@ -24,12 +24,12 @@ def begin(make: MakeCodec, **options: str) -> tuple[list[RangeReduction], list[E
     """Start an all-reduce of three ranks; the last one's vector is the largest everywhere."""
     codec, kept = make(WORKERS, **options), [ErrorFeedback(ELEMENTS) for _ in range(WORKERS)]
     vectors = [layered(ELEMENTS, seed=rank) * np.float32(1 + 9 * (rank == 2)) for rank in range(WORKERS)]
-    return [codec.start(x, Context(1, 1, rank), kept[rank]) for rank, x in enumerate(vectors)], kept
+    return [codec.start(x, ReductionContext(1, 1, rank), kept[rank]) for rank, x in enumerate(vectors)], kept
 
 
 def summed(reductions: list[RangeReduction]) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-    exchanges = [each.exchange for each in reductions if each.exchange is not None]
-    return simulate_switch(exchanges[0].op, [each.payloads for each in exchanges], reductions[0].codec.lookup)
+    phases = [each.phase for each in reductions if each.phase is not None]
+    return simulate_switch(phases[0].op, [each.payloads for each in phases], reductions[0].codec.lookup)
 
 
 def test_lost_sums_are_zero_and_count_as_delivered(make: MakeCodec) -> None:
@@ -92,13 +92,13 @@ def test_some_ranges_lost_leave_the_other_blocks_as_they_are(backend: str) -> No
     codec = make_codec("fixed", workers=2, backend=backend)
     elements = 256 * 256 + 700
     vectors = [normal(elements, seed=rank) for rank in range(2)]
-    reductions = [codec.start(x, Context(1, 1, rank)) for rank, x in enumerate(vectors)]
-    shared, everybody = simulate_switch(Op.MAX32, [each.exchange.payloads for each in reductions if each.exchange])
+    reductions = [codec.start(x, ReductionContext(1, 1, rank)) for rank, x in enumerate(vectors)]
+    shared, everybody = simulate_switch(Op.MAX32, [each.phase.payloads for each in reductions if each.phase])
     reductions[0].take(shared, everybody)
     mine = shared.copy()
     mine[0] = 0
     reductions[1].take(mine, everybody, np.array([True, False]))
-    payloads = [each.exchange.payloads for each in reductions if each.exchange]
+    payloads = [each.phase.payloads for each in reductions if each.phase]
     assert not payloads[1][:256].any()
     results, contributors = simulate_switch(codec.op, payloads)
     for each in reductions:
@@ -122,9 +122,9 @@ def test_nobody_is_in_a_sum_only_where_it_is_lost() -> None:
 
 def test_lossless_needs_all(backend: str) -> None:
     codec, kept = make_codec("lossless", workers=1, backend=backend), ErrorFeedback(2000)
-    reduction = codec.start(normal(2000), Context(1, 1, 0), kept)
-    assert reduction.exchange is not None
-    payloads = reduction.exchange.payloads
+    reduction = codec.start(normal(2000), ReductionContext(1, 1, 0), kept)
+    assert reduction.phase is not None
+    payloads = reduction.phase.payloads
     with pytest.raises(CodecError, match="1 of 1 results of ranges are lost: codec lossless needs them all"):
         reduction.take(payloads, np.ones(1, np.uint64), np.ones(1, np.bool_))
     reduction.take(payloads, np.ones(1, np.uint64), np.zeros(1, np.bool_))

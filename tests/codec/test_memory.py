@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.codec import Context, ErrorFeedback, SharedRanges, make_codec
+from hopsum.codec import ErrorFeedback, ReductionContext, SharedRanges, make_codec
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_switch
 from hopsum_wire.payload import up_bytes
@@ -43,7 +43,7 @@ def beyond_output(work: Callable[[], np.ndarray | None]) -> float:
 def test_every_phase_needs_little_beyond_input_and_output(name: str, options: dict[str, Any], backend: str) -> None:
     codec = make_codec(name, workers=2, backend=backend, **options)
     assert isinstance(codec, RangeCodec)
-    x, context = normal(ELEMENTS), Context(1, 1, 0)
+    x, context = normal(ELEMENTS), ReductionContext(1, 1, 0)
     sent = codec.prepare(x, context)
     own = codec.ranges(sent)
     shared = SharedRanges(own.view(np.float32).copy())
@@ -57,7 +57,7 @@ def test_every_phase_needs_little_beyond_input_and_output(name: str, options: di
         "encode": beyond_output(lambda: codec.encode(sent, own, shared, context)),
         "decode": beyond_output(lambda: codec.decode(results, everybody, shared, x.size, context)),
         "contribution": beyond_output(lambda: codec.contribution(payloads, shared, x.size, context)),
-        "deduct": beyond_output(lambda: codec.deduct(x, payloads, shared, context)),
+        "subtract_contribution": beyond_output(lambda: codec.subtract_contribution(x, payloads, shared, context)),
     }
     assert max(used.values()) < 2, used
     del used["prepare"]
@@ -71,11 +71,11 @@ def test_an_all_reduce_with_error_feedback_needs_less_than_two_vectors(
     """Besides the residual and its spare, which the feedback keeps, the payloads, and the mean."""
     codec = make_codec(name, workers=2, backend=backend, **options)
     assert isinstance(codec, RangeCodec)
-    x, feedback, context = normal(ELEMENTS), ErrorFeedback(ELEMENTS), Context(1, 1, 0)
+    x, feedback, context = normal(ELEMENTS), ErrorFeedback(ELEMENTS), ReductionContext(1, 1, 0)
     given: list[tuple[np.ndarray, np.ndarray]] = []
     practice = codec.start(x, context)
-    while (exchange := practice.exchange) is not None:
-        given.append(simulate_switch(exchange.op, [exchange.payloads], codec.lookup))
+    while (phase := practice.phase) is not None:
+        given.append(simulate_switch(phase.op, [phase.payloads], codec.lookup))
         practice.take(*given[-1])
     payload_bytes = len(given[1][0]) * up_bytes(codec.op)
 
@@ -86,4 +86,3 @@ def test_an_all_reduce_with_error_feedback_needs_less_than_two_vectors(
         return reduction.mean
 
     assert beyond_output(all_reduce) - payload_bytes / (4 * ELEMENTS) < 2
-

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hopsum.codec import CodecError, Context, ErrorFeedback, make_codec
+from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.coded import HUGE, MIN_BOUND, TINY, Coded
+from hopsum.codec.lookup_table_codec import HUGE, MIN_BOUND, TINY, LookupTableCodec
 from hopsum.codec.range_codec import RangeCodec, RangeReduction
 from hopsum.codec.ranges import pack_ranges
 from hopsum.codec.registry import CODECS
@@ -86,7 +86,7 @@ def test_what_was_sent_and_what_stays_is_the_vector(
     """decode(encode(x)) + residual == x, over all ranks; lanes hold the sum of all of them."""
     codec = make(kind, workers, backend)
     kept = [ErrorFeedback(x.size) for _ in range(workers)]
-    ranks = [RangeReduction(codec, x, Context(7, step, rank), kept[rank]) for rank in range(workers)]
+    ranks = [RangeReduction(codec, x, ReductionContext(7, step, rank), kept[rank]) for rank in range(workers)]
     shared, everybody = simulate_switch(Op.MAX32, payloads_of(ranks))
     for rank in ranks:
         rank.take(shared, everybody)
@@ -105,7 +105,7 @@ def test_what_was_sent_and_what_stays_is_the_vector(
 
 
 def payloads_of(ranks: list[RangeReduction]) -> list[NDArray[np.uint8]]:
-    return [rank.exchange.payloads for rank in ranks if rank.exchange is not None]
+    return [rank.phase.payloads for rank in ranks if rank.phase is not None]
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -121,7 +121,7 @@ def test_a_rank_whose_ranges_came_too_late_clips_to_the_others(
 ) -> None:
     """Its lanes stay in their bounds, so that no sum can overflow, and what was cut off is in its residual."""
     codec, kept = make(kind, workers, backend), ErrorFeedback(x.size)
-    rank = RangeReduction(codec, x, Context(7, 1, 0), kept)
+    rank = RangeReduction(codec, x, ReductionContext(7, 1, 0), kept)
     others = codec.ranges(codec.prepare(x, rank.context)).view(np.float32) / np.float32(ratio)
     rank.take(pack_ranges(others.view(np.uint32)), np.zeros(1, np.uint64))
     (payloads,) = payloads_of([rank])
@@ -130,7 +130,7 @@ def test_a_rank_whose_ranges_came_too_late_clips_to_the_others(
     rank.take(*simulate_switch(codec.op, [payloads], codec.lookup))
     assert rank.mean is not None
     np.testing.assert_array_equal(kept.residual, x - rank.mean)
-    if codec.name != "uhc" or (isinstance(codec, Coded) and codec.table.bits > 3):
+    if codec.name != "uhc" or (isinstance(codec, LookupTableCodec) and codec.table.bits > 3):
         left, whole = (np.linalg.norm(v.astype(np.float64)) for v in (kept.residual, x))
         assert left <= whole * (1 + 1e-6)
 
@@ -241,7 +241,7 @@ def test_full_rotation_is_the_signed_hadamard_matrix() -> None:
 
 def test_missing_chunks_of_a_full_rotation_stay_in_the_residual() -> None:
     codec, x = make(("thc", {"rotation": "full"}), 2), layered(20 * 1024)
-    kept, context = ErrorFeedback(x.size), Context(1, 1, 0)
+    kept, context = ErrorFeedback(x.size), ReductionContext(1, 1, 0)
     rank = RangeReduction(codec, x, context, kept)
     rank.take(payloads_of([rank])[0], np.ones(1, np.uint64))
     (payloads,) = payloads_of([rank])
@@ -309,7 +309,7 @@ def test_options_that_do_not_fit_are_refused(name: str, workers: int, options: d
 )
 def test_uhc_takes_the_narrower_lanes_that_fit(workers: int, bits: int, op: Op) -> None:
     codec = make_codec("uhc", workers=workers, bits=bits)
-    assert isinstance(codec, Coded)
+    assert isinstance(codec, LookupTableCodec)
     assert codec.op == op
     assert codec.lookup is None or codec.lookup == tuple(min(code, 2**bits - 1) for code in range(16))
     x = normal(2000)
@@ -321,7 +321,7 @@ def test_uhc_takes_the_narrower_lanes_that_fit(workers: int, bits: int, op: Op) 
 @pytest.mark.parametrize(("workers", "bits"), [(17, 4), (18, 3), (36, 3), (37, 2), (64, 2)])
 def test_thc_takes_fewer_bits_for_more_workers_in_narrow_lanes(workers: int, bits: int, backend: str) -> None:
     codec, x = make(("thc", {}), workers, backend), normal(1 << 14)
-    assert isinstance(codec, Coded)
+    assert isinstance(codec, LookupTableCodec)
     assert codec.table.bits == bits
     assert codec.lookup is not None
     assert workers * max(codec.lookup) <= 255

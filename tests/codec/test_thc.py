@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopsum.codec import CodecError, Context, LookupTable, SharedRanges, make_codec
+from hopsum.codec import CodecError, LookupTable, ReductionContext, SharedRanges, make_codec
 from hopsum.codec.ranges import INFINITE
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.table import best_table, expected_nmse, optimal_table
@@ -85,33 +85,35 @@ def test_a_block_beyond_its_range_changes_no_other(backend: str) -> None:
     x = layered(8 * 1024)
     own = codec.ranges(x)
     shared = own.view(np.float32).copy()
-    plain = codec.encode(x, own, SharedRanges(shared.copy()), Context(1, 1, 0))
+    plain = codec.encode(x, own, SharedRanges(shared.copy()), ReductionContext(1, 1, 0))
     shared[3] /= 10
-    clipped = codec.encode(x, own, SharedRanges(shared), Context(1, 1, 0))
+    clipped = codec.encode(x, own, SharedRanges(shared), ReductionContext(1, 1, 0))
     assert [block for block in range(8) if (plain[block] != clipped[block]).any()] == [3]
 
 
 def test_contributors_of_one_chunk_are_its_own(backend: str) -> None:
     codec = make_codec("thc", workers=4, backend=backend)
     x = normal(3 * 1024)
-    payloads, shared = encode_alone(codec, x, Context(1, 1, 0))
+    payloads, shared = encode_alone(codec, x, ReductionContext(1, 1, 0))
     results, everybody = simulate_switch(codec.op, [payloads] * 4, codec.lookup)
-    mean = codec.decode(results, everybody, shared, x.size, Context(1, 1, 0))
+    mean = codec.decode(results, everybody, shared, x.size, ReductionContext(1, 1, 0))
     single, _ = simulate_switch(codec.op, [payloads], codec.lookup)
     results[1], everybody[1] = single[1], 0b0100
-    np.testing.assert_allclose(codec.decode(results, everybody, shared, x.size, Context(1, 1, 0)), mean, rtol=1e-6)
+    np.testing.assert_allclose(
+        codec.decode(results, everybody, shared, x.size, ReductionContext(1, 1, 0)), mean, rtol=1e-6
+    )
     for bad in (0, 0b10001):
         everybody[1] = bad
         with pytest.raises(CodecError, match=f"chunk 1: contributors {bad:#x} of a job of 4 workers"):
-            codec.decode(results, everybody, shared, x.size, Context(1, 1, 0))
+            codec.decode(results, everybody, shared, x.size, ReductionContext(1, 1, 0))
 
 
 @pytest.mark.parametrize(("magnitude", "dropped"), [(TINY * 0.99, True), (TINY, False), (HUGE, False)])
 def test_between_the_limits_nothing_is_lost(backend: str, magnitude: float, dropped: bool) -> None:
     codec = make_codec("thc", workers=4, backend=backend)
     x = np.where(normal(2048) > 0, magnitude, -magnitude).astype(np.float32)
-    payloads, shared = encode_alone(codec, x, Context(1, 1, 0))
-    mine = codec.contribution(payloads, shared, x.size, Context(1, 1, 0))
+    payloads, shared = encode_alone(codec, x, ReductionContext(1, 1, 0))
+    mine = codec.contribution(payloads, shared, x.size, ReductionContext(1, 1, 0))
     assert np.isfinite(mine).all()
     assert not mine.any() if dropped else nmse(mine, x) < 0.03
 
@@ -119,11 +121,11 @@ def test_between_the_limits_nothing_is_lost(backend: str, magnitude: float, drop
 def test_sums_of_another_table_are_refused(backend: str) -> None:
     codec = make_codec("thc", workers=4, backend=backend)
     x = normal(3000)
-    _, shared = encode_alone(codec, x, Context(1, 1, 0))
+    _, shared = encode_alone(codec, x, ReductionContext(1, 1, 0))
     results = np.full((3, 1024), 2, np.uint8)
     results[2, 9] = best_table(4).granularity + 1
     with pytest.raises(CodecError, match=r"chunk 2.*another table"):
-        codec.decode(results, only(0, 3), shared, x.size, Context(1, 1, 0))
+        codec.decode(results, only(0, 3), shared, x.size, ReductionContext(1, 1, 0))
 
 
 def test_tables_that_overflow_a_lane_are_refused() -> None:
@@ -135,7 +137,7 @@ def test_tables_that_overflow_a_lane_are_refused() -> None:
 @pytest.mark.parametrize(("ratio", "left"), [(1.0, 0.0212), (1.5, 0.0222), (3.0, 0.134)])
 def test_a_block_beyond_its_range_is_clipped_and_not_shrunk(backend: str, ratio: float, left: float) -> None:
     """Shrinking would leave (1 - 1/ratio)^2 of the energy: 11 % and 44 %."""
-    codec, x, context = make_codec("thc", workers=8, backend=backend), normal(1 << 17), Context(1, 2, 0)
+    codec, x, context = make_codec("thc", workers=8, backend=backend), normal(1 << 17), ReductionContext(1, 2, 0)
     assert isinstance(codec, Thc)
     own = codec.ranges(x)
     shared = SharedRanges(own.view(np.float32) / np.float32(ratio))

@@ -11,9 +11,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hopsum.codec import CodecError, Context, ErrorFeedback, make_codec
+from hopsum.codec import CodecError, ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import BlockKeys, Form, Steps
+from hopsum.codec.backends.kernels import BlockKeys, Form, TableSteps
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.table import optimal_table
@@ -31,10 +31,10 @@ def test_bytes_do_not_depend_on_threads(codec_name: str, threads: int, backend: 
     for count in (1, threads):
         codec = make_codec(name, workers=2, backend=backend, threads=count, **options)
         feedback = ErrorFeedback(x.size)
-        reduction = codec.start(x, Context(1, 2, 0), feedback)
-        while (exchange := reduction.exchange) is not None:
-            made.append(exchange.payloads.tobytes())
-            reduction.take(*simulate_switch(exchange.op, [exchange.payloads], codec.lookup))
+        reduction = codec.start(x, ReductionContext(1, 2, 0), feedback)
+        while (phase := reduction.phase) is not None:
+            made.append(phase.payloads.tobytes())
+            reduction.take(*simulate_switch(phase.op, [phase.payloads], codec.lookup))
         assert reduction.mean is not None
         made += [reduction.mean.tobytes(), feedback.residual.tobytes()]
     assert made[: len(made) // 2] == made[len(made) // 2 :]
@@ -79,14 +79,14 @@ def test_a_compiled_kernel_takes_what_no_thread_has_taken(turns: list[int], own:
 
 
 def test_threads_in_one_compiled_kernel_share_its_blocks() -> None:
-    """Each of 4 threads has a turn: together they do all blocks, and no block twice, which deducting would show."""
-    compiled = pytest.importorskip("hopsum.codec.backends.compiled_back")
+    """Each of 4 threads has a turn: together they do all blocks, and no block twice: subtraction would show it."""
+    compiled = pytest.importorskip("hopsum.codec.backends.compiled_decode")
     kernels = load_kernels("numpy")
-    steps, form = Steps.of(optimal_table(21, 1e-3)), Form()
+    steps, form = TableSteps.of(optimal_table(21, 1e-3)), Form()
     payloads = np.random.default_rng(3).integers(0, 256, (400, 512), dtype=np.uint8)
     factors = np.ones(400, np.float32)
     expected, out = np.zeros((400, 1024), np.float32), np.zeros((400, 1024), np.float32)
-    kernels.thc_restore(payloads, factors, steps, form, BlockKeys(5, 6, 0), expected, subtract=True)
+    kernels.thc_dequantize(payloads, factors, steps, form, BlockKeys(5, 6, 0), expected, subtract=True)
     turns = np.arange(0, 400, 100)
     meeting = threading.Barrier(4, timeout=60)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Context, SharedRanges
+from hopsum.codec import ReductionContext, SharedRanges
 from hopsum.codec.range_codec import RangeCodec
 
 Floats = NDArray[np.float32]
@@ -29,7 +29,7 @@ def nmse(found: NDArray[Any], right: NDArray[Any]) -> float:
     return float(error @ error / (right.astype(np.float64) @ right))
 
 
-def encode_alone(codec: RangeCodec, x: Floats, context: Context) -> tuple[NDArray[np.uint8], SharedRanges]:
+def encode_alone(codec: RangeCodec, x: Floats, context: ReductionContext) -> tuple[NDArray[np.uint8], SharedRanges]:
     """Encode with the own ranges as shared ones."""
     own = codec.ranges(x)
     shared = SharedRanges(own.view(np.float32).copy())

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.codec import Context, ErrorFeedback, make_codec
+from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum_evaluation.drill.checks import mass, replicas_equal
 from hopsum_evaluation.drill.journal import Journal, Probes, digest, norm, read_journal
@@ -42,14 +42,14 @@ class Training:
             size = norm(gradient + self.feedback[rank].residual)
             entry = {"kind": "begin", "step": step, "gradient": self.probes.of(gradient), "size": size}
             self.journals[rank].append(entry)
-            reductions[rank] = self.codec.start(gradient, Context(1, step, rank), self.feedback[rank])
+            reductions[rank] = self.codec.start(gradient, ReductionContext(1, step, rank), self.feedback[rank])
         first = reductions[self.live[0]]
-        while (exchange := first.exchange) is not None:
-            present = [rank for rank in self.live if not (exchange.last and rank == late)]
-            rows = {rank: reductions[rank].exchange.payloads for rank in present}
-            payloads = [rows.get(rank, np.zeros_like(exchange.payloads)) for rank in range(WORKERS)]
-            inside = np.array([[rank in present] * len(exchange.payloads) for rank in range(WORKERS)])
-            results, bits = simulate_switch(exchange.op, payloads, self.codec.lookup, inside)
+        while (phase := first.phase) is not None:
+            present = [rank for rank in self.live if not (phase.last and rank == late)]
+            rows = {rank: reductions[rank].phase.payloads for rank in present}
+            payloads = [rows.get(rank, np.zeros_like(phase.payloads)) for rank in range(WORKERS)]
+            inside = np.array([[rank in present] * len(phase.payloads) for rank in range(WORKERS)])
+            results, bits = simulate_switch(phase.op, payloads, self.codec.lookup, inside)
             for rank in self.live:
                 reductions[rank].take(results, bits)
         self.weights = self.weights - first.mean

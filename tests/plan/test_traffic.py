@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.codec import Codec, Context, make_codec
+from hopsum.codec import Codec, ReductionContext, make_codec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.plan import PlanError, ring_traffic, summed_traffic
 from hopsum_wire import Op
@@ -29,15 +29,15 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 
 
 def exchanged(codec: Codec, vectors: list[np.ndarray]) -> list[tuple[Op, int, int, int]]:
-    """Run an all-reduce; return op, chunks, frame bytes up and down of each exchange."""
-    ranks = [codec.start(x, Context(3, 1, rank)) for rank, x in enumerate(vectors)]
+    """Run an all-reduce; return op, chunks, frame bytes up and down of each phase."""
+    ranks = [codec.start(x, ReductionContext(3, 1, rank)) for rank, x in enumerate(vectors)]
     found = []
-    while (exchange := ranks[0].exchange) is not None:
-        payloads = [rank.exchange.payloads for rank in ranks if rank.exchange is not None]
-        results, contributors = simulate_switch(exchange.op, payloads, codec.lookup)
+    while (phase := ranks[0].phase) is not None:
+        payloads = [rank.phase.payloads for rank in ranks if rank.phase is not None]
+        results, contributors = simulate_switch(phase.op, payloads, codec.lookup)
         chunks = len(results)
         up, down = (each.nbytes + chunks * FRAME_OVERHEAD_BYTES for each in (payloads[0], results))
-        found.append((exchange.op, chunks, up, down))
+        found.append((phase.op, chunks, up, down))
         for rank in ranks:
             rank.take(results, contributors)
     return found
@@ -67,7 +67,7 @@ def test_bytes_of_lossless_are_those_of_independent_supports(density: float) -> 
         vectors.append(x)
     found = exchanged(codec, vectors)
     traffic = summed_traffic(codec, elements, 1, density)
-    assert traffic.exchanges == len(found) == 3
+    assert traffic.phases == len(found) == 3
     assert traffic.up_bytes == pytest.approx(sum(f[2] for f in found), rel=0.1)
     assert traffic.down_bytes == pytest.approx(sum(f[3] for f in found), rel=0.1)
 

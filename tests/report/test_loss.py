@@ -11,7 +11,7 @@ import pytest
 
 from hopsum.codec import ErrorFeedback
 from hopsum.codec.base import blocks_of
-from hopsum.codec.coded import Coded
+from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum_evaluation.report import loss
 from hopsum_evaluation.report.learner import PARAMETERS, Learner
 from hopsum_evaluation.report.lossy import Fate, allreduce, draw_fate
@@ -24,7 +24,7 @@ SETTINGS = Settings(7, Size.SMALL)
 
 
 @cache
-def codec() -> Coded:
+def codec() -> LookupTableCodec:
     return make_case_codec(Case("published", WORKERS, 1))
 
 

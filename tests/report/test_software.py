@@ -29,14 +29,14 @@ class Meeting:
         self.all_here = threading.Barrier(WORKERS)
 
     def all_to_all_single(self, got: torch.Tensor, sent: torch.Tensor, group: int) -> None:
-        for place, brought in zip(got, self.exchange(sent, group), strict=True):
+        for place, brought in zip(got, self.phase(sent, group), strict=True):
             place.copy_(brought[group])
 
     def all_gather(self, found: list[torch.Tensor], mine: torch.Tensor, group: int) -> None:
-        for place, brought in zip(found, self.exchange(mine, group), strict=True):
+        for place, brought in zip(found, self.phase(mine, group), strict=True):
             place.copy_(brought)
 
-    def exchange(self, mine: torch.Tensor, rank: int) -> list[torch.Tensor]:
+    def phase(self, mine: torch.Tensor, rank: int) -> list[torch.Tensor]:
         self.brought[rank] = mine.clone()
         self.all_here.wait(TIMEOUT_S)
         found = list(self.brought)

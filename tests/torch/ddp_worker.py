@@ -95,9 +95,9 @@ def train(agent: Agent, folder: Path, spans: list[Span]) -> dict[str, Any]:
         "residual_digest": hashlib.sha256(b"".join(each.numpy().tobytes() for each in residuals.values())).hexdigest(),
         "statistics": trainer.state.compression_stats(),
         "network": [
-            (span.number, span.phase)
+            (span.number, span.stage)
             for span in sorted(spans, key=lambda span: span.start_s)
-            if "network" in span.phase
+            if "network" in span.stage
         ],
     }
 

@@ -144,7 +144,7 @@ def test_a_bucket_is_encoded_while_the_one_before_is_on_its_way(stack: ExitStack
 
     def trace(span: Span) -> None:
         spans.append(span)
-        if (span.number, span.phase) == (1, "encode"):
+        if (span.number, span.stage) == (1, "encode"):
             encoded.set()
 
     gate = Gate(cluster.links[0], Op.ADD32, encoded)

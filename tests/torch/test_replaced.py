@@ -43,7 +43,7 @@ def residuals(state: HopsumState) -> dict[str, torch.Tensor]:
 def end_replaced(x: np.ndarray, feedback: ErrorFeedback) -> Future[AllReduceResult]:
     """End an all-reduce as an agent does: the error feedback has the vector."""
     feedback.compensate(x)
-    feedback.settle(None)
+    feedback.commit(None)
     future: Future[AllReduceResult] = Future()
     future.set_exception(WorkersReplacedError("rank 1 was replaced", (1,)))
     return future

@@ -46,7 +46,7 @@ def test_random_layouts_against_a_plain_dictionary(seed: int) -> None:
         feedback = residuals.feedback(names, [SIZES[name] for name in names])
         np.testing.assert_array_equal(feedback.residual, np.concatenate([truth[name] for name in names]))
         feedback.compensate(np.full(feedback.residual.size, turn, np.float32))
-        feedback.settle(None)
+        feedback.commit(None)
         for name in names:
             truth[name] = truth[name] + np.float32(turn)
         if rng.random() < 0.2:
@@ -70,13 +70,13 @@ def test_the_last_allreduce_can_be_undone() -> None:
     feedback.residual[:] = [1, 2, 3, 4]
     sent = feedback.compensate(np.full(4, 10, np.float32))
     assert sent.tolist() == [11, 12, 13, 14]
-    feedback.settle(np.full(4, 9, np.float32))
+    feedback.commit(np.full(4, 9, np.float32))
     feedback.undo(slice(1, 3))
     assert feedback.residual.tolist() == [2, 2, 3, 5]
     feedback.undo()
     assert feedback.residual.tolist() == [1, 2, 3, 4]
     feedback.compensate(np.full(4, 10, np.float32))
-    feedback.withdraw()
+    feedback.rollback()
     feedback.undo()
     assert feedback.residual.tolist() == [1, 2, 3, 4]
 

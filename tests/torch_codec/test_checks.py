@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from hopsum.codec import CodecError, Context, LookupTable
+from hopsum.codec import CodecError, LookupTable, ReductionContext
 from hopsum.torch.codec import TorchFeedback, TorchThc, read_ranges
 from hopsum.torch.codec.kernels import DeviceTable
 
-CONTEXT = Context(1, 2, 0)
+CONTEXT = ReductionContext(1, 2, 0)
 ELEMENTS = 2000
 
 
@@ -120,19 +120,19 @@ def test_feedback_that_is_busy_or_of_another_vector(codec: TorchThc) -> None:
     feedback = TorchFeedback(ELEMENTS)
     x, own, payloads = encoded(codec)
     with pytest.raises(CodecError, match="no vector was compensated"):
-        feedback.settle(codec, payloads, own, CONTEXT)
+        feedback.commit(codec, payloads, own, CONTEXT)
     with pytest.raises(CodecError, match="vector of 10 elements for an error feedback of 2000"):
         feedback.compensate(codec, torch.zeros(10))
     feedback.compensate(codec, x)
-    with pytest.raises(CodecError, match="neither settled nor withdrawn"):
+    with pytest.raises(CodecError, match="neither committed nor rolled back"):
         feedback.compensate(codec, x)
     with pytest.raises(CodecError, match="payloads: expected"):
-        feedback.settle(codec, payloads[:1], own, CONTEXT)
+        feedback.commit(codec, payloads[:1], own, CONTEXT)
     assert torch.equal(feedback.pending, x)
-    feedback.withdraw()
+    feedback.rollback()
     assert not feedback.residual.any()
     feedback.compensate(codec, x)
-    feedback.settle(codec, None, own, CONTEXT)
+    feedback.commit(codec, None, own, CONTEXT)
     assert torch.equal(feedback.residual, x)
 
 

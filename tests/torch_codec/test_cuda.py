@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from hopsum.codec import Context, LookupTable
+from hopsum.codec import LookupTable, ReductionContext
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.ranges import SharedRanges
 from hopsum.codec.thc import Thc
 from hopsum.torch.codec import TorchFeedback, TorchThc
-from hopsum.torch.codec.twin import Twin
+from hopsum.torch.codec.reference_kernels import TorchReferenceKernels
 from hopsum_evaluation.torch.bench import Inputs, compare_sample
 
 pytestmark = [
@@ -37,13 +37,13 @@ def test_a_quarter_of_a_billion_elements_equal_the_twin(codec: TorchThc) -> None
     """First and last blocks of payloads and mean, and all ranges."""
     inputs = Inputs.make(codec, ELEMENTS, seed=3)
     assert compare_sample(inputs) == ""
-    assert torch.equal(Twin().root_mean_square(inputs.x.view(-1, 1024)), inputs.own)
+    assert torch.equal(TorchReferenceKernels().root_mean_square(inputs.x.view(-1, 1024)), inputs.own)
 
 
 def test_all_codes_of_sixteen_million_elements_equal_the_twin(codec: TorchThc) -> None:
     twin = TorchThc(8, device="cuda", backend="torch")
     x = torch.randn(1 << 24, device="cuda")
-    own, context = codec.ranges(x), Context(1, 2, 3)
+    own, context = codec.ranges(x), ReductionContext(1, 2, 3)
     assert torch.equal(codec.encode(x, own, own, context), twin.encode(x, own, own, context))
 
 
@@ -55,15 +55,15 @@ def test_equals_numpy(table: LookupTable | None, stretch: float) -> None:
     twin = TorchThc(2, table=table, backend="torch")
     rng = np.random.default_rng(1)
     x = torch.from_numpy((rng.standard_t(3, 99_999) * np.logspace(-3, 3, 99_999)).astype(np.float32))
-    context, device = Context(1 << 63, 5, 1), codec.device
+    context, device = ReductionContext(1 << 63, 5, 1), codec.device
     own = twin.ranges(x)
     assert torch.equal(codec.ranges(x.to(device)).cpu(), own)
     shared = own * stretch
     payloads = twin.encode(x, own, shared, context)
     assert torch.equal(codec.encode(x.to(device), own.to(device), shared.to(device), context).cpu(), payloads)
     settled, right = x.to(device), x.clone()
-    codec.settle(payloads.to(device), shared.to(device), context, settled)
-    twin.settle(payloads, shared, context, right)
+    codec.subtract_contribution(payloads.to(device), shared.to(device), context, settled)
+    twin.subtract_contribution(payloads, shared, context, right)
     assert settled.cpu().numpy().tobytes() == right.numpy().tobytes()
     numpy = Thc(2, table=table, kernels=load_kernels("numpy"))
     bits = own.numpy().view(np.uint32)
@@ -74,9 +74,9 @@ def test_error_feedback_keeps_what_is_not_delivered(codec: TorchThc) -> None:
     x = torch.randn(1 << 20, device="cuda")
     feedback = TorchFeedback(x.numel(), "cuda")
     for step in range(3):
-        context, before = Context(1, step, 0), feedback.residual.clone()
+        context, before = ReductionContext(1, step, 0), feedback.residual.clone()
         own = feedback.compensate(codec, x)
         payloads = codec.encode(feedback.pending, own, own, context)
-        feedback.settle(codec, payloads, own, context)
+        feedback.commit(codec, payloads, own, context)
         delivered = codec.contribution(payloads, own, x.numel(), context)
         assert torch.equal(feedback.residual, (x + before) - delivered)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hopsum.codec import Context, ErrorFeedback, LookupTable
+from hopsum.codec import ErrorFeedback, LookupTable, ReductionContext
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.hashing import ROTATION, block_keys, derive_key, lane_bits
 from hopsum.codec.ranges import SharedRanges
@@ -43,7 +43,7 @@ def pair(workers: int, backend: str, table: LookupTable | None = None) -> tuple[
     return numpy, TorchThc(workers, table=table, backend=backend)
 
 
-def compare_phases(numpy: Thc, tensors: TorchThc, x: Floats, context: Context, stretch: float) -> None:
+def compare_phases(numpy: Thc, tensors: TorchThc, x: Floats, context: ReductionContext, stretch: float) -> None:
     own, own_tensor = numpy.ranges(x), tensors.ranges(torch.from_numpy(x))
     assert own_tensor.numpy().tobytes() == own.tobytes()
     values = own.view(np.float32) * np.float32(stretch)
@@ -64,30 +64,32 @@ def compare_phases(numpy: Thc, tensors: TorchThc, x: Floats, context: Context, s
 def test_equals_numpy(backend: str, workers: int, elements: int) -> None:
     """Tables of all four have other granularities; that of one worker rotates in int32."""
     numpy, tensors = pair(workers, backend)
-    context = Context(seed=-(1 << 69) + elements, step=1 << 40, rank=workers - 1)
+    context = ReductionContext(seed=-(1 << 69) + elements, step=1 << 40, rank=workers - 1)
     compare_phases(numpy, tensors, vector(elements), context, 1.7)
 
 
 @pytest.mark.parametrize("values", ODD_TABLES)
 def test_equals_numpy_for_odd_tables(backend: str, values: tuple[int, ...]) -> None:
     numpy, tensors = pair(2, backend, LookupTable(values, 1e-3))
-    compare_phases(numpy, tensors, vector(3000), Context(1, 2, 0), 1.0)
+    compare_phases(numpy, tensors, vector(3000), ReductionContext(1, 2, 0), 1.0)
 
 
 @pytest.mark.parametrize("scale", [1e-42, 1e-31, 1e31])
 def test_equals_numpy_at_the_ends_of_float32(backend: str, scale: float) -> None:
     numpy, tensors = pair(8, backend)
-    compare_phases(numpy, tensors, (vector(2500) * np.float32(scale)).astype(np.float32), Context(1, 2, 0), 1.0)
+    compare_phases(
+        numpy, tensors, (vector(2500) * np.float32(scale)).astype(np.float32), ReductionContext(1, 2, 0), 1.0
+    )
 
 
 @pytest.mark.parametrize("workers", [1, 8])
 @pytest.mark.parametrize("stretch", [0.3, 1e-12])
 def test_equals_numpy_for_ranges_that_came_too_late(backend: str, workers: int, stretch: float) -> None:
     numpy, tensors = pair(workers, backend)
-    compare_phases(numpy, tensors, vector(4096), Context(7, 8, 0), stretch)
+    compare_phases(numpy, tensors, vector(4096), ReductionContext(7, 8, 0), stretch)
 
 
-def rotated(coordinates: NDArray[np.float64], context: Context) -> Floats:
+def rotated(coordinates: NDArray[np.float64], context: ReductionContext) -> Floats:
     """Vectors whose rotation is these coordinates, in H's order, float64[blocks, 1024]; flat."""
     matrix = np.ones((1, 1))
     while len(matrix) < 1024:
@@ -106,7 +108,7 @@ def test_sums_beyond_float32_give_the_same_codes(backend: str, values: tuple[int
     table = LookupTable(values, 2.0**-6.75)
     assert DeviceTable.of(values, table.bound, CPU).exact_float is float32
     numpy, tensors = pair(1, backend, table)
-    context, rng = Context(3, 4, 0), np.random.default_rng(5)
+    context, rng = ReductionContext(3, 4, 0), np.random.default_rng(5)
     delta = np.zeros((2, 1024))
     delta[[0, 1], [0, 999]] = (1.0, -1e20)
     pairs = np.zeros((10, 1024))
@@ -123,7 +125,7 @@ def test_warps_of_a_program_change_no_byte(warps: int) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     numpy, tensors = pair(8, "triton")
     tensors.kernels = TritonKernels(warps)
-    compare_phases(numpy, tensors, vector(3 * 1024), Context(1, 2, 0), 1.0)
+    compare_phases(numpy, tensors, vector(3 * 1024), ReductionContext(1, 2, 0), 1.0)
 
 
 def test_error_feedback_equals_numpy(backend: str) -> None:
@@ -133,7 +135,7 @@ def test_error_feedback_equals_numpy(backend: str) -> None:
     right, found = ErrorFeedback(elements), TorchFeedback(elements)
     for step in range(3):
         x = vector(elements, seed=step)
-        context = Context(5, step, 2)
+        context = ReductionContext(5, step, 2)
         included = np.array([True, step == 0, step != 1, step != 2])
         pending = right.compensate(x)
         own_tensor = found.compensate(tensors, torch.from_numpy(x))
@@ -143,8 +145,8 @@ def test_error_feedback_equals_numpy(backend: str) -> None:
         payloads = tensors.encode(found.pending, own_tensor, shared, context)
         sent = numpy.encode(pending, own, SharedRanges(shared.numpy()), context)
         delivered = numpy.contribution(sent, SharedRanges(shared.numpy()), elements, context, included)
-        right.settle(delivered)
-        found.settle(tensors, payloads, shared, context, torch.from_numpy(included))
+        right.commit(delivered)
+        found.commit(tensors, payloads, shared, context, torch.from_numpy(included))
         assert found.residual.numpy().tobytes() == right.residual.tobytes()
 
 

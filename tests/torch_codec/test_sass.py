@@ -18,7 +18,7 @@ def kernels() -> dict[str, dict[str, Any]]:
     """In a process of its own: in this one triton may interpret."""
     pytest.importorskip("triton", reason="triton is not installed")
     command = [sys.executable, "-m", "hopsum_evaluation.torch.sass", "--json"]
-    for name in ("encode, float32", "settle"):
+    for name in ("encode, float32", "subtract"):
         command += ["--only", name]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -26,7 +26,7 @@ def kernels() -> dict[str, dict[str, Any]]:
     return {kernel["name"]: kernel for kernel in json.loads(done.stdout)["kernels"]}
 
 
-@pytest.mark.parametrize(("name", "instructions", "fused"), [("encode, float32", 48, 32), ("settle", 32, 0)])
+@pytest.mark.parametrize(("name", "instructions", "fused"), [("encode, float32", 48, 32), ("subtract", 32, 0)])
 def test_kernels_compile_for_sm90(kernels: dict[str, dict[str, Any]], name: str, instructions: int, fused: int) -> None:
     """In registers, without waiting for other warps, with subnormal numbers, and no inexact multiply-add."""
     kernel = kernels[name]

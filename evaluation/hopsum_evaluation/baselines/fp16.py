@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, Context
+from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation.base import Message, require_finite_vector, require_payload
 
 
@@ -19,7 +19,7 @@ class Fp16:
     name = "fp16"
     unbiased = False
 
-    def encode(self, x: NDArray[np.float32], context: Context) -> Message:
+    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
         """Return half-precision elements, least significant byte first; see `Estimator`. Nothing is random.
 
         Raises:
@@ -36,7 +36,7 @@ class Fp16:
             )
         return Message(halves.tobytes(), 16 * x.size)
 
-    def decode(self, message: Message, elements: int, context: Context) -> NDArray[np.float32]:
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
         """Return the elements as float32; see `Estimator`."""
         require_payload(message.payload, 2 * elements, self.name, elements)
         out = np.frombuffer(message.payload, "<f2").astype(np.float32)

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, Context
+from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation.base import Message, require_finite_vector, require_payload
-from hopsum.codec.estimation.draws import rounding_key, uniforms
+from hopsum.codec.estimation.rng import rounding_key, uniforms
 
 _SIDE: Final = struct.Struct("<f")
 _DIGITS: Final = 5
@@ -43,7 +43,7 @@ class TernGrad:
         self.clip_sigma = clip_sigma
         self.unbiased = clip_sigma is None
 
-    def encode(self, x: NDArray[np.float32], context: Context) -> Message:
+    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
         """Return the scale and packed digits; see `Estimator`."""
         require_finite_vector(x)
         side = _SIDE.pack(self._scale(x))
@@ -58,7 +58,7 @@ class TernGrad:
         payload = b"".join(parts)
         return Message(payload, len(payload) * 8)
 
-    def decode(self, message: Message, elements: int, context: Context) -> NDArray[np.float32]:
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
         """Return digits times the scale; see `Estimator`."""
         require_payload(message.payload, _SIDE.size + -(-elements // _DIGITS), self.name, elements)
         scale = _SIDE.unpack_from(message.payload)[0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, Context
+from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation.base import Message, require_finite_vector, require_payload
 from hopsum.codec.estimation.levels import code_bits, pack, packed_bytes, unpack
 
@@ -36,14 +36,14 @@ class TopK:
         """Return the number of elements sent of so many."""
         return max(1, round(self.fraction * elements))
 
-    def encode(self, x: NDArray[np.float32], context: Context) -> Message:
+    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
         """Return values, then packed places; see `Estimator`. Of equal magnitudes the first ones are sent."""
         require_finite_vector(x)
         count, width = self.sent(x.size), code_bits(x.size)
         places = _largest(x, count)
         return Message(x[places].astype("<f4").tobytes() + pack(places, width), count * (32 + width))
 
-    def decode(self, message: Message, elements: int, context: Context) -> NDArray[np.float32]:
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
         """Return the values at their places, zeros elsewhere; see `Estimator`."""
         count, width = self.sent(elements), code_bits(elements)
         require_payload(message.payload, 4 * count + packed_bytes(count, width), self.name, elements)

@@ -76,7 +76,7 @@ class Finding:
             report[f"link_utilisation_{way}"] = used
         if self.spans:
             report["codec_beside_network_s"] = round(overlap_s(self.spans), 4)
-            codec = [span.stop_s - span.start_s for span in self.spans if not span.phase.startswith("network")]
+            codec = [span.stop_s - span.start_s for span in self.spans if not span.stage.startswith("network")]
             report["codec_s"] = round(sum(codec), 4)
         return report
 

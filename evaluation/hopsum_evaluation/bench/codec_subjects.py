@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Context, ErrorFeedback, SharedRanges
-from hopsum.codec.coded import Coded
+from hopsum.codec import ErrorFeedback, ReductionContext, SharedRanges
+from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum.codec.table import expected_nmse
@@ -27,7 +27,7 @@ class Subject:
         self.codec = codec
         self.x = x
         self.label = f"{codec.name} {codec.backend}"
-        self._context = Context(seed, 0, 0)
+        self._context = ReductionContext(seed, 0, 0)
         sent = codec.prepare(x, self._context)
         own = codec.ranges(sent)
         self._shared = SharedRanges(own.view(np.float32))
@@ -73,7 +73,7 @@ class Subject:
         means = simulate_allreduce(codec, [sample] * codec.workers, seed=seed, step=1)
         assert means is not None
         error = means[0].astype(np.float64) - sample
-        table = codec.table if isinstance(codec, Coded) else None
+        table = codec.table if isinstance(codec, LookupTableCodec) else None
         return {
             "codec": codec.name,
             "backend": codec.backend,
@@ -90,14 +90,14 @@ class Subject:
     def _read(self) -> None:
         """Add the residual to the vector, as error feedback does before the ranges."""
         self._feedback.compensate(self.x)
-        self._feedback.withdraw()
+        self._feedback.rollback()
 
     def _write(self) -> None:
         """Take from the sum what was delivered, which leaves the residual, as error feedback does after the results.
 
         The sum is a copy of the vector here, from which the same is taken again and again.
         """
-        self.codec.deduct(self._sum, self._payloads, self._shared, self._context)
+        self.codec.subtract_contribution(self._sum, self._payloads, self._shared, self._context)
 
     def _encode_feedback(self) -> None:
         """Do all that a worker does between a gradient and its next one, but for decoding the mean."""
@@ -107,5 +107,5 @@ class Subject:
         own = codec.ranges(sent)
         shared = SharedRanges(own.view(np.float32))
         payloads = codec.encode(sent, own, shared, context)
-        codec.deduct(whole, payloads, shared, context)
-        self._feedback.settle(None)
+        codec.subtract_contribution(whole, payloads, shared, context)
+        self._feedback.commit(None)

@@ -22,7 +22,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.codec import CodecError, Context, make_codec
+from hopsum.codec import CodecError, ReductionContext, make_codec
 from hopsum.codec.lossless import Lossless, LosslessReduction
 from hopsum.codec.lossless.sizing import GAMMA
 from hopsum_evaluation.bench.timing import Rate, commit, machine, measure, versions
@@ -128,12 +128,12 @@ def _setting(options: argparse.Namespace, gamma: float, threads: int) -> Setting
     return Setting(made, gamma, threads)
 
 
-def reduce_alone(codec: Lossless, x: NDArray[np.float32], seed: int, exchanges: int) -> LosslessReduction:
-    """Return the reduction of one rank after so many of its exchanges: two are its encoding, three all of it."""
-    reduction = codec.start(x, Context(seed, 0, 0))
-    for _ in range(exchanges):
-        assert reduction.exchange is not None
-        payloads = reduction.exchange.payloads
+def reduce_alone(codec: Lossless, x: NDArray[np.float32], seed: int, phases: int) -> LosslessReduction:
+    """Return the reduction of one rank after so many of its phases: two are its encoding, three all of it."""
+    reduction = codec.start(x, ReductionContext(seed, 0, 0))
+    for _ in range(phases):
+        assert reduction.phase is not None
+        payloads = reduction.phase.payloads
         reduction.take(payloads, np.ones(len(payloads), np.uint64))
     return reduction
 
@@ -143,7 +143,7 @@ def _row(setting: Setting, rates: dict[str, Rate], x: NDArray[np.float32], seed:
     row["backend"] = setting.codec.backend
     for action in ("encode", "all"):
         row |= rates[f"{setting.label} {action}"].as_json(f"{action}_elements_per_s")
-    sent = [_exchange_bytes(reduce_alone(setting.codec, x, seed, exchange)) for exchange in range(3)]
+    sent = [_phase_bytes(reduce_alone(setting.codec, x, seed, phase)) for phase in range(3)]
     plan = reduce_alone(setting.codec, x, seed, 2).plan
     assert plan is not None
     row["lanes_per_nonzero"] = round(plan.lanes / int(np.count_nonzero(x)), 4)
@@ -154,21 +154,21 @@ def _row(setting: Setting, rates: dict[str, Rate], x: NDArray[np.float32], seed:
     return row
 
 
-def _exchange_bytes(reduction: LosslessReduction) -> int:
-    assert reduction.exchange is not None
-    return reduction.exchange.payloads.nbytes
+def _phase_bytes(reduction: LosslessReduction) -> int:
+    assert reduction.phase is not None
+    return reduction.phase.payloads.nbytes
 
 
 def _memory(codec: Lossless, x: NDArray[np.float32], seed: int) -> int:
     """Return the most bytes that numpy held at a time beyond payloads, results, input and mean."""
     most = 0
     tracemalloc.start()
-    reduction = codec.start(x, Context(seed, 0, 0))
-    while reduction.exchange is not None:
-        results = reduction.exchange.payloads
+    reduction = codec.start(x, ReductionContext(seed, 0, 0))
+    while reduction.phase is not None:
+        results = reduction.phase.payloads
         tracemalloc.reset_peak()
         reduction.take(results, np.ones(len(results), np.uint64))
-        made = x.nbytes if reduction.exchange is None else reduction.exchange.payloads.nbytes
+        made = x.nbytes if reduction.phase is None else reduction.phase.payloads.nbytes
         most = max(most, tracemalloc.get_traced_memory()[1] - results.nbytes - made)
     tracemalloc.stop()
     return most

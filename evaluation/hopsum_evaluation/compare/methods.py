@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, Context, Exchange
-from hopsum.codec.coded import Coded
+from hopsum.codec import Codec, CollectivePhase, ReductionContext
 from hopsum.codec.estimation import Estimator, Sk, Svk, estimate_mean
+from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum.codec.simulate import simulate_switch
 from hopsum.codec.theory import expected_nmse_of_values
 from hopsum_wire.payload import SHAPES
@@ -80,13 +80,13 @@ class SwitchMethod:
 
     def run(self, vectors: Vectors, seed: int, step: int) -> Outcome:
         """See `Method`; raises CodecError where the codec has no mean of these vectors."""
-        reductions = [self.codec.start(x, Context(seed, step, rank)) for rank, x in enumerate(vectors)]
+        reductions = [self.codec.start(x, ReductionContext(seed, step, rank)) for rank, x in enumerate(vectors)]
         used = []
-        while (exchange := reductions[0].exchange) is not None:
-            used.append(exchange)
-            payloads = [each.exchange.payloads for each in reductions if each.exchange is not None]
+        while (phase := reductions[0].phase) is not None:
+            used.append(phase)
+            payloads = [each.phase.payloads for each in reductions if each.phase is not None]
             results, contributors = simulate_switch(
-                exchange.op, payloads, self.codec.lookup, code_group=self.codec.code_group
+                phase.op, payloads, self.codec.lookup, code_group=self.codec.code_group
             )
             for reduction in reductions:
                 reduction.take(results, contributors)
@@ -97,7 +97,7 @@ class SwitchMethod:
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
         """See `Method`: known of coded methods, unless the rotation goes across blocks."""
         codec = self.codec
-        if not isinstance(codec, Coded) or codec.rotation == "full":
+        if not isinstance(codec, LookupTableCodec) or codec.rotation == "full":
             return None
         rng = np.random.default_rng([seed, workers])
         rotated, per_block = codec.rotation == "block", codec.scale == "block"
@@ -141,12 +141,12 @@ class EstimatorMethod:
         return Theory(error / energy / workers, 0.0)
 
 
-def count_bits(exchanges: Sequence[Exchange], elements: int) -> Bits:
-    """Return what exchanges send, for so many elements."""
+def count_bits(phases: Sequence[CollectivePhase], elements: int) -> Bits:
+    """Return what phases send, for so many elements."""
     up = down = whole = 0.0
-    for exchange in exchanges:
-        shape = SHAPES[exchange.op]
-        up += 8 * shape.up_bytes * exchange.lanes / shape.elements
-        down += 8 * shape.down_bytes * exchange.lanes / shape.elements
-        whole += 8 * exchange.payloads.size
+    for phase in phases:
+        shape = SHAPES[phase.op]
+        up += 8 * shape.up_bytes * phase.lanes / shape.elements
+        down += 8 * shape.down_bytes * phase.lanes / shape.elements
+        whole += 8 * phase.payloads.size
     return Bits(up / elements, down / elements, (whole - up) / elements)

@@ -57,7 +57,7 @@ class Plan:
     peers: bool
     """Results that the switch no longer has come from the other workers."""
     deadline_s: float
-    """Of each exchange with the switch."""
+    """Of each phase of an all-reduce."""
     folder: Path
     """For torch's rendezvous."""
 

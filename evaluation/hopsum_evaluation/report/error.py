@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hopsum.codec import Codec, Exchange, make_codec
+from hopsum.codec import Codec, CollectivePhase, make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.codec.table import expected_nmse
 from hopsum_evaluation.compare.candidates import CANDIDATES, PUBLISHED
@@ -120,10 +120,10 @@ def homomorphic_error(seed: int, elements: int, workers: int = 4) -> float:
 def _decoded(codec: Codec, vectors: Any, seed: int, ranks: Iterable[int]) -> Any:
     """Return the mean, float64[elements], of what these ranks contribute, ranges being those of all."""
 
-    def present(_: int, exchange: Exchange) -> Any:
-        if exchange.op == Op.MAX32:
+    def present(_: int, phase: CollectivePhase) -> Any:
+        if phase.op == Op.MAX32:
             return None
-        mask = np.zeros((len(vectors), len(exchange.payloads)), np.bool_)
+        mask = np.zeros((len(vectors), len(phase.payloads)), np.bool_)
         mask[list(ranks)] = True
         return mask
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import Context, ErrorFeedback
-from hopsum.codec.coded import Coded
+from hopsum.codec import ErrorFeedback, ReductionContext
+from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum.codec.simulate import simulate_switch
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
@@ -49,7 +49,7 @@ def draw_fate(rng: np.random.Generator, workers: int, chunks: int, loss: float, 
 
 
 def allreduce(
-    codec: Coded,
+    codec: LookupTableCodec,
     vectors: Sequence[NDArray[np.float32]],
     context: tuple[int, int],
     feedback: Sequence[ErrorFeedback],
@@ -67,12 +67,12 @@ def allreduce(
         fate: None: nothing is missing.
         published: which of the two.
     """
-    reductions = [codec.start(x, Context(*context, rank), feedback[rank]) for rank, x in enumerate(vectors)]
-    while (exchange := reductions[0].exchange) is not None:
-        payloads = [each.exchange.payloads for each in reductions if each.exchange is not None]
-        sums = exchange.op != Op.MAX32
+    reductions = [codec.start(x, ReductionContext(*context, rank), feedback[rank]) for rank, x in enumerate(vectors)]
+    while (phase := reductions[0].phase) is not None:
+        payloads = [each.phase.payloads for each in reductions if each.phase is not None]
+        sums = phase.op != Op.MAX32
         present = fate.present if fate is not None and sums else None
-        results, contributors = simulate_switch(exchange.op, payloads, codec.lookup, present)
+        results, contributors = simulate_switch(phase.op, payloads, codec.lookup, present)
         if published and present is not None:
             results, contributors = zero_filled(codec, results, present)
         for rank, reduction in enumerate(reductions):
@@ -85,7 +85,7 @@ def allreduce(
 
 
 def zero_filled(
-    codec: Coded, results: NDArray[np.uint8], present: Mask
+    codec: LookupTableCodec, results: NDArray[np.uint8], present: Mask
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     """Return results as if who is missing had sent zeros, which are half the granularity, and all as contributors."""
     lanes = results.view(_lane_type(codec)) + (~present).sum(axis=0)[:, None] * (codec.granularity // 2)
@@ -93,5 +93,5 @@ def zero_filled(
     return np.ascontiguousarray(lanes.astype(_lane_type(codec))).view(np.uint8), everybody
 
 
-def _lane_type(codec: Coded) -> np.dtype[Any]:
+def _lane_type(codec: LookupTableCodec) -> np.dtype[Any]:
     return np.dtype(SHAPES[codec.op].lane_dtype)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hopsum.codec import Codec, Exchange
+from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator import Summed
 from hopsum.torch.collective import CollectiveAggregation
@@ -25,15 +25,15 @@ class SoftwareServers(CollectiveAggregation):
         """Make a process group of its own, which all ranks do at the same point."""
         super().__init__("gloo", dist.new_group(backend="gloo"), dist.get_rank(), codec=codec, seed=seed)
 
-    def _sum(self, exchange: Exchange) -> Summed:
-        chunks, up_bytes = exchange.payloads.shape
+    def _sum(self, phase: CollectivePhase) -> Summed:
+        chunks, up_bytes = phase.payloads.shape
         each = -(-chunks // self.workers)
         sent = np.zeros((self.workers, each, up_bytes), np.uint8)
-        sent.reshape(-1, up_bytes)[:chunks] = exchange.payloads
+        sent.reshape(-1, up_bytes)[:chunks] = phase.payloads
         got = torch.empty(sent.shape, dtype=torch.uint8)
         self._run("scatter", lambda: dist.all_to_all_single(got, torch.from_numpy(sent), group=self._group))
         parts = list(got.numpy())
-        served = simulate_switch(exchange.op, parts, self.codec.lookup, code_group=self.codec.code_group)[0]
+        served = simulate_switch(phase.op, parts, self.codec.lookup, code_group=self.codec.code_group)[0]
         found = [torch.empty(served.shape, dtype=torch.uint8) for _ in range(self.workers)]
         self._run("gather", lambda: dist.all_gather(found, torch.from_numpy(served), group=self._group))
         results = torch.cat(found).numpy()[:chunks]

@@ -10,7 +10,7 @@ import numpy as np
 
 from hopsum.codec import ErrorFeedback, best_table, make_codec
 from hopsum.codec.base import blocks_of
-from hopsum.codec.coded import Coded
+from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum_evaluation.compare.candidates import PUBLISHED
 from hopsum_evaluation.report.learner import PARAMETERS, Floats, Learner
 from hopsum_evaluation.report.lossy import allreduce, draw_fate
@@ -51,14 +51,14 @@ class Outcome:
     """Norm of the error feedback of worker 0, over that of its gradient then on average, per tenth of the training."""
 
 
-def make_case_codec(case: Case) -> Coded:
+def make_case_codec(case: Case) -> LookupTableCodec:
     """Return the codec: the published table with one range per tensor, or the table that a job takes."""
     if case.scheme == "published":
         made = make_codec("thc", workers=case.workers, table=PUBLISHED, scale="tensor", lane_bits=LANE_BITS)
     else:
         table = best_table(case.workers, LANE_BITS, bits=case.bits)
         made = make_codec("thc", workers=case.workers, table=table, lane_bits=LANE_BITS)
-    assert isinstance(made, Coded)
+    assert isinstance(made, LookupTableCodec)
     return made
 
 
@@ -90,7 +90,7 @@ def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> Outc
 
 def _means(
     case: Case,
-    codec: Coded | None,
+    codec: LookupTableCodec | None,
     gradients: list[Floats],
     context: tuple[int, int],
     feedback: list[ErrorFeedback],

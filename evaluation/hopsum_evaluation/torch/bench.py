@@ -28,13 +28,13 @@ import torch
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import THC_BLOCK, BlockKeys
-from hopsum.codec.base import CodecError, Context
+from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.ranges import SharedRanges
 from hopsum.codec.thc import Thc
 from hopsum.torch.codec.codec import TorchThc
 from hopsum.torch.codec.feedback import TorchFeedback
 from hopsum.torch.codec.launch import WARPS, TritonKernels
-from hopsum.torch.codec.twin import Twin
+from hopsum.torch.codec.reference_kernels import TorchReferenceKernels
 
 CUDA_ELEMENTS: Final = 1 << 28
 CPU_ELEMENTS: Final = 1 << 19
@@ -57,7 +57,7 @@ class Inputs:
     """What all phases work on; all ranks have the same vector."""
 
     codec: TorchThc
-    context: Context
+    context: ReductionContext
     x: torch.Tensor
     own: torch.Tensor
     shared: torch.Tensor
@@ -70,11 +70,11 @@ class Inputs:
         """Draw N(0, 1) numbers, and what follows from them."""
         generator = torch.Generator(codec.device).manual_seed(seed)
         x = torch.randn(elements, generator=generator, device=codec.device)
-        context = Context(seed, 1, 0)
+        context = ReductionContext(seed, 1, 0)
         own = codec.ranges(x)
         payloads = codec.encode(x, own, own, context)
         sums = torch.empty((len(own), THC_BLOCK), dtype=torch.uint8, device=codec.device)
-        Twin().thc_lookup(payloads, codec.device_table, sums)
+        TorchReferenceKernels().thc_lookup(payloads, codec.device_table, sums)
         sums *= codec.workers
         everybody = torch.full((len(own),), (1 << codec.workers) - 1, dtype=torch.int64, device=codec.device)
         return cls(codec, context, x, own, own.clone(), payloads, sums, everybody)
@@ -138,10 +138,10 @@ def compare_sample(inputs: Inputs) -> str:
         payloads = torch.empty_like(inputs.payloads[rows])
         scales, shifts = codec.scales(inputs.own[rows], inputs.shared[rows])
         part = inputs.x.view(-1, THC_BLOCK)[rows]
-        Twin().thc_encode(part, scales, shifts, codec.device_table, keys, payloads)
+        TorchReferenceKernels().thc_encode(part, scales, shifts, codec.device_table, keys, payloads)
         right = torch.empty_like(part)
         counts, factors = codec.counts_and_factors(inputs.contributors[rows], inputs.shared[rows])
-        Twin().thc_decode(inputs.sums[rows], counts, factors, codec.table.granularity, keys, right)
+        TorchReferenceKernels().thc_decode(inputs.sums[rows], counts, factors, codec.table.granularity, keys, right)
         if not torch.equal(payloads, inputs.payloads[rows]):
             return f"payloads of blocks {first} to {first + half} differ from the twin's: nothing was measured"
         if not torch.equal(right, mean.view(-1, THC_BLOCK)[rows]):
@@ -176,7 +176,7 @@ def phases(inputs: Inputs) -> list[Phase]:
     def with_feedback() -> None:
         own = feedback.compensate(codec, x)
         sent = codec.encode(feedback.pending, own, own, context)
-        feedback.settle(codec, sent, own, context)
+        feedback.commit(codec, sent, own, context)
 
     decoded = (inputs.sums, counts, factors, granularity, keys, out)
     return [
@@ -184,7 +184,7 @@ def phases(inputs: Inputs) -> list[Phase]:
         Phase("kernel encode", 4.5, lambda: kernels.thc_encode(rows, scales, shifts, table, keys, payloads)),
         Phase("kernel decode", 5, lambda: kernels.thc_decode(*decoded)),
         Phase("kernel compensate", 12, lambda: kernels.compensate(rows, residual, out)),
-        Phase("kernel settle", 8.5, lambda: kernels.thc_settle(inputs.payloads, factors, table, keys, pending)),
+        Phase("kernel subtract", 8.5, lambda: kernels.thc_subtract(inputs.payloads, factors, table, keys, pending)),
         Phase("codec ranges + encode", 8.5, lambda: codec.encode(x, codec.ranges(x), shared, context)),
         Phase("codec decode", 5, lambda: codec.decode(inputs.sums, inputs.contributors, shared, x.numel(), context)),
         Phase("codec with error feedback", 12 + 4.5 + 8.5, with_feedback),

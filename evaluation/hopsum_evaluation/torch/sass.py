@@ -78,8 +78,8 @@ VARIANTS: Final = (
     Variant("encode, float32", "thc_encode", {"BLOCKS": WARPS, "EXACT_FLOAT": True}, 4.5, {"out": "*u16"}),
     Variant("encode, int32", "thc_encode", {"BLOCKS": WARPS, "EXACT_FLOAT": False}, 4.5, {"out": "*u16"}),
     Variant("decode", "thc_decode", {"BLOCKS": WARPS}, 5, {}),
-    Variant("contribution", "thc_contribution", {"BLOCKS": WARPS, "SETTLE": False}, 4.5, {}),
-    Variant("settle", "thc_contribution", {"BLOCKS": WARPS, "SETTLE": True}, 8.5, {}),
+    Variant("contribution", "thc_contribution", {"BLOCKS": WARPS, "SUBTRACT": False}, 4.5, {}),
+    Variant("subtract", "thc_contribution", {"BLOCKS": WARPS, "SUBTRACT": True}, 8.5, {}),
 )
 
 

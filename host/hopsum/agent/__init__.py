@@ -3,7 +3,7 @@
 
 agent        `Agent`, the communicator at a switch
 engine       its thread: codecs, order, futures, failures
-order        which exchange is next in the stream, the same on all ranks
+order        which phase is next in the stream, the same on all ranks
 network      the thread that has the socket
 epochs       what it knows of newcomers
 tally        counts of all-reduces: times, codes by op, quantisation error; what heartbeats carry

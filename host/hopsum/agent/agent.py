@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A communicator at a switch; its all-reduces are served by the engine.
 
-An all-reduce is the exchanges that the codec asks for: mostly the ranges of its blocks (MAX32), then its chunks.
+An all-reduce is the phases that the codec asks for: mostly the ranges of its blocks (MAX32), then its chunks.
 All ranks submit vectors of the same lengths in the same order, so that the stream of chunks is the same on all ranks
 whatever their timing (order.py).
 
@@ -37,7 +37,7 @@ from typing import Any, Final
 from hopsum.agent.engine import CLOSE, END_SERIES, Engine
 from hopsum.agent.epochs import Epochs
 from hopsum.agent.network import Failed
-from hopsum.codec import WITH_CODES, Codec, CodecError, Context, job_tables, make_codec
+from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec
 from hopsum.codec.base import OnLost, require_on_lost
 from hopsum.codec.range_codec import RangeCodec
 from hopsum.communicator import Communicator
@@ -59,7 +59,7 @@ from hopsum_wire.membership import JobMembership, MembershipError, read_membersh
 TIMING: Final = Timing(retransmit_s=0.1, retransmit_min_s=0.05, deadline_s=300.0, unreachable_s=10.0)
 """Of an agent that is not told otherwise: workers of a training job may be minutes apart."""
 UNPROVED_MAX: Final = 2
-"""All-reduces that are kept for peers; the protocol counts their exchanges, the first of which has two parts."""
+"""All-reduces that are kept for peers; the protocol counts their phases, the first of which has two parts."""
 MEMBERSHIP_WAIT_S: Final = 60.0
 
 
@@ -70,7 +70,7 @@ class Agent(Communicator):
         membership: of the job, or the path of its file, which is waited for up to a minute.
         rank: which worker this is.
         codec: a name (the codec is made for this job) or a codec, the same on all ranks.
-        timing: when to send again and when to give up, for each exchange.
+        timing: when to send again and when to give up, for each phase.
         link: instead of a UDP socket at this rank's address; closed with the agent.
         side: a TCP socket that listens at this rank's side channel address, instead of one that the agent opens there;
             closed with the agent. Only where the membership has side channels.
@@ -115,7 +115,7 @@ class Agent(Communicator):
         super().__init__(f"agent of rank {rank}", rank=rank, codec=made, thread=f"hopsum-agent-{rank}")
         timing = timing or TIMING
         link = link or _link_for(membership, rank, gso)
-        policy = RepairPolicy(unproved_max=UNPROVED_MAX * (self.codec.exchanges + 1))
+        policy = RepairPolicy(unproved_max=UNPROVED_MAX * (self.codec.phases + 1))
         self._transport = _transport_for(membership, rank, timing, link, side, policy, on_lost)
         self._failed = False
         self._ended = False
@@ -129,7 +129,7 @@ class Agent(Communicator):
         self._submitted = self._epochs.allreduces
         self._engine = Engine(
             self.codec,
-            Context(seed, 0, rank),
+            ReductionContext(seed, 0, rank),
             self._transport,
             epoch=membership.epoch,
             overlap=overlap,

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's thread: codecs, the order of exchanges, futures, and what becomes of all of them when something fails.
+"""The agent's thread: codecs, the order of phases, futures, and what becomes of all of them when something fails.
 
 The network has a thread of its own (network.py), so that codes are made, and sums read, while others are on their way.
 
     an all-reduce       input                            next       also
-    QUEUED              its turn in the stream (order)   SHARING    codec.start; first exchange to the network
-    SHARING             results, another exchange left   SHARING    encoded now, to the network in its turn
+    QUEUED              its turn in the stream (order)   SHARING    codec.start; first phase to the network
+    SHARING             results, another phase left      SHARING    encoded now, to the network in its turn
     SHARING             results, none left               over       its future has the mean
-    SHARING             AgreedError                      over       its future has the error, on all ranks alike
+    SHARING             CollectiveError                  over       its future has the error, on all ranks alike
     SHARING             MismatchError                    FAILED     on all ranks, by the signature (signature.py)
-    QUEUED, SHARING     WorkersReplacedError                  over       the same; its error feedback has the vector
+    QUEUED, SHARING     WorkersReplacedError             over       the same; its error feedback has the vector
     QUEUED, SHARING     anything else that fails         FAILED     and the agent with it, see below
     any                 close                            over       CommunicatorClosedError
 
@@ -17,7 +17,7 @@ Workers replaced: what was submitted before the program knew goes its way, into 
 WorkersReplacedError, as the network says. What is submitted afterwards (GoOn) waits until all of that is sealed or
 over.
 
-Failure of one all-reduce: nothing is put into the stream any more. Earlier ones that are in it with all their exchanges
+Failure of one all-reduce: nothing is put into the stream any more. Earlier ones that are in it with all their phases
 (sealed) go on to their own end. Then all others end in the order of submission, so that each gives its vector back to
 an error feedback that nobody else holds: the failed one with its error, the others with EpochEndedError.
 """
@@ -37,8 +37,8 @@ from numpy.typing import NDArray
 from hopsum.agent.network import Failed, GoOn, Network
 from hopsum.agent.order import append, end_series, next_in_stream
 from hopsum.agent.tally import Tally
-from hopsum.codec import AgreedError, Codec, Context
-from hopsum.codec.base import Exchange, Reduction
+from hopsum.codec import Codec, CollectiveError, ReductionContext
+from hopsum.codec.base import CollectivePhase, Reduction
 from hopsum.communicator.results import (
     AllReduceResult,
     CommunicatorClosedError,
@@ -77,7 +77,7 @@ class Engine:
     def __init__(
         self,
         codec: Codec,
-        context: Context,
+        context: ReductionContext,
         transport: UdpTransport,
         *,
         epoch: int,
@@ -214,13 +214,13 @@ class Engine:
                 return
             arrived = _whole(task, arrived)
         task.arrived = arrived
-        op = task.reduction.exchange.op.name if task.reduction and task.reduction.exchange else ""
+        op = task.reduction.phase.op.name if task.reduction and task.reduction.phase else ""
         self._note_span(task, f"network {op}", self._sent_at.pop(task.number))
 
     # ---- the stream -----------------------------------------------------------------------------------
 
     def _send_next(self) -> bool:
-        """Put the next exchange into the stream if it is there; say whether anything was done."""
+        """Put the next phase into the stream if it is there; say whether anything was done."""
         task, alone = next_in_stream(self._tasks, overlap=self._overlap)
         if self._go_on is not None and (alone or all(each.sealed for each in self._tasks)):
             self._let_go_on(self._go_on)
@@ -263,23 +263,23 @@ class Engine:
             task.started_s = time.perf_counter()
             task.reduction = self._start(task)
             self._note_span(task, "prepare", task.started_s)
-        exchange = task.reduction.exchange
+        phase = task.reduction.phase
         task.begun = True
-        if exchange is None:  # nothing to share
+        if phase is None:  # nothing to share
             task.sealed = True
             self._finish(task, task.reduction)
             return
-        task.waiting, task.sealed = True, exchange.last
+        task.waiting, task.sealed = True, phase.last
         self._sent_at[task.number] = time.perf_counter()
-        parts: tuple[Exchange, ...] = (exchange,)
+        parts: tuple[CollectivePhase, ...] = (phase,)
         if first:
-            parts = signed(exchange, self._signer.sign(replace(task.call, step=task.step)))
+            parts = signed(phase, self._signer.sign(replace(task.call, step=task.step)))
             task.parts = len(parts)
         self.network.submit(task, *parts)
 
     def _start(self, task: Task) -> Reduction:
         self._tally.begin(task)
-        context = Context(self._context.seed, task.step, self._context.rank)
+        context = ReductionContext(self._context.seed, task.step, self._context.rank)
         return self._codec.start(
             task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite, out=task.out
         )
@@ -298,17 +298,17 @@ class Engine:
             raise RuntimeError("an all-reduce has results before it began")
         task.arrived, task.waiting = None, False
         start = time.perf_counter()
-        self._tally.receive(reduction.exchange)
+        self._tally.receive(reduction.phase)
         try:
             done = arrived.done
             reduction.take(done.results, done.contributors, *([done.lost] if done.lost.size else []))
-        except AgreedError as error:
+        except CollectiveError as error:
             self._count(task, arrived.traffic, skipped=True)
             self._end(task, error, give_back=False)
         except BaseException as error:
             self._fail(task, error)
         else:
-            over = reduction.exchange is None
+            over = reduction.phase is None
             self._note_span(task, "decode" if over else "encode", start)
             if over:
                 self._finish(task, reduction, arrived.traffic)
@@ -345,7 +345,7 @@ class Engine:
 
     def _fail(self, task: Task, error: BaseException) -> None:
         """Note that a task failed, and the agent with it."""
-        if error is self._failure:  # the worker tells all exchanges in progress
+        if error is self._failure:  # the worker tells all phases in progress
             error = self.over()
         task.error = task.error or error
         if self._failure is None:
@@ -394,21 +394,21 @@ class Engine:
             "end_series, on all ranks"
         )
 
-    def _note_span(self, task: Task, phase: str, start_s: float) -> None:
+    def _note_span(self, task: Task, stage: str, start_s: float) -> None:
         if self._trace is not None:
-            self._trace(Span(task.number, phase, start_s, time.perf_counter()))
+            self._trace(Span(task.number, stage, start_s, time.perf_counter()))
 
 
 def _whole(task: Task, arrived: Arrived) -> Arrived:
-    """Return the first exchange of a task as its reduction takes it, once all parts are here."""
-    if task.reduction is None or task.reduction.exchange is None:
-        raise RuntimeError("an all-reduce has results of an exchange that it did not begin")
+    """Return the first phase of a task as its reduction takes it, once all parts are here."""
+    if task.reduction is None or task.reduction.phase is None:
+        raise RuntimeError("an all-reduce has results of a phase that it did not begin")
     parts = [task.first[number].done for number in range(task.parts)]
     task.first, task.parts = {}, 0
     lost = [each.lost if each.lost.size else np.zeros(len(each.results), np.bool_) for each in parts]
     joined = [np.concatenate(rows) for rows in zip(*((p.results, p.contributors) for p in parts), strict=True)]
     any_lost = np.concatenate(lost) if any(each.lost.size for each in parts) else parts[0].lost
-    results, contributors, gone = unsigned(task.reduction.exchange, joined[0], joined[1], any_lost)
+    results, contributors, gone = unsigned(task.reduction.phase, joined[0], joined[1], any_lost)
     return arrived._replace(done=replace(parts[-1], results=results, contributors=contributors, lost=gone))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent knows of the epochs of its job: whether it is new itself, and who was replaced since.
+"""An agent's view of its job's epochs: whether the agent is new itself, and which ranks were replaced since.
 
     state     input                                        next      also
     KNOWN     an epoch whose newcomers it had not met      REPLACED

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that has the socket: puts exchanges into the worker's stream and says when their results are there.
+"""The thread that has the socket: puts phases into the worker's stream and says when their results are there.
 
     state    input                           next     also
-    RUN      exchange submitted              RUN      into the stream; one that is refused fails its task
+    RUN      phase submitted              RUN      into the stream; one that is refused fails its task
     RUN      seal, in any thread             SEALED   the transport sends and accepts nothing more in this epoch
-    SEALED   exchange submitted              SEALED   kept: nothing enters the stream behind what was reported
+    SEALED   phase submitted              SEALED   kept: nothing enters the stream behind what was reported
     SEALED   resume, in any thread           RUN      the stream goes on in another epoch
     any      stop                            over
 
@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 from hopsum.agent.progress import Progress
-from hopsum.codec.base import Exchange
+from hopsum.codec.base import CollectivePhase
 from hopsum.communicator.results import SocketTraffic
 from hopsum.communicator.task import Arrived, Task
 from hopsum.protocol.worker import AllReduceDone
@@ -29,7 +29,7 @@ from hopsum.transport.udp import UdpTransport
 from hopsum_wire.epochs import Resume, Sealed
 
 _WAIT_S: Final = 1.0
-"""For a datagram at a time, at most; new exchanges end the wait."""
+"""For a datagram at a time, at most; new phases end the wait."""
 _POLL_S: Final = 0.005
 """The same for a link that cannot be woken."""
 SILENCE_S: Final = 1.0
@@ -37,7 +37,7 @@ SILENCE_S: Final = 1.0
 
 
 class Failed(NamedTuple):
-    """An exchange of a task has no results. Without a task the thread itself failed: nothing more comes."""
+    """a phase of a task has no results. Without a task the thread itself failed: nothing more comes."""
 
     task: Task | None
     error: BaseException
@@ -48,7 +48,7 @@ class GoOn(NamedTuple):
 
     start_epoch: int
     start: int
-    """Position of the newcomers' first exchange."""
+    """Position of the newcomers' first phase."""
     allreduces: int
     """Begun before."""
     error: BaseException
@@ -88,7 +88,7 @@ class Network:
     """A thread around a transport, which is its own until it has ended.
 
     Args:
-        deliver: called in the thread, with what became of each exchange.
+        deliver: called in the thread, with what became of each phase.
         on_silence: called in the thread when nothing comes back; again and again while that lasts.
         begun: all-reduces that the stream had before.
     """
@@ -105,9 +105,9 @@ class Network:
         self._transport = transport
         self._deliver = deliver
         self._on_silence = on_silence
-        self._submitted: SimpleQueue[tuple[Task, tuple[Exchange, ...]] | GoOn | None] = SimpleQueue()
+        self._submitted: SimpleQueue[tuple[Task, tuple[CollectivePhase, ...]] | GoOn | None] = SimpleQueue()
         self._tasks: dict[int, tuple[Task, int]] = {}
-        """By handle: whose exchange it is, and which part of it."""
+        """By handle: whose phase it is, and which part of it."""
         self._begun = begun
         self._silence = Silence(transport)
         self._progress = Progress(transport)
@@ -123,8 +123,8 @@ class Network:
         """Return the seconds since the switch said anything, or since something is in progress."""
         return self._silence.lasted_s
 
-    def submit(self, task: Task, *parts: Exchange) -> None:
-        """Append an exchange to the stream, in parts that arrive each by itself; no epoch ends between them."""
+    def submit(self, task: Task, *parts: CollectivePhase) -> None:
+        """Append a phase to the stream, in parts that arrive each by itself; no epoch ends between them."""
         self._submitted.put((task, parts))
         self._transport.wake()
 
@@ -193,7 +193,7 @@ class Network:
         except Empty:
             return
 
-    def _submit(self, task: Task, parts: tuple[Exchange, ...]) -> None:
+    def _submit(self, task: Task, parts: tuple[CollectivePhase, ...]) -> None:
         if not self._tasks:
             self._silence.begin()
             self._progress.begin()

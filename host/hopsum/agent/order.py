@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of exchanges in a job's stream: a function of what was submitted, never of when.
+"""The order of phases in a job's stream: a function of what was submitted, never of when.
 
-r, c are the first exchange of an all-reduce and the others (ranges and codes of most codecs); 0, 1, 2 in the order of
+r, c are the first phase of an all-reduce and the others (ranges and codes of most codecs); 0, 1, 2 in the order of
 submission. Those submitted with `more` promise that another one follows; every rank's program says the same. A promise
 may be taken back: after the end of a series it is as if the last one had been without `more`.
 
@@ -15,10 +15,10 @@ So with `more` the codes of one vector are encoded while those of the one before
 ranges are found meanwhile, since codes need the ranges of all ranks, which stand behind those codes in the stream.
 
 Rules
-    O1  The first exchange of k + 1 comes directly before the second of k, if k has `more`; else after the last of k.
-        An all-reduce that turns out to have one exchange only (all ranks skip) changes nothing for the others.
-    O2  The exchanges of one all-reduce keep their order, and so do second exchanges of different ones.
-    O3  Where the next exchange is not there yet, nothing overtakes it.
+    O1  The first phase of k + 1 comes directly before the second of k, if k has `more`; else after the last of k.
+        An all-reduce that turns out to have one phase only (all ranks skip) changes nothing for the others.
+    O2  The phases of one all-reduce keep their order, and so do second phases of different ones.
+    O3  Where the next phase is not there yet, nothing overtakes it.
     O4  An error feedback serves one all-reduce at a time: the next with it begins when that one is over.
 """
 
@@ -43,7 +43,7 @@ def end_series(tasks: list[Task]) -> None:
 
 
 def next_in_stream(tasks: Sequence[Task], *, overlap: bool) -> tuple[Task | None, bool]:
-    """Return the task whose exchange is the next in the stream, None while it is not there yet (O3).
+    """Return the task whose phase is the next in the stream, None while it is not there yet (O3).
 
     The second value says that one is missing because of `more`: nothing was submitted behind it yet.
 

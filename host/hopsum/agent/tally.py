@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent counts of its all-reduces, for its owner and for heartbeats.
+"""The recorder of an agent's statistics, for its owner and for heartbeats.
 
 The error that a codec makes is measured where there is an error feedback: before an all-reduce the vector that is to be
 sent is x + residual, afterwards the residual is what was not delivered. Both are looked at in a sample of at most
@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import Exchange
+from hopsum.codec.base import CollectivePhase
 from hopsum.communicator.results import CommunicatorStatistics
 from hopsum.communicator.task import Task
 from hopsum_wire import Op
@@ -41,13 +41,13 @@ class Tally:
         if task.feedback is not None:
             task.vector_squares = _squares(sample(task.x, task.number), sample(task.feedback.residual, task.number))
 
-    def receive(self, exchange: Exchange | None) -> None:
-        """Count the lanes of an exchange of which the sums are here."""
-        if exchange is not None:
-            self._codes[exchange.op] = self._codes.get(exchange.op, 0) + exchange.lanes
+    def receive(self, phase: CollectivePhase | None) -> None:
+        """Count the lanes of a phase of which the sums are here."""
+        if phase is not None:
+            self._codes[phase.op] = self._codes.get(phase.op, 0) + phase.lanes
 
     def finish(self, task: Task, *, skipped: bool) -> None:
-        """Count an all-reduce that ended on all ranks alike; its error feedback is settled."""
+        """Count an all-reduce that ended on all ranks alike; its error feedback is committed."""
         counted = self.statistics
         took_s = time.perf_counter() - task.started_s
         error = vector = 0.0

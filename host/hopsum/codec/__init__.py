@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codecs: a vector into chunks that a switch can add, and the added chunks into the mean. No I/O, no clock.
 
-    base        what a codec is: reductions, their exchanges, contexts, errors
+    base        the interface of a codec: reductions, their phases, contexts, errors
     ranges      how large each block is, agreed upon by MAX32
     range_codec codecs with one range per block, from the ranges to the mean
     thc         4-bit codes of a randomly rotated vector, looked up and added in lanes
     uhc         the same with evenly spaced values, of 1 to 8 bits
-    coded       what those two share; rotation: across the blocks of a vector
+    lookup_table_codec  the base of those two; rotation: across the blocks of a vector
     fixed       32-bit fixed point, added exactly: the uncompressed yardstick
     lossless    sparse vectors, added exactly: an index of what is not zero, and a sketch that peels
     table       optimal lookup tables, the error to expect of them, and which one a job takes
@@ -20,7 +20,16 @@ numba is imported when a codec with that backend is made, not before.
 
 from __future__ import annotations
 
-from hopsum.codec.base import AgreedError, Codec, CodecError, Context, Exchange, NonFiniteError, Reduction, job_tables
+from hopsum.codec.base import (
+    Codec,
+    CodecError,
+    CollectiveError,
+    CollectivePhase,
+    NonFiniteError,
+    Reduction,
+    ReductionContext,
+    job_tables,
+)
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.ranges import SharedRanges
 from hopsum.codec.registry import CODECS, WITH_CODES, make_codec, register_codec
@@ -29,15 +38,15 @@ from hopsum.codec.table import LookupTable, best_table
 __all__ = [
     "CODECS",
     "WITH_CODES",
-    "AgreedError",
     "Codec",
     "CodecError",
-    "Context",
+    "CollectiveError",
+    "CollectivePhase",
     "ErrorFeedback",
-    "Exchange",
     "LookupTable",
     "NonFiniteError",
     "Reduction",
+    "ReductionContext",
     "SharedRanges",
     "best_table",
     "job_tables",

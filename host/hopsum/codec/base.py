@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a codec is: one all-reduce of one vector as a series of exchanges that a switch sums, then a mean.
+"""The interface of a codec: one all-reduce of one vector is a series of phases that a switch sums, then a mean.
 
     reduction = codec.start(x, context, feedback)
-    while (exchange := reduction.exchange) is not None:       the same op and sizes on all ranks
-        results, contributors = the network's sum of exchange.payloads by exchange.op
+    while (phase := reduction.phase) is not None:       the same op and sizes on all ranks
+        results, contributors = the network's sum of phase.payloads by phase.op
         reduction.take(results, contributors)
     reduction.mean                                            the same bytes on all ranks; None: all ranks skip
 
@@ -42,11 +42,11 @@ class CodecError(HopsumError):
     """A codec cannot be made so, or was handed what does not fit together. Nothing was changed."""
 
 
-class AgreedError(CodecError):
-    """An all-reduce has no mean, and every rank knows it from the same results: the next one can follow."""
+class CollectiveError(CodecError):
+    """An all-reduce has no mean, on all ranks alike, by the same results. The next all-reduce can follow."""
 
 
-class NonFiniteError(AgreedError):
+class NonFiniteError(CollectiveError):
     """Some rank's vector has NaN or infinity. No rank has a mean; residuals are as they were before.
 
     `count`: elements of this rank's vector that are not finite, 0 if it was another's.
@@ -58,8 +58,8 @@ class NonFiniteError(AgreedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """Where the randomness of one all-reduce comes from.
+class ReductionContext:
+    """The source of randomness of one all-reduce.
 
     Rotations follow from seed and step, roundings from seed, step and rank: ranks rotate alike and round apart.
     """
@@ -71,8 +71,8 @@ class Context:
     rank: int
 
 
-class Exchange(NamedTuple):
-    """Payloads for a switch to sum over the ranks; op and sizes are the same on all of them."""
+class CollectivePhase(NamedTuple):
+    """One phase of an all-reduce: payloads for a switch to sum over the ranks. Op and sizes are the same on all."""
 
     op: Op
     payloads: NDArray[np.uint8]
@@ -80,7 +80,7 @@ class Exchange(NamedTuple):
     lanes: int
     """Lanes in use, over all chunks (bits for OR); only the last chunk may be partly filled."""
     last: bool = False
-    """Whatever its results, no exchange follows: those of the next vector may. The same on all ranks."""
+    """Whatever its results, no phase follows: those of the next vector may. The same on all ranks."""
 
     def counts(self) -> NDArray[np.int64]:
         """Return the lanes in use of each chunk, int64[chunks]."""
@@ -94,12 +94,12 @@ class Reduction(Protocol):
     """One all-reduce of one vector, without I/O."""
 
     elements: int
-    exchange: Exchange | None
+    phase: CollectivePhase | None
     """What to sum next; None when it is over."""
     mean: NDArray[np.float32] | None
     """float32[elements] once it is over, the caller's, `out` if that was given; None before, and if there is none."""
     contributors: NDArray[np.uint64]
-    """[chunks of the last exchange], bitmap of the workers in the mean; empty before, and if it was skipped."""
+    """[chunks of the last phase], bitmap of the workers in the mean; empty before, and if it was skipped."""
 
     def take(
         self,
@@ -107,7 +107,7 @@ class Reduction(Protocol):
         contributors: NDArray[np.uint64],
         lost: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Take the RESULT payloads of the current exchange, uint8[chunks, down_bytes(op)], and go on.
+        """Take the RESULT payloads of the current phase, uint8[chunks, down_bytes(op)], and go on.
 
         Args:
             results: the same on all ranks.
@@ -117,15 +117,15 @@ class Reduction(Protocol):
                 leave the ranks with different means. None: all results are there.
 
         Raises:
-            AgreedError: there is no mean, on all ranks alike; the reduction is over and the feedback free.
+            CollectiveError: there is no mean, on all ranks alike; the reduction is over and the feedback free.
             CodecError: nothing to take, results of another shape, or some are lost and the codec needs them all;
                 nothing was changed.
         """
 
-    def abandon(self) -> None:
-        """Give up: there will be no result, so the whole vector goes back to the error feedback.
+    def abort(self) -> None:
+        """Abort: there will be no result, so the whole vector goes back to the error feedback.
 
-        A vector that is not finite is forgotten instead, as if it had been skipped.
+        A vector that is not finite is dropped instead, as if it had been skipped.
 
         Raises:
             CodecError: it is over already.
@@ -144,13 +144,13 @@ class Codec(Protocol):
     """The table of that op that the job's switch needs, 16 integers; None where it needs none."""
     code_group: int
     """Codes that the job's switch takes as a group, see `hopsum_wire.payload`; without `lookup` it says nothing."""
-    exchanges: int
+    phases: int
     """Of one all-reduce, if nothing has to be repeated."""
 
     def start(
         self,
         x: NDArray[np.float32],
-        context: Context,
+        context: ReductionContext,
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
@@ -162,7 +162,7 @@ class Codec(Protocol):
         Args:
             x: float32[elements], contiguous; only read. It must stay as it is until the reduction is over.
             context: the same seed and step on all ranks.
-            feedback: adds what earlier all-reduces left behind, and is settled when this one is over.
+            feedback: adds what earlier all-reduces left behind, and is committed when this one is over.
             tensors: what messages about x may name.
             on_nonfinite: the same on all ranks. "raise": `take` raises NonFiniteError on all of them; "skip": the
                 reduction ends without a mean. Either way residuals stay as they were, and bad gradients are gone.

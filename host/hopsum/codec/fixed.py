@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import FIXED_BLOCK, Kernels
 from hopsum.codec.base import (
-    Context,
+    ReductionContext,
     blocks_of,
     contributor_counts,
     padded_rows,
@@ -68,7 +68,7 @@ class Fixed(RangeCodec):
         return np.asarray(np.minimum(bits, np.uint32(INFINITE)))
 
     def encode(
-        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: Context
+        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext
     ) -> NDArray[np.uint8]:
         """Return big-endian integers; see `RangeCodec`. Elements beyond a shared range are clamped."""
         require_vector(x)
@@ -90,7 +90,7 @@ class Fixed(RangeCodec):
         contributors: NDArray[np.uint64],
         shared: SharedRanges,
         elements: int,
-        context: Context,
+        context: ReductionContext,
         lost: NDArray[np.bool_] | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
@@ -108,7 +108,7 @@ class Fixed(RangeCodec):
         payloads: NDArray[np.uint8],
         shared: SharedRanges,
         elements: int,
-        context: Context,
+        context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:
         """Return what these integers stand for; see `RangeCodec`."""

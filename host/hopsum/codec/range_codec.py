@@ -9,11 +9,11 @@
     mine    = codec.contribution(up, shared, elements, context)      what `up` added, for error feedback
 
     state    input                            next     also
-    RANGES   take(no block infinite)          SUMS     next exchange: payloads of codec.op
+    RANGES   take(no block infinite)          SUMS     next phase: payloads of codec.op
     RANGES   take(some block infinite)        SKIPPED  on all ranks alike; residual as before; maybe NonFiniteError
-    SUMS     take                             DONE     mean; residual settled, chunk by chunk
-    RANGES   abandon                          GONE     residual + vector is the new residual
-    SUMS     abandon                          GONE     the same
+    SUMS     take                             DONE     mean; residual committed, chunk by chunk
+    RANGES   abort                            GONE     residual + vector is the new residual
+    SUMS     abort                            GONE     the same
 
 Settlement: only a RESULT's contributors decide. Own bit set: only the quantisation error of that chunk stays.
 Clear: the whole contribution goes back. The residual changes at settlement and at no other time, so a skipped
@@ -32,16 +32,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.base import (
-    Context,
-    Exchange,
+    CollectivePhase,
     OnNonfinite,
+    ReductionContext,
     Tensors,
     blocks_of,
     includes,
 )
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.ranges import INFINITE, RANGE_LANES, SharedRanges, pack_ranges, read_ranges, require_ranges
-from hopsum.codec.reduction import State, VectorReduction
+from hopsum.codec.reduction import ReductionState, VectorReduction
 from hopsum_wire import Op
 
 _LARGE = np.float32(2.0**100)
@@ -59,12 +59,12 @@ class RangeCodec(ABC):
     """Elements of a chunk, and of a block with a range of its own."""
     lookup: tuple[int, ...] | None
     code_group: int
-    exchanges = 2
+    phases = 2
 
     def start(
         self,
         x: NDArray[np.float32],
-        context: Context,
+        context: ReductionContext,
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
@@ -74,7 +74,7 @@ class RangeCodec(ABC):
         """Begin an all-reduce; see `Codec`."""
         return RangeReduction(self, x, context, feedback, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
 
-    def prepare(self, x: NDArray[np.float32], context: Context) -> NDArray[np.float32]:
+    def prepare(self, x: NDArray[np.float32], context: ReductionContext) -> NDArray[np.float32]:
         """Return what `ranges` and `encode` take in place of x: x itself, or a new vector. x may be infinite."""
         return x
 
@@ -84,7 +84,7 @@ class RangeCodec(ABC):
 
     @abstractmethod
     def encode(
-        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: Context
+        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext
     ) -> NDArray[np.uint8]:
         """Return UPDATE payloads, uint8[chunks, up_bytes(op)], a new array.
 
@@ -102,7 +102,7 @@ class RangeCodec(ABC):
         contributors: NDArray[np.uint64],
         shared: SharedRanges,
         elements: int,
-        context: Context,
+        context: ReductionContext,
         lost: NDArray[np.bool_] | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
@@ -120,7 +120,7 @@ class RangeCodec(ABC):
         payloads: NDArray[np.uint8],
         shared: SharedRanges,
         elements: int,
-        context: Context,
+        context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:
         """Return what these UPDATE payloads add to the sum, float32[elements], a new array.
@@ -129,12 +129,12 @@ class RangeCodec(ABC):
             included: bool[chunks], which of them are in a sum; all if left out. The others add nothing.
         """
 
-    def deduct(
+    def subtract_contribution(
         self,
         x: NDArray[np.float32],
         payloads: NDArray[np.uint8],
         shared: SharedRanges,
-        context: Context,
+        context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
     ) -> None:
         """Subtract the contribution of these payloads from x, in place; arguments as for `contribution`."""
@@ -153,7 +153,7 @@ class RangeReduction(VectorReduction):
         self,
         codec: RangeCodec,
         x: NDArray[np.float32],
-        context: Context,
+        context: ReductionContext,
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
@@ -174,18 +174,18 @@ class RangeReduction(VectorReduction):
         contributors: NDArray[np.uint64],
         lost: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Take the results of the current exchange; see `Reduction`."""
-        self._require_exchange()
+        """Take the results of the current phase; see `Reduction`."""
+        self._require_phase()
         if lost is not None:
             require_ranges(lost, len(results), "lost chunks instead of")
-        if self.state is State.RANGES:
+        if self.state is ReductionState.RANGES:
             self._take_ranges(results, lost)
         else:
             self._take_sums(results, contributors, lost)
 
-    def _first_exchange(self) -> Exchange:
+    def _first_phase(self) -> CollectivePhase:
         self._prepare()
-        return Exchange(Op.MAX32, pack_ranges(self._own), self._own.size)
+        return CollectivePhase(Op.MAX32, pack_ranges(self._own), self._own.size)
 
     def _take_ranges(self, results: NDArray[np.uint8], lost: NDArray[np.bool_] | None) -> None:
         shared = read_ranges(results, self._own.size)
@@ -199,8 +199,8 @@ class RangeReduction(VectorReduction):
         self._shared = shared
         lanes = min(self._sent.size, len(self._payloads) * self.codec.block_elements)
         self._drop_prepared()
-        self.exchange = Exchange(self.codec.op, self._payloads, lanes, last=True)
-        self.state = State.SUMS
+        self.phase = CollectivePhase(self.codec.op, self._payloads, lanes, last=True)
+        self.state = ReductionState.SUMS
 
     def _take_sums(
         self, results: NDArray[np.uint8], contributors: NDArray[np.uint64], lost: NDArray[np.bool_] | None
@@ -213,8 +213,8 @@ class RangeReduction(VectorReduction):
         )
         if self._feedback is not None:
             own = np.uint64(1 << self.context.rank)
-            self._deduct_delivered(contributors if lost is None else np.where(lost, own, contributors))
-            self._settle(None)
+            self._subtract_delivered(contributors if lost is None else np.where(lost, own, contributors))
+            self._commit(None)
         self._payloads = None
         self._finish(mean, contributors if lost is None else np.where(lost, np.uint64(0), contributors))
 
@@ -247,11 +247,11 @@ class RangeReduction(VectorReduction):
                     self._x[rows] = 0 if self._feedback is None else self._feedback.residual[rows]
             self._prepare()
 
-    def _deduct_delivered(self, contributors: NDArray[np.uint64]) -> None:
+    def _subtract_delivered(self, contributors: NDArray[np.uint64]) -> None:
         """Leave of the compensated vector, which is the feedback's, what was not delivered."""
         assert self._payloads is not None
         assert self._shared is not None
         included = includes(contributors, self.context.rank)
         if included.any():
             only = None if included.all() else included
-            self.codec.deduct(self._x, self._payloads, self._shared, self.context, only)
+            self.codec.subtract_contribution(self._x, self._payloads, self._shared, self.context, only)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all-reduces of all codecs have in common: the vector, its error feedback, and how they end.
+"""The base of all codecs' all-reduces: the vector, its error feedback, and how they end.
 
 state     meaning                                          residual
 RANGES    ranges are to be summed (MAX32)                  as before
@@ -7,7 +7,7 @@ INDEX     the index is to be summed (OR), if there is one  as before
 SUMS      codes or lanes are to be summed                  as before
 DONE      there is a mean                                  what was not delivered
 SKIPPED   some rank's vector is not finite                 as before
-GONE      given up, or not to be recovered                 residual + vector
+GONE      aborted, or not to be recovered                  residual + vector
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from hopsum.codec.base import (
     CodecError,
-    Context,
-    Exchange,
+    CollectivePhase,
     OnNonfinite,
+    ReductionContext,
     Tensors,
     nonfinite_error,
     require_on_nonfinite,
@@ -33,8 +33,8 @@ from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.ranges import INFINITE
 
 
-class State(Enum):
-    """Where an all-reduce stands; see the module."""
+class ReductionState(Enum):
+    """The state of an all-reduce; see the module."""
 
     RANGES = auto()
     INDEX = auto()
@@ -48,24 +48,24 @@ class VectorReduction(ABC):
     """One all-reduce of one vector; the contract is `hopsum.codec.base.Reduction`."""
 
     _own: NDArray[np.uint32]
-    """Its ranges, made by `_first_exchange`."""
+    """Its ranges, made by `_first_phase`."""
 
     def __init__(
         self,
         x: NDArray[np.float32],
-        context: Context,
+        context: ReductionContext,
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "raise",
         out: NDArray[np.float32] | None = None,
     ) -> None:
-        """Take a vector, see `Codec.start`, and make the first exchange; what that needs is set before."""
+        """Take a vector, see `Codec.start`, and make the first phase; what that needs is set before."""
         require_vector(x)
         require_out(out, x)
         require_on_nonfinite(on_nonfinite)
         self.context = context
-        self.state = State.RANGES
+        self.state = ReductionState.RANGES
         self.elements = x.size
         self.mean: NDArray[np.float32] | None = None
         self.contributors = np.zeros(0, np.uint64)
@@ -75,9 +75,9 @@ class VectorReduction(ABC):
         self._on_nonfinite = on_nonfinite
         self._x = x if feedback is None else feedback.compensate(x)
         try:
-            self.exchange: Exchange | None = self._first_exchange()
+            self.phase: CollectivePhase | None = self._first_phase()
         except BaseException:  # nobody has this reduction, so nobody could give it up
-            self._withdraw()
+            self._rollback()
             raise
 
     @abstractmethod
@@ -87,27 +87,27 @@ class VectorReduction(ABC):
         contributors: NDArray[np.uint64],
         lost: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Take the results of the current exchange; see `Reduction`."""
+        """Take the results of the current phase; see `Reduction`."""
 
     @abstractmethod
-    def _first_exchange(self) -> Exchange:
+    def _first_phase(self) -> CollectivePhase:
         """Return the ranges to share of the vector, which may be infinite."""
 
-    def abandon(self) -> None:
-        """Give up; see `Reduction`."""
-        if self.exchange is None:
-            raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to give up")
+    def abort(self) -> None:
+        """Abort; see `Reduction`."""
+        if self.phase is None:
+            raise CodecError(f"the all-reduce is in state {self.state.name}: there is nothing to abort")
         if np.isfinite(self._x).all():
-            self._settle(None)
+            self._commit(None)
         else:
-            self._withdraw()
-        self._end(State.GONE)
+            self._rollback()
+        self._end(ReductionState.GONE)
 
-    def _require_exchange(self) -> Exchange:
+    def _require_phase(self) -> CollectivePhase:
         """Return what results are for. Raises CodecError when it is over."""
-        if self.exchange is None:
+        if self.phase is None:
             raise CodecError(f"the all-reduce is in state {self.state.name}: it takes no results")
-        return self.exchange
+        return self.phase
 
     def _skip(self) -> None:
         """End without a mean, since some rank's vector is not finite; an error if that was asked for."""
@@ -115,8 +115,8 @@ class VectorReduction(ABC):
         if self._on_nonfinite == "raise":
             large = bool(self._own.max(initial=0) >= INFINITE)
             error = nonfinite_error(self._x, self._tensors, self.context.rank, too_large=large)
-        self._withdraw()
-        self._end(State.SKIPPED)
+        self._rollback()
+        self._end(ReductionState.SKIPPED)
         if error is not None:
             raise error
 
@@ -124,15 +124,15 @@ class VectorReduction(ABC):
         if self._out is not None and mean is not self._out:
             self._out[:] = mean
         self.mean, self.contributors = mean if self._out is None else self._out, contributors
-        self._end(State.DONE)
+        self._end(ReductionState.DONE)
 
-    def _settle(self, delivered: NDArray[np.float32] | None) -> None:
+    def _commit(self, delivered: NDArray[np.float32] | None) -> None:
         if self._feedback is not None:
-            self._feedback.settle(delivered)
+            self._feedback.commit(delivered)
 
-    def _withdraw(self) -> None:
+    def _rollback(self) -> None:
         if self._feedback is not None:
-            self._feedback.withdraw()
+            self._feedback.rollback()
 
-    def _end(self, state: State) -> None:
-        self.state, self.exchange = state, None
+    def _end(self, state: ReductionState) -> None:
+        self.state, self.phase = state, None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.base import Codec, CodecError, Context
+from hopsum.codec.base import Codec, CodecError, ReductionContext
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.fixed import Fixed
 from hopsum.codec.lossless import Lossless
@@ -78,7 +78,7 @@ def make_codec(name: str, *, workers: int, backend: str = "auto", threads: int =
 
 
 def self_check(codec: Codec, reference: Codec) -> None:
-    """Compare a codec with one of another backend on a small vector, exchange by exchange.
+    """Compare a codec with one of another backend on a small vector, phase by phase.
 
     A kernel from a stale cache, or one that the machine's compiler got wrong, would split the replicas of a job.
 
@@ -99,15 +99,15 @@ def self_check(codec: Codec, reference: Codec) -> None:
 def _trace(codec: Codec, x: NDArray[np.float32]) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield what the last rank of a job makes of x, when rank 0 has twice as much of it."""
     kept = ErrorFeedback(x.size)
-    last = codec.start(x, Context(11, 3, codec.workers - 1), kept)
-    ranks = [last] if codec.workers == 1 else [codec.start(x + x, Context(11, 3, 0)), last]
+    last = codec.start(x, ReductionContext(11, 3, codec.workers - 1), kept)
+    ranks = [last] if codec.workers == 1 else [codec.start(x + x, ReductionContext(11, 3, 0)), last]
     bits = np.array([0] if codec.workers == 1 else [0, codec.workers - 1], np.uint64)
     number = 0
-    while (exchange := last.exchange) is not None:
+    while (phase := last.phase) is not None:
         number += 1
-        yield f"exchange {number} ({exchange.op.name})", exchange.payloads
-        payloads = [rank.exchange.payloads for rank in ranks if rank.exchange is not None]
-        results, _ = simulate_switch(exchange.op, payloads, codec.lookup, code_group=codec.code_group)
+        yield f"phase {number} ({phase.op.name})", phase.payloads
+        payloads = [rank.phase.payloads for rank in ranks if rank.phase is not None]
+        results, _ = simulate_switch(phase.op, payloads, codec.lookup, code_group=codec.code_group)
         contributors = np.full(len(results), np.bitwise_or.reduce(np.uint64(1) << bits), np.uint64)
         for rank in ranks:
             rank.take(results, contributors)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a switch makes of payloads, in numpy: for checks of codecs and for measurements without a network."""
+"""A switch in numpy: it sums payloads, for checks of codecs and for measurements without a network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import Codec, CodecError, Context, Exchange
+from hopsum.codec.base import Codec, CodecError, CollectivePhase, ReductionContext
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum_wire import LANE_GROUP_CODES, Op
 from hopsum_wire.payload import SHAPES, lanes, unpack_codes
@@ -82,7 +82,7 @@ def simulate_allreduce(
     seed: int,
     step: int,
     feedback: Sequence[ErrorFeedback] | None = None,
-    present: NDArray[np.bool_] | Callable[[int, Exchange], NDArray[np.bool_] | None] | None = None,
+    present: NDArray[np.bool_] | Callable[[int, CollectivePhase], NDArray[np.bool_] | None] | None = None,
 ) -> list[NDArray[np.float32]] | None:
     """Return the mean as each rank decodes it, or None if the ranks skip.
 
@@ -91,18 +91,20 @@ def simulate_allreduce(
         vectors: one per rank.
         seed, step: of the Context.
         feedback: one per rank.
-        present: bool[ranks, chunks] of the last exchange, which contributions arrive; or a function that says so of
-            each exchange, by its number; all if left out.
+        present: bool[ranks, chunks] of the last phase, which contributions arrive; or a function that says so of
+            each phase, by its number; all if left out.
     """
     reductions = [
-        codec.start(x, Context(seed, step, rank), None if feedback is None else feedback[rank], on_nonfinite="skip")
+        codec.start(
+            x, ReductionContext(seed, step, rank), None if feedback is None else feedback[rank], on_nonfinite="skip"
+        )
         for rank, x in enumerate(vectors)
     ]
     number = 0
-    while (exchange := reductions[0].exchange) is not None:
-        arrived = present(number, exchange) if callable(present) else present if exchange.op != Op.MAX32 else None
-        payloads = [reduction.exchange.payloads for reduction in reductions if reduction.exchange is not None]
-        results, contributors = simulate_switch(exchange.op, payloads, codec.lookup, arrived, codec.code_group)
+    while (phase := reductions[0].phase) is not None:
+        arrived = present(number, phase) if callable(present) else present if phase.op != Op.MAX32 else None
+        payloads = [reduction.phase.payloads for reduction in reductions if reduction.phase is not None]
+        results, contributors = simulate_switch(phase.op, payloads, codec.lookup, arrived, codec.code_group)
         for reduction in reductions:
             reduction.take(results, contributors)
         number += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which table a job takes: the granularity g and the truncated fraction p with the least expected error.
+"""The choice of a job's table: the granularity g and the truncated fraction p with the least expected error.
 
 Workers n and lane bound g: n g <= 2^lane_bits - 1. A coarser table leaves room for more workers, a finer one errs
 less, though not always: the Pareto front holds what no other table beats in both.

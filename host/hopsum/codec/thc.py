@@ -2,10 +2,10 @@
 """Codec `thc`: 4-bit codes of a randomly rotated vector, looked up and added by the switch (Li et al., NSDI 2024).
 
 The table's values are not evenly spaced: they are the ones of least error for N(0, 1) coordinates that a job of so
-many workers can add in its lanes (table.py). Rotation, ranges and lanes are in coded.py. A range per block rather
-than one per tensor is the default: layers of a network differ by orders of magnitude, and a block whose coordinates
-are small against the range has only a few values left of the table. It costs one 32-bit lane per 1024 codes, 0.8 % of
-the bytes up.
+many workers can add in its lanes (table.py). Rotation, ranges and lanes are in lookup_table_codec.py. A range per block
+rather than one per tensor is the default: layers of a network differ by orders of magnitude, and a block whose
+coordinates are small against the range has only a few values left of the table. It costs one 32-bit lane per 1024
+codes, 0.8 % of the bytes up.
 
 Lanes of 16 bits add up to 65535: more workers, or finer tables, for twice the bytes down. In lanes of 8 bits more than
 17 workers need codes of fewer than 4 bits, 8, 4 or 2 values; the wire carries them as 4-bit codes all the same.
@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from hopsum.codec.backends.kernels import Kernels
 from hopsum.codec.base import require_workers
-from hopsum.codec.coded import HUGE, TINY, Coded, require_lane_bits
+from hopsum.codec.lookup_table_codec import HUGE, TINY, LookupTableCodec, require_lane_bits
 from hopsum.codec.table import LookupTable, best_table, require_switch_table
 from hopsum_wire import LANE_GROUP_CODES
 
 __all__ = ["HUGE", "TINY", "Thc"]
 
 
-class Thc(Coded):
-    """See the module and `Coded`; the contract is `RangeCodec`."""
+class Thc(LookupTableCodec):
+    """See the module and `LookupTableCodec`; the contract is `RangeCodec`."""
 
     name = "thc"
 
@@ -43,8 +43,8 @@ class Thc(Coded):
         Args:
             table: of up to 16 values; the best one that fits the workers and lanes if left out.
             lane_bits: 8 (LOOKUP_ADD8) or 16 (LOOKUP_ADD16).
-            rotation: "block", "full" or "none"; see coded.py.
-            scale: "block" or "tensor"; see coded.py.
+            rotation: "block", "full" or "none"; see lookup_table_codec.py.
+            scale: "block" or "tensor"; see lookup_table_codec.py.
             code_group: of the job's switch, see `hopsum_wire.payload`.
 
         Raises:

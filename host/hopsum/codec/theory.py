@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What error theory expects of `thc` and its kin for a given vector: from the formulas, sharing no code with them.
+"""The expected error of `thc` and its kin for a given vector: from the formulas, sharing no code with them.
 
 `table.expected_nmse` assumes coordinates with distribution N(0, 1). A block with few non-zero elements is rotated
 into coordinates with lighter tails, and its error is smaller; here the coordinates are those of the vector.

@@ -7,7 +7,7 @@ have 8 bits where workers * g fits, else 16.
 
 The published code truncates a fraction 1e-4 whatever the job. Here t is chosen for the job: roundings of n workers
 average out as 1/n while truncation does not, so t grows with n, and with the bits. Rotation, ranges and lanes are in
-coded.py.
+lookup_table_codec.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 
 from hopsum.codec.backends.kernels import Kernels
 from hopsum.codec.base import CodecError, require_workers
-from hopsum.codec.coded import Coded
 from hopsum.codec.lookup_table import LookupTable, expected_nmse
+from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum_wire import LANE_GROUP_CODES
 
 MAX_BITS: Final = 8
@@ -48,8 +48,8 @@ def uniform_table(bits: int, workers: int) -> LookupTable:
     return LookupTable(tuple(range(1 << bits)), 2.0 ** (-min(range(low, high + 1), key=error) / 4))
 
 
-class Uhc(Coded):
-    """See the module and `Coded`; the contract is `RangeCodec`."""
+class Uhc(LookupTableCodec):
+    """See the module and `LookupTableCodec`; the contract is `RangeCodec`."""
 
     name = "uhc"
 
@@ -71,8 +71,8 @@ class Uhc(Coded):
             bits: of a code, 1 to 8.
             lane_bits: 8 or 16; the narrower that fits if left out.
             truncated: expected fraction of coordinates beyond t, 0 to 0.8; the best for bits and workers if left out.
-            rotation: "block", "full" or "none"; see coded.py.
-            scale: "block" or "tensor"; see coded.py.
+            rotation: "block", "full" or "none"; see lookup_table_codec.py.
+            scale: "block" or "tensor"; see lookup_table_codec.py.
             code_group: of the job's switch, see `hopsum_wire.payload`.
 
         Raises:

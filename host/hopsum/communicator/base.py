@@ -3,7 +3,7 @@
 
 state    input                      next     also
 OPEN     submit                     OPEN     queued; its future cannot be cancelled
-OPEN     AgreedError                OPEN     its future has the error, on all ranks alike
+OPEN     CollectiveError            OPEN     its future has the error, on all ranks alike
 OPEN     workers were replaced      OPEN     futures have WorkersReplacedError, on all ranks alike, until `resume`
 OPEN     an all-reduce fails        FAILED   its future has the error; those queued behind it have EpochEndedError
 FAILED   submit                     FAILED   EpochEndedError
@@ -116,7 +116,7 @@ class Communicator(ABC):
 
         Args:
             x: contiguous float32[elements]; do not change it before the future is done.
-            feedback: adds what earlier all-reduces left behind, and is settled before the future is done; of the
+            feedback: adds what earlier all-reduces left behind, and is committed before the future is done; of the
                 same length, and touched by nobody else until then. Without one the error is lost.
             step: what randomness follows from, the same on all ranks; counted if left out.
             tensors: names and elements of what x consists of, for messages.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent hands out: results, counts, spans of time, and its own error."""
+"""The results of a communicator: all-reduce results, counts, spans of time, and its own error."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ class AllReduceResult:
     mean: NDArray[np.float32]
     """float32[elements], the caller's: `out` if that was given; a new one, all NaN, if skipped."""
     contributors: NDArray[np.uint64]
-    """[chunks of the codec's last exchange], bitmap of the workers in each chunk's sum. Empty if skipped; 0 where this
+    """[chunks of the codec's last phase], bitmap of the workers in each chunk's sum. Empty if skipped; 0 where this
     rank lost the sum, with on_lost="zero" only."""
     skipped: bool
     """Some rank's vector was not finite: no rank has a mean, error feedback is as it was before."""
     traffic: SocketTraffic
-    """At the socket since the all-reduce before it was over; where they overlap, exchanges of the next one too."""
+    """At the socket since the all-reduce before it was over; where they overlap, phases of the next one too."""
     seconds: float
     """From the codec's first look at the vector to its mean, on this rank."""
 
@@ -117,7 +117,7 @@ class Span(NamedTuple):
 
     number: int
     """Of the all-reduce in its agent, from 0."""
-    phase: str
+    stage: str
     """"prepare", "encode" or "decode" in the codec; "network " and the op from submission to the last result."""
     start_s: float
     stop_s: float

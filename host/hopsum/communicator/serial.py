@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A communicator that lacks only the sum itself.
 
-A thread serves the submitted vectors strictly one after the other, so exchanges come in the same order on all ranks.
+A thread serves the submitted vectors strictly one after the other, so phases come in the same order on all ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import AgreedError, Codec, Context, Exchange
+from hopsum.codec import Codec, CollectiveError, CollectivePhase, ReductionContext
 from hopsum.communicator.base import Communicator
 from hopsum.communicator.results import AllReduceResult, CommunicatorClosedError, CommunicatorStatistics, SocketTraffic
 from hopsum.communicator.signature import MismatchError, digest_of
@@ -58,7 +58,7 @@ def require_agreement(calls: list[CallDigest]) -> None:
 
 
 class Summed(NamedTuple):
-    """One exchange, summed over the ranks."""
+    """One phase, summed over the ranks."""
 
     results: NDArray[np.uint8]
     """RESULT payloads, uint8[chunks, down_bytes(op)]."""
@@ -90,7 +90,7 @@ class SerialCommunicator(Communicator):
         """Return once all ranks have the same call. Raises MismatchError on all of them."""
 
     @abstractmethod
-    def _sum(self, exchange: Exchange) -> Summed:
+    def _sum(self, phase: CollectivePhase) -> Summed:
         """Return what a switch would, the same on all ranks; the caller's."""
 
     @abstractmethod
@@ -126,7 +126,7 @@ class SerialCommunicator(Communicator):
             start = time.perf_counter()
             try:
                 result = self._reduce(task)
-            except AgreedError as error:
+            except CollectiveError as error:
                 self._count(task, time.perf_counter() - start, skipped=True)
                 task.future.set_exception(error)
             except BaseException as error:
@@ -142,15 +142,15 @@ class SerialCommunicator(Communicator):
                 self._require_open()
             names = digest_of(repr([(name, int(elements)) for name, elements in task.tensors]))
             self._agree(CallDigest(task.number, task.x.size, task.step, int(task.on_nonfinite == "skip"), names))
-            context = Context(self._seed, task.step, self.rank)
+            context = ReductionContext(self._seed, task.step, self.rank)
             task.reduction = reduction = self.codec.start(
                 task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite, out=task.out
             )
-            while (exchange := reduction.exchange) is not None:
-                summed = self._sum(exchange)
+            while (phase := reduction.phase) is not None:
+                summed = self._sum(phase)
                 self._count_bytes(summed)
                 reduction.take(summed.results, summed.contributors)
-        except AgreedError:
+        except CollectiveError:
             raise
         except BaseException:
             task.give_back()

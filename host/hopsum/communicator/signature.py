@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signatures of all-reduces: what ranks need to have in common, compared by the switch in the first exchange.
+"""Signatures of all-reduces: what ranks need to have in common, compared by the switch in the first phase.
 
     lane pair   (v, M - v) for each number v of LANES, M = 2^31 - 1
     after MAX   (largest v of all contributors, M - smallest v): equal to the own pair if and only if all have the same
 
 The pairs stand before the ranges or magnitudes (MAX32) with which an all-reduce of every codec begins, so they cost no
-frame of their own but where they fill one up. The first chunk goes as an exchange of its own, without any frame more:
+frame of their own but where they fill one up. The first chunk goes as a phase of its own, without any frame more:
 ranks with vectors of different numbers of chunks know it as soon as that chunk is summed, and wait for no other.
 
 The numbers are the elements, the codec, the seed, and a digest of everything: also of options, the step, names of
@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import AgreedError, Codec, Context, Exchange, OnNonfinite, Tensors
+from hopsum.codec.base import Codec, CollectiveError, CollectivePhase, OnNonfinite, ReductionContext, Tensors
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 
@@ -32,7 +32,7 @@ _CODECS: Final = ("another codec", "fixed", "lossless", "thc", "uhc")
 _MAX_TOLD: Final = 400
 
 
-class MismatchError(AgreedError):
+class MismatchError(CollectiveError):
     """The ranks are not at the same all-reduce, or have different settings; every rank of that sum has this error.
 
     Through a switch the stream of the ranks is out of step then: the communicator is over, connect all ranks again. In
@@ -75,10 +75,10 @@ class Signer:
     """Makes and compares the signatures of one rank.
 
     Args:
-        overlap: of the agent: it decides the order of exchanges.
+        overlap: of the agent: it decides the order of phases.
     """
 
-    def __init__(self, codec: Codec, context: Context, *, overlap: bool) -> None:
+    def __init__(self, codec: Codec, context: ReductionContext, *, overlap: bool) -> None:
         number = _CODECS.index(codec.name) if codec.name in _CODECS else 0
         self._codec, self._seed = number, context.seed
         self._workers, self._rank = codec.workers, context.rank
@@ -94,7 +94,7 @@ class Signer:
         return Signature(min(call.elements, MOST), self._codec, self._seed & MOST, digest)
 
     def compare(self, call: CallSignature, results: NDArray[np.uint8]) -> None:
-        """Compare the results of the first exchange's first chunk. Raises MismatchError."""
+        """Compare the results of the first phase's first chunk. Raises MismatchError."""
         own = self.sign(call)
         pairs = results.reshape(-1)[: 4 * LANES].view(">u4").astype(np.int64).reshape(-1, 2)
         largest, smallest = Signature(*pairs[:, 0].tolist()), Signature(*(MOST - pairs[:, 1]).tolist())
@@ -139,34 +139,36 @@ class Signer:
         return f"names {', '.join(f'{name} ({elements})' for name, elements in call.tensors) or '(none)'}"
 
 
-def signed(exchange: Exchange, signature: Signature) -> tuple[Exchange, ...]:
-    """Return the first exchange with a signature before it: its first chunk, and the others if there are any."""
-    if exchange.op != Op.MAX32:
-        raise RuntimeError(f"a codec whose first exchange is {exchange.op.name}: only MAX32 carries a signature")
+def signed(phase: CollectivePhase, signature: Signature) -> tuple[CollectivePhase, ...]:
+    """Return the first phase with a signature before it: its first chunk, and the others if there are any."""
+    if phase.op != Op.MAX32:
+        raise RuntimeError(f"a codec whose first phase is {phase.op.name}: only MAX32 carries a signature")
     full = SHAPES[Op.MAX32].elements
-    lanes = exchange.lanes + LANES
+    lanes = phase.lanes + LANES
     words = np.zeros(-(-lanes // full) * full, ">u4")
     words[0:LANES:2] = signature
     words[1:LANES:2] = MOST - np.array(signature)
-    words[LANES:lanes] = exchange.payloads.reshape(-1).view(">u4")[: exchange.lanes]
+    words[LANES:lanes] = phase.payloads.reshape(-1).view(">u4")[: phase.lanes]
     payloads = words.view(np.uint8).reshape(-1, 4 * full)
     if len(payloads) == 1:
-        return (Exchange(exchange.op, payloads, lanes, exchange.last),)
-    return Exchange(exchange.op, payloads[:1], full), Exchange(exchange.op, payloads[1:], lanes - full, exchange.last)
+        return (CollectivePhase(phase.op, payloads, lanes, phase.last),)
+    return CollectivePhase(phase.op, payloads[:1], full), CollectivePhase(
+        phase.op, payloads[1:], lanes - full, phase.last
+    )
 
 
 def unsigned(
-    exchange: Exchange, results: NDArray[np.uint8], contributors: NDArray[np.uint64], lost: NDArray[np.bool_]
+    phase: CollectivePhase, results: NDArray[np.uint8], contributors: NDArray[np.uint64], lost: NDArray[np.bool_]
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64], NDArray[np.bool_]]:
-    """Return what a reduction takes of the results of a signed exchange: as if the codec's own had been summed.
+    """Return what a reduction takes of the results of a signed phase: as if the codec's own had been summed.
 
     Args:
-        exchange: the codec's own.
+        phase: the codec's own.
         lost: bool[chunks], or empty. A chunk is lost if any of its lanes are, and has the contributors of all of them.
     """
-    chunks = len(exchange.payloads)
-    moved = np.zeros_like(exchange.payloads)
-    moved.reshape(-1)[: 4 * exchange.lanes] = results.reshape(-1)[4 * LANES :][: 4 * exchange.lanes]
+    chunks = len(phase.payloads)
+    moved = np.zeros_like(phase.payloads)
+    moved.reshape(-1)[: 4 * phase.lanes] = results.reshape(-1)[4 * LANES :][: 4 * phase.lanes]
     return moved, _joined(contributors, chunks, np.bitwise_and), _joined(lost, chunks, np.logical_or)
 
 

@@ -36,17 +36,17 @@ class Task:
     """Of a sample of what is to be delivered, where there is an error feedback (tally.py)."""
     reduction: Reduction | None = None
     begun: bool = False
-    """Its first exchange is in the stream."""
+    """Its first phase is in the stream."""
     waiting: bool = False
-    """The reduction's exchange is in the stream and has not been taken."""
+    """The reduction's phase is in the stream and has not been taken."""
     sealed: bool = False
-    """All its exchanges are in the stream."""
+    """All its phases are in the stream."""
     arrived: Arrived | None = None
     """Results that its reduction has not taken."""
     first: dict[int, Arrived] = field(default_factory=dict)
-    """Of its first exchange, which is signed: the parts that are here, by number."""
+    """Of its first phase, which is signed: the parts that are here, by number."""
     parts: int = 0
-    """Of that exchange, so many; 0 before it is in the stream and once it was handed over."""
+    """Of that phase, so many; 0 before it is in the stream and once it was handed over."""
     error: BaseException | None = None
     follower: Task | None = None
     """The one submitted next, also when that one is over already."""
@@ -59,16 +59,16 @@ class Task:
 
     def give_back(self) -> None:
         """Put all of the vector into the error feedback; one that is not finite is dropped, as if skipped."""
-        if self.reduction is not None and self.reduction.exchange is not None:
-            self.reduction.abandon()  # it has the vector, also when x is the mean already
+        if self.reduction is not None and self.reduction.phase is not None:
+            self.reduction.abort()  # it has the vector, also when x is the mean already
         elif self.feedback is not None:
-            self.feedback.withdraw()
+            self.feedback.rollback()
             finite = bool(np.isfinite(self.feedback.compensate(self.x)).all())
-            self.feedback.settle(None) if finite else self.feedback.withdraw()
+            self.feedback.commit(None) if finite else self.feedback.rollback()
 
 
 class Arrived(NamedTuple):
-    """The results of one exchange, or of one part of it, and the traffic of the socket until then."""
+    """The results of one phase, or of one part of it, and the traffic of the socket until then."""
 
     task: Task
     done: AllReduceDone

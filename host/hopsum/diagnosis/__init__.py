@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why does it hang, or not begin? Checks that pass, or fail with what to do.
+"""Diagnosis of a job that hangs or does not begin: checks that pass, or fail with a remedy.
 
 rows          what a check found, and the report of several: the same for workers and for the controller
 kernel        what this machine's kernel says of interfaces, routes, neighbours and sockets

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel says of interfaces, routes, neighbours and sockets, in the network namespace of the calling thread.
+"""The kernel's interfaces, routes, neighbours and sockets, in the network namespace of the calling thread.
 
 From ioctls, netlink and /proc/thread-self/net: no other program is needed, and nothing is sent.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check found, and the report of several: plain values, for people and for programs."""
+"""The results of checks, and the report of several: plain values, for people and for programs."""
 
 from __future__ import annotations
 

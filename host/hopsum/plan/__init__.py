@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a step of a data-parallel job takes, predicted from sizes, rates and measured costs. No I/O, no clock.
+"""The predicted time of a step of a data-parallel job, from sizes, rates and measured costs. No I/O, no clock.
 
     setting   what is asked: the job, its workers and their links
     traffic   bytes of whole frames that every method sends and receives

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan is asked for: the job, its workers, their links."""
+"""The inputs of a plan: the job, its workers, their links."""
 
 from __future__ import annotations
 

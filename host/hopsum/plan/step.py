@@ -8,7 +8,7 @@ it, what one vector needs of the other.
     network        = the longest of: links, the worker's network thread, the aggregator
     all-reduce     = longest of   network + codec / vectors   and   codec + network / vectors
                      (codec_overlap off: network + codec), and no less than a processor's work on all its cores,
-                     + a round trip for each exchange of the first vector (off: of each vector)
+                     + a round trip for each phase of the first vector (off: of each vector)
     ring           = longest of link and processor, + 2 (n - 1) half round trips
     step           = compute + what of the all-reduce is not hidden behind `overlap` of it; the last vector never is
 
@@ -95,7 +95,7 @@ def predict_summed(job: Job, costs: Costs, codec: Codec, aggregator: str) -> Pre
     if switch_s:
         busy["switch cpu"] = switch_s
     processor = _processor(job, codec_s + network_s, max(codec_s, network_s), switch_s)
-    allreduce_s = _pipeline(job, codec_s, max(network_s, *busy.values()), max(processor.values()), traffic.exchanges)
+    allreduce_s = _pipeline(job, codec_s, max(network_s, *busy.values()), max(processor.values()), traffic.phases)
     busy |= processor
     return _finish(job, f"{aggregator} {codec.name}", traffic, busy, allreduce_s, codec_s + network_s, switch_s)
 
@@ -169,14 +169,14 @@ def _processor(job: Job, worker_s: float, longest_thread_s: float, aggregator_s:
     }
 
 
-def _pipeline(job: Job, codec_s: float, network_s: float, processor_s: float, exchanges: int) -> float:
+def _pipeline(job: Job, codec_s: float, network_s: float, processor_s: float, phases: int) -> float:
     """Return the seconds from the first vector's start to the last one's mean."""
     crowd = 1.0 if job.shared_cores is None else max(1.0, job.workers / job.shared_cores)
     codec_s *= crowd  # all workers encode at once
     if not job.codec_overlap:
-        return max(codec_s + network_s, processor_s) + job.vectors * exchanges * job.round_trip_s
+        return max(codec_s + network_s, processor_s) + job.vectors * phases * job.round_trip_s
     stages = max(network_s + codec_s / job.vectors, codec_s + network_s / job.vectors)
-    return max(stages, processor_s) + exchanges * job.round_trip_s
+    return max(stages, processor_s) + phases * job.round_trip_s
 
 
 def _finish(

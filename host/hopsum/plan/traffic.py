@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes on a worker's link in one step: whole Ethernet frames, headers included, both ways.
 
-Summed methods: each vector takes the exchanges that its codec declares, each in chunks of its op; a chunk is one
+Summed methods: each vector takes the phases that its codec declares, each in chunks of its op; a chunk is one
 frame up (UPDATE) and one down (RESULT). From a rack to the switch above, a chunk is a frame with lanes: as large as a
 RESULT, both ways.
 
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from hopsum.codec import Codec
 from hopsum.codec.base import blocks_of
-from hopsum.codec.coded import Coded
+from hopsum.codec.lookup_table_codec import LookupTableCodec
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.index import choose_index, expected_union, index_bits
 from hopsum.codec.lossless.kernels import RANGE_BLOCK
@@ -40,12 +40,12 @@ class Traffic(NamedTuple):
     down_bytes: float
     chunks: int = 0
     """UPDATEs, and RESULTs; 0: not summed in chunks."""
-    exchanges: int = 0
+    phases: int = 0
     """That follow one another in each vector."""
 
 
 class Sent(NamedTuple):
-    """One exchange of one vector."""
+    """One phase of one vector."""
 
     op: Op
     lanes: int
@@ -63,22 +63,22 @@ def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) ->
     Raises:
         PlanError: a codec that declares no sizes here.
     """
-    up = down = chunks = exchanges = 0
+    up = down = chunks = phases = 0
     shorter, longer = elements // vectors, elements % vectors
     for size, count in ((shorter, vectors - longer), (shorter + 1, longer)):
         sent = list(exchanges_of(codec, size, density)) if count else []
-        exchanges = max(exchanges, len(sent))
+        phases = max(phases, len(sent))
         for op, lanes in sent:
             shape = SHAPES[op]
             here = count * blocks_of(lanes, shape.elements)
             chunks += here
             up += here * (FRAME_OVERHEAD_BYTES + shape.up_bytes)
             down += here * (FRAME_OVERHEAD_BYTES + shape.down_bytes)
-    return Traffic(up, down, chunks, exchanges)
+    return Traffic(up, down, chunks, phases)
 
 
 def exchanges_of(codec: Codec, elements: int, density: float) -> Iterator[Sent]:
-    """Yield the exchanges of one vector; of a sketch the expected size. Raises PlanError as `summed_traffic` does."""
+    """Yield the phases of one vector; of a sketch the expected size. Raises PlanError as `summed_traffic` does."""
     if isinstance(codec, Lossless):
         union = expected_union(elements, max(1, round(density * elements)), codec.workers)
         bloom = choose_index("auto", elements, union, GAMMA, 0)
@@ -87,7 +87,7 @@ def exchanges_of(codec: Codec, elements: int, density: float) -> Iterator[Sent]:
         yield Sent(Op.OR, index_bits(elements, bloom))
         yield Sent(Op.ADD32, ceil(GAMMA * (union + false)))
     elif isinstance(codec, RangeCodec):
-        one = isinstance(codec, Coded) and codec.scale == "tensor"
+        one = isinstance(codec, LookupTableCodec) and codec.scale == "tensor"
         yield Sent(Op.MAX32, 1 if one else blocks_of(elements, codec.block_elements))
         yield Sent(codec.op, elements)
     else:

@@ -3,19 +3,19 @@
 
 Rules
     E2  A sealed worker sends nothing and accepts nothing more of its epoch; it still answers peers. It reports what it
-        has submitted and holds, or keeps for peers: no result whose exchange it has not submitted, since it could not
+        has submitted and holds, or keeps for peers: no result whose all-reduce it has not submitted, since it could not
         have encoded that itself.
     E3  The new epoch goes on with the results that are decided. A worker fetches those it lacks
         (result_fetcher.py) and never sends them. It discards results that are held and not decided. The rest is sent
         again with the same payloads, stamped with the new epoch and its rounds (W2 holds within an epoch).
     E4  A newcomer's stream begins at `start`, behind everything that anybody has submitted. Positions before `start`
-        that are not decided are void on all ranks: newcomers cannot contribute to them. An exchange with a void
+        that are not decided are void on all ranks: newcomers cannot contribute to them. an all-reduce with a void
         position ends with WorkersReplacedError when it is submitted, or at once; it takes its positions all the same,
         so that all ranks count alike. Behind `start` nothing is submitted until the program has gone on: it gives the
         newcomers its state.
     N4  Rounds begin again at the base, up to which every reporter has delivered.
 
-    position of an exchange    at the change                               next
+    position of an all-reduce    at the change                               next
     delivered                  whatever                                    delivered; kept results stay kept
     submitted                  decided, held                               held
     submitted, or will be      decided, lacking                            fetched, in this epoch or after a next change
@@ -78,12 +78,12 @@ class JoinPoint:
             raise self._error()
 
     def voids(self, first: int, end: int, decided: DecidedRanges | None) -> bool:
-        """Say whether an exchange at first .. end - 1 has a void position."""
+        """Say whether an all-reduce at first .. end - 1 has a void position."""
         before = np.arange(first, min(end, self.start))
         return before.size > 0 and not (decided is not None and decided.covers(before).all())
 
     def void(self, handle: int, first: int, end: int) -> None:
-        """End an exchange that has no result on any rank."""
+        """End an all-reduce that has no result on any rank."""
         self._events.append(AllReduceFailed(handle, self._error()))
         if self._repair is not None:
             self._repair.store.skip(first, end)
@@ -161,7 +161,7 @@ def carry_over(state: StreamState, decided: DecidedRanges, join_point: JoinPoint
 
 
 def lacking(reduce: AllReduce, decided: DecidedRanges) -> list[int]:
-    """Return the decided positions of an exchange whose results are not here."""
+    """Return the decided positions of an all-reduce whose results are not here."""
     positions: NDArray[np.int64] = np.arange(reduce.first, reduce.end)[reduce.held == 0]
     found: list[int] = positions[decided.covers(positions)].tolist()
     return found

@@ -173,7 +173,7 @@ class Worker:
         return self._sealed
 
     def resume(self, epoch: int, resume: Resume, now: float, rack: tuple[int, ...] | None = None) -> None:
-        """Go on in another epoch (E3, E4): what is in progress with other deadlines, void exchanges to their end.
+        """Go on in another epoch (E3, E4): what is in progress with other deadlines, void all-reduces to their end.
 
         Raises:
             ValueError: it is not sealed, has no peers, or `resume` or the epoch does not fit it; nothing was changed.
@@ -425,7 +425,7 @@ class Worker:
             raise EpochEndedError(f"epoch {self.membership.epoch} is over: {self._failure}") from self._failure
 
     def _want(self, reduce: AllReduce, now: float) -> None:
-        """Have the decided results of an exchange fetched."""
+        """Have the decided results of an all-reduce fetched."""
         if self._fetcher is not None and self._state.decided is not None:
             self._fetcher.want(lacking(reduce, self._state.decided), now)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers and operators say to the controller, over gRPC.
+"""The clients of the controller for workers and operators, over gRPC.
 
 channel         calls with deadlines, and their errors
 jobs            the operator's calls    member        one worker's calls: join, heartbeats, leave

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller refuses, and that it cannot be reached."""
+"""The errors of calls to the controller: a refusal, or a controller that cannot be reached."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine's interfaces are: MAC addresses behind IPv4 addresses, ways out, and TCP ports for peers."""
+"""This machine's interfaces: MAC addresses behind IPv4 addresses, routes out, and TCP ports for peers."""
 
 from __future__ import annotations
 

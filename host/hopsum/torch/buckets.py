@@ -165,7 +165,7 @@ class Sender:
 
 
 def _end(step: Step, take: Callable[[], bool]) -> None:
-    """End an exchange as its result says, True for a mean. All errors go into the step: nobody hears them here."""
+    """End an all-reduce as its result says, True for a mean. All errors go into the step: nobody hears them here."""
     try:
         has_mean = take()
     except BaseException as failure:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`collective://gloo` and `collective://nccl`: torch.distributed adds what a switch would.
 
-The route without a switch. Every exchange is one collective operation on 32-bit words:
+The route without a switch. Every phase is one collective operation on 32-bit words:
 
     LOOKUP_ADD*   this rank looks its codes up, then as ADD
     ADD8, ADD16   lanes in the machine's byte order, 4 or 2 of them in one word, SUM: codecs never overflow a lane, so
@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from hopsum.codec import Codec, Exchange
+from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.simulate import lane_values
 from hopsum.communicator import CallDigest, JoinError, SerialCommunicator, Summed, require_agreement
 from hopsum.config import Config, ConfigError
@@ -82,7 +82,7 @@ def _require_rank(kind: str, config: Config, group: Any) -> None:
 class CollectiveAggregation(SerialCommunicator):
     """One rank of a process group. The contract is `hopsum.communicator.Communicator`.
 
-    An exchange in progress cannot be interrupted: `close` waits for it, up to the group's timeout.
+    a phase in progress cannot be interrupted: `close` waits for it, up to the group's timeout.
 
     Args:
         kind: "gloo" or "nccl".
@@ -106,13 +106,13 @@ class CollectiveAggregation(SerialCommunicator):
         self._run("agreement", lambda: dist.all_gather(rows, mine, group=self._group))
         require_agreement([CallDigest(*row.tolist()) for row in rows])
 
-    def _sum(self, exchange: Exchange) -> Summed:
-        lanes = lane_values(exchange.op, exchange.payloads, self.codec.lookup, self.codec.code_group)
-        words = pack_words(exchange.op, lanes, self._has_or)
-        operation = _operation(exchange.op, self._has_or)
+    def _sum(self, phase: CollectivePhase) -> Summed:
+        lanes = lane_values(phase.op, phase.payloads, self.codec.lookup, self.codec.code_group)
+        words = pack_words(phase.op, lanes, self._has_or)
+        operation = _operation(phase.op, self._has_or)
         on_device = torch.from_numpy(words).to(self._device)
-        self._run(exchange.op.name, lambda: dist.all_reduce(on_device, op=operation, group=self._group))
-        results = unpack_words(exchange.op, on_device.cpu().numpy(), lanes, self._has_or)
+        self._run(phase.op.name, lambda: dist.all_reduce(on_device, op=operation, group=self._group))
+        results = unpack_words(phase.op, on_device.cpu().numpy(), lanes, self._has_or)
         everybody = np.full(len(results), (1 << self.workers) - 1, np.uint64)
         return Summed(results, everybody, words.nbytes)
 

@@ -26,14 +26,14 @@ class StepFeedback(ErrorFeedback):
         super().__init__(elements)
         self._before = self.residual
 
-    def settle(self, delivered: NDArray[np.float32] | None) -> None:
+    def commit(self, delivered: NDArray[np.float32] | None) -> None:
         """Settle, and keep the residual from before: it is the spare vector, so this costs nothing."""
         self._before = self.residual
-        super().settle(delivered)
+        super().commit(delivered)
 
-    def withdraw(self) -> None:
+    def rollback(self) -> None:
         """Withdraw: there is nothing to undo."""
-        super().withdraw()
+        super().rollback()
         self._before = self.residual
 
     def undo(self, elements: slice = slice(None)) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the DDP hook keeps from step to step, and in a checkpoint.
+"""The state of the DDP hook from step to step, and in a checkpoint.
 
 Each rank has a state of its own: save and load it per rank. What it does not hold is the agent, which belongs to
 one epoch; a state that was pickled needs `attach` before it is used again.
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hopsum.codec.base import AgreedError, OnNonfinite, require_on_nonfinite
+from hopsum.codec.base import CollectiveError, OnNonfinite, require_on_nonfinite
 from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, Sender
@@ -207,7 +207,7 @@ class HopsumState:
         try:
             dropped = submitted.step.over.result()
         except BaseException as error:
-            if self.failure is None or isinstance(self.failure, AgreedError | WorkersReplacedError):
+            if self.failure is None or isinstance(self.failure, CollectiveError | WorkersReplacedError):
                 self.failure = error
             raise
         if dropped:

@@ -25,7 +25,7 @@ from itertools import accumulate
 
 import torch
 
-from hopsum.codec.base import AgreedError
+from hopsum.codec.base import CollectiveError
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.residuals import StepFeedback
 from hopsum.torch.tensors import within_range
@@ -71,7 +71,7 @@ class Sum:
         """What the sum settles."""
         self.compressed = compressed
         self.settled = False
-        """The feedback is settled: there is a mean, or workers were replaced and it has the whole vector."""
+        """The feedback is committed: there is a mean, or workers were replaced and it has the whole vector."""
         self.carried: list[str] = []
         """Parameters whose residual is in x, and is to be cleared when the mean is applied."""
 
@@ -107,7 +107,7 @@ class Step:
         return self._complete
 
     def begin(self, added: Sum | None = None) -> None:
-        """Wait for one more exchange, of this sum if one is given. Each is followed by one `end`."""
+        """Wait for one more all-reduce, of this sum if one is given. Each is followed by one `end`."""
         with self._lock:
             self._under_way += 1
             if added is not None:
@@ -118,7 +118,7 @@ class Step:
         self._used.append((sums, used))
 
     def end(self, *, failure: BaseException | None = None, dropped: bool = False) -> None:
-        """Note that one exchange is over."""
+        """Note that one all-reduce is over."""
         with self._lock:
             if failure is not None:
                 self._failures.append(failure)
@@ -143,7 +143,7 @@ class Step:
 
     def _finish(self) -> None:
         try:
-            serious = [each for each in self._failures if not isinstance(each, AgreedError | WorkersReplacedError)]
+            serious = [each for each in self._failures if not isinstance(each, CollectiveError | WorkersReplacedError)]
             if serious:
                 raise serious[0]
             if self._failures or self._dropped:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does not go through the switch: means by torch's process group, in the gradients' own type.
+"""Parameters that bypass the switch: means by torch's process group, in the gradients' own type.
 
 They are the same numbers that DDP makes without a hook: each rank divides by the number of ranks, then all add.
 """

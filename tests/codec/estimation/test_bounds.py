@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum.codec.base import Context
+from hopsum.codec.base import ReductionContext
 from hopsum.codec.estimation import Estimator, Sb, Sk, Srk, bounds
 from hopsum.codec.estimation.entropy import EntropyCoder
 from hopsum.codec.estimation.rotated import padded
@@ -169,7 +169,7 @@ def test_clipping_biases_terngrad_and_lowers_its_error() -> None:
 def all_errors(estimator: Estimator, x: Floats, steps: int) -> Any:
     errors = np.empty((steps, x.size))
     for step in range(steps):
-        context = Context(11, step, 3)
+        context = ReductionContext(11, step, 3)
         errors[step] = estimator.decode(estimator.encode(x, context), x.size, context).astype(np.float64) - x
     return errors
 

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum.codec.base import CodecError, Context
+from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation import Estimator, Message, estimate_mean
 from hopsum_evaluation.baselines.registry import ESTIMATORS, make_estimator
 
 from .cases import Floats, gaussian, heavy
 
-CONTEXT = Context(seed=5, step=2, rank=1)
+CONTEXT = ReductionContext(seed=5, step=2, rank=1)
 LARGEST = float(np.finfo(np.float32).max)
 SIZES = [1, 2, 3, 4, 5, 17, 1000, 1023, 1024, 1025, (1 << 16) + 1, 200_003]
 INSTALLED = [name for name in ESTIMATORS if name != "svk" or find_spec("constriction")]
@@ -34,7 +34,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def round_trip(estimator: Estimator, x: Floats, context: Context = CONTEXT) -> Floats:
+def round_trip(estimator: Estimator, x: Floats, context: ReductionContext = CONTEXT) -> Floats:
     """Decode from bytes alone, in an object of its own."""
     message = estimator.encode(x, context)
     assert len(message.payload) == -(-message.bits // 8)
@@ -61,7 +61,7 @@ def test_any_length_makes_the_trip(name: str, elements: int) -> None:
 def test_randomness_follows_seed_step_and_rank(name: str) -> None:
     x = gaussian(1000, 1)[0]
     estimator = make_estimator(name)
-    contexts = [CONTEXT, Context(6, 2, 1), Context(5, 3, 1), Context(5, 2, 2)]
+    contexts = [CONTEXT, ReductionContext(6, 2, 1), ReductionContext(5, 3, 1), ReductionContext(5, 2, 2)]
     payloads = {estimator.encode(x, context).payload for context in contexts}
     assert len(payloads) == (1 if name in ("fp16", "topk") else 4)
 
@@ -72,7 +72,7 @@ def test_randomness_follows_seed_step_and_rank(name: str) -> None:
 def test_an_estimate_is_within_one_level(levels: int, values: list[float], step: int) -> None:
     x = np.array(values, np.float32)
     wide = x.astype(np.float64)
-    context = Context(1, step, 0)
+    context = ReductionContext(1, step, 0)
     norm, rounding = math.sqrt(wide @ wide), 2.0**-22 * np.abs(wide).max() + 2.0**-149
     widths = {"sk": wide.max() - wide.min(), "svk": math.sqrt(2) * norm}
     for name, width in widths.items():
@@ -199,7 +199,7 @@ def test_a_mean_takes_vectors_of_one_length() -> None:
 
 def test_the_mean_of_workers_is_that_of_their_estimates() -> None:
     sk, vectors = make_estimator("sk"), gaussian(1000, 3)
-    alone = [round_trip(sk, x, Context(9, 8, rank)).astype(np.float64) for rank, x in enumerate(vectors)]
+    alone = [round_trip(sk, x, ReductionContext(9, 8, rank)).astype(np.float64) for rank, x in enumerate(vectors)]
     mean, bits = estimate_mean(sk, vectors, seed=9, step=8)
     np.testing.assert_allclose(mean, np.mean(alone, axis=0), rtol=1e-6, atol=1e-7)
     assert bits == 3 * (64 + 4000)

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsum.codec.base import CodecError, Context
+from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation.base import RUN, Message
-from hopsum.codec.estimation.draws import signs, uniforms
 from hopsum.codec.estimation.entropy import EntropyCoder
 from hopsum.codec.estimation.levels import pack, packed_bytes, unpack
+from hopsum.codec.estimation.rng import signs, uniforms
 from hopsum.codec.estimation.rotated import hadamard
 from hopsum_evaluation.baselines.registry import make_estimator
 
 from .cases import gaussian
 
-CONTEXT = Context(1, 2, 3)
+CONTEXT = ReductionContext(1, 2, 3)
 
 
 @pytest.mark.parametrize("elements", [1, 7, 8, 9, 1000, RUN, RUN + 5])

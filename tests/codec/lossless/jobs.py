@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec import AgreedError, Context, ErrorFeedback, Exchange
+from hopsum.codec import CollectiveError, CollectivePhase, ErrorFeedback, ReductionContext
 from hopsum.codec.fixed import fixed_exponents
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.reduction import LosslessReduction
@@ -16,7 +16,7 @@ from hopsum.codec.simulate import simulate_switch
 
 from .supports import Floats
 
-Present = Callable[[int, Exchange], "NDArray[np.bool_] | None"]
+Present = Callable[[int, CollectivePhase], "NDArray[np.bool_] | None"]
 Tamper = Callable[[int, NDArray[np.uint8]], None]
 
 
@@ -28,27 +28,27 @@ def start(
     step: int = 1,
 ) -> list[LosslessReduction]:
     return [
-        codec.start(x, Context(seed, step, rank), None if kept is None else kept[rank], on_nonfinite="skip")
+        codec.start(x, ReductionContext(seed, step, rank), None if kept is None else kept[rank], on_nonfinite="skip")
         for rank, x in enumerate(vectors)
     ]
 
 
 def run(
     reductions: list[LosslessReduction],
-    present: Present = lambda number, exchange: None,
+    present: Present = lambda number, phase: None,
     tamper: Tamper = lambda number, results: None,
-) -> AgreedError | None:
-    """Bring reductions to their end; return the error that all of them raised, if they did. Exchanges count from 0."""
+) -> CollectiveError | None:
+    """Bring reductions to their end; return the error that all of them raised, if they did. Phases count from 0."""
     number = 0
-    while (exchange := reductions[0].exchange) is not None:
-        payloads = [reduction.exchange.payloads for reduction in reductions if reduction.exchange is not None]
-        results, contributors = simulate_switch(exchange.op, payloads, present=present(number, exchange))
+    while (phase := reductions[0].phase) is not None:
+        payloads = [reduction.phase.payloads for reduction in reductions if reduction.phase is not None]
+        results, contributors = simulate_switch(phase.op, payloads, present=present(number, phase))
         tamper(number, results)
         errors = []
         for reduction in reductions:
             try:
                 reduction.take(results, contributors)
-            except AgreedError as error:
+            except CollectiveError as error:
                 errors.append(error)
         assert len(errors) in (0, len(reductions)), "all ranks alike"
         if errors:

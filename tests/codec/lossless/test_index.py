@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hopsum.codec import CodecError
 from hopsum.codec.lossless.index import CHUNK_BITS, choose_index, expected_union, index_bits, require_kind
-from hopsum.codec.lossless.work import Work
+from hopsum.codec.lossless.parallel_kernels import ParallelKernels
 
 from .supports import random_members, sketch_kernels
 
@@ -22,9 +22,9 @@ def test_a_filter_holds_its_members_and_few_others(backend: str, density: float)
     bloom = choose_index("bloom", elements, float(members.size), 1.25, 12345)
     assert bloom is not None
     held = np.zeros(bloom.bits // 8, np.uint8)
-    work = Work(sketch_kernels(backend), 2)
-    work.kernels.bloom_add(members, bloom, held)
-    found = work.select(work.query(elements, bloom, held))
+    kernels = ParallelKernels(sketch_kernels(backend), 2)
+    kernels.kernels.bloom_add(members, bloom, held)
+    found = kernels.select(kernels.query(elements, bloom, held))
     assert np.isin(members, found).all()
     expected = (elements - members.size) * (np.unpackbits(held).mean() ** bloom.hashes)
     assert abs(found.size - members.size - expected) < 6 * np.sqrt(expected) + 0.05 * expected + 3

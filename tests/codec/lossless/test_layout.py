@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hopsum.codec.hashing import block_keys
-from hopsum.codec.lossless.layout import Layout
+from hopsum.codec.lossless.layout import SketchLayout
 from hopsum.codec.lossless.sizing import unpeeled
 
 from .supports import Members, dense_blocks, one_column, random_members, sketch_kernels
@@ -69,7 +69,7 @@ def test_shifted_blocks_peel_where_aligned_ones_do_not() -> None:
 @pytest.mark.parametrize("third", [1, 2, 31, 32, 63, 64, 1000, 40_000])
 @pytest.mark.parametrize("block_elements", [1, 4, 1024])
 def test_blocks_are_short_beside_a_third(third: int, block_elements: int) -> None:
-    layout = Layout.of(third, block_elements, 1)
+    layout = SketchLayout.of(third, block_elements, 1)
     assert 1 << layout.block_shift <= max(1, third // 32)
     assert 1 << layout.block_shift <= block_elements
     assert layout.cells == 3 * third

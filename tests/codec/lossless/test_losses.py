@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hopsum.codec import AgreedError, Context, ErrorFeedback, Exchange
+from hopsum.codec import CollectiveError, CollectivePhase, ErrorFeedback, ReductionContext
 from hopsum.codec.lossless import Lossless
-from hopsum.codec.lossless.reduction import State
+from hopsum.codec.lossless.reduction import ReductionState
 from hopsum_wire import Op
 
 from .jobs import exact, run, start
@@ -27,8 +27,8 @@ def job(backend: str, **options: object) -> tuple[Lossless, list[Floats], list[E
     return make(backend, WORKERS, **options), vectors, [ErrorFeedback(ELEMENTS) for _ in vectors]
 
 
-def without(exchange: Exchange, rank: int, chunks: slice) -> NDArray[np.bool_]:
-    present = np.ones((WORKERS, len(exchange.payloads)), np.bool_)
+def without(phase: CollectivePhase, rank: int, chunks: slice) -> NDArray[np.bool_]:
+    present = np.ones((WORKERS, len(phase.payloads)), np.bool_)
     present[rank, chunks] = False
     return present
 
@@ -39,20 +39,20 @@ def test_unequal_contributors_are_never_summed(backend: str, chunk: int) -> None
     codec, vectors, kept = job(backend, repeats=3)
     asked: list[int] = []
 
-    def present(number: int, exchange: Exchange) -> NDArray[np.bool_] | None:
-        if exchange.op != Op.ADD32:
+    def present(number: int, phase: CollectivePhase) -> NDArray[np.bool_] | None:
+        if phase.op != Op.ADD32:
             return None
         asked.append(number)
-        return without(exchange, 2, slice(chunk, None) if chunk < 0 else slice(chunk, chunk + 1))
+        return without(phase, 2, slice(chunk, None) if chunk < 0 else slice(chunk, chunk + 1))
 
     reductions = start(codec, vectors, kept)
     error = run(reductions, present)
-    assert isinstance(error, AgreedError)
+    assert isinstance(error, CollectiveError)
     assert "2 different sets of contributors" in str(error)
     assert len(asked) == 3
     for x, feedback, reduction in zip(vectors, kept, reductions, strict=True):
         assert reduction.mean is None
-        assert reduction.state is State.GONE
+        assert reduction.state is ReductionState.GONE
         assert feedback.residual.tobytes() == x.tobytes()
 
 
@@ -60,10 +60,10 @@ def test_asking_again_repairs_a_loss(backend: str) -> None:
     codec, vectors, kept = job(backend, repeats=2)
     payloads: list[bytes] = []
 
-    def present(number: int, exchange: Exchange) -> NDArray[np.bool_] | None:
-        if exchange.op == Op.ADD32:
-            payloads.append(exchange.payloads.tobytes())
-        return without(exchange, 1, slice(3, 5)) if number == 2 else None
+    def present(number: int, phase: CollectivePhase) -> NDArray[np.bool_] | None:
+        if phase.op == Op.ADD32:
+            payloads.append(phase.payloads.tobytes())
+        return without(phase, 1, slice(3, 5)) if number == 2 else None
 
     reductions = start(codec, vectors, kept)
     assert run(reductions, present) is None
@@ -93,17 +93,17 @@ def test_a_worker_missing_from_all_sums_is_a_smaller_mean(backend: str) -> None:
 def test_whatever_is_lost_nothing_is_wrong_and_nothing_disappears(
     lost: list[tuple[int, int, int]], gamma: float, index: str
 ) -> None:
-    """Any worker may miss any chunk of any exchange, once or always: sum of means + residuals = sum of vectors."""
+    """Any worker may miss any chunk of any phase, once or always: sum of means + residuals = sum of vectors."""
     codec, vectors, kept = job("numpy", gamma=gamma, index=index, repeats=2)
     vectors = [x[:40_000].copy() for x in vectors]
     kept = [ErrorFeedback(40_000) for _ in vectors]
     counts: list[NDArray[np.int64]] = []
 
-    def present(number: int, exchange: Exchange) -> NDArray[np.bool_]:
-        there = np.ones((WORKERS, len(exchange.payloads)), np.bool_)
+    def present(number: int, phase: CollectivePhase) -> NDArray[np.bool_]:
+        there = np.ones((WORKERS, len(phase.payloads)), np.bool_)
         for rank, at, chunk in lost:
             if at == number:
-                there[rank, chunk % len(exchange.payloads)] = False
+                there[rank, chunk % len(phase.payloads)] = False
         there[0, ~there.any(axis=0)] = True
         counts[:] = [there.sum(axis=0)]
         return there
@@ -218,13 +218,13 @@ def test_packed_sums_need_no_equal_contributors(backend: str) -> None:
 
 
 def test_giving_up_returns_the_vector(backend: str) -> None:
-    for exchanges in range(3):
+    for phases in range(3):
         codec, vectors, kept = job(backend)
-        reduction = codec.start(vectors[0], Context(1, 1, 0), kept[0])
-        for _ in range(exchanges):
-            assert reduction.exchange is not None
-            payloads = reduction.exchange.payloads
+        reduction = codec.start(vectors[0], ReductionContext(1, 1, 0), kept[0])
+        for _ in range(phases):
+            assert reduction.phase is not None
+            payloads = reduction.phase.payloads
             reduction.take(payloads, np.full(len(payloads), 1, np.uint64))
-        reduction.abandon()
-        assert reduction.exchange is None
+        reduction.abort()
+        assert reduction.phase is None
         assert kept[0].residual.tobytes() == vectors[0].tobytes()

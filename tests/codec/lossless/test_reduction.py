@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hopsum.codec import CodecError, Context, ErrorFeedback, Exchange, NonFiniteError, make_codec
+from hopsum.codec import CodecError, CollectivePhase, ErrorFeedback, NonFiniteError, ReductionContext, make_codec
 from hopsum.codec.lossless import Lossless
-from hopsum.codec.lossless.reduction import LosslessReduction, State
+from hopsum.codec.lossless.reduction import LosslessReduction, ReductionState
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum_wire import Op
 
@@ -35,7 +35,7 @@ def require_exact(reductions: list[LosslessReduction], workers: int, vectors: li
     sums, mean = exact(workers, vectors)
     assert np.abs(sums).max() < 1 << 31
     for reduction in reductions:
-        assert reduction.state is State.DONE
+        assert reduction.state is ReductionState.DONE
         assert reduction.mean is not None
         assert reduction.mean.tobytes() == mean.tobytes()
 
@@ -94,8 +94,8 @@ def test_numba_equals_numpy(elements: int, density: float, index: str, gamma: fl
         codec = make(backend, 3, index=index, gamma=gamma)
         trace = []
 
-        def record(number: int, exchange: Exchange, trace: list[bytes] = trace) -> None:
-            trace.append(exchange.payloads.tobytes())
+        def record(number: int, phase: CollectivePhase, trace: list[bytes] = trace) -> None:
+            trace.append(phase.payloads.tobytes())
 
         kept = [ErrorFeedback(elements) for _ in range(3)]
         reductions = start(codec, [sparse(elements, density, seed + rank) for rank in range(3)], kept, seed)
@@ -166,8 +166,8 @@ def test_zeros_need_one_exchange(backend: str) -> None:
     ops: list[Op] = []
     reductions = start(codec, [np.zeros(3000, np.float32)] * 2, kept)
 
-    def everybody(number: int, exchange: Exchange) -> None:
-        ops.append(exchange.op)
+    def everybody(number: int, phase: CollectivePhase) -> None:
+        ops.append(phase.op)
 
     assert run(reductions, present=everybody) is None
     assert ops == [Op.MAX32]
@@ -200,11 +200,11 @@ def test_a_vector_that_is_not_finite_is_an_error_on_all_ranks_or_a_skip(backend:
     assert simulate_allreduce(codec, [good, wrong], seed=1, step=1) is None
     kept = [ErrorFeedback(3000), ErrorFeedback(3000)]
     reductions = [
-        codec.start(x, Context(1, 1, rank), kept[rank], tensors=[("w", 2000), ("b", 1000)])
+        codec.start(x, ReductionContext(1, 1, rank), kept[rank], tensors=[("w", 2000), ("b", 1000)])
         for rank, x in enumerate([good, wrong])
     ]
-    first = [reduction.exchange for reduction in reductions]
-    results = np.maximum.reduce([exchange.payloads.view(">u4") for exchange in first if exchange is not None])
+    first = [reduction.phase for reduction in reductions]
+    results = np.maximum.reduce([phase.payloads.view(">u4") for phase in first if phase is not None])
     with pytest.raises(NonFiniteError, match="another rank"):
         reductions[0].take(results.view(np.uint8), np.full(1, 3, np.uint64))
     with pytest.raises(NonFiniteError, match=r"b: 1 of 1000"):
@@ -220,8 +220,8 @@ def test_wire_bytes_at_five_percent(backend: str) -> None:
     reductions = start(make(backend, 1, index="bitmap", gamma=gamma), [x])
     sizes: list[int] = []
 
-    def everybody(number: int, exchange: Exchange) -> None:
-        sizes.append(exchange.payloads.nbytes)
+    def everybody(number: int, phase: CollectivePhase) -> None:
+        sizes.append(phase.payloads.nbytes)
 
     assert run(reductions, present=everybody) is None
     ratio = sum(sizes[1:]) / x.nbytes
@@ -230,39 +230,39 @@ def test_wire_bytes_at_five_percent(backend: str) -> None:
 
 
 def test_an_index_of_a_longer_vector_is_refused(backend: str) -> None:
-    reduction = make(backend, 1, index="bitmap").start(sparse(3003, 0.1), Context(1, 1, 0))
+    reduction = make(backend, 1, index="bitmap").start(sparse(3003, 0.1), ReductionContext(1, 1, 0))
     one = np.full(1, 1, np.uint64)
-    assert reduction.exchange is not None
-    reduction.take(reduction.exchange.payloads, one)
-    assert reduction.exchange is not None
-    results = reduction.exchange.payloads.copy()
+    assert reduction.phase is not None
+    reduction.take(reduction.phase.payloads, one)
+    assert reduction.phase is not None
+    results = reduction.phase.payloads.copy()
     results[0, 3003 // 8] |= 1
     with pytest.raises(CodecError, match="bit 3007 is set of a vector of 3003"):
         reduction.take(results, one)
-    assert reduction.state is State.INDEX
-    reduction.take(reduction.exchange.payloads, one)
-    assert reduction.state is State.SUMS
+    assert reduction.state is ReductionState.INDEX
+    reduction.take(reduction.phase.payloads, one)
+    assert reduction.state is ReductionState.SUMS
 
 
 def test_results_that_do_not_fit_are_refused(backend: str) -> None:
-    reduction = make(backend, 2).start(sparse(3000, 0.1), Context(1, 1, 0))
-    assert reduction.exchange is not None
-    payloads, everybody = reduction.exchange.payloads, np.full(1, 3, np.uint64)
+    reduction = make(backend, 2).start(sparse(3000, 0.1), ReductionContext(1, 1, 0))
+    assert reduction.phase is not None
+    payloads, everybody = reduction.phase.payloads, np.full(1, 3, np.uint64)
     with pytest.raises(CodecError, match="expected uint8"):
         reduction.take(np.concatenate([payloads, payloads]), everybody)
     with pytest.raises(CodecError, match="contributors"):
         reduction.take(payloads, np.full(2, 3, np.uint64))
     reduction.take(payloads, everybody)
-    reduction.take(reduction.exchange.payloads, everybody)
-    chunks = len(reduction.exchange.payloads)
+    reduction.take(reduction.phase.payloads, everybody)
+    chunks = len(reduction.phase.payloads)
     with pytest.raises(CodecError, match="of a job of 2"):
-        reduction.take(reduction.exchange.payloads, np.full(chunks, 4, np.uint64))
-    reduction.take(reduction.exchange.payloads, np.full(chunks, 1, np.uint64))
+        reduction.take(reduction.phase.payloads, np.full(chunks, 4, np.uint64))
+    reduction.take(reduction.phase.payloads, np.full(chunks, 1, np.uint64))
     assert reduction.mean is not None
     with pytest.raises(CodecError, match="state DONE"):
         reduction.take(payloads, everybody)
-    with pytest.raises(CodecError, match="nothing to give up"):
-        reduction.abandon()
+    with pytest.raises(CodecError, match="nothing to abort"):
+        reduction.abort()
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsum.codec import CodecError
-from hopsum.codec.lossless.sizing import Plan, Sizing, make_plan, unpeeled
+from hopsum.codec.lossless.sizing import Sizing, SketchPlan, make_plan, unpeeled
 
 from .supports import Members, random_members, sketch_kernels
 
 
-def shape(plan: Plan) -> list[object]:
+def shape(plan: SketchPlan) -> list[object]:
     segments = [(s.members, s.layout, s.order.size, s.rest.tolist(), s.first_cell) for s in plan.segments]
     return [segments, plan.cells, plan.packed.tolist()]
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends import compiled_back, compiled_thc
+from hopsum.codec.backends import compiled_decode, compiled_thc
 from hopsum.codec.backends.compiled_parts import TURNS, take
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
-from hopsum.codec.backends.kernels import BlockKeys, Form, Steps
+from hopsum.codec.backends.kernels import BlockKeys, Form, TableSteps
 from hopsum.codec.backends.threads import MIN_THREAD_BYTES, run_parallel
 
 i32, u32, f32, f64 = np.int32, np.uint32, np.float32, np.float64
@@ -134,7 +134,7 @@ class NumbaKernels:
         x: NDArray[np.float32],
         scales: NDArray[np.float32],
         shifts: NDArray[np.int32],
-        steps: Steps,
+        steps: TableSteps,
         form: Form,
         keys: BlockKeys,
         out: NDArray[np.uint8],
@@ -146,22 +146,22 @@ class NumbaKernels:
         given = (x, scales, shifts, *table, _group(form), form.rotated, rotation, rounding)
         self._run(x, lambda turns, own: encode(*given, turns, own, out))
 
-    def thc_restore(
+    def thc_dequantize(
         self,
         payloads: NDArray[np.uint8],
         factors: NDArray[np.float32],
-        steps: Steps,
+        steps: TableSteps,
         form: Form,
         keys: BlockKeys,
         out: NDArray[np.float32],
         subtract: bool,
     ) -> None:
         """See `Kernels`."""
-        restore = compiled_back.restore8 if form.lane_bits == 8 else compiled_back.restore16
+        dequantize = compiled_decode.dequantize8 if form.lane_bits == 8 else compiled_decode.dequantize16
         rotation = _key(keys.rotation, keys.first)
         table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
         given = (payloads, factors, *table, _group(form), form.rotated, rotation, subtract)
-        self._run(out, lambda turns, own: restore(*given, turns, own, out))
+        self._run(out, lambda turns, own: dequantize(*given, turns, own, out))
 
     def thc_decode(
         self,
@@ -175,7 +175,7 @@ class NumbaKernels:
     ) -> NDArray[np.int32]:
         """See `Kernels`."""
         peaks = np.empty(len(lanes), np.int32)
-        decode = compiled_back.decode8 if form.lane_bits == 8 else compiled_back.decode16
+        decode = compiled_decode.decode8 if form.lane_bits == 8 else compiled_decode.decode16
         given = (lanes, counts, factors, granularity, form.rotated, _key(keys.rotation, keys.first))
         self._run(out, lambda turns, own: decode(*given, turns, own, out, peaks))
         return peaks

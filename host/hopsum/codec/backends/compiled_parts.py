@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What encoding and decoding share in numba: turns of threads, random bits, the Hadamard transform of one block.
+"""Parts of the numba encoder and decoder: turns of threads, random bits, the Hadamard transform of one block.
 
 Strides of 16 and more are passes of radix 8 (and one of radix 4 in blocks of 512). The four small strides
 de-interleave (pairs in, halves out), which SIMD does well and which leaves the order of coordinates that the wire

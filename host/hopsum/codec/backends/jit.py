@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the numba backend compiles: now, without the interpreter lock, and kept in numba's cache.
+"""The compilation of the numba backend: eager, without the interpreter lock, and kept in numba's cache.
 
 numba ships no types, and finds a cache stale by the file of the kernel alone: parts stand in the kernel's file.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a backend does, and the definition that all backends share.
+"""The interface of a codec backend, and the definition that all backends share.
 
 thc and uhc, one block of B elements x (1024 where lanes have 8 bits, 512 where they have 16: one chunk) with range r
 and a table T with granularity g, bound t >= 1/4:
@@ -93,7 +93,7 @@ class BlockKeys(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class TableSteps:
     """A table in the forms that count codes, and that look values up, without indexing.
 
     Values with the same gap of width w below them are a group: one level (q + u w) >> 16 serves them all. Of a group,
@@ -120,7 +120,7 @@ class Steps:
     """[extras]: width less base, modulo 256"""
 
     @classmethod
-    def of(cls, values: tuple[int, ...]) -> Steps:
+    def of(cls, values: tuple[int, ...]) -> TableSteps:
         """Group a table."""
         gaps = [high - low for low, high in pairwise(values)]
         runs: list[tuple[int, int]] = []
@@ -176,18 +176,18 @@ class Kernels(Protocol):
         x: NDArray[np.float32],
         scales: NDArray[np.float32],
         shifts: NDArray[np.int32],
-        steps: Steps,
+        steps: TableSteps,
         form: Form,
         keys: BlockKeys,
         out: NDArray[np.uint8],
     ) -> None:
         """Fill payloads uint8[blocks, up_bytes] from float32[blocks, B], scales [blocks] and shifts k [blocks]."""
 
-    def thc_restore(
+    def thc_dequantize(
         self,
         payloads: NDArray[np.uint8],
         factors: NDArray[np.float32],
-        steps: Steps,
+        steps: TableSteps,
         form: Form,
         keys: BlockKeys,
         out: NDArray[np.float32],

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends.kernels import FRACTION_BITS, BlockKeys, Form, Kernels, Steps
+from hopsum.codec.backends.kernels import FRACTION_BITS, BlockKeys, Form, Kernels, TableSteps
 from hopsum.codec.backends.threads import ThreadedKernels
 from hopsum.codec.hashing import block_keys, lane_bits
 from hopsum_wire.payload import pack_codes, unpack_codes
@@ -49,7 +49,7 @@ class NumpyKernels:
         x: NDArray[np.float32],
         scales: NDArray[np.float32],
         shifts: NDArray[np.int32],
-        steps: Steps,
+        steps: TableSteps,
         form: Form,
         keys: BlockKeys,
         out: NDArray[np.uint8],
@@ -68,11 +68,11 @@ class NumpyKernels:
             up = q + u * width[cell] >= upper[cell] << FRACTION_BITS
             out[run] = _to_payload((lower[cell] + up).astype(np.uint8), form)
 
-    def thc_restore(
+    def thc_dequantize(
         self,
         payloads: NDArray[np.uint8],
         factors: NDArray[np.float32],
-        steps: Steps,
+        steps: TableSteps,
         form: Form,
         keys: BlockKeys,
         out: NDArray[np.float32],

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.backends.kernels import BlockKeys, Form, Kernels, Steps
+from hopsum.codec.backends.kernels import BlockKeys, Form, Kernels, TableSteps
 
 MIN_THREAD_BYTES: Final = 256 << 10
 """Less input than this is not worth waking a thread for."""
@@ -152,7 +152,7 @@ class ThreadedKernels:
         x: NDArray[np.float32],
         scales: NDArray[np.float32],
         shifts: NDArray[np.int32],
-        steps: Steps,
+        steps: TableSteps,
         form: Form,
         keys: BlockKeys,
         out: NDArray[np.uint8],
@@ -165,11 +165,11 @@ class ThreadedKernels:
 
         self._split(work, x)
 
-    def thc_restore(
+    def thc_dequantize(
         self,
         payloads: NDArray[np.uint8],
         factors: NDArray[np.float32],
-        steps: Steps,
+        steps: TableSteps,
         form: Form,
         keys: BlockKeys,
         out: NDArray[np.float32],
@@ -179,7 +179,7 @@ class ThreadedKernels:
 
         def work(rows: slice) -> None:
             own = keys.advanced(rows.start)
-            self._kernels.thc_restore(payloads[rows], factors[rows], steps, form, own, out[rows], subtract)
+            self._kernels.thc_dequantize(payloads[rows], factors[rows], steps, form, own, out[rows], subtract)
 
         self._split(work, out)
 

@@ -4,8 +4,8 @@
 A switch cannot add these messages: each worker has levels of its own, and `svk` an entropy code. They are the
 yardstick: what error a budget of bits buys when the receiver decodes every message by itself.
 
-    base        what an estimator is; the mean of several workers
-    draws       random numbers by seed, step, rank and place
+    base        the interface of an estimator; the mean of several workers
+    rng         random numbers by seed, step, rank and place
     levels      equidistant levels, rounding to them without bias, packed codes
     uniform     sb, sk: levels from the smallest to the largest element
     rotated     srk: the same after a random rotation of the whole vector

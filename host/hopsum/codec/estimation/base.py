@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an estimator is: a vector into one message, and a message into an estimate of the vector.
+"""The interface of an estimator: a vector into one message, and a message into an estimate of the vector.
 
 Laws, held by tests: decode needs the payload and what all ranks know (elements, context, parameters) and nothing
 else; equal arguments give equal bytes; estimates are finite; `bits` is the payload's length up to the zero bits
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, Context, require_vector
+from hopsum.codec.base import CodecError, ReductionContext, require_vector
 
 RUN: Final = 1 << 16
 """Elements that are worked on together: a multiple of 8 (whole bytes of any width) and of 1024 (whole keys)."""
@@ -44,7 +44,7 @@ class Estimator(Protocol):
     unbiased: bool
     """Whether the expectation of decode(encode(x)) is x."""
 
-    def encode(self, x: NDArray[np.float32], context: Context) -> Message:
+    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
         """Return the message of one worker.
 
         Args:
@@ -55,7 +55,7 @@ class Estimator(Protocol):
             CodecError: not such a vector, or one that this estimator cannot carry.
         """
 
-    def decode(self, message: Message, elements: int, context: Context) -> NDArray[np.float32]:
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
         """Return the estimate of the worker's vector, float32[elements], a new array.
 
         Raises:
@@ -78,7 +78,7 @@ def estimate_mean(estimator: Estimator, vectors: Sequence[NDArray[np.float32]], 
     total = np.zeros(lengths[0])
     bits = 0
     for rank, x in enumerate(vectors):
-        context = Context(seed, step, rank)
+        context = ReductionContext(seed, step, rank)
         message = estimator.encode(x, context)
         total += estimator.decode(message, x.size, context)
         bits += message.bits

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What theory promises: upper bounds of the mean squared error E|mean' - mean|^2 and of bits.
+"""Theoretical upper bounds of the mean squared error E|mean' - mean|^2 and of bits.
 
 They are those of Suresh et al. (ICML 2017), derived again in the modules of the estimators, with natural logarithm
 in the one of `srk`. Arguments: d elements, n workers, k levels, F the mean of |X_i|^2 over workers.

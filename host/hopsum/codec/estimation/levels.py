@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.base import CodecError
 from hopsum.codec.estimation.base import RUN, runs
-from hopsum.codec.estimation.draws import uniforms
+from hopsum.codec.estimation.rng import uniforms
 
 MAX_LEVELS: Final = 1 << 16
 
@@ -30,7 +30,7 @@ class Levels:
     count: int
 
     def round(self, x: NDArray[Any], u: NDArray[np.float64]) -> NDArray[np.uint16]:
-        """Return codes, uint16[n], of elements between the lowest and the highest level; u: see `draws.uniforms`."""
+        """Return codes, uint16[n], of elements between the lowest and the highest level; u: see `rng.uniforms`."""
         if not self.step:
             return np.zeros(x.shape, np.uint16)
         place = (x.astype(np.float64) - self.low) / self.step

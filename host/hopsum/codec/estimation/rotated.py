@@ -23,9 +23,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, Context
+from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation.base import RUN, Message, finite_float32, require_finite_vector, require_payload, runs
-from hopsum.codec.estimation.draws import rotation_key, rounding_key, signs
 from hopsum.codec.estimation.levels import (
     Levels,
     code_bits,
@@ -34,6 +33,7 @@ from hopsum.codec.estimation.levels import (
     require_levels,
     unpack_values,
 )
+from hopsum.codec.estimation.rng import rotation_key, rounding_key, signs
 
 _SIDE: Final = struct.Struct("<hff")
 _EXPONENTS: Final = range(-148, 129)
@@ -55,7 +55,7 @@ class Srk:
         require_levels(levels)
         self.levels = levels
 
-    def encode(self, x: NDArray[np.float32], context: Context) -> Message:
+    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
         """Return exponent, smallest, largest and packed codes of the rotated vector; see `Estimator`."""
         require_finite_vector(x)
         exponent = int(np.frexp(max(x.max(), -x.min()))[1])
@@ -68,7 +68,7 @@ class Srk:
         codes = pack_rounded(v, self._grid(side), rounding_key(context))
         return Message(side + codes, _SIDE.size * 8 + v.size * code_bits(self.levels))
 
-    def decode(self, message: Message, elements: int, context: Context) -> NDArray[np.float32]:
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
         """Return the levels of the codes, rotated back; see `Estimator`."""
         coordinates = padded(elements)
         size = _SIDE.size + packed_bytes(coordinates, code_bits(self.levels))

@@ -17,9 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, Context
+from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation.base import Message, finite_float32, require_finite_vector, require_payload, runs
-from hopsum.codec.estimation.draws import rounding_key
 from hopsum.codec.estimation.levels import (
     Levels,
     code_bits,
@@ -28,6 +27,7 @@ from hopsum.codec.estimation.levels import (
     require_levels,
     unpack_values,
 )
+from hopsum.codec.estimation.rng import rounding_key
 
 _SIDE: Final = struct.Struct("<ff")
 
@@ -47,14 +47,14 @@ class Sk:
         require_levels(levels)
         self.levels = levels
 
-    def encode(self, x: NDArray[np.float32], context: Context) -> Message:
+    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
         """Return smallest, largest and packed codes; see `Estimator`."""
         require_finite_vector(x)
         side = _SIDE.pack(x.min(), x.max())
         codes = pack_rounded(x, self._grid(side), rounding_key(context))
         return Message(side + codes, _SIDE.size * 8 + x.size * code_bits(self.levels))
 
-    def decode(self, message: Message, elements: int, context: Context) -> NDArray[np.float32]:
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
         """Return the levels of the codes; see `Estimator`. The context is not needed."""
         size = _SIDE.size + packed_bytes(elements, code_bits(self.levels))
         require_payload(message.payload, size, self.name, elements)

@@ -25,11 +25,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import CodecError, Context
+from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.codec.estimation.base import Message, finite_float32, require_finite_vector, runs
-from hopsum.codec.estimation.draws import rounding_key, uniforms
 from hopsum.codec.estimation.entropy import EntropyCoder
 from hopsum.codec.estimation.levels import Levels, require_levels
+from hopsum.codec.estimation.rng import rounding_key, uniforms
 
 _SIDE: Final = struct.Struct("<fd")
 
@@ -61,7 +61,7 @@ class Svk:
         require_levels(levels)
         return levels
 
-    def encode(self, x: NDArray[np.float32], context: Context) -> Message:
+    def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
         """Return smallest element, width, and the stream of codes; see `Estimator`."""
         require_finite_vector(x)
         levels = self.levels_of(x.size)
@@ -76,7 +76,7 @@ class Svk:
         payload = side + self._coder.compress(codes, levels)
         return Message(payload, len(payload) * 8)
 
-    def decode(self, message: Message, elements: int, context: Context) -> NDArray[np.float32]:
+    def decode(self, message: Message, elements: int, context: ReductionContext) -> NDArray[np.float32]:
         """Return the levels of the codes; see `Estimator`. The context is not needed."""
         if elements < 1 or len(message.payload) < _SIDE.size:
             raise CodecError(f"{self.name}: {len(message.payload)} bytes for {elements} elements")

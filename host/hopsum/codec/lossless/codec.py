@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
 from hopsum.codec.backends.kernels import Kernels
-from hopsum.codec.base import CodecError, Context, OnNonfinite, Tensors, require_workers
+from hopsum.codec.base import CodecError, OnNonfinite, ReductionContext, Tensors, require_workers
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.lossless.index import require_kind
 from hopsum.codec.lossless.kernels import SketchKernels
-from hopsum.codec.lossless.reduction import LosslessReduction, Options
+from hopsum.codec.lossless.parallel_kernels import ParallelKernels
+from hopsum.codec.lossless.reduction import LosslessOptions, LosslessReduction
 from hopsum.codec.lossless.sizing import ATTEMPTS, BLOCK_ELEMENTS, GAMMA, Sizing
-from hopsum.codec.lossless.work import Work
 from hopsum_wire import LANE_GROUP_CODES, Op
 
 _MODULES: Final = {"numpy": "reference", "numba": "compiled"}
@@ -31,7 +31,7 @@ class Lossless:
     op = Op.ADD32
     lookup: tuple[int, ...] | None = None
     code_group = LANE_GROUP_CODES
-    exchanges = 3
+    phases = 3
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class Lossless:
         self.facts = f", gamma {gamma}, block_elements {block_elements}, index {index}, {tries}"
         """Options that ranks need to have in common, in words."""
         self.backend = kernels.name
-        work = Work(_sketch_kernels(kernels.name), kernels.threads)
-        self._options = Options(workers, work, Sizing(gamma, block_elements, attempts), index, repeats)
+        work = ParallelKernels(_sketch_kernels(kernels.name), kernels.threads)
+        self._options = LosslessOptions(workers, work, Sizing(gamma, block_elements, attempts), index, repeats)
 
     def start(
         self,
         x: NDArray[np.float32],
-        context: Context,
+        context: ReductionContext,
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.backends.jit import filled, inner, kernel, read, types
 from hopsum.codec.lossless.kernels import Bloom
-from hopsum.codec.lossless.layout import Layout
+from hopsum.codec.lossless.layout import SketchLayout
 
 i32, i64, u8, u32, u64, f32, f64 = np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float32, np.float64
 _U8, _I32, _U32, _I64, _U64 = types.uint8, types.int32, types.uint32, types.int64, types.uint64
@@ -286,14 +286,14 @@ class NumbaSketch:
         """See `SketchKernels`."""
         _quantise(x, scales, members, out)
 
-    def peel(self, members: NDArray[np.uint32], layout: Layout, order: NDArray[np.uint32]) -> int:
+    def peel(self, members: NDArray[np.uint32], layout: SketchLayout, order: NDArray[np.uint32]) -> int:
         """See `SketchKernels`."""
         count = np.zeros(1, np.int64)
         _peel(members, layout.third, layout.block_shift, u64(layout.key), order, count)
         return int(count[0])
 
     def add(
-        self, values: NDArray[np.int32], members: NDArray[np.uint32], layout: Layout, cells: NDArray[np.uint32]
+        self, values: NDArray[np.int32], members: NDArray[np.uint32], layout: SketchLayout, cells: NDArray[np.uint32]
     ) -> None:
         """See `SketchKernels`."""
         _add(values, members, layout.third, layout.block_shift, u64(layout.key), cells)
@@ -302,7 +302,7 @@ class NumbaSketch:
         self,
         cells: NDArray[np.uint32],
         members: NDArray[np.uint32],
-        layout: Layout,
+        layout: SketchLayout,
         order: NDArray[np.uint32],
         out: NDArray[np.int32],
     ) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a backend of `lossless` does. Backends make the same bytes: all sums are integers modulo 2^32.
+"""The interface of a backend of `lossless`. Backends make the same bytes: all sums are integers modulo 2^32.
 
 Words used here: `members` are element numbers in ascending order, the support that all ranks know; an edge is a
 place in that list. Elements have the integer rint(x * scale), scale that of their run of 1024 elements
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.lossless.layout import Layout
+from hopsum.codec.lossless.layout import SketchLayout
 
 RANGE_BLOCK: Final = 1024
 EDGE_SHIFT: Final = 3
@@ -66,11 +66,11 @@ class SketchKernels(Protocol):
     ) -> None:
         """Fill the integers of members."""
 
-    def peel(self, members: NDArray[np.uint32], layout: Layout, order: NDArray[np.uint32]) -> int:
+    def peel(self, members: NDArray[np.uint32], layout: SketchLayout, order: NDArray[np.uint32]) -> int:
         """Return how many edges peel. `order` then has these first, then the others, ascending."""
 
     def add(
-        self, values: NDArray[np.int32], members: NDArray[np.uint32], layout: Layout, cells: NDArray[np.uint32]
+        self, values: NDArray[np.int32], members: NDArray[np.uint32], layout: SketchLayout, cells: NDArray[np.uint32]
     ) -> None:
         """Add values to their three cells each, uint32[layout.cells]."""
 
@@ -78,7 +78,7 @@ class SketchKernels(Protocol):
         self,
         cells: NDArray[np.uint32],
         members: NDArray[np.uint32],
-        layout: Layout,
+        layout: SketchLayout,
         order: NDArray[np.uint32],
         out: NDArray[np.int32],
     ) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an element lies in a sketch: three cells, each with a sign.
+"""The cells of an element in a sketch: three of them, each with a sign.
 
 A sketch has three thirds of `third` cells each. All elements of a block of 2^block_shift consecutive elements share
 one hash, 64 bits h = splitmix64(key + block); in third j the block lies from cell start_j on, around its end:
@@ -14,7 +14,7 @@ too coarse for small vectors. Shifted blocks make one large hypergraph instead, 
 element on, whatever the block size (tests/codec/lossless/test_layout.py compares the two).
 
 A block must be much shorter than a third: two dense blocks overlap in runs, and few runs make a small hypergraph
-again. `Layout.of` shortens blocks to at most a thirty-second of a third.
+again. `SketchLayout.of` shortens blocks to at most a thirty-second of a third.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SIGN_BIT: Final = 3 * START_BITS
 _BLOCKS_PER_THIRD_BITS: Final = 5
 
 
-class Layout(NamedTuple):
+class SketchLayout(NamedTuple):
     """A sketch: its size and its hash functions."""
 
     third: int
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
     key: int
 
     @classmethod
-    def of(cls, third: int, block_elements: int, key: int) -> Layout:
+    def of(cls, third: int, block_elements: int, key: int) -> SketchLayout:
         """Make a layout with blocks of at most `block_elements`, a power of two."""
         longest = max(0, third.bit_length() - 1 - _BLOCKS_PER_THIRD_BITS)
         return cls(third, min(block_elements.bit_length() - 1, longest), key)
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
         return 3 * self.third
 
 
-def places(members: NDArray[np.uint32], layout: Layout) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+def places(members: NDArray[np.uint32], layout: SketchLayout) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
     """Return the cells of elements, int64[3, members], and the signs, uint32[3, members]: 1 or 2^32 - 1."""
     numbers = members.astype(np.uint64)
     hashes = mix_keys(layout.key, numbers >> np.uint64(layout.block_shift))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One all-reduce of `lossless` as a state machine without I/O.
 
-    exchange 1, MAX32   the largest magnitude of each run of 1024 elements; one more lane: how many are not zero
-    exchange 2, OR      the index of the elements whose integer rint(x 2^s) is not zero
-    exchange 3, ADD32   the cells of the sketches, then the packed members (sizing.py), as big-endian integers
+    phase 1, MAX32   the largest magnitude of each run of 1024 elements; one more lane: how many are not zero
+    phase 2, OR      the index of the elements whose integer rint(x 2^s) is not zero
+    phase 3, ADD32   the cells of the sketches, then the packed members (sizing.py), as big-endian integers
 
     state    input                                   next     also
     RANGES   take(some run infinite)                 SKIPPED  on all ranks alike; residual as before; maybe an error
@@ -11,10 +11,10 @@
     RANGES   take(otherwise)                         INDEX
     INDEX    take(no member)                         DONE     the mean is 0
     INDEX    take(members)                           SUMS
-    SUMS     take(sums that agree)                   DONE     the mean; residual settled
-    SUMS     take(sums that do not, the last time)   GONE     AgreedError; residual + vector is the new residual
-    SUMS     take(sums that do not, before)          SUMS     the same exchange once more
-    any of the first three: abandon                  GONE     residual + vector is the new residual
+    SUMS     take(sums that agree)                   DONE     the mean; residual committed
+    SUMS     take(sums that do not, the last time)   GONE     CollectiveError; residual + vector is the new residual
+    SUMS     take(sums that do not, before)          SUMS     the same phase once more
+    any of the first three: abort                    GONE     residual + vector is the new residual
 
 Sums agree if all chunks have the same contributors, since every element lies in three of them, and if all cells are 0
 once all members are taken from them. Without any sketch each chunk stands for itself, whoever is in it.
@@ -32,11 +32,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.base import (
-    AgreedError,
     CodecError,
-    Context,
-    Exchange,
+    CollectiveError,
+    CollectivePhase,
     OnNonfinite,
+    ReductionContext,
     Tensors,
     blocks_of,
     contributor_counts,
@@ -48,10 +48,10 @@ from hopsum.codec.fixed import fixed_exponents
 from hopsum.codec.hashing import INDEX, SKETCH, derive_key
 from hopsum.codec.lossless.index import CHUNK_BITS, choose_index, expected_union, index_bits
 from hopsum.codec.lossless.kernels import RANGE_BLOCK, Bloom
-from hopsum.codec.lossless.sizing import Plan, Sizing, make_plan
-from hopsum.codec.lossless.work import Work
+from hopsum.codec.lossless.parallel_kernels import ParallelKernels
+from hopsum.codec.lossless.sizing import Sizing, SketchPlan, make_plan
 from hopsum.codec.ranges import INFINITE, pack_ranges, read_ranges, require_ranges
-from hopsum.codec.reduction import State, VectorReduction
+from hopsum.codec.reduction import ReductionState, VectorReduction
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 
@@ -59,11 +59,11 @@ _LANES = SHAPES[Op.ADD32].elements
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class LosslessOptions:
     """What a codec hands to its reductions; see `Lossless`."""
 
     workers: int
-    work: Work
+    work: ParallelKernels
     sizing: Sizing
     index: str
     repeats: int
@@ -74,9 +74,9 @@ class LosslessReduction(VectorReduction):
 
     def __init__(
         self,
-        options: Options,
+        options: LosslessOptions,
         x: NDArray[np.float32],
-        context: Context,
+        context: ReductionContext,
         feedback: ErrorFeedback | None = None,
         *,
         tensors: Tensors = (),
@@ -84,7 +84,7 @@ class LosslessReduction(VectorReduction):
         out: NDArray[np.float32] | None = None,
     ) -> None:
         """Take a vector; see `Codec.start`."""
-        self.plan: Plan | None = None
+        self.plan: SketchPlan | None = None
         """What the lanes of the sums hold; None before the index is known."""
         self.members = np.zeros(0, np.uint32)
         """Elements of the index, ascending; empty before it is known."""
@@ -99,8 +99,8 @@ class LosslessReduction(VectorReduction):
         contributors: NDArray[np.uint64],
         lost: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Take the results of the current exchange; see `Reduction`. All of them are needed."""
-        payloads = self._require_exchange().payloads
+        """Take the results of the current phase; see `Reduction`. All of them are needed."""
+        payloads = self._require_phase().payloads
         if lost is not None and lost.any():
             raise CodecError(
                 f"{int(lost.sum())} of {lost.size} results of {self.state.name.lower()} are lost: codec lossless needs "
@@ -108,18 +108,18 @@ class LosslessReduction(VectorReduction):
             )
         require_rows(results, len(payloads), payloads.shape[1], self.state.name.lower())
         require_ranges(contributors, len(results), "contributors instead of")
-        if self.state is State.RANGES:
+        if self.state is ReductionState.RANGES:
             self._take_ranges(results, contributors)
-        elif self.state is State.INDEX:
+        elif self.state is ReductionState.INDEX:
             self._take_index(results, contributors)
         else:
             self._take_sums(results, contributors)
 
-    def _first_exchange(self) -> Exchange:
+    def _first_phase(self) -> CollectivePhase:
         peaks, nonzero = self._work.scan(self._x)
         self._own = np.minimum(peaks, np.uint32(INFINITE))
         lanes = np.append(self._own, np.uint32(min(nonzero, INFINITE - 1)))
-        return Exchange(Op.MAX32, pack_ranges(lanes), lanes.size)
+        return CollectivePhase(Op.MAX32, pack_ranges(lanes), lanes.size)
 
     def _take_ranges(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
         shared = read_ranges(results, self._own.size + 1)
@@ -135,8 +135,8 @@ class LosslessReduction(VectorReduction):
             self._finish_empty(contributors)
             return
         self._bloom = self._choose_index(min(nonzero, self.elements))
-        self.exchange = Exchange(Op.OR, self._index_payloads(), index_bits(self.elements, self._bloom))
-        self.state = State.INDEX
+        self.phase = CollectivePhase(Op.OR, self._index_payloads(), index_bits(self.elements, self._bloom))
+        self.state = ReductionState.INDEX
 
     def _choose_index(self, nonzero: int) -> Bloom | None:
         options = self._options
@@ -174,8 +174,8 @@ class LosslessReduction(VectorReduction):
         self._work.add(values, self.members, self.plan, payloads.reshape(-1)[: self.plan.lanes])
         if byteorder == "little":
             payloads.byteswap(inplace=True)
-        self.exchange = Exchange(Op.ADD32, payloads.view(np.uint8), self.plan.lanes)
-        self.state = State.SUMS
+        self.phase = CollectivePhase(Op.ADD32, payloads.view(np.uint8), self.plan.lanes)
+        self.state = ReductionState.SUMS
 
     def _take_sums(self, results: NDArray[np.uint8], contributors: NDArray[np.uint64]) -> None:
         assert self.plan is not None
@@ -189,7 +189,7 @@ class LosslessReduction(VectorReduction):
             self._repeat(f"{np.count_nonzero(lanes[: self.plan.cells])} cells are left with no element to explain them")
             return
         if self._feedback is not None:
-            self._feedback.settle(self._delivered(contributors))
+            self._feedback.commit(self._delivered(contributors))
         self._finish(self._mean(sums, counts), contributors)
 
     def _repeat(self, found: str) -> None:
@@ -197,9 +197,9 @@ class LosslessReduction(VectorReduction):
         self._repeats_left -= 1
         if self._repeats_left:
             return
-        self._settle(None)
-        self._end(State.GONE)
-        raise AgreedError(
+        self._commit(None)
+        self._end(ReductionState.GONE)
+        raise CollectiveError(
             f"no lossless sum in {self._options.repeats} tries, the last had {found}: no rank has a mean, and each "
             "keeps its vector in its error feedback; wait longer for late workers, or use codec fixed"
         )
@@ -233,5 +233,5 @@ class LosslessReduction(VectorReduction):
 
     def _finish_empty(self, contributors: NDArray[np.uint64]) -> None:
         """Nobody in the results has anything to send."""
-        self._settle(None)
+        self._commit(None)
         self._finish(np.zeros(self.elements, np.float32), contributors)

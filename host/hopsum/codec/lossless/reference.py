@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hopsum.codec.hashing import mix_keys
 from hopsum.codec.lossless.kernels import EDGE_SHIFT, RANGE_BLOCK, Bloom
-from hopsum.codec.lossless.layout import Layout, places
+from hopsum.codec.lossless.layout import SketchLayout, places
 
 _RUN = 1 << 20
 
@@ -69,7 +69,7 @@ class NumpySketch:
         with np.errstate(under="ignore"):
             out[:] = np.rint(np.where(scale != 0, x[members], np.float32(0)) * scale).astype(np.int32)
 
-    def peel(self, members: NDArray[np.uint32], layout: Layout, order: NDArray[np.uint32]) -> int:
+    def peel(self, members: NDArray[np.uint32], layout: SketchLayout, order: NDArray[np.uint32]) -> int:
         """Per round: cells of one edge, from the number of edges of each cell and the sum of their numbers."""
         cells, _ = places(members, layout)
         edges = np.arange(members.size)
@@ -91,7 +91,7 @@ class NumpySketch:
         return peeled
 
     def add(
-        self, values: NDArray[np.int32], members: NDArray[np.uint32], layout: Layout, cells: NDArray[np.uint32]
+        self, values: NDArray[np.int32], members: NDArray[np.uint32], layout: SketchLayout, cells: NDArray[np.uint32]
     ) -> None:
         """Modulo 2^32, so that the sign is a factor."""
         where, signs = places(members, layout)
@@ -101,7 +101,7 @@ class NumpySketch:
         self,
         cells: NDArray[np.uint32],
         members: NDArray[np.uint32],
-        layout: Layout,
+        layout: SketchLayout,
         order: NDArray[np.uint32],
         out: NDArray[np.int32],
     ) -> None:

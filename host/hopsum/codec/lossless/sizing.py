@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large the sketches are, decided by all ranks alike before anything is sent.
+"""The sizes of the sketches, decided by all ranks alike before anything is sent.
 
 Whether a sketch peels follows from the support and the hash functions alone, never from values. So every rank peels
-the support that the index exchange gave, grows a sketch that fails, and gives up on it after some attempts:
+the support that the index phase gave, grows a sketch that fails, and gives up on it after some attempts:
 
     1. The members are cut into segments of 65 536 to 131 071, or one smaller one; each has a sketch of its own.
     2. Attempt t has ceil(gamma * members * (16 + t) / 16 / 3) cells per third, and hash functions of its own.
@@ -26,7 +26,7 @@ from hopsum.codec.backends.threads import run_parallel
 from hopsum.codec.base import CodecError
 from hopsum.codec.hashing import derive_key
 from hopsum.codec.lossless.kernels import EDGE_SHIFT, MAX_EDGES, SketchKernels
-from hopsum.codec.lossless.layout import Layout
+from hopsum.codec.lossless.layout import SketchLayout
 
 GAMMA: Final = 1.25
 BLOCK_ELEMENTS: Final = 1024
@@ -64,19 +64,19 @@ class Segment:
 
     members: slice
     """In the list of all members."""
-    layout: Layout | None
+    layout: SketchLayout | None
     """None: no sketch, all members are packed."""
     order: NDArray[np.uint32]
     """How its sketch peels, in the words of the backend that peeled it."""
     rest: NDArray[np.uint32]
     """Members that are packed, counted from the segment's first, ascending."""
     first_cell: int
-    """Of its sketch, in the lanes of the exchange."""
+    """Of its sketch, in the lanes of the phase."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What the lanes of the sum exchange hold: `cells` cells of all sketches, then the packed members."""
+class SketchPlan:
+    """What the lanes of the sum phase hold: `cells` cells of all sketches, then the packed members."""
 
     segments: list[Segment]
     cells: int
@@ -89,7 +89,9 @@ class Plan:
         return self.cells + self.packed.size
 
 
-def make_plan(kernels: SketchKernels, members: NDArray[np.uint32], sizing: Sizing, key: int, threads: int = 1) -> Plan:
+def make_plan(
+    kernels: SketchKernels, members: NDArray[np.uint32], sizing: Sizing, key: int, threads: int = 1
+) -> SketchPlan:
     """Return the plan for members, uint32[members] ascending, and the job's key; all ranks make the same."""
     bounds = _bounds(members.size)
     found: list[Segment | None] = [None] * len(bounds)
@@ -117,7 +119,7 @@ def unpeeled(
     """
     if members.size > MAX_EDGES:
         raise CodecError(f"{members.size} members in one sketch: at most {MAX_EDGES}")
-    layout = Layout.of(max(1, ceil(gamma * members.size / 3)), block_elements, key)
+    layout = SketchLayout.of(max(1, ceil(gamma * members.size / 3)), block_elements, key)
     return members.size - kernels.peel(members, layout, np.empty(members.size, np.uint32))
 
 
@@ -133,17 +135,17 @@ def _size_segment(kernels: SketchKernels, members: NDArray[np.uint32], run: slic
     attempts = sizing.attempts if sizing.gamma and part.size else 0
     for attempt in range(attempts):
         third = ceil(sizing.gamma * part.size * (_GROWTH + attempt) / _GROWTH / 3)
-        layout = Layout.of(third, sizing.block_elements, derive_key(key, attempt))
+        layout = SketchLayout.of(third, sizing.block_elements, derive_key(key, attempt))
         peeled = kernels.peel(part, layout, order)
         if part.size - peeled <= part.size // _PACKED_SHARE:
             return Segment(run, layout, order[:peeled], order[peeled:] >> np.uint32(EDGE_SHIFT), 0)
     return Segment(run, None, order[:0], np.arange(part.size, dtype=np.uint32), 0)
 
 
-def _lay_out(segments: list[Segment]) -> Plan:
+def _lay_out(segments: list[Segment]) -> SketchPlan:
     placed, cell = [], 0
     for segment in segments:
         placed.append(Segment(segment.members, segment.layout, segment.order, segment.rest, cell))
         cell += 0 if segment.layout is None else segment.layout.cells
     packed = np.concatenate([segment.rest + np.uint32(segment.members.start) for segment in placed])
-    return Plan(placed, cell, packed)
+    return SketchPlan(placed, cell, packed)

@@ -4,8 +4,8 @@
     codec           `TorchThc`: payloads and means from and to tensors, the same bytes as those of hopsum.codec
     feedback        error feedback on the vector's device
     ranges          ranges as MAX32 payloads
-    kernels         what a backend does; tables on a device
-    twin            the backend in plain torch operations, on any device
+    kernels         the interface of a backend; tables on a device
+    reference_kernels   the backend in plain torch operations, on any device
     launch          the backend in Triton
     triton_kernels  its kernels
     sass            what the compiler makes of them, without a GPU

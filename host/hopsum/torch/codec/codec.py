@@ -10,7 +10,7 @@ be summed.
     payloads = codec.encode(x, own, shared, context)
     mean     = codec.decode(results, contributors, shared, elements, context)
 
-With error feedback `TorchFeedback` (feedback.py) takes the place of `ranges`, and is settled at the end.
+With error feedback `TorchFeedback` (feedback.py) takes the place of `ranges`, and is committed at the end.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Final
 import torch
 
 from hopsum.codec.backends.kernels import INPUT_BITS, MAX_SHIFT, THC_BLOCK, BlockKeys
-from hopsum.codec.base import CodecError, Context, blocks_of, require_workers
-from hopsum.codec.coded import HUGE, MIN_BOUND, TINY
+from hopsum.codec.base import CodecError, ReductionContext, blocks_of, require_workers
 from hopsum.codec.hashing import ROTATION, ROUNDING, derive_key
+from hopsum.codec.lookup_table_codec import HUGE, MIN_BOUND, TINY
 from hopsum.codec.table import LookupTable, best_table
 from hopsum.torch.codec.checks import require_finite_ranges, require_tensor, require_vector
 from hopsum.torch.codec.kernels import DeviceTable, TorchKernels, load_torch_kernels
-from hopsum.torch.codec.twin import Twin
+from hopsum.torch.codec.reference_kernels import TorchReferenceKernels
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 
@@ -77,10 +77,12 @@ class TorchThc:
         self.lookup = tuple(self.device_table.values.tolist())
         self.kernels: TorchKernels = load_torch_kernels(backend, self.device)
         self.backend = self.kernels.name
-        if self.device.type == "cuda" and self.backend != Twin.name:
-            _self_check(self, TorchThc(workers, table=self.table, device=self.device, backend=Twin.name))
+        if self.device.type == "cuda" and self.backend != TorchReferenceKernels.name:
+            _self_check(
+                self, TorchThc(workers, table=self.table, device=self.device, backend=TorchReferenceKernels.name)
+            )
 
-    def prepare(self, x: torch.Tensor, context: Context) -> torch.Tensor:
+    def prepare(self, x: torch.Tensor, context: ReductionContext) -> torch.Tensor:
         """Return the vector to encode: x, since blocks are rotated one by one."""
         require_vector(x, self.device)
         return x
@@ -92,7 +94,9 @@ class TorchThc:
         self.by_rows(lambda _, rows: parts.append(self.kernels.root_mean_square(rows)), x)
         return bounded(torch.cat(parts))
 
-    def encode(self, x: torch.Tensor, own: torch.Tensor, shared: torch.Tensor, context: Context) -> torch.Tensor:
+    def encode(
+        self, x: torch.Tensor, own: torch.Tensor, shared: torch.Tensor, context: ReductionContext
+    ) -> torch.Tensor:
         """Return UPDATE payloads, uint8[blocks, 512], a new tensor. Waits for the device, to check the ranges.
 
         Args:
@@ -125,7 +129,7 @@ class TorchThc:
         contributors: torch.Tensor,
         shared: torch.Tensor,
         elements: int,
-        context: Context,
+        context: ReductionContext,
     ) -> torch.Tensor:
         """Return the mean, float32[elements], a new tensor. Waits for the device, to check the sums.
 
@@ -162,26 +166,26 @@ class TorchThc:
         payloads: torch.Tensor,
         shared: torch.Tensor,
         elements: int,
-        context: Context,
+        context: ReductionContext,
         included: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return what payloads add to the sum, float32[elements], a new tensor; `included`: bool[blocks], or all."""
         factors = self.contribution_factors(payloads, shared, elements, included)
         out = torch.empty(elements, dtype=torch.float32, device=self.device)
 
-        def restore(rows: slice, part: torch.Tensor) -> None:
+        def dequantize(rows: slice, part: torch.Tensor) -> None:
             self.kernels.thc_contribution(
                 payloads[rows], factors[rows], self.device_table, self.keys(context, rows.start), part
             )
 
-        self.by_rows(restore, out, write=True)
+        self.by_rows(dequantize, out, write=True)
         return out
 
-    def settle(
+    def subtract_contribution(
         self,
         payloads: torch.Tensor,
         shared: torch.Tensor,
-        context: Context,
+        context: ReductionContext,
         pending: torch.Tensor,
         included: torch.Tensor | None = None,
     ) -> None:
@@ -189,12 +193,12 @@ class TorchThc:
         require_vector(pending, self.device)
         factors = self.contribution_factors(payloads, shared, pending.numel(), included)
 
-        def settle(rows: slice, part: torch.Tensor) -> None:
-            self.kernels.thc_settle(
+        def subtract(rows: slice, part: torch.Tensor) -> None:
+            self.kernels.thc_subtract(
                 payloads[rows], factors[rows], self.device_table, self.keys(context, rows.start), part
             )
 
-        self.by_rows(settle, pending, write=True)
+        self.by_rows(subtract, pending, write=True)
 
     def contribution_factors(
         self, payloads: torch.Tensor, shared: torch.Tensor, elements: int, included: torch.Tensor | None
@@ -253,7 +257,7 @@ class TorchThc:
         )
 
     @staticmethod
-    def keys(context: Context, first: int) -> BlockKeys:
+    def keys(context: ReductionContext, first: int) -> BlockKeys:
         """Return the keys of a run of blocks."""
         rotation = derive_key(context.seed, context.step, ROTATION)
         return BlockKeys(rotation, derive_key(context.seed, context.step, ROUNDING, context.rank), first)
@@ -302,11 +306,11 @@ def _padded(rest: torch.Tensor) -> torch.Tensor:
 
 
 def _self_check(codec: TorchThc, twin: TorchThc) -> None:
-    """Compare a codec with the twin on five blocks and a bit: a wrong kernel would split the replicas of a job."""
+    """Compare a codec with the torch backend on five blocks and a bit: a wrong kernel would split a job's replicas."""
     elements = 5 * THC_BLOCK + 5
     places = torch.arange(elements, dtype=torch.float32, device=codec.device)
     x = torch.sin(places * places) * torch.exp(places * -1e-3)
-    context = Context(seed=11, step=3, rank=codec.workers - 1)
+    context = ReductionContext(seed=11, step=3, rank=codec.workers - 1)
     found, right = (_phases(each, x, context) for each in (codec, twin))
     for what, expected in right.items():
         if not torch.equal(found[what].view(torch.uint8), expected.view(torch.uint8)):
@@ -316,21 +320,21 @@ def _self_check(codec: TorchThc, twin: TorchThc) -> None:
             )
 
 
-def _phases(codec: TorchThc, x: torch.Tensor, context: Context) -> dict[str, torch.Tensor]:
+def _phases(codec: TorchThc, x: torch.Tensor, context: ReductionContext) -> dict[str, torch.Tensor]:
     """Return what a codec makes of a vector that all ranks have, phase by phase."""
     own = codec.ranges(x)
     shared = own * 1.5
     shared[0] /= 4
     payloads = codec.encode(x, own, shared, context)
     lanes = torch.empty((len(own), THC_BLOCK), dtype=torch.uint8, device=codec.device)
-    Twin().thc_lookup(payloads, codec.device_table, lanes)
+    TorchReferenceKernels().thc_lookup(payloads, codec.device_table, lanes)
     everybody = torch.full((len(own),), (1 << codec.workers) - 1, dtype=torch.int64, device=codec.device)
-    settled = x.clone()
-    codec.settle(payloads, shared, context, settled)
+    left = x.clone()
+    codec.subtract_contribution(payloads, shared, context, left)
     return {
         "ranges": own,
         "payloads": payloads,
         "contributions": codec.contribution(payloads, shared, x.numel(), context),
-        "residuals": settled,
+        "residuals": left,
         "means": codec.decode(lanes * codec.workers, everybody, shared, x.numel(), context),
     }

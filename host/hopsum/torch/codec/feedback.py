@@ -3,9 +3,9 @@
 
     own      = feedback.compensate(codec, x)           x + residual, and its ranges, in one pass
     payloads = codec.encode(feedback.pending, own, shared, context)
-    feedback.settle(codec, payloads, shared, context, included)        codes back to what they add, and subtracted
+    feedback.commit(codec, payloads, shared, context, included)        codes back to what they add, and subtracted
 
-It changes when an all-reduce is settled and at no other time.
+It changes when an all-reduce is committed and at no other time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import torch
 
 from hopsum.codec.backends.kernels import THC_BLOCK
-from hopsum.codec.base import CodecError, Context
+from hopsum.codec.base import CodecError, ReductionContext
 from hopsum.torch.codec.checks import require_device, require_vector
 from hopsum.torch.codec.codec import TorchThc, bounded
 
 
 class TorchFeedback:
-    """What all-reduces of one vector have not delivered yet. One all-reduce at a time."""
+    """The undelivered part of one vector's all-reduces. One all-reduce at a time."""
 
     def __init__(self, elements: int, device: torch.device | str = "cpu") -> None:
         self.residual = torch.zeros(elements, dtype=torch.float32, device=device)
@@ -35,21 +35,21 @@ class TorchFeedback:
             CodecError: no vector was compensated.
         """
         if self._pending is None:
-            raise CodecError("nothing to encode or settle: no vector was compensated")
+            raise CodecError("nothing to encode or commit: no vector was compensated")
         return self._pending
 
     def compensate(self, codec: TorchThc, x: torch.Tensor) -> torch.Tensor:
         """Take a vector, float32[elements], to be sent with the residual; return the ranges of both together.
 
         Raises:
-            CodecError: another length or device, or an earlier vector is neither settled nor withdrawn.
+            CodecError: another length or device, or an earlier vector is neither committed nor rolled back.
         """
         require_vector(x, codec.device)
         require_device(self.residual, codec.device, "the error feedback")
         if x.shape != self.residual.shape:
             raise CodecError(f"vector of {x.numel()} elements for an error feedback of {self.residual.numel()}")
         if self._pending is not None:
-            raise CodecError("the vector before is neither settled nor withdrawn; finish its all-reduce first")
+            raise CodecError("the vector before is neither committed nor rolled back; finish its all-reduce first")
         whole, rest = divmod(x.numel(), THC_BLOCK)
         rows = [each[: whole * THC_BLOCK].view(whole, THC_BLOCK) for each in (x, self.residual, self._spare)]
         parts = [codec.kernels.compensate(*rows)]
@@ -59,12 +59,12 @@ class TorchFeedback:
         self._pending = self._spare
         return bounded(torch.cat(parts))
 
-    def settle(
+    def commit(
         self,
         codec: TorchThc,
         payloads: torch.Tensor | None,
         shared: torch.Tensor,
-        context: Context,
+        context: ReductionContext,
         included: torch.Tensor | None = None,
     ) -> None:
         """Keep of the compensated vector what was not delivered.
@@ -81,9 +81,9 @@ class TorchFeedback:
         """
         pending = self.pending
         if payloads is not None:
-            codec.settle(payloads, shared, context, pending, included)
+            codec.subtract_contribution(payloads, shared, context, pending, included)
         self.residual, self._spare, self._pending = pending, self.residual, None
 
-    def withdraw(self) -> None:
-        """Forget the compensated vector: the residual stays as it was."""
+    def rollback(self) -> None:
+        """Drop the compensated vector: the residual stays as it was."""
         self._pending = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a torch backend of codec thc does, and a table as its kernels want it.
+"""The interface of a torch backend of codec thc, and a table as its kernels take it.
 
 The definition, to the byte, is that of hopsum/codec/backends/kernels.py. All tensors are contiguous and on one
 device; rows are blocks of 1024 elements; what a method fills is its argument's own memory.
@@ -139,7 +139,7 @@ class TorchKernels(Protocol):
     ) -> None:
         """Fill float32[blocks, 1024] with what packed codes uint8[blocks, 512] add to a sum."""
 
-    def thc_settle(
+    def thc_subtract(
         self,
         payloads: torch.Tensor,
         factors: torch.Tensor,
@@ -157,7 +157,7 @@ def load_torch_kernels(backend: str, device: torch.device) -> TorchKernels:
         CodecError: unknown backend, or triton that is not installed, or not for this device.
     """
     from hopsum.torch.codec.launch import TritonKernels, triton_is_usable  # here: both modules import this one
-    from hopsum.torch.codec.twin import Twin
+    from hopsum.torch.codec.reference_kernels import TorchReferenceKernels
 
     if backend not in ("auto", "torch", "triton"):
         raise CodecError(f"torch backend {backend!r}: one of auto, torch, triton")
@@ -168,4 +168,4 @@ def load_torch_kernels(backend: str, device: torch.device) -> TorchKernels:
             f"backend 'triton' on device {device}: it needs the package triton, and a CUDA device or "
             "TRITON_INTERPRET=1 in the environment; use backend 'torch'"
         )
-    return TritonKernels() if backend == "triton" else Twin()
+    return TritonKernels() if backend == "triton" else TorchReferenceKernels()

@@ -90,7 +90,7 @@ class TritonKernels:
         numbers = (len(payloads), _numbers(keys)[0], table.granularity)
         self._launch(_kernels().thc_contribution, payloads, *tensors, *numbers, self._warps, False)
 
-    def thc_settle(
+    def thc_subtract(
         self,
         payloads: torch.Tensor,
         factors: torch.Tensor,

@@ -245,9 +245,9 @@ def thc_decode(
 @_kernel
 def thc_contribution(
     payloads_ptr: tl.tensor, values_ptr: tl.tensor, factors_ptr: tl.tensor, out_ptr: tl.tensor,
-    blocks: tl.tensor, rotation: tl.tensor, granularity: tl.tensor, BLOCKS: tl.constexpr, SETTLE: tl.constexpr,
+    blocks: tl.tensor, rotation: tl.tensor, granularity: tl.tensor, BLOCKS: tl.constexpr, SUBTRACT: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Fill float32[blocks, 1024] with what packed codes add to a sum, or subtract it from what is there (SETTLE).
+    """Fill float32[blocks, 1024] with what packed codes add to a sum, or subtract it from what is there (SUBTRACT).
 
     Payloads are words uint16[blocks, 256], values float32[16] twice the table.
     """
@@ -264,7 +264,7 @@ def thc_contribution(
     centre = granularity.to(tl.float32)
     rows = _rotate_back(v, centre, tl.load(factors_ptr + block), rotation, block, BLOCKS)
     out_ptrs = out_ptr + (block * 1024 + lane)
-    if SETTLE:
+    if SUBTRACT:
         live = (number < blocks)[:, None] & (lane >= 0)  # only once, unlike elsewhere
         for row in tl.static_range(32):
             tl.store(out_ptrs + 32 * row, tl.load(out_ptrs + 32 * row) - rows[row], mask=live)

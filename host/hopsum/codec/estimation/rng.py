@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers of estimators: by key and place, in blocks of 1024, so that no order of work changes them."""
+"""The counter-based random numbers of estimators: by key and place, in blocks of 1024, whatever the order of work."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.codec.base import Context, blocks_of
+from hopsum.codec.base import ReductionContext, blocks_of
 from hopsum.codec.hashing import ROTATION, ROUNDING, block_keys, derive_key, lane_bits
 
 _BLOCK: Final = 1024
 
 
-def rounding_key(context: Context) -> int:
+def rounding_key(context: ReductionContext) -> int:
     """Return the key of roundings: another one for each rank."""
     return derive_key(context.seed, context.step, ROUNDING, context.rank)
 
 
-def rotation_key(context: Context) -> int:
+def rotation_key(context: ReductionContext) -> int:
     """Return the key of signs: the same on all ranks."""
     return derive_key(context.seed, context.step, ROTATION)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `thc` and `uhc` share: rotated coordinates, rounded without bias to the integers of a table, summed in lanes.
+"""The base of `thc` and `uhc`: rotated coordinates, rounded without bias to the values of a table, summed in lanes.
 
 A block of 1024 elements (lanes of 8 bits) or 512 (lanes of 16 bits) is one chunk. Rotated, its coordinates are
 nearly N(0, r^2) whatever the block was; divided by the range r they are truncated at +-t, and rounded without bias
@@ -31,10 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.codec.backends import load_kernels
-from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, BlockKeys, Form, Kernels, Steps
+from hopsum.codec.backends.kernels import FRACTION_BITS, MAX_SHIFT, BlockKeys, Form, Kernels, TableSteps
 from hopsum.codec.base import (
     CodecError,
-    Context,
+    ReductionContext,
     blocks_of,
     contributor_counts,
     padded_rows,
@@ -62,7 +62,7 @@ CODE_BITS: Final = 4
 _OPS: Final = {(8, True): Op.LOOKUP_ADD8, (16, True): Op.LOOKUP_ADD16, (8, False): Op.ADD8, (16, False): Op.ADD16}
 
 
-class Coded(RangeCodec):
+class LookupTableCodec(RangeCodec):
     """See the module; the contract is `RangeCodec`."""
 
     def __init__(
@@ -100,9 +100,9 @@ class Coded(RangeCodec):
         self.lookup: tuple[int, ...] | None = table.switch_values if self._form.packed else None
         self._kernels = kernels or load_kernels("auto")
         self.backend = self._kernels.name
-        self._steps = Steps.of(table.values)
+        self._steps = TableSteps.of(table.values)
 
-    def prepare(self, x: NDArray[np.float32], context: Context) -> NDArray[np.float32]:
+    def prepare(self, x: NDArray[np.float32], context: ReductionContext) -> NDArray[np.float32]:
         """Return the vector to encode: x itself, or with full rotation a new one, padded to whole blocks."""
         require_vector(x)
         if self.rotation != "full":
@@ -126,7 +126,7 @@ class Coded(RangeCodec):
         return bits
 
     def encode(
-        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: Context
+        self, x: NDArray[np.float32], own: NDArray[np.uint32], shared: SharedRanges, context: ReductionContext
     ) -> NDArray[np.uint8]:
         """Return packed codes, or lanes; see `RangeCodec`. A block that exceeds the shared range is clipped to it."""
         require_vector(x)
@@ -148,7 +148,7 @@ class Coded(RangeCodec):
         contributors: NDArray[np.uint64],
         shared: SharedRanges,
         elements: int,
-        context: Context,
+        context: ReductionContext,
         lost: NDArray[np.bool_] | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
@@ -175,34 +175,34 @@ class Coded(RangeCodec):
         payloads: NDArray[np.uint8],
         shared: SharedRanges,
         elements: int,
-        context: Context,
+        context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:
         """Return what codes add to a sum; see `RangeCodec`."""
         out = self._result(elements)
-        self._restore(out, payloads, shared, context, included, subtract=False)
+        self._dequantize(out, payloads, shared, context, included, subtract=False)
         return self._unprepared(out, elements, context)
 
-    def deduct(
+    def subtract_contribution(
         self,
         x: NDArray[np.float32],
         payloads: NDArray[np.uint8],
         shared: SharedRanges,
-        context: Context,
+        context: ReductionContext,
         included: NDArray[np.bool_] | None = None,
     ) -> None:
         """Subtract what codes add to a sum, in one pass unless the rotation is full; see `RangeCodec`."""
         if self.rotation == "full":
-            super().deduct(x, payloads, shared, context, included)
+            super().subtract_contribution(x, payloads, shared, context, included)
         else:
-            self._restore(x, payloads, shared, context, included, subtract=True)
+            self._dequantize(x, payloads, shared, context, included, subtract=True)
 
-    def _restore(
+    def _dequantize(
         self,
         x: NDArray[np.float32],
         payloads: NDArray[np.uint8],
         shared: SharedRanges,
-        context: Context,
+        context: ReductionContext,
         included: NDArray[np.bool_] | None,
         *,
         subtract: bool,
@@ -215,11 +215,11 @@ class Coded(RangeCodec):
             require_ranges(included, blocks, "included blocks instead of")
             factors[~included] = 0
 
-        def restore(rows: slice, out: NDArray[np.float32]) -> None:
+        def dequantize(rows: slice, out: NDArray[np.float32]) -> None:
             keys = _keys(context, rows.start)
-            self._kernels.thc_restore(payloads[rows], factors[rows], self._steps, self._form, keys, out, subtract)
+            self._kernels.thc_dequantize(payloads[rows], factors[rows], self._steps, self._form, keys, out, subtract)
 
-        self._by_rows(restore, x)
+        self._by_rows(dequantize, x)
 
     def _block_ranges(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         found = [self._kernels.root_mean_square(part) for _, part in _numbered(padded_rows(x, self.block_elements))]
@@ -260,7 +260,7 @@ class Coded(RangeCodec):
         whole = blocks_of(elements, self.block_elements) * self.block_elements
         return np.empty(whole if self.rotation == "full" else elements, np.float32)
 
-    def _unprepared(self, x: NDArray[np.float32], elements: int, context: Context) -> NDArray[np.float32]:
+    def _unprepared(self, x: NDArray[np.float32], elements: int, context: ReductionContext) -> NDArray[np.float32]:
         """Undo `prepare`, in place."""
         if self.rotation == "full":
             rotate_blocks_back(x.reshape(-1, self.block_elements), _across_key(context))
@@ -327,12 +327,12 @@ def _require_table(workers: int, table: LookupTable, lane_bits: int) -> None:
         )
 
 
-def _keys(context: Context, first: int) -> BlockKeys:
+def _keys(context: ReductionContext, first: int) -> BlockKeys:
     rotation = derive_key(context.seed, context.step, ROTATION)
     return BlockKeys(rotation, derive_key(context.seed, context.step, ROUNDING, context.rank), first)
 
 
-def _across_key(context: Context) -> int:
+def _across_key(context: ReductionContext) -> int:
     return derive_key(context.seed, context.step, ACROSS)
 
 

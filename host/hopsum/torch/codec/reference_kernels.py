@@ -24,7 +24,7 @@ _FIRST: Final = 0xBF58476D1CE4E5B9
 _SECOND: Final = 0x94D049BB133111EB
 
 
-class Twin:
+class TorchReferenceKernels:
     """See `TorchKernels`."""
 
     name = "torch"
@@ -104,7 +104,7 @@ class Twin:
             shifted = keys._replace(first=keys.first + run.start)
             self.thc_decode(lanes, ones, factors[run], table.granularity, shifted, out[run])
 
-    def thc_settle(
+    def thc_subtract(
         self,
         payloads: torch.Tensor,
         factors: torch.Tensor,

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from hopsum.codec.backends.threads import run_parallel
 from hopsum.codec.base import blocks_of
 from hopsum.codec.lossless.kernels import RANGE_BLOCK, Bloom, SketchKernels
-from hopsum.codec.lossless.sizing import Plan
+from hopsum.codec.lossless.sizing import SketchPlan
 
 _RUN: Final = 1 << 20
 """Elements, or members, of a job; a multiple of RANGE_BLOCK."""
 _ONES: Final = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 
 
-class Work:
-    """Kernels and the number of threads that run them. Arrays that are returned are new."""
+class ParallelKernels:
+    """Kernels over whole vectors, run by several threads. Returned arrays are new."""
 
     def __init__(self, kernels: SketchKernels, threads: int) -> None:
         self.kernels = kernels
@@ -95,7 +95,7 @@ class Work:
         self._each(members.size, lambda run: self.kernels.spread(values[run], members[run], divisors, out))
 
     def add(
-        self, values: NDArray[np.int32], members: NDArray[np.uint32], plan: Plan, lanes: NDArray[np.uint32]
+        self, values: NDArray[np.int32], members: NDArray[np.uint32], plan: SketchPlan, lanes: NDArray[np.uint32]
     ) -> None:
         """Add the values of all members to the lanes of a plan, which are 0: sketches, then packed members."""
         lanes[plan.cells :] = values[plan.packed].view(np.uint32)
@@ -113,7 +113,9 @@ class Work:
 
         run_parallel([partial(add, place) for place in range(len(plan.segments))], self.threads)
 
-    def solve(self, lanes: NDArray[np.uint32], members: NDArray[np.uint32], plan: Plan) -> NDArray[np.int32] | None:
+    def solve(
+        self, lanes: NDArray[np.uint32], members: NDArray[np.uint32], plan: SketchPlan
+    ) -> NDArray[np.int32] | None:
         """Return the values of all members, or None: the lanes contradict each other. Lanes are used up."""
         values = np.empty(members.size, np.int32)
         values[plan.packed] = lanes[plan.cells :].view(np.int32)

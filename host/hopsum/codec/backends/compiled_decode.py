@@ -144,7 +144,7 @@ def _centre16(sums: Any, middle: Any, a: Any) -> None:
 
 
 @inner
-def _restore(
+def _dequantize(
     payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
     rotation: Any, subtract: Any, turns: Any, own: Any, out: Any, elements: Any,
 ) -> None:  # fmt: skip
@@ -174,23 +174,23 @@ _RESTORE = (
 
 
 @kernel(*_RESTORE)
-def restore8(
+def dequantize8(
     payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
     rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
 ) -> None:  # fmt: skip
     """Decode payloads alone, blocks of 1024."""
     table = (g, base, extra_codes, extra_gaps)
-    _restore(payloads, factors, *table, group, rotated, rotation, subtract, turns, own, out, 1024)
+    _dequantize(payloads, factors, *table, group, rotated, rotation, subtract, turns, own, out, 1024)
 
 
 @kernel(*_RESTORE)
-def restore16(
+def dequantize16(
     payloads: Any, factors: Any, g: Any, base: Any, extra_codes: Any, extra_gaps: Any, group: Any, rotated: Any,
     rotation: Any, subtract: Any, turns: Any, own: Any, out: Any,
 ) -> None:  # fmt: skip
     """Decode payloads alone, blocks of 512."""
     table = (g, base, extra_codes, extra_gaps)
-    _restore(payloads, factors, *table, group, rotated, rotation, subtract, turns, own, out, 512)
+    _dequantize(payloads, factors, *table, group, rotated, rotation, subtract, turns, own, out, 512)
 
 
 _DECODE = (read(_U8, 2), read(_I32, 1), read(_F32, 1), _I64, _BOOL, _U64, TURNS, _I64, filled(_F32), filled(_I32, 1))
