@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a controller as its operator: the connection that the arguments name, and looks at it."""
+"""Ask a controller as its operator: the connection that the arguments name, and snapshots of the controller."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from hopsum.errors import HopsumError
-from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.context import complete
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import read_admin_token
 from hopsum_wire.control.values import as_values
-from hopsum_wire.watch.looks import Look
+from hopsum_wire.watch.snapshots import ControllerSnapshot
 
 
-def place_of(options: argparse.Namespace) -> Place:
+def address_of(options: argparse.Namespace) -> ControllerAddress:
     """Return the address of the controller of the parsed arguments and the context.
 
     Raises TlsError for files that do not fit, ContextError for a context that does not.
     """
     found = complete(options)
-    return Place.of(
+    return ControllerAddress.of(
         found.controller,
         tls=found.tls,
         ca_file=found.ca_file or "",
@@ -48,11 +48,11 @@ def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
         token = "" if not token_file else read_admin_token(Path(token_file))
     except ControlPlaneError as error:
         raise HopsumError(str(error)) from error
-    with Channel(place_of(options)) as channel:
+    with Channel(address_of(options)) as channel:
         yield JobsClient(channel, token)
 
 
-def take_look(client: JobsClient, clock: Callable[[], float] = time.monotonic) -> Look:
+def take_snapshot(client: JobsClient, clock: Callable[[], float] = time.monotonic) -> ControllerSnapshot:
     """Ask for switches and jobs, for running jobs with their counters. Raises ControllerError."""
     switches = [as_values(switch) for switch in client.switches()]
     jobs = []
@@ -62,19 +62,21 @@ def take_look(client: JobsClient, clock: Callable[[], float] = time.monotonic) -
         except ControllerError as error:
             if error.code != "NOT_FOUND":  # deleted meanwhile
                 raise
-    return _look(switches, jobs, clock())
+    return _snapshot(switches, jobs, clock())
 
 
-def job_look(client: JobsClient, name: str) -> Look:
+def job_snapshot(client: JobsClient, name: str) -> ControllerSnapshot:
     """Ask for one job with its counters, and for no switch. Raises ControllerError."""
     job, now_s = as_values(client.job(name)), time.monotonic()
-    return _look([], [(now_s, job)], now_s)
+    return _snapshot([], [(now_s, job)], now_s)
 
 
-def _look(switches: list[dict[str, Any]], jobs: list[tuple[float, dict[str, Any]]], now_s: float) -> Look:
-    """Return a look at `now_s` of jobs that were asked for at their times."""
+def _snapshot(
+    switches: list[dict[str, Any]], jobs: list[tuple[float, dict[str, Any]]], now_s: float
+) -> ControllerSnapshot:
+    """Return a snapshot at `now_s` of jobs that were asked for at their times."""
     for at_s, job in jobs:
         for member in job["members"]:
             if member["heartbeat_age_s"] is not None:
                 member["heartbeat_age_s"] += now_s - at_s
-    return Look(now_s, switches, [job for _, job in jobs])
+    return ControllerSnapshot(now_s, switches, [job for _, job in jobs])

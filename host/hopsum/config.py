@@ -140,7 +140,7 @@ class Config:
     udp_port: int = field(default=0, metadata=_about(_integer(0, 65535), "to send from (hopsum://); 0: any"))
 
 
-class Setting(NamedTuple):
+class SettingInfo(NamedTuple):
     """One setting, in words; see `describe`."""
 
     name: str
@@ -150,14 +150,14 @@ class Setting(NamedTuple):
     meaning: str
 
 
-def describe() -> list[Setting]:
+def describe() -> list[SettingInfo]:
     """Return all settings in the order of `Config`."""
     told = []
     for each in fields(Config):
         kind: _Kind = each.metadata["kind"]
         default = getattr(Config(), each.name)
         shown = {"": "none", "None": "none", "{}": "empty"}.get(str(default), str(default).lower())
-        told.append(Setting(each.name, _PREFIX + each.name.upper(), kind.name, shown, each.metadata["meaning"]))
+        told.append(SettingInfo(each.name, _PREFIX + each.name.upper(), kind.name, shown, each.metadata["meaning"]))
     return told
 
 

@@ -28,7 +28,7 @@ from hopsum.agreement import facts_of, shared_settings
 from hopsum.codec import Codec, make_codec
 from hopsum.communicator import Communicator
 from hopsum.config import Config, ConfigError, nearest, resolve
-from hopsum.memory import MemoryAggregation, RackOptions
+from hopsum.memory import InProcessGroupOptions, MemoryCommunicator
 from hopsum.notice import telling
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import DatagramLink
@@ -80,9 +80,9 @@ def open_config(config: Config, group: Any = None) -> Communicator:
     return opened
 
 
-def settings_of(aggregation: Communicator) -> Config:
+def settings_of(comm: Communicator) -> Config:
     """Return the settings that `connect` was told; the defaults for a communicator that was made otherwise."""
-    return _settings.get(aggregation) or Config()
+    return _settings.get(comm) or Config()
 
 
 def _split(config: Config) -> SplitResult:
@@ -238,7 +238,7 @@ def _address(config: Config, host: str) -> str:
 
 
 def controller_at(config: Config) -> tuple[Any, str, str]:
-    """Return where the controller of a hopsum:// URL is (a `hopsum.rpc.channel.Place`), the job's name, and its token.
+    """Return the `ControllerAddress` (hopsum.rpc.channel) of a hopsum:// URL, the job's name, and the job's token.
 
     Raises:
         ConfigError: a URL of another kind, or malformed, or a token that cannot be read.
@@ -247,8 +247,8 @@ def controller_at(config: Config) -> tuple[Any, str, str]:
     parts = _split(config)
     if parts.scheme != "hopsum":
         raise UrlError(f"URL {config.url!r}: a controller's job is hopsum://HOST:PORT/JOB")
-    _, place, job, token = _controller(config, parts)
-    return place, job, token
+    _, address, job, token = _controller(config, parts)
+    return address, job, token
 
 
 def _controller(config: Config, parts: SplitResult) -> tuple[Any, Any, str, str]:
@@ -263,22 +263,22 @@ def _controller(config: Config, parts: SplitResult) -> tuple[Any, Any, str, str]
         raise UrlError(f"URL {config.url!r} needs gRPC: pip install grpcio protobuf ({error})") from error
     token = rpc.token_of(config, query.get("token_file", config.token_file))
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    place = rpc.Place.of(
+    address = rpc.ControllerAddress.of(
         f"{host}:{parts.port}",
         tls=query.get("tls"),
         ca_file=query.get("ca", config.ca_file),
         certificate_file=config.certificate_file,
         key_file=config.key_file,
     )
-    return rpc, place, job, token
+    return rpc, address, job, token
 
 
 def _open_controller(config: Config, parts: SplitResult, group: Any) -> Communicator:
-    rpc, place, job, token = _controller(config, parts)
+    rpc, address, job, token = _controller(config, parts)
     # the controller is given time to bring a switch back
     patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
     ways = rpc.Ways(codec=partial(_codec_for, config), agent=partial(_open_agent, patient))
-    opened: Communicator = rpc.open_job(config, place, job, token, ways)
+    opened: Communicator = rpc.open_job(config, address, job, token, ways)
     return opened
 
 
@@ -317,16 +317,16 @@ def _open_memory(config: Config, parts: SplitResult, group: Any) -> Communicator
     query = _query(config, parts, {"workers": int, "quorum": int, "loss": float, "seed": int})
     name, workers = parts.netloc + parts.path, query.get("workers")
     if not name or workers is None:
-        raise UrlError(f"URL {config.url!r}: a rack has a name and workers, memory://NAME?workers=N")
+        raise UrlError(f"URL {config.url!r}: an in-process group has a name and workers, memory://NAME?workers=N")
     _require_range(config, "workers", workers, 1, MAX_WORKERS)
-    options = RackOptions(workers, query.get("quorum", workers), query.get("loss", 0.0), query.get("seed", 0))
+    options = InProcessGroupOptions(workers, query.get("quorum", workers), query.get("loss", 0.0), query.get("seed", 0))
     if options.loss and "quorum" not in query:
         options = options._replace(quorum=1)
     _require_range(config, "quorum", options.quorum, 1, workers)
     _require_range(config, "loss", options.loss, 0, 1)
     _require_range(config, "seed", options.seed, 0, (1 << 63) - 1)
     rank = _rank(config, workers)  # before a table is solved
-    return MemoryAggregation(
+    return MemoryCommunicator(
         name,
         rank,
         options=options,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`memory://NAME?workers=N`: ranks that are threads of one process meet in a rack, which sums as a switch does.
+"""`memory://NAME?workers=N`: ranks that are threads of one process meet in a group, which sums as a switch does.
 
-For tests and notebooks. A rack lasts until the first rank leaves; who joins after that finds a new one. What one rank
+For tests and notebooks. A group lasts until the first rank leaves; who joins after that finds a new one. What one rank
 brings waits until all ranks are there; then the rank that came last does the sum, and all take it.
 
 With a loss, that share of contributions (per rank and chunk) comes too late for its sum, as with a quorum at a switch:
@@ -31,8 +31,8 @@ from hopsum.communicator import CallDigest, JoinError, SerialCommunicator, Summe
 from hopsum.errors import AllReduceTimeoutError, RankLeftError
 
 
-class RackOptions(NamedTuple):
-    """What all ranks of a rack have to say alike."""
+class InProcessGroupOptions(NamedTuple):
+    """What all ranks of a group have to say alike."""
 
     workers: int
     quorum: int
@@ -47,17 +47,17 @@ REFUSED_S: Final = 60.0
 """So long ranks that join late are told in what the others differed; less if one of these joins again."""
 
 
-class Rack:
+class InProcessGroup:
     """Where the ranks meet. See the module; a rank is in one meeting at a time."""
 
-    def __init__(self, name: str, options: RackOptions, facts: str) -> None:
+    def __init__(self, name: str, options: InProcessGroupOptions, facts: str) -> None:
         self.name = name
         self.options = options
         self.facts = facts
         """What ranks have to have in common beyond the options, in words."""
         self.ranks: set[int] = set()
         self.refused = ""
-        """In what ranks differed before all were there, which ended the rack; empty if in nothing."""
+        """In what ranks differed before all were there, which ended the group; empty if in nothing."""
         self.told: set[int] = set()
         """Ranks that know it."""
         self.refused_at_s = 0.0
@@ -100,7 +100,7 @@ class Rack:
             self._meeting.notify_all()
 
     def refuse(self, rank: int, why: str) -> None:
-        """End the rack for who waits: one that joins differs, and nobody knows whose settings are right."""
+        """End the group for who waits: one that joins differs, and nobody knows whose settings are right."""
         self.told, self.refused_at_s = {rank, *self.ranks}, time.monotonic()
         with self._meeting:
             self.refused = self._broken = why
@@ -136,50 +136,50 @@ class Rack:
             )
 
 
-_racks: Final[dict[str, Rack]] = {}
+_groups: Final[dict[str, InProcessGroup]] = {}
 _racks_lock: Final = threading.Lock()
 
 
-def _join(name: str, rank: int, options: RackOptions, facts: str) -> Rack:
-    """Return the rack with this rank in it. Raises JoinError."""
+def _join(name: str, rank: int, options: InProcessGroupOptions, facts: str) -> InProcessGroup:
+    """Return the group with this rank in it. Raises JoinError."""
     with _racks_lock:
-        rack = _racks.get(name)
-        if rack is not None and rack.refused and rank not in rack.told:
-            rack.told.add(rank)
-            if time.monotonic() < rack.refused_at_s + REFUSED_S:
-                raise JoinError(rack.refused)
-        if rack is None or rack.broken:
-            rack = Rack(name, options, facts)
-        if (rack.options, rack.facts) != (options, facts):
+        group = _groups.get(name)
+        if group is not None and group.refused and rank not in group.told:
+            group.told.add(rank)
+            if time.monotonic() < group.refused_at_s + REFUSED_S:
+                raise JoinError(group.refused)
+        if group is None or group.broken:
+            group = InProcessGroup(name, options, facts)
+        if (group.options, group.facts) != (options, facts):
             why = (
                 f"rank {rank} joins memory://{name} with {options}, {facts}; "
-                f"ranks {sorted(rack.ranks)} have {rack.options}, {rack.facts}: all ranks need the same"
+                f"ranks {sorted(group.ranks)} have {group.options}, {group.facts}: all ranks need the same"
             )
-            if len(rack.ranks) < rack.options.workers:
-                rack.refuse(rank, why)
+            if len(group.ranks) < group.options.workers:
+                group.refuse(rank, why)
             raise JoinError(why)
-        if rank in rack.ranks:
+        if rank in group.ranks:
             raise JoinError(f"rank {rank} of memory://{name} is taken: give each thread its own rank")
         if not 0 <= rank < options.workers:
             raise JoinError(f"rank {rank} of memory://{name}, which has ranks 0 to {options.workers - 1}")
-        rack.ranks.add(rank)
-        _racks[name] = rack
-        return rack
+        group.ranks.add(rank)
+        _groups[name] = group
+        return group
 
 
-def _part(rack: Rack, rank: int) -> None:
-    """Take a rank out; a rack that nobody is in is forgotten, unless late ranks are to be told why."""
+def _part(group: InProcessGroup, rank: int) -> None:
+    """Take a rank out; a group that nobody is in is forgotten, unless late ranks are to be told why."""
     with _racks_lock:
-        rack.ranks.discard(rank)
-        if not rack.ranks and not rack.refused and _racks.get(rack.name) is rack:
-            del _racks[rack.name]
+        group.ranks.discard(rank)
+        if not group.ranks and not group.refused and _groups.get(group.name) is group:
+            del _groups[group.name]
 
 
-class MemoryAggregation(SerialCommunicator):
-    """One rank of a rack. The contract is `hopsum.communicator.Communicator`.
+class MemoryCommunicator(SerialCommunicator):
+    """One rank of a group. The contract is `hopsum.communicator.Communicator`.
 
     Args:
-        name: of the rack, the same for all its ranks.
+        name: of the group, the same for all its ranks.
         codec: for as many workers as the options say.
         facts: what else ranks have to have in common, in words: codec, its options, seed.
         deadline_s: how long to wait for the other ranks, in each phase.
@@ -189,7 +189,15 @@ class MemoryAggregation(SerialCommunicator):
     """
 
     def __init__(
-        self, name: str, rank: int, *, options: RackOptions, codec: Codec, facts: str, seed: int, deadline_s: float
+        self,
+        name: str,
+        rank: int,
+        *,
+        options: InProcessGroupOptions,
+        codec: Codec,
+        facts: str,
+        seed: int,
+        deadline_s: float,
     ) -> None:
         self._rack = _join(name, rank, options, facts)
         self._deadline_s = deadline_s
@@ -215,7 +223,7 @@ class MemoryAggregation(SerialCommunicator):
         _part(self._rack, self.rank)
 
 
-def _arrivals(options: RackOptions, number: int, chunks: int) -> NDArray[np.bool_] | None:
+def _arrivals(options: InProcessGroupOptions, number: int, chunks: int) -> NDArray[np.bool_] | None:
     """Return whose contributions are in time, bool[workers, chunks]; None: all."""
     if not options.loss:
         return None

@@ -18,7 +18,7 @@ AFTER_S: Final = 5.0
 _log: Final = logging.getLogger(__name__)
 
 
-class Notice:
+class WaitNotice:
     """Says what is awaited when that takes longer than AFTER_S, and again when it is something else.
 
     Args:
@@ -43,7 +43,7 @@ class Notice:
         _log.warning("%s: waiting for %s, for %.0f s more at most (%s)", self._who, what, max(left_s, 0.0), setting)
 
 
-class Waiting:
+class WaitMonitor:
     """One wait. Not thread-safe.
 
     Args:
@@ -64,10 +64,10 @@ class Waiting:
 
     @property
     def say_in_s(self) -> float | None:
-        """Return the seconds until `look` has something to say, None when it has said it."""
+        """Return the seconds until `check` has something to say, None when it has said it."""
         return None if self._said else max(0.0, AFTER_S - self.lasted_s)
 
-    def look(self, awaited: Callable[[], str], left_s: float | None = None) -> None:
+    def check(self, awaited: Callable[[], str], left_s: float | None = None) -> None:
         """Write the line if it is time and it was not written yet.
 
         Args:

@@ -16,7 +16,7 @@ import pytest
 from hopsum.agent import progress
 from hopsum.agent.progress import Progress
 from hopsum.errors import AllReduceTimeoutError
-from hopsum.notice import AFTER_S, Waiting
+from hopsum.notice import AFTER_S, WaitMonitor
 from hopsum.protocol.worker import Timing
 from hopsum.transport.udp import UdpTransport
 from hopsum_wire import Op
@@ -46,16 +46,16 @@ def lines(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
 
 def test_a_wait_has_one_line_and_another_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     clock, log = Clock(), logging.getLogger("hopsum.tests.waiting")
-    waiting = Waiting(log, "rank 3", clock=clock)
+    waiting = WaitMonitor(log, "rank 3", clock=clock)
     assert waiting.say_in_s == AFTER_S
     clock.now_s += AFTER_S - 1
-    waiting.look(pytest.fail, 7.0)
+    waiting.check(pytest.fail, 7.0)
     waiting.over()
     assert not lines(caplog, log.name), "a short wait is no matter"
     clock.now_s += AFTER_S + 1
     assert waiting.say_in_s == 0
     for left_s in (7.0, 6.0):
-        waiting.look(lambda: "rank 2", left_s)
+        waiting.check(lambda: "rank 2", left_s)
     assert waiting.say_in_s is None
     clock.now_s += 1
     waiting.over()
@@ -64,7 +64,7 @@ def test_a_wait_has_one_line_and_another_when_it_is_over(caplog: pytest.LogCaptu
         "rank 3 has waited 6 s for rank 2; it waits 7 s more at most", "rank 3 goes on after 7.0 s",
     ]  # fmt: skip
     clock.now_s += AFTER_S
-    waiting.look(lambda: "rank 2")
+    waiting.check(lambda: "rank 2")
     assert lines(caplog, log.name)[2] == "rank 3 has waited 5 s for rank 2; it waits without a limit"
 
 
@@ -87,17 +87,17 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     looks.begin()
     first.step(0.01)
     clock.now_s += AFTER_S - 0.5
-    looks.look()
+    looks.check()
     _step(first, lambda: "rank 1 is missing" in first.worker.lack())
     clock.now_s += 1
-    looks.look()
+    looks.check()
     (line,) = lines(caplog, progress.__name__)
     assert line.startswith("rank 0 has waited 6 s for 1 sums of switch 127.0.0.1:"), line
     assert "rank 1 is missing in slot 0, round 1 (arrived: rank 0); it waits" in line
     second.submit(Op.ADD32, payloads)
     _step(first, lambda: bool(first.worker.statistics.results) or not second.step(0.01))
     _step(first, lambda: bool(first.worker.statistics.results))
-    looks.look()
+    looks.check()
     assert lines(caplog, progress.__name__)[1:] == ["rank 0 goes on after 5.5 s"]
 
 

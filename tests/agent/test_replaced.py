@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from hopsum.agent.engine import CLOSE, Engine
-from hopsum.agent.network import Failed, GoOn, Silence
+from hopsum.agent.engine import CLOSE, AllReduceEngine
+from hopsum.agent.network import Failed, ResumeCommand, StallDetector
 from hopsum.codec import ErrorFeedback, ReductionContext, make_codec
 from hopsum.communicator.results import CommunicatorClosedError
 from hopsum.communicator.task import Task
@@ -32,8 +32,8 @@ def new(start: int, epoch: int = 71, allreduces: int = 0) -> Resume:
     return Resume(0, start, epoch, allreduces, (1,), ())
 
 
-def go_on(start: int, allreduces: int, epoch: int = 71) -> GoOn:
-    return GoOn(epoch, start, allreduces, WorkersReplacedError("the promised one was not submitted", (1,)))
+def go_on(start: int, allreduces: int, epoch: int = 71) -> ResumeCommand:
+    return ResumeCommand(epoch, start, allreduces, WorkersReplacedError("the promised one was not submitted", (1,)))
 
 
 class Stand:
@@ -43,7 +43,7 @@ class Stand:
         self.transport = StageTransport()
         self.failures: list[BaseException] = []
         self.silences = 0
-        self.engine = Engine(
+        self.engine = AllReduceEngine(
             make_codec("fixed", workers=1, backend="numpy"),
             ReductionContext(0, 0, 0),
             self.transport,
@@ -52,7 +52,7 @@ class Stand:
             follow_s=60.0,
             trace=None,
             on_failure=self.failures.append,
-            on_silence=self._hear_silence,
+            on_stall=self._hear_silence,
         )
         self.thread = threading.Thread(target=self.engine.run)
 
@@ -237,7 +237,7 @@ def test_what_waits_behind_a_go_on_ends_with_the_engine(failed: bool) -> None:
 def test_silence_lasts_until_something_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, transport = [100.0], StageTransport()
     monkeypatch.setattr("hopsum.agent.network.time.monotonic", lambda: clock[0])
-    silence, counts = Silence(transport), transport.counts
+    silence, counts = StallDetector(transport), transport.counts
     clock[0] += 5
     assert not silence.lasts(), "nothing was sent twice: whoever waits for a slow rank is not in the dark"
     counts.worker.retransmits += 1

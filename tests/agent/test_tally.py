@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from hopsum.agent.tally import RUN_ELEMENTS, RUNS, heartbeat_counts, sample
+from hopsum.agent.stats_recorder import RUN_ELEMENTS, RUNS, heartbeat_counts, sample
 from hopsum.codec import ErrorFeedback, best_table, make_codec
 from hopsum.codec.table import expected_nmse
 from hopsum_wire import Op

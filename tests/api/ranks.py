@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of a rack as threads."""
+"""Ranks of an in-process group as threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CODECS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 
 
 def run_ranks(url: str, work: Callable[[Communicator], Result], workers: int, **settings: Any) -> list[Result]:
-    """Return what `work` returns for each rank of a rack; the first error of a rank is raised."""
+    """Return what `work` returns for each rank of the group; the first error of a rank is raised."""
 
     def run(rank: int) -> Result:
         with hopsum.connect(url, rank=rank, backend="numpy", **{"deadline_s": 20.0, **settings}) as job:

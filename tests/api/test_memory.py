@@ -15,7 +15,7 @@ from hopsum.codec import CodecError, CollectivePhase, ErrorFeedback, NonFiniteEr
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.communicator import AllReduceResult, Communicator, CommunicatorClosedError, JoinError, MismatchError
 from hopsum.errors import AllReduceTimeoutError, EpochEndedError, RankLeftError
-from hopsum.memory import RackOptions, _arrivals
+from hopsum.memory import InProcessGroupOptions, _arrivals
 
 from .ranks import CODECS, run_ranks, vectors
 
@@ -88,7 +88,7 @@ def _block(job: Communicator) -> int:
 
 
 def test_equal_seeds_lose_the_same() -> None:
-    options = RackOptions(workers=5, quorum=2, loss=0.5, seed=3)
+    options = InProcessGroupOptions(workers=5, quorum=2, loss=0.5, seed=3)
     first, again = _arrivals(options, 7, 4000), _arrivals(options, 7, 4000)
     other = _arrivals(options._replace(seed=4), 7, 4000)
     assert first is not None

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from hopsum.notice import AFTER_S, Notice, telling
+from hopsum.notice import AFTER_S, WaitNotice, telling
 
 
 def test_what_takes_long_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 100.0
-    notice = Notice("rank 0", clock=lambda: now_s)
+    notice = WaitNotice("rank 0", clock=lambda: now_s)
     notice.say("rank 1 to join", 60, "membership_wait_s")
     assert caplog.messages == []
     now_s += AFTER_S
@@ -25,7 +25,7 @@ def test_what_takes_long_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    Notice("rank 0", clock=lambda: 0.0).say("another", 1, "why", at_once=True)
+    WaitNotice("rank 0", clock=lambda: 0.0).say("another", 1, "why", at_once=True)
     assert len(caplog.messages) == 1
 
 

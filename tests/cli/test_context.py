@@ -12,7 +12,7 @@ import hopsum
 from hopsum.config import ConfigError, resolve
 from hopsum_cli.context import KEYS, ContextError, complete, variable
 from hopsum_cli.doctor.command import main as doctor
-from hopsum_cli.operator import place_of
+from hopsum_cli.operator import address_of
 from hopsum_cli.operator_arguments import add_operator_arguments
 
 
@@ -95,8 +95,8 @@ def test_a_variable_that_does_not_fit_is_named() -> None:
 def test_the_place_is_the_contexts(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     for name, value in write(folder, '[context]\ncontroller = "10.0.0.1:9"\nca_file = "ca.pem"\n').items():
         monkeypatch.setenv(name, value)
-    place = place_of(options())
-    assert (place.target, place.tls, place.ca_file) == ("10.0.0.1:9", True, folder / "ca.pem")
+    address = address_of(options())
+    assert (address.target, address.tls, address.ca_file) == ("10.0.0.1:9", True, folder / "ca.pem")
 
 
 def test_workers_take_no_notice_of_it(folder: Path) -> None:

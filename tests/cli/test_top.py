@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
-from hopsum_cli.operator import take_look
+from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top import main
 from hopsum_cli.top.command import _forget
 from hopsum_cli.top.screen import amount, screen
@@ -23,8 +23,8 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire import Drop, Event
-from hopsum_wire.watch.looks import Look, all_told, grown
 from hopsum_wire.watch.rates import document
+from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told, grown
 
 from ..controlplane.cluster.world import LEASE_S, Cluster, switch_config
 
@@ -48,9 +48,9 @@ def address(cluster: Cluster) -> Iterator[str]:
         yield service.address
 
 
-def look(cluster: Cluster, address: str) -> Look:
-    with Channel(Place.of(address)) as channel:
-        return take_look(JobsClient(channel), cluster.clock)
+def look(cluster: Cluster, address: str) -> ControllerSnapshot:
+    with Channel(ControllerAddress.of(address)) as channel:
+        return take_snapshot(JobsClient(channel), cluster.clock)
 
 
 def shown(document: dict[str, Any]) -> str:
@@ -260,7 +260,7 @@ def test_no_controller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_looks_older_than_the_window_go() -> None:
-    looks = deque(Look(float(at), (), ()) for at in range(10))
+    looks = deque(ControllerSnapshot(float(at), (), ()) for at in range(10))
     _forget(looks, 4.0)
     assert [each.at_s for each in looks] == [5, 6, 7, 8, 9]
 

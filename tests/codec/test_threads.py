@@ -93,7 +93,7 @@ def test_threads_in_one_compiled_kernel_share_its_blocks() -> None:
     def job(own: int) -> None:
         meeting.wait()
         table = (steps.granularity, steps.base, steps.extra_codes, steps.extra_gaps)
-        compiled.restore8(payloads, factors, *table, form.group_codes, True, np.uint64(5), True, turns, own, out)
+        compiled.dequantize8(payloads, factors, *table, form.group_codes, True, np.uint64(5), True, turns, own, out)
 
     run_parallel([partial(job, own) for own in range(4)], 4)
     assert out.tobytes() == expected.tobytes()

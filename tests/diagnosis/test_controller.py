@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from hopsum.diagnosis.controller_side import CHECKS, apart_s, examine_controller
-from hopsum.diagnosis.rows import Report, Status
-from hopsum.rpc.channel import Channel, Place
+from hopsum.diagnosis.rows import DiagnosisReport, Status
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.doctor import main
-from hopsum_cli.operator import take_look
+from hopsum_cli.operator import take_snapshot
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.cluster.errors import PipelineMismatchError
 from hopsum_controlplane.devices.base import Device
@@ -25,37 +25,37 @@ from hopsum_controlplane.errors import NotPrimaryError, SessionLostError
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import Failure, FakeDevice
 from hopsum_wire import JOB_EVENTS, Drop, Event
-from hopsum_wire.watch.looks import Look
+from hopsum_wire.watch.snapshots import ControllerSnapshot
 
 from ..controlplane.cluster.world import LEASE_S, Cluster, switch_config
 
 
 class Practice:
-    """A cluster with its service, and a doctor who looks twice; the clock is turned between the looks."""
+    """A cluster with its service, and a doctor who looks twice; the clock is turned between the snapshots."""
 
     def __init__(self, folder: Path, opener: Callable[[], Device] | None = None, **options: Any) -> None:
         self.switch = FakeDevice()
         self.cluster = Cluster(folder, (switch_config(),), {"s1": opener or self.switch})  # type: ignore[dict-item]
         self.controller = self.cluster.start(**options)
         self.service = Service(self.controller, "127.0.0.1:0")
-        self.channel = Channel(Place.of(self.service.address))
+        self.channel = Channel(ControllerAddress.of(self.service.address))
 
     def close(self) -> None:
         self.channel.close()
         self.service.close()
         self.cluster.stop()
 
-    def look(self) -> Look:
-        return take_look(JobsClient(self.channel), self.cluster.clock)
+    def snapshot(self) -> ControllerSnapshot:
+        return take_snapshot(JobsClient(self.channel), self.cluster.clock)
 
     def examine(
         self, meanwhile: Callable[[], None] = lambda: None, job: str | None = None, now_s: float | None = None
-    ) -> Report:
-        before = self.look()
+    ) -> DiagnosisReport:
+        before = self.snapshot()
         self.cluster.clock.sleep(apart_s(before))
         meanwhile()
         now_s = self.cluster.clock.now_s if now_s is None else now_s
-        return examine_controller(before, self.look(), where="here", now_s=now_s, job=job)
+        return examine_controller(before, self.snapshot(), where="here", now_s=now_s, job=job)
 
     def break_switch(self, error: ControlPlaneError, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let everything that is read of the switch fail, and the controller notice."""
@@ -65,7 +65,7 @@ class Practice:
 
         monkeypatch.setattr(self.switch, "read_counter", fail)
         monkeypatch.setattr(self.switch, "read_table", fail)
-        self.look()
+        self.snapshot()
 
     def count(self, event: Event, packets: int) -> None:
         self.switch.counters.setdefault("job_events", {})[event] = packets  # of job index 0
@@ -79,7 +79,7 @@ def practice(tmp_path: Path) -> Iterator[Practice]:
     made.close()
 
 
-def fails(report: Report, *checks: str) -> dict[str, Any]:
+def fails(report: DiagnosisReport, *checks: str) -> dict[str, Any]:
     """Assert that exactly these checks fail, each with a fix; return the first one's row as JSON has it."""
     failures = [row for row in report.rows if row.status is Status.FAIL]
     assert [row.check for row in failures] == list(checks), report.rows

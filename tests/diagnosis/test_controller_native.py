@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.diagnosis.rows import Report, Status
+from hopsum.diagnosis.rows import DiagnosisReport, Status
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.devices.base import Device, Pipeline
 from hopsum_controlplane.devices.drivers import open_device
@@ -43,7 +43,7 @@ class Ward:
         self._stack.callback(device.close)
         return device
 
-    def examine_until(self, check: str) -> Report:
+    def examine_until(self, check: str) -> DiagnosisReport:
         """Let the controller look after its switch until this check fails."""
         until_s = time.monotonic() + DEADLINE_S
         while True:
@@ -65,7 +65,7 @@ def ward(tmp_path: Path) -> Iterator[Ward]:
         yield Ward(stack, tmp_path)
 
 
-def first_failure(report: Report) -> str:
+def first_failure(report: DiagnosisReport) -> str:
     return next(row.check for row in report.rows if row.status is Status.FAIL)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hopsum.agent import Agent
-from hopsum.diagnosis import Report, Status, examine, host_checks
+from hopsum.diagnosis import DiagnosisReport, Status, examine, host_checks
 from hopsum.diagnosis.host_checks import CHARGED_BYTES, DATAGRAM_BYTES, judge_buffer
 from hopsum.protocol.worker import Timing
 from hopsum.transport.offload import Offload
@@ -42,13 +42,13 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         yield lambda workers=2, **options: Job(stack, tmp_path, workers, **options)
 
 
-def statuses(report: Report) -> dict[str, str]:
+def statuses(report: DiagnosisReport) -> dict[str, str]:
     assert [row.check for row in report.rows] == CHECKS
     assert all(row.fix for row in report.rows if row.status is Status.FAIL)
     return {row.check: row.status.value for row in report.rows}
 
 
-def assert_only_failure(report: Report, check: str, skipped: str = "") -> None:
+def assert_only_failure(report: DiagnosisReport, check: str, skipped: str = "") -> None:
     expected = (
         dict.fromkeys(CHECKS, "pass") | {check: "fail"} | dict.fromkeys(filter(None, skipped.split(", ")), "skip")
     )
@@ -147,7 +147,7 @@ def test_beside_a_running_worker_without_root(make: Callable[..., Job], monkeypa
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("hopsum.diagnosis.worker_side.RawLine", refuse)
+    monkeypatch.setattr("hopsum.diagnosis.worker_side.RawProbeTransport", refuse)
     job = make()
     with Agent(job.write(), 0, codec="fixed"):
         report = examine(job.write(), 0, patience=PATIENT)

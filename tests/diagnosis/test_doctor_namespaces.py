@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hopsum.diagnosis import Patience, Report, Status, asking, examine
+from hopsum.diagnosis import DiagnosisReport, Patience, Status, examine, probe_client
 from hopsum_topologies import Namespace
 from hopsum_wire import HOPSUM_BYTES, Header, Kind
 
@@ -40,7 +40,9 @@ class Net:
             self.host.add_veth(f"eth{number}", f"far{number}", self.far)
             self.host.ip("addr", "add", f"{network}.1/24", "dev", f"eth{number}")
 
-    def examine(self, switch: tuple[str, int] = SWITCH, patience: Patience = PATIENT, **changes: Any) -> Report:
+    def examine(
+        self, switch: tuple[str, int] = SWITCH, patience: Patience = PATIENT, **changes: Any
+    ) -> DiagnosisReport:
         path = self._folder / "membership.json"
         document = membership([WORKER, ("10.7.0.2", 5000)], switch)
         for key, values in changes.items():
@@ -77,7 +79,7 @@ def net(tmp_path: Path) -> Iterator[Net]:
         yield Net(stack, tmp_path)
 
 
-def failures(report: Report) -> list[str]:
+def failures(report: DiagnosisReport) -> list[str]:
     return [row.check for row in report.rows if row.status is Status.FAIL]
 
 
@@ -207,7 +209,7 @@ def test_a_firewall_of_this_host(net: Net, monkeypatch: pytest.MonkeyPatch) -> N
 
     net.far.ip("addr", "add", "10.7.0.254/24", "dev", "far0")
     net.host.ip("neigh", "add", "10.7.0.254", "lladdr", "02:00:00:00:00:09", "dev", "eth0")
-    monkeypatch.setattr(asking.UdpLine, "send", refuse)
+    monkeypatch.setattr(probe_client.UdpProbeTransport, "send", refuse)
     report = net.examine()
     assert failures(report) == ["neighbour"]
     assert report["neighbour"].finding == "nothing can be sent to 10.7.0.254:24677: Operation not permitted"

@@ -17,7 +17,7 @@ import numpy as np
 import hopsum
 from hopsum.communicator import Communicator
 from hopsum.errors import HopsumError
-from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum_topologies.crew import Crew
@@ -41,11 +41,11 @@ class Member:
         self._joined: list[Any] = []
 
     def create(self, target: str, name: str, workers: int, lease_s: float, admin: str) -> str:
-        with Channel(Place.of(target, tls=False)) as channel:
+        with Channel(ControllerAddress.of(target, tls=False)) as channel:
             return JobsClient(channel, admin).create(name, workers, 16, lease_s=lease_s).token
 
     def show(self, target: str, name: str, admin: str) -> dict[str, Any]:
-        with Channel(Place.of(target, tls=False)) as channel:
+        with Channel(ControllerAddress.of(target, tls=False)) as channel:
             return as_values(JobsClient(channel, admin).job(name))
 
     def connect(self, url: str, token: str, rank: int, wait_s: float) -> int:
@@ -68,7 +68,7 @@ class Member:
     def replay(self, target: str, token: str) -> str:
         """Send the JOIN again, as somebody who has seen it; say what came of it."""
         service, name, request, before = self._joined
-        with Channel(Place.of(target, tls=False)) as channel:
+        with Channel(ControllerAddress.of(target, tls=False)) as channel:
             try:
                 again = channel.call(service, name, request, secret=token)
             except ControllerError as error:

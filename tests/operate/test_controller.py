@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.controller import main
@@ -67,7 +67,7 @@ class Controller:
         return self._address() or ""
 
     def operator(self, stack: ExitStack) -> JobsClient:
-        return JobsClient(stack.enter_context(Channel(Place.of(self.address))))
+        return JobsClient(stack.enter_context(Channel(ControllerAddress.of(self.address))))
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from rich.console import Console
 
 from hopsum.codec import job_tables, make_codec
 from hopsum.diagnosis.controller_side import examine_controller
-from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.job import main
-from hopsum_cli.operator import take_look
+from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top.screen import screen
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
@@ -169,14 +169,14 @@ def test_a_tree_is_shown_with_all_its_switches(
         shown = capsys.readouterr().out
         assert all(f"{name}, slots 0-15, job index 0" in shown for name in ("s1", "s2", "s3"))
         assert "counted by the switches  s1  s2  s3" in shown
-        with Channel(Place.of(service.address)) as channel:
+        with Channel(ControllerAddress.of(service.address)) as channel:
             cluster.make("other", 2, 16, switch="s1")
-            look = take_look(JobsClient(channel))
-        rows = examine_controller(look, look, where="here", now_s=cluster.clock.now_s, job="train").rows
+            snapshot = take_snapshot(JobsClient(channel))
+        rows = examine_controller(snapshot, snapshot, where="here", now_s=cluster.clock.now_s, job="train").rows
         told = {row.check: row.finding for row in rows}
         assert told["job"].startswith("running on switches s1, s2, then s3, 3 workers, 16 slots, epoch ")
         assert told["switches"] == "s1 32 of 2048 slots, s2 16 of 2048 slots, s3 16 of 2048 slots"
-        Console().print(screen(document(look, look)))
+        Console().print(screen(document(snapshot, snapshot)))
         assert re.search(r"^train +s1, s2, then s3 +running", capsys.readouterr().out, re.MULTILINE)
     cluster.stop()
 

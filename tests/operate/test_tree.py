@@ -21,7 +21,7 @@ import pytest
 
 import hopsum
 from hopsum.communicator import Communicator
-from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.job import main as job
 from hopsum_controlplane import artifacts
@@ -117,7 +117,7 @@ class Site:
         self.config.write_text(text.replace('listen = "127.0.0.1:0"', f'listen = "{self.address}"', 1))
 
     def operator(self) -> JobsClient:
-        return JobsClient(self._stack.enter_context(Channel(Place.of(self.address))))
+        return JobsClient(self._stack.enter_context(Channel(ControllerAddress.of(self.address))))
 
     def connect(self, name: str, token: str, leaves: Sequence[str]) -> list[Communicator]:
         """Let the workers of a job join, each at its leaf."""

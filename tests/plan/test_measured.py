@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hopsum.plan import Job, shipped_costs
+from hopsum.plan import PlannedJob, shipped_costs
 from hopsum.plan.costs import NAMES, costs_from_json
 from hopsum.plan.setting import MOST_BITS_PER_S
 from hopsum.plan.traffic import ring_traffic
@@ -19,7 +19,7 @@ from hopsum_evaluation.bench.allreduce_report import Finding
 from hopsum_evaluation.plan import calibrate, validate
 
 COSTS = shipped_costs()
-JOB = Job(4_000_000, 4, 0.0, MOST_BITS_PER_S, shared_cores=2)
+JOB = PlannedJob(4_000_000, 4, 0.0, MOST_BITS_PER_S, shared_cores=2)
 
 
 def finding(subject: str, rate: float | None, seconds: float, worker_s: float, switch_s: float) -> Finding:

@@ -13,12 +13,21 @@ from typing import Any
 import pytest
 
 from hopsum.codec import Codec, make_codec
-from hopsum.plan import Cost, Job, PlanError, Prediction, predict_ring, predict_summed, shipped_costs, winning_rates
+from hopsum.plan import (
+    Cost,
+    PlanError,
+    PlannedJob,
+    Prediction,
+    predict_ring,
+    predict_summed,
+    shipped_costs,
+    winning_rates,
+)
 from hopsum.plan.step import AGGREGATORS, COMPUTE
 
 PERFORMANCE = (Path(__file__).resolve().parents[2] / "docs" / "performance.md").read_text()
 COSTS = shipped_costs()
-JOB = Job(elements=25_000_000, workers=4, compute_s=0.2, link_bits_per_s=1e9)
+JOB = PlannedJob(elements=25_000_000, workers=4, compute_s=0.2, link_bits_per_s=1e9)
 
 
 @cache
@@ -26,7 +35,7 @@ def codec_of(workers: int) -> Codec:
     return make_codec("thc", workers=workers, backend="numpy")
 
 
-def thc(job: Job, aggregator: str = "switch") -> Prediction:
+def thc(job: PlannedJob, aggregator: str = "switch") -> Prediction:
     return predict_summed(job, COSTS, codec_of(job.workers), aggregator)
 
 
@@ -169,10 +178,10 @@ def test_more_workers_cost_a_server_and_not_a_switch() -> None:
 
 
 def test_winning_rates_are_where_the_all_reduces_cross() -> None:
-    def ours(job: Job) -> Prediction:
+    def ours(job: PlannedJob) -> Prediction:
         return thc(job, "embedded")
 
-    def theirs(job: Job) -> Prediction:
+    def theirs(job: PlannedJob) -> Prediction:
         return predict_ring(job, COSTS, "fp16")
 
     ((low, high),) = winning_rates(JOB, ours, theirs)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.rpc.channel import Channel, Place, Replies
+from hopsum.rpc.channel import Channel, ControllerAddress, Replies
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
-from hopsum.rpc.member import Member
+from hopsum.rpc.member import MemberClient
 from hopsum_controlplane.cluster import JobRequest
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
@@ -37,7 +37,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def channel(cluster: Cluster) -> Iterator[Channel]:
-    with Service(cluster.controller, "127.0.0.1:0") as service, Channel(Place.of(service.address)) as found:
+    with Service(cluster.controller, "127.0.0.1:0") as service, Channel(ControllerAddress.of(service.address)) as found:
         yield found
 
 
@@ -46,7 +46,7 @@ class Crew:
 
     def __init__(self, cluster: Cluster, channel: Channel) -> None:
         self.token = cluster.controller.create_job(JobRequest("train", 2, 16)).token
-        self.members = [Member(channel, "train", self.token) for _ in range(2)]
+        self.members = [MemberClient(channel, "train", self.token) for _ in range(2)]
         for rank, member in enumerate(self.members):
             member.join(("127.0.0.1", 5000 + rank), WAIT_S, rank=rank)
         self.epoch = max(member.membership(WAIT_S).epoch for member in self.members)
@@ -54,14 +54,14 @@ class Crew:
 
     def again(self) -> None:
         """Let a new rank 1 in, and rank 0 join again: another epoch."""
-        self.members[1] = Member(self.channel, "train", self.token)
+        self.members[1] = MemberClient(self.channel, "train", self.token)
         self.members[1].join(("127.0.0.1", 5001), WAIT_S, rank=1)
         self.members[0].join_again(Sealed(self.epoch, 0, 0, ()), 0, WAIT_S)
         self.epoch = max(member.membership(WAIT_S, known_epoch=self.epoch).epoch for member in self.members)
 
     def attend(self, rank: int = 0, epoch: int | None = None) -> Replies:
         request = pb.AttendRequest(job="train", rank=rank, epoch=self.epoch if epoch is None else epoch)
-        return self.channel.stream(WORKERS, "Attend", request, secret=self.members[rank].seat.secret)
+        return self.channel.stream(WORKERS, "Attend", request, secret=self.members[rank].registration.secret)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def crew(cluster: Cluster, channel: Channel) -> Crew:
 def test_the_present_answer_then_each_difference(cluster: Cluster, channel: Channel, crew: Crew) -> None:
     replies = crew.attend()
     assert next(replies) == pb.HeartbeatReply(state=pb.JOB_STATE_RUNNING, epoch=crew.epoch)
-    Member(channel, "train", crew.token).join(("127.0.0.1", 5002), WAIT_S, rank=1)
+    MemberClient(channel, "train", crew.token).join(("127.0.0.1", 5002), WAIT_S, rank=1)
     over = next(replies)
     assert (over.epoch, "rank 1 was started again" in over.reason) == (0, True)
     crew.members[0].leave()
@@ -96,7 +96,7 @@ def test_who_is_replaced_or_whose_job_is_deleted_hears_why(cluster: Cluster, cha
     first, second = crew.attend(0), crew.attend(1)
     for replies in (first, second):
         next(replies)
-    Member(channel, "train", crew.token).join(("127.0.0.1", 5003), WAIT_S, rank=1)
+    MemberClient(channel, "train", crew.token).join(("127.0.0.1", 5003), WAIT_S, rank=1)
     with pytest.raises(ControllerError, match="another worker's") as raised:
         list(second)
     assert raised.value.code == "UNAUTHENTICATED"
@@ -117,7 +117,7 @@ def test_a_stream_renews_no_lease(cluster: Cluster, crew: Crew) -> None:
 
 
 def test_strangers_attend_nothing(channel: Channel, crew: Crew) -> None:
-    for secret in ("", "zz", "00" * 32, crew.token, crew.members[1].seat.secret):
+    for secret in ("", "zz", "00" * 32, crew.token, crew.members[1].registration.secret):
         request = pb.AttendRequest(job="train", rank=0, epoch=crew.epoch)
         with pytest.raises(ControllerError) as raised:
             next(channel.stream(WORKERS, "Attend", request, secret=secret))
@@ -125,9 +125,9 @@ def test_strangers_attend_nothing(channel: Channel, crew: Crew) -> None:
 
 
 def test_a_connection_that_breaks_off_shortens_the_lease(cluster: Cluster, crew: Crew, channel: Channel) -> None:
-    with Channel(channel.place) as own:
+    with Channel(channel.address) as own:
         request = pb.AttendRequest(job="train", rank=1, epoch=crew.epoch)
-        next(own.stream(WORKERS, "Attend", request, secret=crew.members[1].seat.secret))
+        next(own.stream(WORKERS, "Attend", request, secret=crew.members[1].registration.secret))
     short = threading.Event()
     for _ in range(int(WAIT_S / 0.05)):
         left_s = cluster.controller.job("train", counters=False).members[1].lease_left_s
@@ -142,13 +142,13 @@ def test_a_connection_that_breaks_off_shortens_the_lease(cluster: Cluster, crew:
 
 def test_only_the_last_stream_of_a_member_counts_and_no_farewell_does() -> None:
     with desk_service() as (desk, service), ExitStack() as stack:
-        channels = [stack.enter_context(Channel(Place.of(service.address))) for _ in range(3)]
-        members = [Member(channels[0], NAME, TOKEN) for _ in range(2)]
+        channels = [stack.enter_context(Channel(ControllerAddress.of(service.address))) for _ in range(3)]
+        members = [MemberClient(channels[0], NAME, TOKEN) for _ in range(2)]
         for rank, member in enumerate(members):
             member.join(("127.0.0.1", 5000 + rank), WAIT_S, rank=rank)
 
         def attend(channel: Channel, rank: int) -> Replies:
-            secret = members[rank].seat.secret
+            secret = members[rank].registration.secret
             replies = channel.stream(WORKERS, "Attend", pb.AttendRequest(job=NAME, rank=rank), secret=secret)
             next(replies)
             return replies
@@ -165,11 +165,11 @@ def test_only_the_last_stream_of_a_member_counts_and_no_farewell_does() -> None:
 
 
 def test_a_controller_that_ends_says_so_and_thinks_nobody_gone() -> None:
-    with desk_service() as (desk, service), Channel(Place.of(service.address)) as channel:
-        member = Member(channel, NAME, TOKEN)
+    with desk_service() as (desk, service), Channel(ControllerAddress.of(service.address)) as channel:
+        member = MemberClient(channel, NAME, TOKEN)
         member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
         request = pb.AttendRequest(job=NAME, rank=0)
-        replies = channel.stream(WORKERS, "Attend", request, secret=member.seat.secret)
+        replies = channel.stream(WORKERS, "Attend", request, secret=member.registration.secret)
         next(replies)
         service.close()
         with pytest.raises(ControllerUnreachableError):

@@ -20,7 +20,7 @@ import hopsum
 from hopsum.codec import job_tables, make_codec
 from hopsum.communicator import Communicator
 from hopsum.errors import EpochEndedError
-from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.doctor import main as doctor
@@ -58,7 +58,7 @@ class Controller:
             yield cluster
 
     def operator(self, stack: ExitStack) -> JobsClient:
-        return JobsClient(stack.enter_context(Channel(Place.of(self.address))))
+        return JobsClient(stack.enter_context(Channel(ControllerAddress.of(self.address))))
 
     def connect(self, job: str, token: str, rank: int | None = None, **settings: Any) -> Communicator:
         given = {"codec": "fixed", "backend": "numpy", "deadline_s": 60.0, "replacement_wait_s": 60.0, **settings}

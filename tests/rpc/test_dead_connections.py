@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from hopsum.rpc.channel import MISSED_MAX, Channel, Place
+from hopsum.rpc.channel import MISSED_MAX, Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerUnreachableError
-from hopsum.rpc.member import Member
+from hopsum.rpc.member import MemberClient
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.services import WORKERS
 
@@ -24,12 +24,12 @@ def test_after_two_missed_answers_there_is_another_connection() -> None:
     with (
         desk_service() as (_, service),
         BlackHoles(service.address) as way,
-        Channel(Place.of(way.address)) as channel,
+        Channel(ControllerAddress.of(way.address)) as channel,
     ):
-        member = Member(channel, NAME, TOKEN)
+        member = MemberClient(channel, NAME, TOKEN)
         member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
         request = pb.AttendRequest(job=NAME, rank=0)
-        replies = channel.stream(WORKERS, "Attend", request, secret=member.seat.secret)
+        replies = channel.stream(WORKERS, "Attend", request, secret=member.registration.secret)
         next(replies)
         way.swallow()
         for _ in range(MISSED_MAX):
@@ -46,8 +46,8 @@ def assert_true(value: bool) -> None:
 
 
 def test_an_answer_between_two_that_are_missed_keeps_the_connection() -> None:
-    with desk_service() as (desk, service), Channel(Place.of(service.address)) as channel:
-        member = Member(channel, NAME, TOKEN)
+    with desk_service() as (desk, service), Channel(ControllerAddress.of(service.address)) as channel:
+        member = MemberClient(channel, NAME, TOKEN)
         member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
         before, go_on = channel._channel, threading.Event()
         desk.before = lambda _: assert_true(go_on.wait(WAIT_S))
@@ -66,12 +66,12 @@ def test_a_dead_connection_is_noticed_without_a_call() -> None:
     with (
         desk_service() as (_, service),
         BlackHoles(service.address) as way,
-        Channel(Place.of(way.address)) as channel,
+        Channel(ControllerAddress.of(way.address)) as channel,
     ):
-        member = Member(channel, NAME, TOKEN)
+        member = MemberClient(channel, NAME, TOKEN)
         member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
         request = pb.AttendRequest(job=NAME, rank=0)
-        replies = channel.stream(WORKERS, "Attend", request, secret=member.seat.secret)
+        replies = channel.stream(WORKERS, "Attend", request, secret=member.registration.secret)
         next(replies)
         way.swallow()
         with pytest.raises(ControllerUnreachableError):

@@ -13,7 +13,7 @@ from typing import Any, Final
 import grpc
 import pytest
 
-from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
 from hopsum_controlplane.service.server import Service
@@ -102,7 +102,7 @@ def test_random_values(cluster: Cluster, address: str) -> None:
     crew, target = cluster.run("bystander"), cluster.make("target", 3, 8)
     before = _standing(cluster, crew)
     codes: Counter[str] = Counter()
-    with Channel(Place.of(address)) as channel:
+    with Channel(ControllerAddress.of(address)) as channel:
         for _ in range(CALLS):
             service, name, method = rng.choice(METHODS)
             known = {"job": target[0].job, "name": rng.choice((target[0].job, "new")), "incarnation": rng.randbytes(16)}

@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import pytest
 
-from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
-from hopsum.rpc.member import Member
+from hopsum.rpc.member import MemberClient
 from hopsum_controlplane.service import gate, handlers, workers
 from hopsum_controlplane.service.gate import Gate, TooManyClientsError, address_of
 from hopsum_controlplane.service.server import Service
@@ -90,9 +90,9 @@ def test_tokens_that_nobody_has_are_few_at_a_time(served: tuple[Desk, Service]) 
     _, service = served
     few = gate.STRANGERS_OF_ADDRESS_MAX
     path = methods(WORKERS)["Heartbeat"].path
-    with mute(service, path, "ab" * 32) as crowd, Channel(Place.of(service.address)) as us:
+    with mute(service, path, "ab" * 32) as crowd, Channel(ControllerAddress.of(service.address)) as us:
         assert crowd.codes(CALLS - few)["RESOURCE_EXHAUSTED"] == CALLS - few
-        member = Member(us, NAME, TOKEN)
+        member = MemberClient(us, NAME, TOKEN)
         member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
         assert member.beat(0, {}).reason == ""
         assert JobsClient(us, ADMIN).jobs() == []
@@ -110,12 +110,12 @@ def test_a_message_has_to_come_in_time(served: tuple[Desk, Service], monkeypatch
 def test_who_holds_one_token_cannot_take_the_calls_of_another(served: tuple[Desk, Service]) -> None:
     _, service = served
     with ExitStack() as stack:
-        channel = stack.enter_context(Channel(Place.of(service.address)))
-        members = [Member(channel, NAME, TOKEN) for _ in range(2)]
+        channel = stack.enter_context(Channel(ControllerAddress.of(service.address)))
+        members = [MemberClient(channel, NAME, TOKEN) for _ in range(2)]
         for rank, member in enumerate(members):
             member.join(("127.0.0.1", 5000 + rank), WAIT_S, rank=rank)
         most = workers._CALLS_OF_MEMBER
-        secret = members[0].seat.secret
+        secret = members[0].registration.secret
         crowd = stack.enter_context(mute(service, methods(WORKERS)["Heartbeat"].path, secret))
         assert crowd.codes(CALLS - most)["RESOURCE_EXHAUSTED"] == CALLS - most
         with pytest.raises(ControllerError, match=f"{most} calls with this token are in progress") as raised:
@@ -128,8 +128,8 @@ def test_heartbeats_have_threads_of_their_own() -> None:
     """All other threads are taken by joins that wait for something; the places that there are can be kept."""
     go_on = threading.Event()
     with desk_service(workers=4, threads=2) as (desk, service), ExitStack() as stack:
-        channel = stack.enter_context(Channel(Place.of(service.address)))
-        members = [Member(channel, NAME, TOKEN) for _ in range(4)]
+        channel = stack.enter_context(Channel(ControllerAddress.of(service.address)))
+        members = [MemberClient(channel, NAME, TOKEN) for _ in range(4)]
         members[0].join(("127.0.0.1", 5000), WAIT_S, rank=0)
         inside = threading.Semaphore(0)
 

@@ -12,7 +12,7 @@ import pytest
 
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import HURRY_S, Lease
-from hopsum.rpc.member import Seat
+from hopsum.rpc.member import Registration
 from hopsum_wire.control import control_pb2 as pb
 
 WAIT_S = 60
@@ -26,7 +26,7 @@ class Told:
     """A member without a controller, and who hears of the epoch's end. `answer` makes each reply."""
 
     def __init__(self, heartbeat_s: float) -> None:
-        self.seat = Seat(1, 60.0, heartbeat_s, "00")
+        self.registration = Registration(1, 60.0, heartbeat_s, "00")
         self.changed = threading.Condition()
         self.epochs: list[int] = []
         self.beat_at: list[float] = []

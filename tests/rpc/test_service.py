@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.jobs import JobsClient
-from hopsum.rpc.member import Member
+from hopsum.rpc.member import MemberClient
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.access import read_admin_token
 from hopsum_controlplane.service.server import Service
@@ -51,7 +51,7 @@ def service(cluster: Cluster) -> Iterator[Service]:
 
 @pytest.fixture
 def channel(service: Service) -> Iterator[Channel]:
-    with Channel(Place.of(service.address)) as found:
+    with Channel(ControllerAddress.of(service.address)) as found:
         yield found
 
 
@@ -60,8 +60,8 @@ def operator(channel: Channel) -> JobsClient:
     return JobsClient(channel, ADMIN)
 
 
-def _join_all(channel: Channel, name: str, token: str, workers: int = 2) -> list[tuple[Member, JobMembership]]:
-    members = [Member(channel, name, token, version="1.2.3") for _ in range(workers)]
+def _join_all(channel: Channel, name: str, token: str, workers: int = 2) -> list[tuple[MemberClient, JobMembership]]:
+    members = [MemberClient(channel, name, token, version="1.2.3") for _ in range(workers)]
     for rank, member in enumerate(members):
         member.join(("127.0.0.1", 5000 + rank), 5.0, rank=rank, side_port=6000 + rank)
     return [(member, member.membership(20.0)) for member in members]
@@ -74,7 +74,7 @@ def _code(error: pytest.ExceptionInfo[ControllerError]) -> str:
 def test_a_job_from_creation_to_deletion(operator: JobsClient, channel: Channel) -> None:
     made = operator.create("train", 2, 16, table=range(16), quorum=1)
     assert (made.name, made.switch, made.slots, made.workers) == ("train", "s1", 16, 2)
-    assert Member(channel, "train", made.token).locate(5.0) == (("127.0.0.1", 47500), 2, ())
+    assert MemberClient(channel, "train", made.token).locate(5.0) == (("127.0.0.1", 47500), 2, ())
     (first, membership), (second, same) = _join_all(channel, "train", made.token)
     assert membership == same
     assert (membership.job, membership.quorum, membership.table) == ("train", 1, tuple(range(16)))
@@ -116,7 +116,7 @@ def test_a_jobs_token_shows_this_job_and_nothing_else(operator: JobsClient, chan
 
 def test_what_a_worker_says_is_no_order_to_a_terminal(operator: JobsClient, channel: Channel) -> None:
     made = operator.create("train", 2, 16)
-    loud = Member(channel, "train", made.token, version="\x1b]0;owned\x07\x1b[31m1.0\nrow\u202e\x9b2J")
+    loud = MemberClient(channel, "train", made.token, version="\x1b]0;owned\x07\x1b[31m1.0\nrow\u202e\x9b2J")
     with pytest.raises(ControllerError, match="send printable characters"):
         loud.join(("127.0.0.1", 5000), 60.0, rank=0)
     shown = as_values(operator.job("train"))
@@ -141,22 +141,22 @@ def test_a_job_forms_again_after_all_have_left(operator: JobsClient, channel: Ch
 
 def test_leaving_twice_is_leaving(operator: JobsClient, channel: Channel) -> None:
     made = operator.create("train", 2, 16)
-    member = Member(channel, "train", made.token)
+    member = MemberClient(channel, "train", made.token)
     seat = member.join(("127.0.0.1", 5000), 5.0)
     channel.call("Workers", "Leave", pb.LeaveRequest(job="train", rank=seat.rank), secret=seat.secret)
     member.leave()  # as if the first answer was lost
     with pytest.raises(MembershipError, match="join first"):
-        member.seat  # noqa: B018
+        member.registration  # noqa: B018
     assert not operator.job("train").members
 
 
 def test_a_replayed_join_has_the_same_answer_and_a_superseded_one_none(operator: JobsClient, channel: Channel) -> None:
     made = operator.create("train", 2, 16)
     (first, membership), (second, _) = _join_all(channel, "train", made.token)
-    seat = first.seat
+    seat = first.registration
     assert first.join(("127.0.0.1", 5000), 5.0, rank=0, side_port=6000) == seat
     assert second.beat(membership.epoch, {}).epoch == membership.epoch  # and nothing else happened
-    restarted = Member(channel, "train", made.token)
+    restarted = MemberClient(channel, "train", made.token)
     assert restarted.join(("127.0.0.1", 5002), 5.0, rank=0).rank == 0
     assert "rank 0 was started again" in second.beat(membership.epoch, {}).reason
     for call in (lambda: first.beat(membership.epoch, {}), lambda: first.join(("127.0.0.1", 5000), 5.0, rank=0)):
@@ -216,14 +216,14 @@ def test_nothing_without_the_right_secret(
     (first, membership), (second, _) = _join_all(channel, "train", made.token)
     before = as_values(operator.job("train"))
     for token in ("", "wrong", other.token, made.token[:-1], made.token + "x", "é".encode().hex(), "a" * 1000, ADMIN):
-        intruder = Member(channel, "train", token)
+        intruder = MemberClient(channel, "train", token)
         for call in (lambda who=intruder: who.locate(5.0), lambda who=intruder: who.join(("127.0.0.1", 7000), 5.0)):
             with pytest.raises(ControllerError) as raised:
                 call()
             assert _code(raised) == "UNAUTHENTICATED"
             assert made.token not in str(raised.value)
-    secret = first.seat.secret
-    for wrong in ("", "zz", secret[:-2], second.seat.secret, made.token, secrets.token_hex(32)):
+    secret = first.registration.secret
+    for wrong in ("", "zz", secret[:-2], second.registration.secret, made.token, secrets.token_hex(32)):
         for name, request in (
             ("Heartbeat", pb.HeartbeatRequest(job="train", rank=0, epoch=membership.epoch)),
             ("AwaitMembership", pb.AwaitMembershipRequest(job="train", rank=0)),
@@ -280,17 +280,17 @@ def test_refusals_have_a_code_and_the_numbers(
 
 def test_a_full_job_is_an_error_at_once(operator: JobsClient, channel: Channel) -> None:
     made = operator.create("train", 1, 16)
-    Member(channel, "train", made.token).join(("127.0.0.1", 5000), 5.0)
+    MemberClient(channel, "train", made.token).join(("127.0.0.1", 5000), 5.0)
     start = time.monotonic()
     with pytest.raises(ControllerError, match="all 1 ranks of job 'train' are taken") as raised:
-        Member(channel, "train", made.token).join(("127.0.0.1", 5001), 600.0)
+        MemberClient(channel, "train", made.token).join(("127.0.0.1", 5001), 600.0)
     assert _code(raised) == "FAILED_PRECONDITION"
     assert time.monotonic() - start < 300
 
 
 def test_waiting_names_who_is_missing_and_waits_no_longer_than_told(operator: JobsClient, channel: Channel) -> None:
     made = operator.create("train", 3, 16)
-    member = Member(channel, "train", made.token)
+    member = MemberClient(channel, "train", made.token)
     member.join(("127.0.0.1", 5000), 5.0, rank=1)
     with pytest.raises(MembershipError, match="ranks 0, 2 have not joined"):
         member.membership(0.4)
@@ -299,7 +299,7 @@ def test_waiting_names_who_is_missing_and_waits_no_longer_than_told(operator: Jo
 @pytest.mark.parametrize("timeout_s", [float("nan"), float("-inf"), -1.0, 0.0])
 def test_odd_timeouts_are_none(operator: JobsClient, channel: Channel, timeout_s: float) -> None:
     made = operator.create("train", 2, 16)
-    member = Member(channel, "train", made.token)
+    member = MemberClient(channel, "train", made.token)
     seat = member.join(("127.0.0.1", 5000), 5.0)
     request = pb.AwaitMembershipRequest(job="train", rank=seat.rank, timeout_s=timeout_s)
     assert channel.call("Workers", "AwaitMembership", request, secret=seat.secret).WhichOneof("outcome") == "pending"
@@ -308,8 +308,11 @@ def test_odd_timeouts_are_none(operator: JobsClient, channel: Channel, timeout_s
 def test_who_waits_keeps_nobody_from_a_heartbeat() -> None:
     """More wait than there are threads: they hold none, heartbeats and joins pass."""
     waiting = threading.Semaphore(0)
-    with desk_service(workers=12, threads=2) as (desk, service), Channel(Place.of(service.address)) as channel:
-        members = [Member(channel, "ddp", TOKEN) for _ in range(11)]
+    with (
+        desk_service(workers=12, threads=2) as (desk, service),
+        Channel(ControllerAddress.of(service.address)) as channel,
+    ):
+        members = [MemberClient(channel, "ddp", TOKEN) for _ in range(11)]
         for number, member in enumerate(members):
             member.join(("127.0.0.1", 5000 + number), 5.0)
         desk.before = lambda name: waiting.release() if name == "await_membership" else None
@@ -319,25 +322,25 @@ def test_who_waits_keeps_nobody_from_a_heartbeat() -> None:
                 assert waiting.acquire(timeout=60)
             for member in members:
                 member.beat(0, {})
-            Member(channel, "ddp", TOKEN).join(("127.0.0.1", 5011), 5.0)
+            MemberClient(channel, "ddp", TOKEN).join(("127.0.0.1", 5011), 5.0)
             assert {future.result(60).epoch for future in futures} == {70}
     assert len(desk.beats) == 11
 
 
 def test_what_goes_wrong_inside_stays_there(caplog: pytest.LogCaptureFixture) -> None:
-    with desk_service() as (desk, service), Channel(Place.of(service.address)) as channel:
+    with desk_service() as (desk, service), Channel(ControllerAddress.of(service.address)) as channel:
 
         def fail(name: str) -> None:
             raise ZeroDivisionError("the secret reason")
 
         desk.before = fail
         with pytest.raises(ControllerError, match="an error of the controller's own, see its log") as raised:
-            Member(channel, "ddp", TOKEN).join(("127.0.0.1", 5000), 5.0)
+            MemberClient(channel, "ddp", TOKEN).join(("127.0.0.1", 5000), 5.0)
         assert _code(raised) == "INTERNAL"
         assert "the secret reason" in caplog.text
         assert TOKEN not in caplog.text
         desk.before = lambda name: None
-        assert Member(channel, "ddp", TOKEN).join(("127.0.0.1", 5000), 5.0).rank == 0
+        assert MemberClient(channel, "ddp", TOKEN).join(("127.0.0.1", 5000), 5.0).rank == 0
 
 
 def test_only_one_controller_at_an_address(cluster: Cluster, service: Service) -> None:
@@ -351,7 +354,7 @@ def test_others_need_an_administrators_token(cluster: Cluster, caplog: pytest.Lo
     with Service(cluster.controller, "0.0.0.0:0", admin_token=ADMIN) as service:
         assert "without TLS: tokens pass in the clear" in caplog.text
         port = service.address.rpartition(":")[2]
-        with Channel(Place.of(f"127.0.0.1:{port}")) as channel:
+        with Channel(ControllerAddress.of(f"127.0.0.1:{port}")) as channel:
             assert JobsClient(channel, ADMIN).jobs() == []
 
 
@@ -360,7 +363,7 @@ def test_a_unix_socket_is_for_its_owner(cluster: Cluster, tmp_path: Path) -> Non
     for _ in range(2):  # and it is no hindrance when it was left behind
         with Service(cluster.controller, f"unix:{path}") as service:
             assert path.stat().st_mode & 0o777 == 0o600
-            with Channel(Place.of(service.address)) as channel:
+            with Channel(ControllerAddress.of(service.address)) as channel:
                 assert JobsClient(channel).jobs() == []
 
 
@@ -382,7 +385,10 @@ def test_admin_token_files(tmp_path: Path) -> None:
 
 
 def test_a_closed_service_is_unreachable(cluster: Cluster) -> None:
-    with Service(cluster.controller, "127.0.0.1:0") as service, Channel(Place.of(service.address)) as channel:
+    with (
+        Service(cluster.controller, "127.0.0.1:0") as service,
+        Channel(ControllerAddress.of(service.address)) as channel,
+    ):
         assert JobsClient(channel).jobs() == []
         service.close()
         with pytest.raises(ControllerUnreachableError):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsum.rpc.channel import Channel, Place, TlsError
+from hopsum.rpc.channel import Channel, ControllerAddress, TlsError
 from hopsum.rpc.errors import ControllerUnreachableError
-from hopsum.rpc.member import Member
+from hopsum.rpc.member import MemberClient
 from hopsum_controlplane import ControlPlaneError
 from hopsum_controlplane.service.server import Service, Tls
 
@@ -68,19 +68,19 @@ def desk() -> Iterator[Desk]:
         yield Desk(switch)
 
 
-def _locate(place: Place) -> int:
+def _locate(place: ControllerAddress) -> int:
     with Channel(place) as channel:
-        return Member(channel, NAME, TOKEN).locate(1.0)[1]
+        return MemberClient(channel, NAME, TOKEN).locate(1.0)[1]
 
 
 def test_the_certificate_is_checked(desk: Desk, authority: Authority, other: Authority) -> None:
     certificate, key = authority.certify("controller")
     with Service(desk, "127.0.0.1:0", tls=Tls(certificate, key)) as service:
-        assert _locate(Place.of(service.address, ca_file=authority.certificate)) == 2
+        assert _locate(ControllerAddress.of(service.address, ca_file=authority.certificate)) == 2
         for place in (
-            Place.of(service.address, ca_file=other.certificate),
-            Place.of(service.address, tls=True),
-            Place.of(service.address),  # without TLS
+            ControllerAddress.of(service.address, ca_file=other.certificate),
+            ControllerAddress.of(service.address, tls=True),
+            ControllerAddress.of(service.address),  # without TLS
         ):
             with pytest.raises(ControllerUnreachableError, match="asked as it listens"):
                 _locate(place)
@@ -89,7 +89,7 @@ def test_the_certificate_is_checked(desk: Desk, authority: Authority, other: Aut
 def test_a_certificate_for_another_name_is_none(desk: Desk, authority: Authority) -> None:
     certificate, key = authority.certify("elsewhere", alternative="IP:192.0.2.1")
     with Service(desk, "127.0.0.1:0", tls=Tls(certificate, key)) as service, pytest.raises(ControllerUnreachableError):
-        _locate(Place.of(service.address, ca_file=authority.certificate))
+        _locate(ControllerAddress.of(service.address, ca_file=authority.certificate))
 
 
 def test_clients_are_asked_for_theirs(desk: Desk, authority: Authority, other: Authority) -> None:
@@ -99,16 +99,18 @@ def test_clients_are_asked_for_theirs(desk: Desk, authority: Authority, other: A
         known, known_key = authority.certify("worker")
         stranger, stranger_key = other.certify("worker")
         ca = authority.certificate
-        assert _locate(Place.of(service.address, ca_file=ca, certificate_file=known, key_file=known_key)) == 2
+        assert (
+            _locate(ControllerAddress.of(service.address, ca_file=ca, certificate_file=known, key_file=known_key)) == 2
+        )
         with pytest.raises(ControllerUnreachableError):
-            _locate(Place.of(service.address, ca_file=ca))
+            _locate(ControllerAddress.of(service.address, ca_file=ca))
         with pytest.raises(ControllerUnreachableError):
-            _locate(Place.of(service.address, ca_file=ca, certificate_file=stranger, key_file=stranger_key))
+            _locate(ControllerAddress.of(service.address, ca_file=ca, certificate_file=stranger, key_file=stranger_key))
 
 
 def test_files_that_are_not_there(desk: Desk, tmp_path: Path) -> None:
     with pytest.raises(TlsError, match="cannot be read"):
-        Channel(Place.of("127.0.0.1:1", ca_file=tmp_path / "none.pem"))
+        Channel(ControllerAddress.of("127.0.0.1:1", ca_file=tmp_path / "none.pem"))
     with pytest.raises(ControlPlaneError, match=r"none\.key.*see tls_certificate"):
         Service(desk, "127.0.0.1:0", tls=Tls(tmp_path / "none.pem", tmp_path / "none.key"))
 
@@ -122,5 +124,5 @@ def test_tls_goes_without_saying_where_secrets_leave_the_machine() -> None:
         ("10.0.0.1:4700", True),
         ("controller:4700", True),
     ):
-        assert Place.of(target).tls is tls, target
-    assert not Place.of("10.0.0.1:4700", tls=False).tls
+        assert ControllerAddress.of(target).tls is tls, target
+    assert not ControllerAddress.of("10.0.0.1:4700", tls=False).tls

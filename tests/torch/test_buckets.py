@@ -17,7 +17,7 @@ from torch import nn
 from hopsum.communicator import AllReduceResult, SocketTraffic
 from hopsum.torch.buckets import Sender
 from hopsum.torch.residuals import Residuals
-from hopsum.torch.step import Step, Sum
+from hopsum.torch.step import PortionSum, Step
 
 MEAN = 7.0
 
@@ -80,7 +80,7 @@ def test_whether_a_parameter_has_a_gradient_is_seen_before_its_mean(plain: tuple
         error_feedback=True,
         on_nonfinite="raise",
     )
-    gradients, step, sums = torch.tensor([1.0, 0.0, 1.0, 0.0]), Step(residuals.clear), list[Sum]()
+    gradients, step, sums = torch.tensor([1.0, 0.0, 1.0, 0.0]), Step(residuals.clear), list[PortionSum]()
     sender.send(OneBucket(module, gradients), step, sums, number=0, compress=True)
     step.complete()
     assert step.over.result() is False

@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from hopsum.config import ConfigError, resolve
-from hopsum.diagnosis import Observer, Patience, Report, examine
+from hopsum.diagnosis import DiagnosisReport, ObserverIdentity, Patience, examine
 from hopsum_cli.context import ContextError, complete, read_context
 from hopsum_cli.doctor.report import print_report
 from hopsum_cli.operator_arguments import add_operator_arguments
 from hopsum_wire.membership import Endpoint
 
 
-def _observer(text: str) -> Observer:
+def _observer(text: str) -> ObserverIdentity:
     rank, _, endpoint = text.partition("@")
     ip, _, port = endpoint.rpartition(":")
-    return Observer(int(rank), Endpoint(str(ipaddress.IPv4Address(ip)), int(port)))
+    return ObserverIdentity(int(rank), Endpoint(str(ipaddress.IPv4Address(ip)), int(port)))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -105,7 +105,7 @@ def _examine_controller(options: argparse.Namespace) -> int:
     return _print(controller_report(options), options)
 
 
-def _print(report: Report, options: argparse.Namespace) -> int:
+def _print(report: DiagnosisReport, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(report.as_json()))
     else:

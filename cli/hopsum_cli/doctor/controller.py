@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller's side of `hopsum doctor`: two looks at it, and the report."""
+"""The controller's side of `hopsum doctor`: two snapshots of it, and the report."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import argparse
 import time
 
 from hopsum.diagnosis.controller_side import apart_s, examine_controller, no_controller
-from hopsum.diagnosis.rows import Report
+from hopsum.diagnosis.rows import DiagnosisReport
 from hopsum.errors import HopsumError
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
-from hopsum_cli.operator import operator, take_look
+from hopsum_cli.operator import operator, take_snapshot
 
 
-def controller_report(options: argparse.Namespace) -> Report:
+def controller_report(options: argparse.Namespace) -> DiagnosisReport:
     """Ask the controller of the parsed arguments twice, and examine what it said."""
     where = options.controller
     try:
         with operator(options) as client:
-            before = take_look(client)
+            before = take_snapshot(client)
             time.sleep(apart_s(before) if options.settle is None else options.settle)
-            after = take_look(client)
+            after = take_snapshot(client)
     except ControllerUnreachableError as error:
         return no_controller(where, str(error), "start it (hopsum controller), or give the address where it listens")
     except ControllerError as error:

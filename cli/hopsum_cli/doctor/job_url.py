@@ -11,16 +11,16 @@ from hopsum.config import Config, ConfigError
 from hopsum.connection import controller_at
 from hopsum.diagnosis.controller_side import apart_s
 from hopsum.diagnosis.joining_side import Admission, examine_admission, not_admitted
-from hopsum.diagnosis.rows import Report
+from hopsum.diagnosis.rows import DiagnosisReport
 from hopsum.diagnosis.worker_side import Patience
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import CALL_S, Channel
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.interfaces import source_towards
 from hopsum.rpc.jobs import JobsClient
-from hopsum.rpc.member import Member
+from hopsum.rpc.member import MemberClient
 from hopsum.rpc.source import leaf_of
-from hopsum_cli.operator import job_look
+from hopsum_cli.operator import job_snapshot
 from hopsum_wire.membership import Endpoint
 
 SCHEME: Final = "hopsum://"
@@ -30,7 +30,7 @@ _REFUSED: Final = {
 }
 
 
-def url_report(config: Config, patience: Patience, settle_s: float | None) -> Report:
+def url_report(config: Config, patience: Patience, settle_s: float | None) -> DiagnosisReport:
     """Ask the controller of the settings' URL for its job, and examine this host's way into it."""
     url = config.url
     try:
@@ -55,11 +55,11 @@ def url_report(config: Config, patience: Patience, settle_s: float | None) -> Re
 
 
 def _admission(channel: Channel, config: Config, job: str, token: str, settle_s: float | None) -> Admission:
-    located = Member(channel, job, token).locate(CALL_S)
+    located = MemberClient(channel, job, token).locate(CALL_S)
     send_to = leaf_of(located, config.ip)
-    how = "with TLS" if channel.place.tls else "without TLS"
+    how = "with TLS" if channel.address.tls else "without TLS"
     found = Admission(
-        controller=f"{channel.place.target}, {how},",
+        controller=f"{channel.address.target}, {how},",
         job=job,
         workers=located.workers,
         send_to=Endpoint(*send_to),
@@ -67,9 +67,9 @@ def _admission(channel: Channel, config: Config, job: str, token: str, settle_s:
     )
     client = JobsClient(channel, token)
     try:
-        before = job_look(client, job)
+        before = job_snapshot(client, job)
         time.sleep(apart_s(before) if settle_s is None else settle_s)
-        return replace(found, before=before, after=job_look(client, job))
+        return replace(found, before=before, after=job_snapshot(client, job))
     except ControllerUnreachableError:
         raise
     except ControllerError as error:

@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hopsum.diagnosis import Report, Status
+from hopsum.diagnosis import DiagnosisReport, Status
 
 _MARKS = {Status.PASS: "[green]pass[/]", Status.FAIL: "[bold red]FAIL[/]", Status.SKIP: "[dim]skip[/]"}
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: DiagnosisReport, console: Console) -> None:
     """Print one line for each check, below it what to do, and a verdict."""
     table = Table(title=escape(report.subject), title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)

@@ -16,7 +16,7 @@ from hopsum_cli.job import create, report
 from hopsum_cli.operator import operator
 from hopsum_cli.operator_arguments import add_operator_arguments
 from hopsum_wire.control.values import as_values
-from hopsum_wire.watch.looks import workers_of
+from hopsum_wire.watch.snapshots import workers_of
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -16,8 +16,8 @@ from urllib.parse import quote
 from hopsum.codec import CODECS, CodecError, job_tables, make_codec
 from hopsum.config import Config
 from hopsum.errors import HopsumError
-from hopsum.rpc.channel import Place
-from hopsum_cli.operator import operator, place_of
+from hopsum.rpc.channel import ControllerAddress
+from hopsum_cli.operator import address_of, operator
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.control.places import UNIX, is_local
 from hopsum_wire.control.values import as_values
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Make the job and say how workers join. Raises HopsumError: no job was made, or none is known to be."""
     given = {"table": options.table, "table16": options.table16, **_tables(options)}
-    place = place_of(options)
+    address = address_of(options)
     with operator(options) as client, _token_file(options.token_file) as write:
         made = client.create(
             options.name,
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
             tree=options.tree,
         )
         write(made.token)
-    url = None if place.target.startswith(UNIX) else _url(place, options.name, options.token_file)
+    url = None if address.target.startswith(UNIX) else _url(address, options.name, options.token_file)
     values = {**as_values(made), "url": url}
     if options.token_file is not None:
         values["token_file"] = str(options.token_file.absolute())
@@ -127,13 +127,13 @@ def _places(values: dict[str, Any]) -> str:
     return "; ".join([*leaves, f"then {top}" if leaves else top])
 
 
-def _url(place: Place, job: str, token_file: Path | None) -> str:
+def _url(address: ControllerAddress, job: str, token_file: Path | None) -> str:
     query = [] if token_file is None else [f"token_file={quote(str(token_file.absolute()))}"]
-    if place.ca_file is not None:
-        query.append(f"ca={quote(str(place.ca_file.absolute()))}")
-    elif place.tls == is_local(place.target):  # not what goes without saying
-        query.append(f"tls={'on' if place.tls else 'off'}")
-    return f"hopsum://{place.target}/{job}{'?' if query else ''}{'&'.join(query)}"
+    if address.ca_file is not None:
+        query.append(f"ca={quote(str(address.ca_file.absolute()))}")
+    elif address.tls == is_local(address.target):  # not what goes without saying
+        query.append(f"tls={'on' if address.tls else 'off'}")
+    return f"hopsum://{address.target}/{job}{'?' if query else ''}{'&'.join(query)}"
 
 
 @contextmanager

@@ -18,14 +18,14 @@ from rich.text import Text
 from hopsum.errors import HopsumError
 from hopsum.rpc.errors import ControllerUnreachableError
 from hopsum.rpc.jobs import JobsClient
-from hopsum_cli.operator import operator, take_look
+from hopsum_cli.operator import operator, take_snapshot
 from hopsum_cli.operator_arguments import add_operator_arguments
 from hopsum_cli.top.screen import screen
-from hopsum_wire.watch.looks import Look, all_told
 from hopsum_wire.watch.rates import document
+from hopsum_wire.watch.snapshots import ControllerSnapshot, all_told
 
 _AGAIN_S = 0.25
-"""Between the looks of --once that wait for heartbeats."""
+"""Between the snapshots of --once that wait for heartbeats."""
 _LONGEST_S = 30.0
 
 
@@ -37,12 +37,14 @@ def build_parser() -> argparse.ArgumentParser:
         "of their heartbeats: a rate is - before there are two of each rank.",
     )
     add_operator_arguments(parser)
-    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between looks (%(default)s)")
+    parser.add_argument(
+        "--interval", type=float, default=2.0, metavar="SECONDS", help="between snapshots (%(default)s)"
+    )
     parser.add_argument("--window", type=float, default=15.0, metavar="SECONDS", help="of rates (%(default)s)")
     parser.add_argument(
         "--once",
         action="store_true",
-        help="two looks at least --interval apart, with a heartbeat of each rank in between; print them, and end",
+        help="two snapshots at least --interval apart, with a heartbeat of each rank in between; print them, and end",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line and nothing else on stdout")
     return parser
@@ -69,9 +71,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _once(client: JobsClient, options: argparse.Namespace) -> None:
-    before = take_look(client)
+    before = take_snapshot(client)
     time.sleep(options.interval)
-    while not all_told(before, after := take_look(client)) and after.at_s - before.at_s < _LONGEST_S:
+    while not all_told(before, after := take_snapshot(client)) and after.at_s - before.at_s < _LONGEST_S:
         time.sleep(_AGAIN_S)
     shown = document(before, after)
     if options.json:
@@ -97,15 +99,15 @@ def _watch(client: JobsClient, options: argparse.Namespace) -> None:
 
 
 def _documents(client: JobsClient, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    looks = deque([take_look(client)])
+    snapshots = deque([take_snapshot(client)])
     while True:
         time.sleep(options.interval)
-        looks.append(take_look(client))
-        _forget(looks, options.window)
-        yield document(looks[0], looks[-1])
+        snapshots.append(take_snapshot(client))
+        _forget(snapshots, options.window)
+        yield document(snapshots[0], snapshots[-1])
 
 
-def _forget(looks: deque[Look], window_s: float) -> None:
-    """Drop what is older than the window, but for the last look before it."""
-    while len(looks) > 2 and looks[-1].at_s - looks[1].at_s >= window_s:
-        looks.popleft()
+def _forget(snapshots: deque[ControllerSnapshot], window_s: float) -> None:
+    """Drop what is older than the window, but for the last snapshot before it."""
+    while len(snapshots) > 2 and snapshots[-1].at_s - snapshots[1].at_s >= window_s:
+        snapshots.popleft()

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hopsum_wire import MAX_WORKERS
-from hopsum_wire.watch.looks import refused_now
+from hopsum_wire.watch.snapshots import refused_now
 from hopsum_wire.watch.words import ago, state, tone
 
 COLOURS = {"good": "green", "quiet": "dim", "wait": "yellow", "bad": "red"}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hopsum_controlplane.service.messages import job_message, switch_message
 from hopsum_wire.control.values import as_values
-from hopsum_wire.watch.looks import Look, Values, look_apart_s
 from hopsum_wire.watch.rates import document
+from hopsum_wire.watch.snapshots import ControllerSnapshot, Values, snapshots_apart_s
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
@@ -24,7 +24,7 @@ WINDOW_S: Final = 15.0
 """Of rates, if nothing needs a longer one: that a job stands still shows after half a lease."""
 LONGEST_S: Final = 60.0
 KEPT: Final = 10
-"""Parts of a window: no more than two looks are kept of each."""
+"""Parts of a window: no more than two snapshots are kept of each."""
 
 SWITCH: Final = (
     *("name", "driver", "reachable", "trouble", "trouble_kind", "slots", "slots_used", "slots_largest_free"),
@@ -55,17 +55,17 @@ class State:
     def __init__(self, controller: ClusterController, clock: Callable[[], float] = time.monotonic) -> None:
         self._controller = controller
         self._clock = clock
-        self._looks: list[Look] = []
+        self._snapshots: list[ControllerSnapshot] = []
 
     def document(self) -> dict[str, Any]:
         """Return it, fit for JSON. The first call, and one that comes long after another, knows no rates yet."""
-        look = Look(
+        snapshot = ControllerSnapshot(
             self._clock(),
             [as_values(switch_message(view)) for view in self._controller.switches()],
             [as_values(job_message(view)) for view in self._controller.jobs(counters=True)],
         )
-        self._remember(look)
-        found = document(self._looks[0], look)
+        self._remember(snapshot)
+        found = document(self._snapshots[0], snapshot)
         return {
             "seconds": found["seconds"],
             "switches": [_public(switch, SWITCH) for switch in found["switches"]],
@@ -75,20 +75,20 @@ class State:
             ],
         }
 
-    def _remember(self, look: Look) -> None:
-        window_s = _window_s(look.jobs)
-        looks = self._looks
-        if looks and look.at_s - looks[-1].at_s > window_s:
-            looks.clear()
-        if len(looks) > 1 and look.at_s - looks[-2].at_s < window_s / KEPT:
-            looks.pop()
-        looks.append(look)
-        while len(looks) > 2 and look.at_s - looks[1].at_s >= window_s:
-            del looks[0]
+    def _remember(self, snapshot: ControllerSnapshot) -> None:
+        window_s = _window_s(snapshot.jobs)
+        snapshots = self._snapshots
+        if snapshots and snapshot.at_s - snapshots[-1].at_s > window_s:
+            snapshots.clear()
+        if len(snapshots) > 1 and snapshot.at_s - snapshots[-2].at_s < window_s / KEPT:
+            snapshots.pop()
+        snapshots.append(snapshot)
+        while len(snapshots) > 2 and snapshot.at_s - snapshots[1].at_s >= window_s:
+            del snapshots[0]
 
 
 def _window_s(jobs: Iterable[Values]) -> float:
-    return max(WINDOW_S, min(LONGEST_S, max((look_apart_s(job) for job in jobs), default=0.0)))
+    return max(WINDOW_S, min(LONGEST_S, max((snapshots_apart_s(job) for job in jobs), default=0.0)))
 
 
 def _public(values: Values, names: Iterable[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.controller_probe import Probe
@@ -88,7 +88,7 @@ def _churning(probe: Probe) -> Iterator[list[float]]:
 
     def churn() -> None:
         try:
-            with Channel(Place.of(probe.address, tls=False)) as channel:
+            with Channel(ControllerAddress.of(probe.address, tls=False)) as channel:
                 while not ending.is_set():
                     with suppress(ControllerError):  # too many at a time, or told to wait
                         probe.join(channel)

@@ -9,9 +9,9 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
 
-from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
-from hopsum.rpc.member import Member
+from hopsum.rpc.member import MemberClient
 from hopsum_evaluation.drill.base import PATIENCE_S, DrillError, await_that
 from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.stage import Stage
@@ -34,16 +34,16 @@ class Probe:
 
     def epoch(self, *, stay: bool = False) -> int:
         """Join, and return the epoch that begins; then leave, which ends it, unless told to stay without a word."""
-        with Channel(Place.of(self.address, tls=False)) as channel:
+        with Channel(ControllerAddress.of(self.address, tls=False)) as channel:
             member = self.join(channel)
             found = member.membership(PATIENCE_S).epoch
             if not stay:
                 member.leave(PATIENCE_S)
         return found
 
-    def join(self, channel: Channel) -> Member:
+    def join(self, channel: Channel) -> MemberClient:
         """Join as a new incarnation, which ends the epoch of the one before."""
-        member = Member(channel, self.name, self._token)
+        member = MemberClient(channel, self.name, self._token)
         member.join((self._ip, 1024 + secrets.randbelow(1 << 15)), PATIENCE_S, rank=0, mac=_MAC)
         return member
 

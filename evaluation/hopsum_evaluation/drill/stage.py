@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Final
 
-from hopsum.rpc.channel import Channel
-from hopsum.rpc.channel import Place as RpcPlace
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.cluster import load_config
@@ -151,7 +150,7 @@ class Stage:
     @contextmanager
     def operator(self) -> Iterator[JobsClient]:
         """Ask the controller, for the block."""
-        with Channel(RpcPlace.of(self.place.controller_address, tls=False)) as channel:
+        with Channel(ControllerAddress.of(self.place.controller_address, tls=False)) as channel:
             yield JobsClient(channel, self._admin)
 
     def lost(self, job: str, rank: int) -> float | None:

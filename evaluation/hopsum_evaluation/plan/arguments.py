@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from hopsum.plan import Costs, Job, PlanError, shipped_costs
+from hopsum.plan import Costs, PlanError, PlannedJob, shipped_costs
 from hopsum.plan.costs import CODECS, costs_from_json
 from hopsum.plan.step import AGGREGATORS
 from hopsum_evaluation.plan.module import module_elements
@@ -85,11 +85,11 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
     methods.add_argument("--seed", type=int, default=1, help="of what is measured")
 
 
-def job_of(options: argparse.Namespace) -> Job:
+def job_of(options: argparse.Namespace) -> PlannedJob:
     """Return the job that the arguments describe. Raises PlanError."""
     if options.compute is None:
         raise PlanError("--compute TIME is needed: seconds of a step of one worker without communication")
-    return Job(
+    return PlannedJob(
         elements=elements_of(options), workers=options.workers, compute_s=options.compute,
         link_bits_per_s=options.rate, overlap=options.overlap, vectors=options.buckets, density=options.density,
         round_trip_s=options.round_trip, worker_cores=options.cores, shared_cores=options.shared_cores,

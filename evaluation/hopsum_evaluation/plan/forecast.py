@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from hopsum.codec import Codec, CodecError, make_codec
-from hopsum.plan import Costs, Job, Prediction, predict_ring, predict_summed, winning_rates
+from hopsum.plan import Costs, PlannedJob, Prediction, predict_ring, predict_summed, winning_rates
 from hopsum.plan.step import RING_BYTES
 
-Predict = Callable[[Job], Prediction]
+Predict = Callable[[PlannedJob], Prediction]
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """Of one job."""
 
-    job: Job
+    job: PlannedJob
     costs: Costs
     predictions: list[Prediction]
     """The rings first."""
@@ -32,7 +32,7 @@ class Forecast:
         return next(each.step_s for each in self.predictions if each.method == method)
 
 
-def forecast(job: Job, costs: Costs, codecs: Sequence[str], aggregators: Sequence[str]) -> Forecast:
+def forecast(job: PlannedJob, costs: Costs, codecs: Sequence[str], aggregators: Sequence[str]) -> Forecast:
     """Predict all methods. Raises PlanError."""
     refused = refusals(job.workers, codecs)
     rings = ring_methods(costs)
@@ -82,6 +82,6 @@ def _summed(costs: Costs, codec: str, aggregator: str) -> Predict:
     return lambda job: predict_summed(job, costs, codec_of(codec, job.workers), aggregator)
 
 
-def with_workers(job: Job, workers: int) -> Job:
+def with_workers(job: PlannedJob, workers: int) -> PlannedJob:
     """Return the job with other workers, in as many racks where they can stand in them, else in one."""
     return replace(job, workers=workers, racks=1 if workers % job.racks else job.racks)

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from hopsum.plan import Job, PlanError
+from hopsum.plan import PlanError, PlannedJob
 from hopsum_evaluation.compare.plot import spread
 from hopsum_evaluation.plan.forecast import Forecast, Predict, refusals, ring_methods, summed_methods, with_workers
 from hopsum_evaluation.plan.units import said_rate, said_time
@@ -74,16 +74,16 @@ def draw(found: Forecast, against: str) -> Figure:
     return figure
 
 
-def _rates(job: Job) -> list[tuple[float, Job]]:
+def _rates(job: PlannedJob) -> list[tuple[float, PlannedJob]]:
     return [(rate, replace(job, link_bits_per_s=rate)) for rate in _RATES]
 
 
-def _workers(job: Job) -> list[tuple[float, Job]]:
+def _workers(job: PlannedJob) -> list[tuple[float, PlannedJob]]:
     return [(workers, with_workers(job, workers)) for workers in _WORKERS]
 
 
 def _curves(
-    jobs: Sequence[tuple[float, Job]], found: Forecast, aggregator: str, codecs: Sequence[str]
+    jobs: Sequence[tuple[float, PlannedJob]], found: Forecast, aggregator: str, codecs: Sequence[str]
 ) -> dict[str, list[Point]]:
     """Return the curves of a panel by the name at their end."""
     rings = ring_methods(found.costs)
@@ -92,18 +92,18 @@ def _curves(
     return {name: _speedups(jobs, name, predict, rings["ring fp32"]) for name, predict in methods.items()}
 
 
-def _speedups(jobs: Sequence[tuple[float, Job]], codec: str, ours: Predict, ring: Predict) -> list[Point]:
+def _speedups(jobs: Sequence[tuple[float, PlannedJob]], codec: str, ours: Predict, ring: Predict) -> list[Point]:
     """Return the curve of a method, without jobs that its codec cannot have."""
     possible = [(x, job) for x, job in jobs if codec == "fp16" or not refusals(job.workers, [codec])]
     return [(x, ring(job).step_s / ours(job).step_s) for x, job in possible]
 
 
-def _bound(jobs: Sequence[tuple[float, Job]], ring: Predict) -> list[Point]:
+def _bound(jobs: Sequence[tuple[float, PlannedJob]], ring: Predict) -> list[Point]:
     """Return the speed-up of a step that is all computing."""
     return [(x, ring(job).step_s / job.compute_s) for x, job in jobs if job.compute_s]
 
 
-def _title(job: Job, against: str) -> str:
+def _title(job: PlannedJob, against: str) -> str:
     overlapped = f", {job.overlap:.0%} of it overlapped" if job.overlap else ""
     links = f"links of {said_rate(job.link_bits_per_s)}" if against == "workers" else f"{job.workers} workers"
     return f"{job.elements:,} gradients, {links}, computing {said_time(job.compute_s)}{overlapped}: predicted steps"

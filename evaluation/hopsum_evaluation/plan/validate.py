@@ -21,7 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.plan import Costs, Job, PlanError, Prediction, predict_ring, predict_summed
+from hopsum.plan import Costs, PlanError, PlannedJob, Prediction, predict_ring, predict_summed
 from hopsum.plan.setting import MOST_BITS_PER_S
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.allreduce import UNSHAPED, unavailable
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.runs < 1 or not 2 <= options.workers <= 16:
         raise PlanError(f"--validate: at least 1 run and 2 to 16 workers, not {options.runs} and {options.workers}")
     costs = costs_of(options)
-    job = Job(
+    job = PlannedJob(
         options.elements, options.workers, 0.0, MOST_BITS_PER_S, vectors=options.buckets,
         shared_cores=len(os.sched_getaffinity(0)),
     )  # fmt: skip
@@ -110,7 +110,7 @@ def _setting(options: argparse.Namespace) -> Setting:
     )
 
 
-def predict(subject: str, job: Job, costs: Costs) -> Prediction:
+def predict(subject: str, job: PlannedJob, costs: Costs) -> Prediction:
     """Return the prediction of a subject of `hopsum bench allreduce`."""
     if subject.startswith("gloo"):
         return predict_ring(job, costs, subject.rpartition("-")[2])
@@ -118,7 +118,7 @@ def predict(subject: str, job: Job, costs: Costs) -> Prediction:
     return predict_summed(own, costs, codec_of("thc", job.workers), "embedded")
 
 
-def compare(found: Finding, job: Job, costs: Costs) -> Row:
+def compare(found: Finding, job: PlannedJob, costs: Costs) -> Row:
     """Return the row of what was measured: `job` has everything but the rate."""
     rate = found.rate_bits_per_s or MOST_BITS_PER_S
     expected = predict(found.subject, replace(job, link_bits_per_s=rate), costs)
@@ -138,7 +138,7 @@ def compare(found: Finding, job: Job, costs: Costs) -> Row:
 
 
 def _reason(
-    job: Job, measured_s: float, error: float, links_s: float, predicted_cpu_s: float, measured_cpu_s: float
+    job: PlannedJob, measured_s: float, error: float, links_s: float, predicted_cpu_s: float, measured_cpu_s: float
 ) -> str:
     """Say what was not as predicted."""
     cores = job.shared_cores or 1
@@ -150,7 +150,7 @@ def _reason(
     return f"links busy {links:.0%}, {cores} cores {busy:.0%}: waiting, or other load"
 
 
-def as_json(rows: Sequence[Row], job: Job, costs: Costs, before: dict[str, Any]) -> dict[str, Any]:
+def as_json(rows: Sequence[Row], job: PlannedJob, costs: Costs, before: dict[str, Any]) -> dict[str, Any]:
     """Return what --json prints; `machine` has the load before the run."""
     return {
         "rows": [{name: getattr(row, name) for name in Row.__slots__} for row in rows],
@@ -166,7 +166,7 @@ def as_json(rows: Sequence[Row], job: Job, costs: Costs, before: dict[str, Any])
     }
 
 
-def show(rows: Sequence[Row], job: Job, before: dict[str, Any], console: Console) -> None:
+def show(rows: Sequence[Row], job: PlannedJob, before: dict[str, Any], console: Console) -> None:
     """Print the table."""
     title = f"all-reduce of {job.elements:,} float32, {job.workers} workers on {job.shared_cores} cores"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))

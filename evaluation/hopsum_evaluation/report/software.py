@@ -15,10 +15,10 @@ import torch.distributed as dist
 from hopsum.codec import Codec, CollectivePhase
 from hopsum.codec.simulate import simulate_switch
 from hopsum.communicator import Summed
-from hopsum.torch.collective import CollectiveAggregation
+from hopsum.torch.collective import CollectiveCommunicator
 
 
-class SoftwareServers(CollectiveAggregation):
+class SoftwareServers(CollectiveCommunicator):
     """One worker and server. The contract is `hopsum.communicator.Communicator`; all ranks of gloo take part."""
 
     def __init__(self, codec: Codec, seed: int = 0) -> None:

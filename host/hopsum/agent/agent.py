@@ -12,7 +12,7 @@ whatever their timing (order.py).
     HALTED   resume                     OPEN     what is submitted from now on has the newcomers in it
     HALTED   seal                       SEALED   and HALTED again afterwards
     any      end                        FAILED   all futures have the error, mostly EpochEndedError
-    other states and inputs: aggregation.py
+    other states and inputs: hopsum/communicator/base.py
 
 Only a controller's jobs go from epoch to epoch (hopsum.rpc); else an epoch that is over is the end of its agents.
 
@@ -34,7 +34,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum.agent.engine import CLOSE, END_SERIES, Engine
+from hopsum.agent.engine import CLOSE, END_SERIES, AllReduceEngine
 from hopsum.agent.epochs import Epochs
 from hopsum.agent.network import Failed
 from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec
@@ -127,7 +127,7 @@ class Agent(Communicator):
         self._process, self._unhandled = os.getpid(), unhandled()
         self._epochs = Epochs(membership, rank)
         self._submitted = self._epochs.allreduces
-        self._engine = Engine(
+        self._engine = AllReduceEngine(
             self.codec,
             ReductionContext(seed, 0, rank),
             self._transport,
@@ -136,7 +136,7 @@ class Agent(Communicator):
             follow_s=timing.deadline_s,
             trace=trace,
             on_failure=self._fail,
-            on_silence=self._note_silence,
+            on_stall=self._note_silence,
             begun=self._submitted,
         )
         self._thread.start()

@@ -14,8 +14,8 @@ The network has a thread of its own (network.py), so that codes are made, and su
     any                 close                            over       CommunicatorClosedError
 
 Workers replaced: what was submitted before the program knew goes its way, into sums that were decided or into
-WorkersReplacedError, as the network says. What is submitted afterwards (GoOn) waits until all of that is sealed or
-over.
+WorkersReplacedError, as the network says. What is submitted afterwards (ResumeCommand) waits until all of
+that is sealed or over.
 
 Failure of one all-reduce: nothing is put into the stream any more. Earlier ones that are in it with all their phases
 (sealed) go on to their own end. Then all others end in the order of submission, so that each gives its vector back to
@@ -34,9 +34,9 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum.agent.network import Failed, GoOn, Network
+from hopsum.agent.network import Failed, NetworkThread, ResumeCommand
 from hopsum.agent.order import append, end_series, next_in_stream
-from hopsum.agent.tally import Tally
+from hopsum.agent.stats_recorder import StatsRecorder
 from hopsum.codec import Codec, CollectiveError, ReductionContext
 from hopsum.codec.base import CollectivePhase, Reduction
 from hopsum.communicator.results import (
@@ -49,7 +49,7 @@ from hopsum.communicator.results import (
 from hopsum.communicator.signature import MismatchError, Signer, signed, unsigned
 from hopsum.communicator.task import Arrived, Task
 from hopsum.errors import EpochEndedError, HopsumError, WorkersReplacedError
-from hopsum.notice import Waiting
+from hopsum.notice import WaitMonitor
 from hopsum.transport.udp import UdpTransport
 from hopsum_wire.membership import MembershipError
 
@@ -58,10 +58,10 @@ CLOSE: Final = None
 """What `close` puts into the inbox."""
 END_SERIES: Final = "end of series"
 """What `end_series` puts into it."""
-Message = Task | Arrived | Failed | GoOn | Literal["end of series"] | None
+Message = Task | Arrived | Failed | ResumeCommand | Literal["end of series"] | None
 
 
-class Engine:
+class AllReduceEngine:
     """Serves all-reduces until CLOSE comes; not thread-safe but for `inbox`.
 
     Args:
@@ -70,7 +70,7 @@ class Engine:
         follow_s: how long an all-reduce with `more` waits for the one that was promised.
         trace: called in this thread with every span of time.
         on_failure: called once, before any future has the error.
-        on_silence: called in the network's thread while nothing comes back.
+        on_stall: called in the network's thread while nothing comes back.
         begun: all-reduces of the job before this agent's first.
     """
 
@@ -85,14 +85,14 @@ class Engine:
         follow_s: float,
         trace: Callable[[Span], None] | None,
         on_failure: Callable[[BaseException], None],
-        on_silence: Callable[[], None] = lambda: None,
+        on_stall: Callable[[], None] = lambda: None,
         begun: int = 0,
     ) -> None:
         self.inbox: SimpleQueue[Message] = SimpleQueue()
-        self._tally = Tally()
+        self._recorder = StatsRecorder()
         self._codec, self._context = codec, context
         name = f"hopsum-network-{context.rank}"
-        self.network: Final = Network(transport, self.inbox.put, name, on_silence=on_silence, begun=begun)
+        self.network: Final = NetworkThread(transport, self.inbox.put, name, on_stall=on_stall, begun=begun)
         self.epoch = epoch
         """In messages."""
         self._rank = context.rank
@@ -102,13 +102,13 @@ class Engine:
         self._trace = trace
         self._on_failure = on_failure
         self._tasks: list[Task] = []
-        self._go_on: GoOn | None = None
+        self._go_on: ResumeCommand | None = None
         self._behind: list[Message] = []
         """What came after it."""
         self._failure: BaseException | None = None
         self._closed = False
         self._network_over = False
-        self._alone = Waiting(_log, f"rank {context.rank}")
+        self._alone = WaitMonitor(_log, f"rank {context.rank}")
         self._alone_since: float | None = None
         """Since when an all-reduce waits for the one that was promised to follow."""
         self._traffic = SocketTraffic()
@@ -117,7 +117,7 @@ class Engine:
     @property
     def statistics(self) -> CommunicatorStatistics:
         """Return the counts so far, without traffic."""
-        return self._tally.statistics
+        return self._recorder.statistics
 
     @property
     def failure(self) -> BaseException | None:
@@ -168,7 +168,7 @@ class Engine:
             alone = self._alone_since is not None and time.monotonic() >= self._alone_since + self._follow_s
             if self._alone_since is not None:
                 left_s = self._alone_since + self._follow_s - time.monotonic()
-                self._alone.look(lambda: "the all-reduce that more=True promised, from the program", left_s)
+                self._alone.check(lambda: "the all-reduce that more=True promised, from the program", left_s)
             if block and alone and self._failure is None:
                 self._fail(self._tasks[-1], self._nobody_followed())
 
@@ -183,7 +183,7 @@ class Engine:
             self._behind.append(message)
         elif isinstance(message, Task):
             append(self._tasks, message)
-        elif isinstance(message, GoOn):
+        elif isinstance(message, ResumeCommand):
             self._go_on = message
         else:
             end_series(self._tasks)
@@ -240,7 +240,7 @@ class Engine:
             self._fail(task, error)
         return True
 
-    def _let_go_on(self, message: GoOn) -> None:
+    def _let_go_on(self, message: ResumeCommand) -> None:
         """Take what was submitted after the program knew; an older one that waits for its follower has none now."""
         for task in [each for each in self._tasks if not each.sealed]:
             self._sent_at.pop(task.number, None)
@@ -278,7 +278,7 @@ class Engine:
         self.network.submit(task, *parts)
 
     def _start(self, task: Task) -> Reduction:
-        self._tally.begin(task)
+        self._recorder.begin(task)
         context = ReductionContext(self._context.seed, task.step, self._context.rank)
         return self._codec.start(
             task.x, context, task.feedback, tensors=task.tensors, on_nonfinite=task.on_nonfinite, out=task.out
@@ -298,7 +298,7 @@ class Engine:
             raise RuntimeError("an all-reduce has results before it began")
         task.arrived, task.waiting = None, False
         start = time.perf_counter()
-        self._tally.receive(reduction.phase)
+        self._recorder.receive(reduction.phase)
         try:
             done = arrived.done
             reduction.take(done.results, done.contributors, *([done.lost] if done.lost.size else []))
@@ -332,7 +332,7 @@ class Engine:
 
     def _count(self, task: Task, traffic: SocketTraffic, *, skipped: bool) -> SocketTraffic:
         """Count an all-reduce that ended on all ranks alike; return the traffic since the one before."""
-        self._tally.finish(task, skipped=skipped)
+        self._recorder.finish(task, skipped=skipped)
         before, self._traffic = self._traffic, traffic
         return traffic - before
 

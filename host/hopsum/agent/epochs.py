@@ -4,7 +4,7 @@
     state     input                                        next      also
     KNOWN     an epoch whose newcomers it had not met      REPLACED
     REPLACED  another such epoch                           REPLACED  the ranks of both, the start of the later one
-    REPLACED  the program's answer                         KNOWN     GoOn
+    REPLACED  the program's answer                         KNOWN     ResumeCommand
     any       an epoch without newcomers, or known ones    same
 
 A newcomer is KNOWN from the epoch in which it begins.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hopsum.agent.network import GoOn
+from hopsum.agent.network import ResumeCommand
 from hopsum.errors import WorkersReplacedError
 from hopsum_wire.epochs import Resume
 from hopsum_wire.membership import JobMembership, MembershipError
@@ -73,7 +73,7 @@ class Epochs:
         self.start_epoch = resume.start_epoch
         self.replaced = Replaced(newcomers, resume.start_epoch, resume.start, resume.allreduces)
 
-    def answer(self, only: int | None = None) -> tuple[GoOn, Replaced] | None:
+    def answer(self, only: int | None = None) -> tuple[ResumeCommand, Replaced] | None:
         """Return what lets the stream go on, and with whom, None where nobody was replaced; they are known from now on.
 
         Args:
@@ -89,4 +89,4 @@ class Epochs:
             "was not submitted before resume()",
             replaced.ranks,
         )
-        return GoOn(replaced.start_epoch, replaced.start, replaced.allreduces, error), replaced
+        return ResumeCommand(replaced.start_epoch, replaced.start, replaced.allreduces, error), replaced

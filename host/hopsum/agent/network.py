@@ -2,9 +2,9 @@
 """The thread that has the socket: puts phases into the worker's stream and says when their results are there.
 
     state    input                           next     also
-    RUN      phase submitted              RUN      into the stream; one that is refused fails its task
+    RUN      phase submitted                 RUN      into the stream; one that is refused fails its task
     RUN      seal, in any thread             SEALED   the transport sends and accepts nothing more in this epoch
-    SEALED   phase submitted              SEALED   kept: nothing enters the stream behind what was reported
+    SEALED   phase submitted                 SEALED   kept: nothing enters the stream behind what was reported
     SEALED   resume, in any thread           RUN      the stream goes on in another epoch
     any      stop                            over
 
@@ -32,18 +32,18 @@ _WAIT_S: Final = 1.0
 """For a datagram at a time, at most; new phases end the wait."""
 _POLL_S: Final = 0.005
 """The same for a link that cannot be woken."""
-SILENCE_S: Final = 1.0
+STALL_S: Final = 1.0
 """So long nothing comes, though datagrams were sent again, before somebody is told."""
 
 
 class Failed(NamedTuple):
-    """a phase of a task has no results. Without a task the thread itself failed: nothing more comes."""
+    """A phase of a task has no results. Without a task the thread itself failed: nothing more comes."""
 
     task: Task | None
     error: BaseException
 
 
-class GoOn(NamedTuple):
+class ResumeCommand(NamedTuple):
     """The program knows that workers were replaced: the stream goes on where the newcomers begin."""
 
     start_epoch: int
@@ -55,8 +55,8 @@ class GoOn(NamedTuple):
     """What ends that cannot go on."""
 
 
-class Silence:
-    """Notes whether anything comes back while datagrams are sent again."""
+class StallDetector:
+    """Detects that nothing comes back while datagrams are sent again."""
 
     def __init__(self, transport: UdpTransport) -> None:
         self._transport = transport
@@ -73,23 +73,23 @@ class Silence:
         return time.monotonic() - self._since_s
 
     def lasts(self) -> bool:
-        """Say whether nothing has come for SILENCE_S, in spite of repetitions."""
+        """Say whether nothing has come for STALL_S, in spite of retransmissions."""
         received, retransmits = self._counts()
         if received != self._received:
             self.begin()
-        return retransmits > self._retransmits and time.monotonic() - self._since_s >= SILENCE_S
+        return retransmits > self._retransmits and time.monotonic() - self._since_s >= STALL_S
 
     def _counts(self) -> tuple[int, int]:
         found = self._transport.statistics
         return found.link.datagrams_received, found.worker.retransmits
 
 
-class Network:
+class NetworkThread:
     """A thread around a transport, which is its own until it has ended.
 
     Args:
         deliver: called in the thread, with what became of each phase.
-        on_silence: called in the thread when nothing comes back; again and again while that lasts.
+        on_stall: called in the thread when nothing comes back; again and again while that lasts.
         begun: all-reduces that the stream had before.
     """
 
@@ -99,17 +99,17 @@ class Network:
         deliver: Callable[[Arrived | Failed], None],
         name: str,
         *,
-        on_silence: Callable[[], None] = lambda: None,
+        on_stall: Callable[[], None] = lambda: None,
         begun: int = 0,
     ) -> None:
         self._transport = transport
         self._deliver = deliver
-        self._on_silence = on_silence
-        self._submitted: SimpleQueue[tuple[Task, tuple[CollectivePhase, ...]] | GoOn | None] = SimpleQueue()
+        self._on_stall = on_stall
+        self._submitted: SimpleQueue[tuple[Task, tuple[CollectivePhase, ...]] | ResumeCommand | None] = SimpleQueue()
         self._tasks: dict[int, tuple[Task, int]] = {}
         """By handle: whose phase it is, and which part of it."""
         self._begun = begun
-        self._silence = Silence(transport)
+        self._stall = StallDetector(transport)
         self._progress = Progress(transport)
         self._sealed = False
         self._changed = threading.Condition()
@@ -119,16 +119,16 @@ class Network:
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
-    def silent_s(self) -> float:
+    def stalled_s(self) -> float:
         """Return the seconds since the switch said anything, or since something is in progress."""
-        return self._silence.lasted_s
+        return self._stall.lasted_s
 
     def submit(self, task: Task, *parts: CollectivePhase) -> None:
         """Append a phase to the stream, in parts that arrive each by itself; no epoch ends between them."""
         self._submitted.put((task, parts))
         self._transport.wake()
 
-    def go_on(self, message: GoOn) -> None:
+    def go_on(self, message: ResumeCommand) -> None:
         """Let what is submitted from now on follow where the newcomers begin."""
         self._submitted.put(message)
         self._transport.wake()
@@ -155,7 +155,7 @@ class Network:
         """Go on in another epoch, after `seal`; `key` is that of its side channels. Any thread."""
         with self._changed:
             _changing(self._transport).resume(epoch, peers, resume, rack, key=key)
-            self._silence.begin()
+            self._stall.begin()
             self._progress.begin()
             self._sealed = False
             self._changed.notify_all()
@@ -185,7 +185,7 @@ class Network:
                 with self._changed:
                     if not self._unsealed():
                         return
-                    if isinstance(submitted, GoOn):
+                    if isinstance(submitted, ResumeCommand):
                         _changing(self._transport).go_on(submitted.start_epoch, submitted.start)
                         self._begun = submitted.allreduces
                     else:
@@ -195,7 +195,7 @@ class Network:
 
     def _submit(self, task: Task, parts: tuple[CollectivePhase, ...]) -> None:
         if not self._tasks:
-            self._silence.begin()
+            self._stall.begin()
             self._progress.begin()
         for number, part in enumerate(parts):
             try:
@@ -225,9 +225,9 @@ class Network:
                 self._deliver(Failed(task, event.error))
         if not self._tasks:
             return
-        self._progress.look()
-        if self._silence.lasts():
-            self._on_silence()
+        self._progress.check()
+        if self._stall.lasts():
+            self._on_stall()
 
 
 def _changing(transport: UdpTransport) -> RepairingTransport:

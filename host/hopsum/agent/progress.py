@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from hopsum.notice import AFTER_S, Waiting
+from hopsum.notice import AFTER_S, WaitMonitor
 from hopsum.transport.udp import UdpTransport
 
 ABSENT_S: Final = 2.0
@@ -30,7 +30,7 @@ class Progress:
         self._transport, self._clock = transport, clock
         own = transport.worker.membership
         self._who, self._switch = f"rank {own.rank}", own.switch
-        self._waiting = Waiting(_log, self._who, clock=clock)
+        self._waiting = WaitMonitor(_log, self._who, clock=clock)
         self._results = 0
         self._ask_in_s = ASK_S
         self._absent = False
@@ -41,7 +41,7 @@ class Progress:
         self._waiting.over()
         self._say_absence()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Say what is to be said, and ask the switch if it is time."""
         self._say_absence()
         if self._transport.statistics.worker.results != self._results:
@@ -51,7 +51,7 @@ class Progress:
         if self._waiting.lasted_s >= self._ask_in_s:
             self._ask_in_s = self._waiting.lasted_s + ASK_EVERY_S
             self._transport.probe()
-        self._waiting.look(worker.lack, worker.left_s(self._clock()))
+        self._waiting.check(worker.lack, worker.left_s(self._clock()))
 
     def _say_absence(self) -> None:
         absence = self._transport.worker.absence

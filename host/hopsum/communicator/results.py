@@ -90,7 +90,7 @@ class CommunicatorStatistics:
     codes: Mapping[Op, int] = field(default_factory=dict)
     """Lanes of which the sums are here, by op; bits for OR."""
     error_squares: float = 0.0
-    """Of what all-reduces left in error feedbacks: summed squares of a sample (tally.py)."""
+    """Of what all-reduces left in error feedbacks: summed squares of a sample (stats_recorder.py)."""
     vector_squares: float = 0.0
     """The same of what these all-reduces were to deliver: gradient and earlier remainder."""
 

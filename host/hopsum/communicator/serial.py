@@ -31,7 +31,7 @@ class CallDigest(NamedTuple):
     """What all ranks must be agreed about before an all-reduce begins."""
 
     number: int
-    """All-reduces of this aggregation before it."""
+    """All-reduces of this communicator before it."""
     elements: int
     step: int
     skips: int

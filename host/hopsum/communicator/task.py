@@ -33,7 +33,7 @@ class Task:
     step: int = 0
     started_s: float = 0.0
     vector_squares: float = 0.0
-    """Of a sample of what is to be delivered, where there is an error feedback (tally.py)."""
+    """Of a sample of what is to be delivered, where there is an error feedback (stats_recorder.py)."""
     reduction: Reduction | None = None
     begun: bool = False
     """Its first phase is in the stream."""

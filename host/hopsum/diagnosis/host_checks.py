@@ -7,7 +7,7 @@ import socket
 from typing import Final
 
 from hopsum.diagnosis import kernel
-from hopsum.diagnosis.rows import Row, failed, passed
+from hopsum.diagnosis.rows import CheckRow, failed, passed
 from hopsum.transport.link import RECEIVE_BUFFER_BYTES
 from hopsum.transport.offload import probe_offload
 from hopsum_wire import HOPSUM_BYTES
@@ -22,7 +22,7 @@ CHARGED_BYTES: Final = 2304
 """What the kernel counts against a receive buffer for such a datagram, measured on loopback."""
 
 
-def check_address(own: Endpoint) -> Row:
+def check_address(own: Endpoint) -> CheckRow:
     """Check that an interface of this host has a worker's address."""
     check, found = "address", kernel.interface_of(own.ip)
     if found is None:
@@ -38,7 +38,7 @@ def check_address(own: Endpoint) -> Row:
     return passed(check, f"{own.ip} is on {found.name}", {"interface": found.name})
 
 
-def check_route(own: Endpoint, switch: Endpoint) -> Row:
+def check_route(own: Endpoint, switch: Endpoint) -> CheckRow:
     """Check that datagrams to the switch leave through the interface of the worker's address."""
     check, interface = "route", kernel.interface_of(own.ip)
     assert interface is not None, "after check_address"
@@ -64,7 +64,7 @@ def check_route(own: Endpoint, switch: Endpoint) -> Row:
     )
 
 
-def check_mtu(own: Endpoint, switch: Endpoint, path_bytes: int | None) -> Row:
+def check_mtu(own: Endpoint, switch: Endpoint, path_bytes: int | None) -> CheckRow:
     """Check that the largest datagram passes in one piece: the way's MTU, or `path_bytes` where it was found out."""
     check, route = "mtu", kernel.route_to(switch.ip, own.ip)
     mtu_bytes = _believed_mtu(own, switch) if path_bytes is None else path_bytes
@@ -87,7 +87,7 @@ def _believed_mtu(own: Endpoint, switch: Endpoint) -> int:
         return probe.getsockopt(socket.IPPROTO_IP, 14)  # IP_MTU, linux/in.h
 
 
-def check_port(own: Endpoint, switch: Endpoint) -> Row:
+def check_port(own: Endpoint, switch: Endpoint) -> CheckRow:
     """Check that the worker's port is free, or that it is a worker of this switch that has it."""
     check = "port"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -114,7 +114,7 @@ def check_port(own: Endpoint, switch: Endpoint) -> Row:
     )
 
 
-def check_buffer(window: int) -> Row:
+def check_buffer(window: int) -> CheckRow:
     """Check that the kernel grants a receive buffer for a window of results."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
@@ -122,7 +122,7 @@ def check_buffer(window: int) -> Row:
     return judge_buffer(granted_bytes, window)
 
 
-def judge_buffer(granted_bytes: int, window: int) -> Row:
+def judge_buffer(granted_bytes: int, window: int) -> CheckRow:
     """Say whether a buffer that was granted is enough for so many results."""
     check, fits = "buffer", 2 * granted_bytes // CHARGED_BYTES
     facts = {"granted_bytes": granted_bytes, "wanted_bytes": RECEIVE_BUFFER_BYTES, "window": window}
@@ -133,7 +133,7 @@ def judge_buffer(granted_bytes: int, window: int) -> Row:
     return passed(check, told, facts, advice=fix if granted_bytes < RECEIVE_BUFFER_BYTES else "")
 
 
-def check_offload() -> Row:
+def check_offload() -> CheckRow:
     """Say whether the kernel moves datagrams by the batch; without, all works, with one system call each."""
     found = probe_offload()
     words = [

@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a controller's jobs, from two looks at it."""
+"""Checks of a controller's jobs, from two snapshots of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-from hopsum.diagnosis.rows import Row, failed, passed, skipped
+from hopsum.diagnosis.rows import CheckRow, failed, passed, skipped
 from hopsum.protocol.deadline_prober import name_ranks
-from hopsum_wire.watch.looks import Look, Stall, Values, grown, refused_now, said, stall, workers_of
+from hopsum_wire.watch.snapshots import (
+    ControllerSnapshot,
+    Stall,
+    Values,
+    grown,
+    refused_now,
+    stall,
+    stat_deltas,
+    workers_of,
+)
 from hopsum_wire.watch.words import ago
 
 _QUIET: Final = 1 / 3
@@ -16,7 +25,7 @@ _QUIET: Final = 1 / 3
 _AHEAD_S: Final = 60.0
 
 
-def check_members(before: Look, after: Look) -> Row:
+def check_members(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that no worker waits for others to join."""
     check = "members"
     short = [job for job in after.jobs if job["missing_ranks"] and (_there(job) or len(after.jobs) == 1)]
@@ -33,7 +42,7 @@ def check_members(before: Look, after: Look) -> Row:
     return failed(check, told, fix, {"missing": {job["name"]: job["missing_ranks"] for job in short}})
 
 
-def check_joins(before: Look, after: Look) -> Row:
+def check_joins(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that no rank is missing because it was refused."""
     check = "joins"
     refused = [job for job in after.jobs if job["joins_refused"]]
@@ -56,7 +65,7 @@ def _refusals(job: Values) -> str:
     return f"job {job['name']!r}: {job['joins_refused']} refused, the last {when}: {job['last_refusal']}"
 
 
-def check_leases(before: Look, after: Look) -> Row:
+def check_leases(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that no member is given up, or about to be; a running job goes on without, with a quorum."""
     check = "leases"
     lost = [(job, member) for job in after.jobs for member in job["members"] if member["phase"] == "lost"]
@@ -85,7 +94,7 @@ def check_leases(before: Look, after: Look) -> Row:
     return passed(check, told, facts, advice=advice)
 
 
-def check_quorum(before: Look, after: Look) -> Row:
+def check_quorum(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that enough workers are left in each epoch."""
     check, running = "quorum", _running(after)
     short = [job for job in running if len(workers_of(job, "in")) < job["quorum"]]
@@ -100,7 +109,7 @@ def check_quorum(before: Look, after: Look) -> Row:
     return failed(check, told, fix, {"jobs": [job["name"] for job in short]})
 
 
-def check_epochs(before: Look, after: Look) -> Row:
+def check_epochs(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that no job goes from one epoch to the next."""
     check, changing = "epochs", {}
     for job in after.jobs:
@@ -123,7 +132,7 @@ def check_epochs(before: Look, after: Look) -> Row:
     return passed(check, told)
 
 
-def check_writing(before: Look, after: Look) -> Row:
+def check_writing(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that the switches do what the states of jobs want."""
     check = "writing"
     stuck = [job for job in after.jobs if job["trouble"]]
@@ -134,11 +143,11 @@ def check_writing(before: Look, after: Look) -> Row:
     return failed(check, told, fix, {"jobs": [job["name"] for job in stuck]})
 
 
-def check_slots(before: Look, after: Look) -> Row:
+def check_slots(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that no job stands still while its agents send again."""
     check, seconds = "slots", after.at_s - before.at_s
     pairs = [(earlier, job) for job in _running(after) if (earlier := before.job(job["name"])) is not None]
-    heard = [(earlier, job) for earlier, job in pairs if any(said(earlier, job).values())]
+    heard = [(earlier, job) for earlier, job in pairs if any(stat_deltas(earlier, job).values())]
     if not heard:
         return skipped(check, "no running job whose agents say what they send")
     standing = {job["name"]: found for earlier, job in heard if (found := stall(earlier, job, seconds)) is not None}
@@ -185,7 +194,7 @@ def _stalled_fix(job: Values, found: Stall) -> str:
     return f"look at {late}: busy with something else, stopped, or in another all-reduce"
 
 
-def check_clock(after: Look, now_s: float) -> Row:
+def check_clock(after: ControllerSnapshot, now_s: float) -> CheckRow:
     """Check that no epoch, which is the time when it began, lies in the future of this host."""
     check = "clock"
     ahead = {job["name"]: job["epoch"] - now_s for job in after.jobs if job["epoch"] > now_s + _AHEAD_S}
@@ -210,8 +219,8 @@ def _there(job: Values) -> int:
     return int(job["workers"]) - len(job["missing_ranks"])
 
 
-def _running(look: Look) -> list[Values]:
-    return [job for job in look.jobs if job["state"] == "running"]
+def _running(snapshot: ControllerSnapshot) -> list[Values]:
+    return [job for job in snapshot.jobs if job["state"] == "running"]
 
 
 def _at(member: Values) -> str:

@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hopsum.diagnosis import host_checks, kernel, switch_checks
-from hopsum.diagnosis.asking import Asker, Line, Questions, RawLine, UdpLine
 from hopsum.diagnosis.controller_side import OF_JOBS
-from hopsum.diagnosis.rows import Report, Row, Status, failed, passed, skipped
+from hopsum.diagnosis.probe_client import ProbeClient, ProbeSource, ProbeTransport, RawProbeTransport, UdpProbeTransport
+from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, passed, skipped
 from hopsum.diagnosis.worker_side import Patience
 from hopsum_wire.membership import Endpoint
-from hopsum_wire.watch.looks import Look, Values
+from hopsum_wire.watch.snapshots import ControllerSnapshot, Values
 
 WAY: Final = ("address", "route", "mtu", "neighbour", "switch", "round trip", "buffer", "offload")
 ASKED: Final = ("url", "controller", "job", "token")
@@ -39,8 +39,8 @@ CHECKS: Final = (*ASKED, *WAY, *OF_JOBS)
 class Admission:
     """The controller's answers to the job's token.
 
-    `own_ip` is this host's address towards the switch, None without a way there. The looks have this job only, and are
-    None where the controller does not show a job to its token; `refusal` says why then.
+    `own_ip` is this host's address towards the switch, None without a way there. The snapshots have this job only, and
+    are None where the controller does not show a job to its token; `refusal` says why then.
     """
 
     controller: str
@@ -48,14 +48,14 @@ class Admission:
     workers: int
     send_to: Endpoint
     own_ip: str | None
-    before: Look | None = None
-    after: Look | None = None
+    before: ControllerSnapshot | None = None
+    after: ControllerSnapshot | None = None
     refusal: str = ""
 
 
-def not_admitted(url: str, check: str, finding: str, fix: str) -> Report:
+def not_admitted(url: str, check: str, finding: str, fix: str) -> DiagnosisReport:
     """Return the report of a worker that cannot even ask where its switch is; `check` is one of ASKED."""
-    report = Report(f"worker of {url}")
+    report = DiagnosisReport(f"worker of {url}")
     report.rows += [passed(earlier, "right") for earlier in ASKED[: ASKED.index(check)]]
     report.rows.append(failed(check, finding, fix))
     left = CHECKS[CHECKS.index(check) + 1 :]
@@ -63,13 +63,13 @@ def not_admitted(url: str, check: str, finding: str, fix: str) -> Report:
     return report
 
 
-def examine_admission(url: str, found: Admission, rank: int | None, patience: Patience) -> Report:
+def examine_admission(url: str, found: Admission, rank: int | None, patience: Patience) -> DiagnosisReport:
     """Make the checks that follow the controller's answer.
 
     Args:
         rank: which worker asks the switch; any of the running epoch on this host if left out.
     """
-    report = Report(f"worker of {url}")
+    report = DiagnosisReport(f"worker of {url}")
     report.rows += [
         passed("url", f"job {found.job!r} of the controller at {found.controller}"),
         passed("controller", f"{found.controller} answers"),
@@ -95,7 +95,7 @@ class _Way:
         if self._member is not None:
             self._own = Endpoint(self._member["endpoint"]["ip"], int(self._member["endpoint"]["udp_port"]))
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[CheckRow]:
         """Make the checks of WAY in their order."""
         switch, own = self._found.send_to, self._own
         if own is None:
@@ -113,51 +113,51 @@ class _Way:
         window = int(self._job["slots"]) if self._job is not None else 1
         return [*rows, host_checks.check_buffer(window), host_checks.check_offload()]
 
-    def _asked(self, own: Endpoint, route: kernel.Route) -> list[Row]:
+    def _asked(self, own: Endpoint, route: kernel.Route) -> list[CheckRow]:
         """Check neighbour, switch and round trip by PROBEs."""
-        questions, refusal = self._questions(own)
+        client, refusal = self._client(own)
         wait_s = self._patience.answer_s
         try:
-            neighbour = switch_checks.check_neighbour(self._found.send_to.ip, route, questions, wait_s)
-            if questions is None:
+            neighbour = switch_checks.check_neighbour(self._found.send_to.ip, route, client, wait_s)
+            if client is None:
                 why = f"nobody can ask from UDP {own}: {refusal}"
                 return [neighbour, skipped("switch", why, "run this as root"), skipped("round trip", why)]
             if self._member is None:
-                return [neighbour, self._listens(questions), skipped("round trip", "no worker of an epoch is here")]
-            switch = switch_checks.check_switch(questions, self._found.send_to, route, wait_s)
+                return [neighbour, self._listens(client), skipped("round trip", "no worker of an epoch is here")]
+            switch = switch_checks.check_switch(client, self._found.send_to, route, wait_s)
             if switch.status is not Status.PASS:
                 return [neighbour, switch, skipped("round trip", "nothing to be learnt without switch")]
             slots = int(self._job["slots"]) if self._job is not None else 1
             probes = self._patience.probes
-            trip = switch_checks.check_round_trip(questions, slots, probes=probes, wait_s=wait_s / 4)
+            trip = switch_checks.check_round_trip(client, slots, probes=probes, wait_s=wait_s / 4)
             return [neighbour, switch, trip]
         except OSError as error:
             told = f"nothing can be sent to {self._found.send_to}: {error.strerror}"
             fix = "look for a firewall rule of this host (nft list ruleset, iptables -L OUTPUT)"
             return [skipped("neighbour", told), failed("switch", told, fix), skipped("round trip", told)]
         finally:
-            if questions is not None:
-                questions.close()
+            if client is not None:
+                client.close()
 
-    def _questions(self, own: Endpoint) -> tuple[Questions | None, str]:
+    def _client(self, own: Endpoint) -> tuple[ProbeClient | None, str]:
         rank, epoch = (0, 0) if self._member is None else (int(self._member["rank"]), int((self._job or {})["epoch"]))
-        ways: tuple[Callable[[Endpoint, Endpoint], Line], ...] = (UdpLine, RawLine)
+        ways: tuple[Callable[[Endpoint, Endpoint], ProbeTransport], ...] = (UdpProbeTransport, RawProbeTransport)
         refusal = ""
         for way in ways:
             try:
-                return Questions(Asker(rank, epoch, own), way(own, self._found.send_to)), ""
+                return ProbeClient(ProbeSource(rank, epoch, own), way(own, self._found.send_to)), ""
             except OSError as error:
                 refusal = refusal or str(error.strerror)
         return None, refusal
 
-    def _listens(self, questions: Questions) -> Row:
+    def _listens(self, client: ProbeClient) -> CheckRow:
         """Check that nothing comes back which says that nobody listens: a switch answers members of an epoch only."""
         where = self._found.send_to
-        questions.ask([(0, 1)], wait_s=self._patience.answer_s)
-        if errno.ECONNREFUSED in questions.unreachable:
+        client.ask([(0, 1)], wait_s=self._patience.answer_s)
+        if errno.ECONNREFUSED in client.unreachable:
             fix = "start the switch (hopsum switch), or see whether send_to of the controller's configuration is right"
             return failed("switch", f"{where}: port unreachable, nobody listens there", fix)
-        if questions.unreachable:
+        if client.unreachable:
             fix = "check what is between: routers, firewalls, the switch"
             return failed("switch", f"{where}: host or network unreachable", fix)
         told = f"{where} refuses nothing; it answers workers of a running epoch only, and none of this job is here"

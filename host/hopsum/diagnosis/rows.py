@@ -19,7 +19,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CheckRow:
     """One line of a report."""
 
     check: str
@@ -34,19 +34,19 @@ class Row:
 
 
 @dataclass(slots=True)
-class Report:
+class DiagnosisReport:
     """The rows of one examination, in the order of the checks."""
 
     subject: str
     """Who was examined."""
-    rows: list[Row] = field(default_factory=list)
+    rows: list[CheckRow] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
         """Whether nothing failed."""
         return not any(row.status is Status.FAIL for row in self.rows)
 
-    def __getitem__(self, check: str) -> Row:
+    def __getitem__(self, check: str) -> CheckRow:
         """Return the row of a check. Raises KeyError if there is none."""
         for row in self.rows:
             if row.check == check:
@@ -62,16 +62,16 @@ class Report:
         return {"subject": self.subject, "good": self.good, "checks": checks}
 
 
-def passed(check: str, finding: str, facts: Mapping[str, Any] | None = None, *, advice: str = "") -> Row:
+def passed(check: str, finding: str, facts: Mapping[str, Any] | None = None, *, advice: str = "") -> CheckRow:
     """Return a row that passes."""
-    return Row(check, Status.PASS, finding, advice, dict(facts or {}))
+    return CheckRow(check, Status.PASS, finding, advice, dict(facts or {}))
 
 
-def failed(check: str, finding: str, fix: str, facts: Mapping[str, Any] | None = None) -> Row:
+def failed(check: str, finding: str, fix: str, facts: Mapping[str, Any] | None = None) -> CheckRow:
     """Return a row that fails, with what to do."""
-    return Row(check, Status.FAIL, finding, fix, dict(facts or {}))
+    return CheckRow(check, Status.FAIL, finding, fix, dict(facts or {}))
 
 
-def skipped(check: str, reason: str, advice: str = "") -> Row:
+def skipped(check: str, reason: str, advice: str = "") -> CheckRow:
     """Return a row of a check that was not made."""
-    return Row(check, Status.SKIP, reason, advice)
+    return CheckRow(check, Status.SKIP, reason, advice)

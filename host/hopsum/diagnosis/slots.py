@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hopsum.diagnosis.asking import Answer, Place
+from hopsum.diagnosis.probe_client import Place, ProbeReply
 from hopsum_wire import State
 
 PARITIES = (1, 2)
 """Rounds to ask for: any round of the parity finds the copy."""
 
 
-class Waiting(NamedTuple):
+class WaitingSlot(NamedTuple):
     """A slot whose sum is not complete."""
 
     slot: int
@@ -35,14 +35,14 @@ class Waiting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """All slots that were asked about."""
+class SlotStates:
+    """The states of all slots that were probed."""
 
     untouched: int
     """Nothing of this epoch came here."""
     complete: int
     """The newest round has its sum."""
-    waiting: tuple[Waiting, ...]
+    waiting: tuple[WaitingSlot, ...]
     unknown: int
     """A copy gave no answer."""
     newest_round: int
@@ -53,17 +53,17 @@ class Window:
         """Whether anybody has sent anything in this epoch."""
         return self.newest_round > 0
 
-    def still(self, later: Window) -> tuple[Waiting, ...]:
+    def still(self, later: SlotStates) -> tuple[WaitingSlot, ...]:
         """Return what waits in both, for the same contributions."""
         return tuple(each for each in self.waiting if each in later.waiting)
 
 
 def places_of(slots: range | list[int]) -> list[Place]:
-    """Return what to ask about."""
+    """Return the places to probe."""
     return [(slot, round_) for slot in slots for round_ in PARITIES]
 
 
-def window_of(slots: range | list[int], answers: Mapping[Place, Answer]) -> Window:
+def slot_states(slots: range | list[int], answers: Mapping[Place, ProbeReply]) -> SlotStates:
     """Return the state of slots from the answers about `places_of` them."""
     untouched = complete = unknown = newest = 0
     waiting = []
@@ -78,13 +78,13 @@ def window_of(slots: range | list[int], answers: Mapping[Place, Answer]) -> Wind
             last = max(held, key=lambda copy: copy.held)
             newest = max(newest, last.held)
             if last.count in (State.COLLECTING, State.CLOSED):
-                waiting.append(Waiting(slot, last.held, last.contributors, last.count == State.CLOSED))
+                waiting.append(WaitingSlot(slot, last.held, last.contributors, last.count == State.CLOSED))
             else:
                 complete += 1
-    return Window(untouched, complete, tuple(waiting), unknown, newest)
+    return SlotStates(untouched, complete, tuple(waiting), unknown, newest)
 
 
-def stragglers(waiting: Sequence[Waiting], rack: Sequence[int]) -> dict[int, int]:
+def stragglers(waiting: Sequence[WaitingSlot], rack: Sequence[int]) -> dict[int, int]:
     """Return how many slots miss each rank of those below their switch, most first."""
     counts = Counter(rank for each in waiting for rank in each.missing(rack))
     return dict(counts.most_common())

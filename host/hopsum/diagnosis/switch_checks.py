@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from hopsum.diagnosis import kernel
-from hopsum.diagnosis.asking import Answer, Place, Questions
 from hopsum.diagnosis.kernel import Route
-from hopsum.diagnosis.rows import Row, failed, passed, skipped
-from hopsum.diagnosis.slots import Waiting, Window, places_of, stragglers, window_of
+from hopsum.diagnosis.probe_client import Place, ProbeClient, ProbeReply
+from hopsum.diagnosis.rows import CheckRow, failed, passed, skipped
+from hopsum.diagnosis.slots import SlotStates, WaitingSlot, places_of, slot_states, stragglers
 from hopsum.protocol.deadline_prober import name_ranks
 from hopsum_wire.membership import Endpoint, JobMembership
 
@@ -28,18 +28,18 @@ _SHOWN: Final = 8
 _DIALS: Final = 16
 
 
-def check_neighbour(ip: str, route: Route, questions: Questions | None, wait_s: float) -> Row:
+def check_neighbour(ip: str, route: Route, client: ProbeClient | None, wait_s: float) -> CheckRow:
     """Check that the next hop answers ARP; a PROBE makes the kernel ask."""
     check, hop = "neighbour", route.gateway or ip
     asks = {each.name: each.asks for each in kernel.interfaces()}
     if route.local or not asks.get(route.interface, True):
         return passed(check, "none needed: " + ("on this host" if route.local else f"{route.interface} has no ARP"))
-    if questions is None:
+    if client is None:
         known = kernel.neighbour(hop, route.interface)
         if known is None or known.mac is None:
             return skipped(check, f"nobody may be asked for {hop} while another socket has the worker's port")
     else:
-        known = _ask_neighbour(hop, route.interface, questions, wait_s)
+        known = _ask_neighbour(hop, route.interface, client, wait_s)
     if known is not None and known.mac is not None:
         return passed(check, f"{hop} is {known.mac} on {route.interface}", {"mac": known.mac})
     who = "the gateway" if route.gateway else "the switch"
@@ -51,8 +51,8 @@ def check_neighbour(ip: str, route: Route, questions: Questions | None, wait_s: 
     )
 
 
-def _ask_neighbour(hop: str, interface: str, questions: Questions, wait_s: float) -> kernel.Neighbour | None:
-    questions.ask([(0, 1)], wait_s=_POLL_S, tries=1)
+def _ask_neighbour(hop: str, interface: str, client: ProbeClient, wait_s: float) -> kernel.Neighbour | None:
+    client.ask([(0, 1)], wait_s=_POLL_S, tries=1)
     until = time.monotonic() + wait_s
     while (known := kernel.neighbour(hop, interface)) is None or known.mac is None:
         if time.monotonic() > until:
@@ -61,24 +61,24 @@ def _ask_neighbour(hop: str, interface: str, questions: Questions, wait_s: float
     return known
 
 
-def check_switch(questions: Questions, switch: Endpoint, route: Route, wait_s: float) -> Row:
+def check_switch(client: ProbeClient, switch: Endpoint, route: Route, wait_s: float) -> CheckRow:
     """Check that the switch answers a PROBE, or say what its silence can mean, most likely first."""
-    check, asker = "switch", questions.asker
-    answers = questions.ask([(0, 1), (0, 2)], wait_s=wait_s)
-    how = f", {questions.line.how}" if questions.line.how else ""
+    check, source = "switch", client.source
+    answers = client.ask([(0, 1), (0, 2)], wait_s=wait_s)
+    how = f", {client.transport.how}" if client.transport.how else ""
     if answers:
         epochs = sorted({answer.header.epoch for answer in answers.values()})
-        return passed(check, f"{switch} answers rank {asker.rank} at {asker.local}{how}", {"epochs": epochs})
-    if errno.ECONNREFUSED in questions.unreachable:
+        return passed(check, f"{switch} answers rank {source.rank} at {source.local}{how}", {"epochs": epochs})
+    if errno.ECONNREFUSED in client.unreachable:
         return failed(
             check,
             f"{switch}: port unreachable, nobody listens there",
             "start the switch (hopsum switch --udp PORT=HOST:PORT), or have the job made with the address where it "
             "listens; a job made again has a new membership file",
         )
-    for code in questions.unreachable.keys() - {errno.EMSGSIZE}:
+    for code in client.unreachable.keys() - {errno.EMSGSIZE}:
         return failed(check, f"{switch}: {os.strerror(code)}", "check what is between: routers, firewalls, the switch")
-    causes = silence_causes(questions, route)
+    causes = silence_causes(client, route)
     numbered = "; ".join(f"({number}) {cause}" for number, cause in enumerate(causes, 1))
     return failed(
         check,
@@ -89,24 +89,24 @@ def check_switch(questions: Questions, switch: Endpoint, route: Route, wait_s: f
     )
 
 
-def silence_causes(questions: Questions, route: Route) -> list[str]:
+def silence_causes(client: ProbeClient, route: Route) -> list[str]:
     """Return what can be behind silence, most likely first, given that the checks before passed."""
-    asker = questions.asker
+    source = client.source
     causes = [
-        f"epoch {asker.epoch} is over or its entries are not there (switch restarted, job deleted or made again): "
+        f"epoch {source.epoch} is over or its entries are not there (switch restarted, job deleted or made again): "
         "use the membership file of the job as it is now, or make the job again",
-        f"rank {asker.rank} is registered with another address than {asker.local} (address translation, several "
+        f"rank {source.rank} is registered with another address than {source.local} (address translation, several "
         "addresses): make the job with the source address that the switch sees",
     ]
     if not route.local:
-        causes.append(f"rank {asker.rank} is registered at another port of the switch: compare with its cable")
+        causes.append(f"rank {source.rank} is registered at another port of the switch: compare with its cable")
     if route.gateway:
         causes.insert(0, f"nothing beyond gateway {route.gateway} is known: check its route to the switch and back")
     causes.append("a firewall drops UDP on the way there or back" + (" (on this host)" if route.local else ""))
     return causes
 
 
-def check_epoch(membership: JobMembership, epochs: list[int]) -> Row:
+def check_epoch(membership: JobMembership, epochs: list[int]) -> CheckRow:
     """Check that what answers is the membership's epoch."""
     if epochs == [membership.epoch]:
         return passed("epoch", f"{membership.epoch} is live{_since(membership.epoch)}", {"epoch": membership.epoch})
@@ -126,14 +126,14 @@ def _since(epoch: int) -> str:
 
 
 def check_slots(
-    questions: Questions, membership: JobMembership, rank: int, *, wait_s: float, settle_s: float
-) -> tuple[Row, Window]:
+    client: ProbeClient, membership: JobMembership, rank: int, *, wait_s: float, settle_s: float
+) -> tuple[CheckRow, SlotStates]:
     """Check that no slot at a rank's switch waits for the same contributions for `settle_s`.
 
     Return the row and what was seen first.
     """
     check, slots = "slots", range(membership.window)
-    first = window_of(slots, questions.ask(places_of(slots), wait_s=wait_s))
+    first = slot_states(slots, client.ask(places_of(slots), wait_s=wait_s))
     facts: dict[str, Any] = {
         "idle": first.untouched + first.complete,
         "waiting": len(first.waiting),
@@ -149,7 +149,7 @@ def check_slots(
             "the membership file of the job as it is now",
             facts,
         ), first
-    stuck = first.still(_again(questions, first, wait_s, settle_s)) if first.waiting else ()
+    stuck = first.still(_again(client, first, wait_s, settle_s)) if first.waiting else ()
     rack = membership.rack(rank)
     closed, open_ = ([each for each in stuck if each.closed is which] for which in (True, False))
     missing = stragglers(open_, rack)
@@ -162,7 +162,7 @@ def check_slots(
     return failed(check, f"{told}; for {settle_s:g} s {', and '.join(findings)}", "; ".join(fixes), facts), first
 
 
-def _collecting(stuck: Sequence[Waiting], late: Sequence[int], membership: JobMembership) -> tuple[str, str]:
+def _collecting(stuck: Sequence[WaitingSlot], late: Sequence[int], membership: JobMembership) -> tuple[str, str]:
     """Say of slots that wait for workers below their switch whose part is missing; and what to do."""
     places = ", ".join(f"rank {rank} at {membership.worker(rank).endpoint}" for rank in late[:_SHOWN])
     return (
@@ -172,7 +172,7 @@ def _collecting(stuck: Sequence[Waiting], late: Sequence[int], membership: JobMe
     )
 
 
-def _closed(stuck: Sequence[Waiting], rack: Sequence[int], membership: JobMembership) -> tuple[str, str]:
+def _closed(stuck: Sequence[WaitingSlot], rack: Sequence[int], membership: JobMembership) -> tuple[str, str]:
     """Say of slots of a leaf, whose sums its parent has, that these wait for others than its rack; and what to do."""
     others = tuple(each.rank for each in membership.workers if each.rank not in rack)
     whose = name_ranks(others) if others else "another rack"
@@ -183,23 +183,23 @@ def _closed(stuck: Sequence[Waiting], rack: Sequence[int], membership: JobMember
     )
 
 
-def _slots(stuck: Sequence[Waiting]) -> str:
+def _slots(stuck: Sequence[WaitingSlot]) -> str:
     where = ", ".join(f"{each.slot} (round {each.round})" for each in stuck[:_SHOWN])
     return f"slots {where}" + (f" and {len(stuck) - _SHOWN} more" if len(stuck) > _SHOWN else "")
 
 
-def _again(questions: Questions, first: Window, wait_s: float, settle_s: float) -> Window:
+def _again(client: ProbeClient, first: SlotStates, wait_s: float, settle_s: float) -> SlotStates:
     time.sleep(settle_s)
     slots = [each.slot for each in first.waiting]
-    return window_of(slots, questions.ask(places_of(slots), wait_s=wait_s))
+    return slot_states(slots, client.ask(places_of(slots), wait_s=wait_s))
 
 
-def check_round_trip(questions: Questions, slots: int, *, probes: int, wait_s: float) -> Row:
+def check_round_trip(client: ProbeClient, slots: int, *, probes: int, wait_s: float) -> CheckRow:
     """Measure round trips of single PROBEs, one after the other."""
     check, times = "round trip", list[float]()
     for number in range(probes):
         place: Place = (number % slots, number // slots + 1)
-        found: Mapping[Place, Answer] = questions.ask([place], wait_s=wait_s, tries=1)
+        found: Mapping[Place, ProbeReply] = client.ask([place], wait_s=wait_s, tries=1)
         times += [answer.rtt_s for answer in found.values()]
     lost = probes - len(times)
     told = f"{lost} of {probes} lost"
@@ -219,7 +219,7 @@ def check_round_trip(questions: Questions, slots: int, *, probes: int, wait_s: f
     )
 
 
-def check_peers(membership: JobMembership, own: Endpoint, rank: int, *, begun: bool, wait_s: float) -> Row:
+def check_peers(membership: JobMembership, own: Endpoint, rank: int, *, begun: bool, wait_s: float) -> CheckRow:
     """Check that the side channels of the other ranks can be reached.
 
     Args:

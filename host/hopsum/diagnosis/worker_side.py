@@ -33,8 +33,8 @@ from typing import Final, NamedTuple
 from hopsum.config import ConfigError
 from hopsum.connection import membership_at
 from hopsum.diagnosis import host_checks, kernel, switch_checks
-from hopsum.diagnosis.asking import Asker, Line, Questions, RawLine, UdpLine
-from hopsum.diagnosis.rows import Report, Row, Status, failed, passed, skipped
+from hopsum.diagnosis.probe_client import ProbeClient, ProbeSource, ProbeTransport, RawProbeTransport, UdpProbeTransport
+from hopsum.diagnosis.rows import CheckRow, DiagnosisReport, Status, failed, passed, skipped
 from hopsum_wire.membership import Endpoint, JobMembership, MembershipError
 
 _NEEDS: Final[dict[str, tuple[str, ...]]] = {
@@ -55,7 +55,7 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-class Observer(NamedTuple):
+class ObserverIdentity(NamedTuple):
     """A rank of 64 or above that the job lets ask, and the address of this host that it asks from."""
 
     rank: int
@@ -77,8 +77,8 @@ class Patience:
 
 
 def examine(
-    target: str, rank: int | None = None, *, observer: Observer | None = None, patience: Patience | None = None
-) -> Report:
+    target: str, rank: int | None = None, *, observer: ObserverIdentity | None = None, patience: Patience | None = None
+) -> DiagnosisReport:
     """Make all checks of one worker, on the host where it runs or is to run.
 
     Args:
@@ -98,31 +98,31 @@ class _Examination:
     switch: Endpoint
     route: kernel.Route
 
-    def __init__(self, target: str, rank: int | None, observer: Observer | None, patience: Patience) -> None:
+    def __init__(self, target: str, rank: int | None, observer: ObserverIdentity | None, patience: Patience) -> None:
         self._target = target
         self.rank = -1 if rank is None else rank
         self._observer = observer
         self._patience = patience
-        self._questions: Questions | None = None
+        self._client: ProbeClient | None = None
         self._refusal = ""
         self._begun = False
-        self.report = Report(f"worker of {target}")
+        self.report = DiagnosisReport(f"worker of {target}")
 
-    def run(self) -> Report:
+    def run(self) -> DiagnosisReport:
         """Make the checks, each unless one that it needs did not pass."""
         try:
             for check, needs in _NEEDS.items():
                 lacking = [need for need in needs if self.report[need].status is not Status.PASS]
-                made: Callable[[], Row] = getattr(self, "_" + check.replace(" ", "_"))
+                made: Callable[[], CheckRow] = getattr(self, "_" + check.replace(" ", "_"))
                 self.report.rows.append(
                     skipped(check, f"nothing to be learnt without {lacking[0]}") if lacking else made()
                 )
         finally:
-            if self._questions is not None:
-                self._questions.close()
+            if self._client is not None:
+                self._client.close()
         return self.report
 
-    def _membership(self) -> Row:
+    def _membership(self) -> CheckRow:
         fix = "give the file that the controller wrote for this job, or a URL with ?membership=PATH"
         try:
             self.membership = found = membership_at(self._target)
@@ -132,7 +132,7 @@ class _Examination:
         facts = {"job": found.job, "epoch": found.epoch, "workers": len(found.workers), "slots": found.slots}
         return passed("membership", f"{told}, window {found.window}", facts)
 
-    def _rank(self) -> Row:
+    def _rank(self) -> CheckRow:
         workers = self.membership.workers
         here = [each.rank for each in workers if kernel.is_local(each.endpoint.ip)]
         if self.rank < 0 and len(here) == 1:
@@ -149,88 +149,88 @@ class _Examination:
         self.report.subject = f"rank {self.rank} of job {self.membership.job!r}"
         return passed("rank", f"{self.rank} at {self.own}, sends to {self.switch}", {"rank": self.rank})
 
-    def _address(self) -> Row:
+    def _address(self) -> CheckRow:
         return host_checks.check_address(self.own)
 
-    def _route(self) -> Row:
+    def _route(self) -> CheckRow:
         row = host_checks.check_route(self.own, self.switch)
         if row.status is Status.PASS:
             self.route = kernel.route_to(self.switch.ip, self.own.ip)
             self._open()
         return row
 
-    def _neighbour(self) -> Row:
+    def _neighbour(self) -> CheckRow:
         return self._asking(
             "neighbour",
-            lambda: switch_checks.check_neighbour(self.switch.ip, self.route, self._questions, self._patience.answer_s),
+            lambda: switch_checks.check_neighbour(self.switch.ip, self.route, self._client, self._patience.answer_s),
         )
 
-    def _mtu(self) -> Row:
+    def _mtu(self) -> CheckRow:
         path_bytes = None
-        if self.route.gateway and self._questions is not None:
-            path_bytes = self._questions.path_mtu(host_checks.DATAGRAM_BYTES, self._patience.refusal_s)
+        if self.route.gateway and self._client is not None:
+            path_bytes = self._client.path_mtu(host_checks.DATAGRAM_BYTES, self._patience.refusal_s)
         return host_checks.check_mtu(self.own, self.switch, path_bytes)
 
-    def _port(self) -> Row:
-        if self._questions is not None and not self._observer and not self._questions.line.how:
+    def _port(self) -> CheckRow:
+        if self._client is not None and not self._observer and not self._client.transport.how:
             return passed("port", f"UDP {self.own} is free", {"held": False})  # it was; now it is ours
         row = host_checks.check_port(self.own, self.switch)
         self._begun = row.status is Status.PASS and bool(row.facts["held"])
         return row
 
-    def _switch(self) -> Row:
-        questions = self._questions
-        if questions is None:
+    def _switch(self) -> CheckRow:
+        client = self._client
+        if client is None:
             return skipped("switch", self._refusal, "run this as root, or ask as an observer of the job (--observer)")
         return self._asking(
             "switch",
-            lambda: switch_checks.check_switch(questions, self.switch, self.route, self._patience.answer_s),
+            lambda: switch_checks.check_switch(client, self.switch, self.route, self._patience.answer_s),
         )
 
-    def _epoch(self) -> Row:
+    def _epoch(self) -> CheckRow:
         return switch_checks.check_epoch(self.membership, self.report["switch"].facts["epochs"])
 
-    def _slots(self) -> Row:
-        patience, questions = self._patience, self._questions
-        assert questions is not None, "after switch"
+    def _slots(self) -> CheckRow:
+        patience, client = self._patience, self._client
+        assert client is not None, "after switch"
         row, window = switch_checks.check_slots(
-            questions, self.membership, self.rank, wait_s=patience.answer_s, settle_s=patience.settle_s
+            client, self.membership, self.rank, wait_s=patience.answer_s, settle_s=patience.settle_s
         )
         self._begun |= window.begun
         return row
 
-    def _round_trip(self) -> Row:
-        questions, patience = self._questions, self._patience
-        assert questions is not None, "after switch"
+    def _round_trip(self) -> CheckRow:
+        client, patience = self._client, self._patience
+        assert client is not None, "after switch"
         return switch_checks.check_round_trip(
-            questions, self.membership.window, probes=patience.probes, wait_s=patience.answer_s / 4
+            client, self.membership.window, probes=patience.probes, wait_s=patience.answer_s / 4
         )
 
-    def _peers(self) -> Row:
+    def _peers(self) -> CheckRow:
         return switch_checks.check_peers(
             self.membership, self.own, self.rank, begun=self._begun, wait_s=self._patience.answer_s
         )
 
-    def _buffer(self) -> Row:
+    def _buffer(self) -> CheckRow:
         return host_checks.check_buffer(self.membership.window)
 
-    def _offload(self) -> Row:
+    def _offload(self) -> CheckRow:
         return host_checks.check_offload()
 
     def _open(self) -> None:
         """Get a socket to ask with: the worker's address, root's way beside it, or the observer's address."""
         rank, local = self._observer or (self.rank, self.own)
-        ways: tuple[Callable[[Endpoint, Endpoint], Line], ...] = (UdpLine, RawLine)
+        ways: tuple[Callable[[Endpoint, Endpoint], ProbeTransport], ...] = (UdpProbeTransport, RawProbeTransport)
         for way in ways:
             try:
-                line = way(local, self.switch)
+                transport = way(local, self.switch)
             except OSError as error:
                 self._refusal = self._refusal or f"nobody can ask from UDP {local}: {error.strerror}"
                 continue
-            self._questions = Questions(Asker(rank, self.membership.epoch, local), line)
+            self._client = ProbeClient(ProbeSource(rank, self.membership.epoch, local), transport)
             return
 
-    def _asking(self, check: str, made: Callable[[], Row]) -> Row:
+    def _asking(self, check: str, made: Callable[[], CheckRow]) -> CheckRow:
         try:
             return made()
         except OSError as error:

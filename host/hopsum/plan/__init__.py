@@ -14,19 +14,19 @@ from __future__ import annotations
 
 from hopsum.plan.costs import Cost, Costs, shipped_costs
 from hopsum.plan.paper import Repeated, SynchronousSgd
-from hopsum.plan.setting import Job, PlanError
+from hopsum.plan.setting import PlanError, PlannedJob
 from hopsum.plan.step import Prediction, predict_ring, predict_summed, winning_rates
-from hopsum.plan.traffic import Traffic, ring_traffic, summed_traffic
+from hopsum.plan.traffic import StepTraffic, ring_traffic, summed_traffic
 
 __all__ = [
     "Cost",
     "Costs",
-    "Job",
     "PlanError",
+    "PlannedJob",
     "Prediction",
     "Repeated",
+    "StepTraffic",
     "SynchronousSgd",
-    "Traffic",
     "predict_ring",
     "predict_summed",
     "ring_traffic",

@@ -19,7 +19,7 @@ class PlanError(HopsumError):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PlannedJob:
     """A data-parallel job: every worker has all gradients, and needs their mean in every step.
 
     Raises:

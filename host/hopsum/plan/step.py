@@ -27,8 +27,8 @@ from typing import Final
 from hopsum.codec import Codec
 from hopsum.codec.lossless.index import expected_union
 from hopsum.plan.costs import Costs
-from hopsum.plan.setting import LEAST_BITS_PER_S, MOST_BITS_PER_S, Job, PlanError
-from hopsum.plan.traffic import Traffic, ring_traffic, summed_traffic
+from hopsum.plan.setting import LEAST_BITS_PER_S, MOST_BITS_PER_S, PlanError, PlannedJob
+from hopsum.plan.traffic import StepTraffic, ring_traffic, summed_traffic
 
 AGGREGATORS: Final = ("switch", "embedded", "server")
 RING_BYTES: Final = {"fp32": 4, "fp16": 2}
@@ -43,7 +43,7 @@ class Prediction:
     """Of one method."""
 
     method: str
-    traffic: Traffic
+    traffic: StepTraffic
     busy_s: Mapping[str, float]
     """What is busy for how long during an all-reduce, by its name."""
     allreduce_s: float
@@ -59,7 +59,7 @@ class Prediction:
     aggregator_cpu_s: float
 
 
-def predict_ring(job: Job, costs: Costs, precision: str) -> Prediction:
+def predict_ring(job: PlannedJob, costs: Costs, precision: str) -> Prediction:
     """Return what a ring all-reduce takes. `precision`: "fp32" or "fp16"; raises PlanError for another."""
     if precision not in RING_BYTES:
         raise PlanError(f"ring in {precision!r}: one of {', '.join(RING_BYTES)}")
@@ -72,7 +72,7 @@ def predict_ring(job: Job, costs: Costs, precision: str) -> Prediction:
     return _finish(job, f"ring {precision}", traffic, busy, allreduce_s, cpu_s, 0.0)
 
 
-def predict_summed(job: Job, costs: Costs, codec: Codec, aggregator: str) -> Prediction:
+def predict_summed(job: PlannedJob, costs: Costs, codec: Codec, aggregator: str) -> Prediction:
     """Return what an all-reduce takes whose payloads an aggregator sums.
 
     Args:
@@ -101,7 +101,7 @@ def predict_summed(job: Job, costs: Costs, codec: Codec, aggregator: str) -> Pre
 
 
 def winning_rates(
-    job: Job, ours: Callable[[Job], Prediction], theirs: Callable[[Job], Prediction]
+    job: PlannedJob, ours: Callable[[PlannedJob], Prediction], theirs: Callable[[PlannedJob], Prediction]
 ) -> list[tuple[float, float]]:
     """Return the ranges of link rates at which `ours` has the shorter all-reduce, ascending, in bits per second.
 
@@ -133,7 +133,7 @@ def _boundary(gains: Callable[[float], bool], low: float, high: float, at_low: b
     return low
 
 
-def _links(job: Job, traffic: Traffic) -> dict[str, float]:
+def _links(job: PlannedJob, traffic: StepTraffic) -> dict[str, float]:
     """Return the seconds of a worker's link, both ways."""
     return {
         "link up": traffic.up_bytes * _BITS / job.link_bits_per_s,
@@ -141,14 +141,14 @@ def _links(job: Job, traffic: Traffic) -> dict[str, float]:
     }
 
 
-def _trunk(job: Job, each_way_bytes: float) -> dict[str, float]:
+def _trunk(job: PlannedJob, each_way_bytes: float) -> dict[str, float]:
     """Return the seconds of a rack's link to the switch above, where there is one."""
     if job.racks == 1:
         return {}
     return {"trunk": each_way_bytes * _BITS / (job.trunk_bits_per_s or job.link_bits_per_s)}
 
 
-def _between(job: Job, traffic: Traffic, aggregator: str) -> dict[str, float]:
+def _between(job: PlannedJob, traffic: StepTraffic, aggregator: str) -> dict[str, float]:
     """Return the seconds of links between the workers' own and the aggregator."""
     if aggregator != "server":
         return _trunk(job, traffic.down_bytes)  # partial sums go up as lanes, as large as results
@@ -160,7 +160,7 @@ def _between(job: Job, traffic: Traffic, aggregator: str) -> dict[str, float]:
     } | _trunk(job, elsewhere * max(traffic.up_bytes, traffic.down_bytes))
 
 
-def _processor(job: Job, worker_s: float, longest_thread_s: float, aggregator_s: float) -> dict[str, float]:
+def _processor(job: PlannedJob, worker_s: float, longest_thread_s: float, aggregator_s: float) -> dict[str, float]:
     """Return the seconds that processors need at least: of a worker's cores, or of those that everybody shares."""
     if job.shared_cores is None:
         return {"worker cpu": max(longest_thread_s, worker_s / job.worker_cores)}
@@ -169,7 +169,7 @@ def _processor(job: Job, worker_s: float, longest_thread_s: float, aggregator_s:
     }
 
 
-def _pipeline(job: Job, codec_s: float, network_s: float, processor_s: float, phases: int) -> float:
+def _pipeline(job: PlannedJob, codec_s: float, network_s: float, processor_s: float, phases: int) -> float:
     """Return the seconds from the first vector's start to the last one's mean."""
     crowd = 1.0 if job.shared_cores is None else max(1.0, job.workers / job.shared_cores)
     codec_s *= crowd  # all workers encode at once
@@ -180,9 +180,9 @@ def _pipeline(job: Job, codec_s: float, network_s: float, processor_s: float, ph
 
 
 def _finish(
-    job: Job,
+    job: PlannedJob,
     method: str,
-    traffic: Traffic,
+    traffic: StepTraffic,
     busy: dict[str, float],
     allreduce_s: float,
     worker_cpu_s: float,

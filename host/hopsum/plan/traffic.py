@@ -33,7 +33,7 @@ TCP_BYTES: Final = 32
 """With the timestamps that Linux sends."""
 
 
-class Traffic(NamedTuple):
+class StepTraffic(NamedTuple):
     """Of one worker in one step."""
 
     up_bytes: float
@@ -44,7 +44,7 @@ class Traffic(NamedTuple):
     """That follow one another in each vector."""
 
 
-class Sent(NamedTuple):
+class PhaseTraffic(NamedTuple):
     """One phase of one vector."""
 
     op: Op
@@ -52,7 +52,7 @@ class Sent(NamedTuple):
     """In use; bits for OR."""
 
 
-def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) -> Traffic:
+def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) -> StepTraffic:
     """Return what a step sends of a codec whose payloads are summed.
 
     Args:
@@ -74,29 +74,29 @@ def summed_traffic(codec: Codec, elements: int, vectors: int, density: float) ->
             chunks += here
             up += here * (FRAME_OVERHEAD_BYTES + shape.up_bytes)
             down += here * (FRAME_OVERHEAD_BYTES + shape.down_bytes)
-    return Traffic(up, down, chunks, phases)
+    return StepTraffic(up, down, chunks, phases)
 
 
-def exchanges_of(codec: Codec, elements: int, density: float) -> Iterator[Sent]:
+def exchanges_of(codec: Codec, elements: int, density: float) -> Iterator[PhaseTraffic]:
     """Yield the phases of one vector; of a sketch the expected size. Raises PlanError as `summed_traffic` does."""
     if isinstance(codec, Lossless):
         union = expected_union(elements, max(1, round(density * elements)), codec.workers)
         bloom = choose_index("auto", elements, union, GAMMA, 0)
         false = 0.0 if bloom is None else (elements - union) / (1 << bloom.hashes)
-        yield Sent(Op.MAX32, blocks_of(elements, RANGE_BLOCK) + 1)
-        yield Sent(Op.OR, index_bits(elements, bloom))
-        yield Sent(Op.ADD32, ceil(GAMMA * (union + false)))
+        yield PhaseTraffic(Op.MAX32, blocks_of(elements, RANGE_BLOCK) + 1)
+        yield PhaseTraffic(Op.OR, index_bits(elements, bloom))
+        yield PhaseTraffic(Op.ADD32, ceil(GAMMA * (union + false)))
     elif isinstance(codec, RangeCodec):
         one = isinstance(codec, LookupTableCodec) and codec.scale == "tensor"
-        yield Sent(Op.MAX32, 1 if one else blocks_of(elements, codec.block_elements))
-        yield Sent(codec.op, elements)
+        yield PhaseTraffic(Op.MAX32, 1 if one else blocks_of(elements, codec.block_elements))
+        yield PhaseTraffic(codec.op, elements)
     else:
         raise PlanError(f"codec {codec.name!r}: no sizes are known of it")
 
 
-def ring_traffic(elements: int, workers: int, element_bytes: int) -> Traffic:
+def ring_traffic(elements: int, workers: int, element_bytes: int) -> StepTraffic:
     """Return what a ring all-reduce of elements of so many bytes sends, and receives."""
     payload = 2 * (workers - 1) / workers * elements * element_bytes
     segment = MTU_BYTES - IPV4_BYTES - TCP_BYTES
     sent = payload * (ETHERNET_BYTES + MTU_BYTES) / segment
-    return Traffic(sent, sent)
+    return StepTraffic(sent, sent)

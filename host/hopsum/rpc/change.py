@@ -26,7 +26,7 @@ from typing import Final, Protocol
 from hopsum.errors import EpochEndedError, HopsumError
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum.rpc.lease import Lease, Statistics
-from hopsum.rpc.member import Member
+from hopsum.rpc.member import MemberClient
 from hopsum_wire.epochs import Sealed
 from hopsum_wire.membership import JobMembership, MembershipError
 
@@ -70,7 +70,7 @@ class EpochChange:
         self,
         rank: int,
         agent: Changing,
-        member: Member,
+        member: MemberClient,
         lease: Lease,
         *,
         statistics: Statistics,

@@ -45,7 +45,7 @@ class TlsError(HopsumError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ControllerAddress:
     """Where the controller is: HOST:PORT, or unix:PATH, and how it is known.
 
     With `tls` its certificate is checked against `ca_file` (PEM), or the authorities that gRPC brings without one;
@@ -67,8 +67,8 @@ class Place:
         ca_file: str | Path = "",
         certificate_file: str | Path = "",
         key_file: str | Path = "",
-    ) -> Place:
-        """Return a place; TLS, unless told, where there is a file for it or secrets would leave the machine.
+    ) -> ControllerAddress:
+        """Return an address; TLS, unless told, where there is a file for it or secrets would leave the machine.
 
         Raises TlsError for files that are not used, or one of certificate and key.
         """
@@ -89,12 +89,12 @@ class Channel:
     A connection on which MISSED_MAX calls in a row have had no answer in time is taken for dead, though nothing said
     so, and another one is opened; calls that still wait on it end with ControllerUnreachableError.
 
-    Raises TlsError when one of the place's files cannot be read.
+    Raises TlsError when one of the files of `address` cannot be read.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self._tls = _credentials(place) if place.tls else None
+    def __init__(self, address: ControllerAddress) -> None:
+        self.address = address
+        self._tls = _credentials(address) if address.tls else None
         self._lock = threading.Lock()
         self._missed = 0
         self._closed = False
@@ -155,8 +155,8 @@ class Channel:
 
     def _connected(self) -> Any:
         if self._tls is not None:
-            return grpc.secure_channel(self.place.target, self._tls, _OPTIONS)
-        return grpc.insecure_channel(self.place.target, _OPTIONS)
+            return grpc.secure_channel(self.address.target, self._tls, _OPTIONS)
+        return grpc.insecure_channel(self.address.target, _OPTIONS)
 
     def _note(self, channel: Any, *, missed: bool) -> None:
         """Count the calls without an answer on the present connection; leave it where they are too many."""
@@ -170,13 +170,13 @@ class Channel:
         channel.close()
 
     def _gone(self, name: str) -> ControllerUnreachableError:
-        return ControllerUnreachableError(f"{name}: the channel to {self.place.target} is closed", "CANCELLED")
+        return ControllerUnreachableError(f"{name}: the channel to {self.address.target} is closed", "CANCELLED")
 
     def _error(self, error: Any, name: str, timeout_s: float) -> ControllerError:
         code, told = error.code(), error.details() or "no reason given"
-        where = f"controller at {self.place.target}"
+        where = f"controller at {self.address.target}"
         if code in _NO_ANSWER:
-            how = "with TLS" if self.place.tls else "without TLS"
+            how = "with TLS" if self.address.tls else "without TLS"
             within = f" within {timeout_s:.3g} s" if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
             return ControllerUnreachableError(
                 f"{where}, {how}, gave no answer to {name}{within} ({told}): check that it runs there, and that it is "
@@ -215,10 +215,12 @@ def _metadata(secret: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", BEARER + secret),) if secret else ()
 
 
-def _credentials(place: Place) -> Any:
+def _credentials(address: ControllerAddress) -> Any:
     try:
-        roots = None if place.ca_file is None else place.ca_file.read_bytes()
-        certificate, key = (None, None) if place.identity is None else (file.read_bytes() for file in place.identity)
+        roots = None if address.ca_file is None else address.ca_file.read_bytes()
+        certificate, key = (
+            (None, None) if address.identity is None else (file.read_bytes() for file in address.identity)
+        )
     except OSError as error:
-        raise TlsError(f"controller {place.target}: a file for TLS cannot be read: {error}") from error
+        raise TlsError(f"controller {address.target}: a file for TLS cannot be read: {error}") from error
     return grpc.ssl_channel_credentials(roots, key, certificate)

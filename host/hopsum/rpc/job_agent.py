@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from hopsum.agent import Agent
-from hopsum.agent.tally import heartbeat_counts
+from hopsum.agent.stats_recorder import heartbeat_counts
 from hopsum.communicator.unfinished import why_unfinished
 from hopsum.errors import AllReduceTimeoutError
 from hopsum.rpc.change import EpochChange
 from hopsum.rpc.lease import Lease
-from hopsum.rpc.member import Member
+from hopsum.rpc.member import MemberClient
 from hopsum.transport.repairing import RepairingTransport
 from hopsum_wire.membership import JobMembership
 from hopsum_wire.watch.heartbeat import POSITION
@@ -38,7 +38,7 @@ class JobAgent(Agent):
         membership: JobMembership,
         rank: int,
         *,
-        member: Member,
+        member: MemberClient,
         lease: Lease,
         held: ExitStack,
         check: Callable[[JobMembership], None],
@@ -102,7 +102,7 @@ class JobAgent(Agent):
     def _told_unreachable_s(self) -> float:
         """For how long nothing has come from the switch, and the controller has not reached it either."""
         why, told_s = self._lease.switch_unreachable
-        return min(told_s, self._engine.network.silent_s) if why else 0.0
+        return min(told_s, self._engine.network.stalled_s) if why else 0.0
 
     def _note_silence(self) -> None:
         self._lease.hurry()

@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from hopsum.rpc.channel import CALL_S, Replies
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
-from hopsum.rpc.member import Member
+from hopsum.rpc.member import MemberClient
 from hopsum_wire.control import control_pb2 as pb
 from hopsum_wire.control.values import word_of
 
@@ -54,9 +54,9 @@ _log: Final = logging.getLogger(__name__)
 class Lease:
     """Heartbeats of a member that has joined, from now on. `enter` and `stop` are for one thread at a time."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: MemberClient) -> None:
         self._member = member
-        self._seat = member.seat
+        self._registration = member.registration
         self._stopping = threading.Event()
         self._roused = threading.Event()
         self._beat_at = -HURRY_S
@@ -74,10 +74,12 @@ class Lease:
         self._silent_since: float | None = None
         self._unreachable: tuple[str, float] | None = None
         """Why the controller cannot reach a switch, as it said last, and since when it says so."""
-        self._thread = threading.Thread(target=self._run, name=f"hopsum-lease-{self._seat.rank}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"hopsum-lease-{self._registration.rank}", daemon=True)
         self._thread.start()
         self._news: Replies | None = None
-        self._attending = threading.Thread(target=self._attend, name=f"hopsum-news-{self._seat.rank}", daemon=True)
+        self._attending = threading.Thread(
+            target=self._attend, name=f"hopsum-news-{self._registration.rank}", daemon=True
+        )
         self._attending.start()
 
     def enter(
@@ -131,7 +133,7 @@ class Lease:
         self._roused.set()
         if self._unfinished:
             if not self._refused:
-                _log.warning("rank %d left without saying so, its lease runs out", self._seat.rank)
+                _log.warning("rank %d left without saying so, its lease runs out", self._registration.rank)
             return
         if other:
             self._thread.join()
@@ -141,9 +143,9 @@ class Lease:
     def _leave(self) -> None:
         if not self._refused:
             try:
-                self._member.leave(min(CALL_S, max(_LEAVE_S, self._seat.heartbeat_s)))
+                self._member.leave(min(CALL_S, max(_LEAVE_S, self._registration.heartbeat_s)))
             except ControllerError as error:
-                _log.warning("rank %d left without saying so, its lease runs out: %s", self._seat.rank, error)
+                _log.warning("rank %d left without saying so, its lease runs out: %s", self._registration.rank, error)
 
     def _run(self) -> None:
         wait_s = 0.0
@@ -197,7 +199,7 @@ class Lease:
         """Send one heartbeat; return how long to wait for the next one."""
         with self._lock:
             epoch, statistics, on_without = self._epoch, self._statistics, self._on_without
-        interval_s = self._seat.heartbeat_s
+        interval_s = self._registration.heartbeat_s
         try:
             reply = self._member.beat(epoch, statistics(), min(CALL_S, max(0.5, interval_s)))
         except ControllerError as error:
@@ -234,14 +236,14 @@ class Lease:
     def _note_silence(self, error: ControllerError) -> float:
         if self._silent_since is None:
             self._silent_since = time.monotonic()
-            _log.warning("rank %d: no answer to a heartbeat, trying again: %s", self._seat.rank, error)
+            _log.warning("rank %d: no answer to a heartbeat, trying again: %s", self._registration.rank, error)
         silent_s = time.monotonic() - self._silent_since
-        return min(self._seat.heartbeat_s, _FIRST_AGAIN_S + silent_s / 4) * random.uniform(0.5, 1.0)
+        return min(self._registration.heartbeat_s, _FIRST_AGAIN_S + silent_s / 4) * random.uniform(0.5, 1.0)
 
     def _note_answer(self) -> None:
         if self._silent_since is not None:
             silent_s = time.monotonic() - self._silent_since
-            _log.warning("rank %d: the controller answers again, after %.1f s", self._seat.rank, silent_s)
+            _log.warning("rank %d: the controller answers again, after %.1f s", self._registration.rank, silent_s)
             self._silent_since = None
 
 

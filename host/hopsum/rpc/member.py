@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from hopsum.notice import AFTER_S, Notice
+from hopsum.notice import AFTER_S, WaitNotice
 from hopsum.rpc.channel import CALL_S, Channel, Replies
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum_wire import WIRE_VERSION
@@ -40,7 +40,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Registration:
     """A rank in a job, and what it takes to keep it. Seconds."""
 
     rank: int
@@ -64,7 +64,7 @@ class Location(NamedTuple):
     leaves: tuple[Leaf, ...] = ()
 
 
-class Member:
+class MemberClient:
     """One worker of `job`, for one life of it: what joins again is another one.
 
     Args:
@@ -82,16 +82,16 @@ class Member:
         self._token = token
         self._version = version
         self._incarnation = secrets.token_bytes(INCARNATION_BYTES)
-        self._seat: Seat | None = None
+        self._registration: Registration | None = None
         self._request: Any = None
         """As it joined last."""
 
     @property
-    def seat(self) -> Seat:
+    def registration(self) -> Registration:
         """Return the rank that it has. Raises MembershipError if it has none."""
-        if self._seat is None:
+        if self._registration is None:
             raise MembershipError(f"this worker is not in job {self.job!r}: join first")
-        return self._seat
+        return self._registration
 
     def locate(self, wait_s: float) -> Location:
         """Return where workers send to, and how many they are.
@@ -111,7 +111,7 @@ class Member:
         rank: int | None = None,
         mac: str | None = None,
         side_port: int | None = None,
-    ) -> Seat:
+    ) -> Registration:
         """Take a rank, and return it.
 
         Args:
@@ -137,7 +137,7 @@ class Member:
         )
         return self._join(wait_s)
 
-    def join_again(self, sealed: Sealed, allreduces_begun: int, wait_s: float) -> Seat:
+    def join_again(self, sealed: Sealed, allreduces_begun: int, wait_s: float) -> Registration:
         """Wait for the next epoch, as the same worker, with what it holds of the one that is over.
 
         Args:
@@ -148,7 +148,7 @@ class Member:
             MembershipError: it has no rank.
             ControllerError: refused, or no controller.
         """
-        self._request.rank = self.seat.rank
+        self._request.rank = self.registration.rank
         self._request.report.CopyFrom(
             pb.Report(
                 epoch=sealed.epoch,
@@ -160,10 +160,10 @@ class Member:
         )
         return self._join(wait_s)
 
-    def _join(self, wait_s: float) -> Seat:
+    def _join(self, wait_s: float) -> Registration:
         reply = _until(wait_s, lambda left_s: self._call("Join", self._request, timeout_s=left_s), self._notice())
-        self._seat = Seat(reply.rank, reply.lease_s, reply.heartbeat_s, reply.secret.hex())
-        return self._seat
+        self._registration = Registration(reply.rank, reply.lease_s, reply.heartbeat_s, reply.secret.hex())
+        return self._registration
 
     def membership(
         self, wait_s: float, *, known_epoch: int = 0, replacement_wait_s: float | None = None
@@ -189,7 +189,7 @@ class Member:
             if reply.WhichOneof("outcome") == "membership":
                 return parse_membership(reply.membership, where=f"membership of job {self.job!r}")
             pending, now = reply.pending, time.monotonic()
-            if self.seat.rank in pending.missing_ranks:  # an epoch began and ended before it was told here
+            if self.registration.rank in pending.missing_ranks:  # an epoch began and ended before it was told here
                 self._join(max(0.0, limit - now))
             gone = list(pending.gone_ranks) if known_epoch and replacement_wait_s is not None else []
             if gone:
@@ -202,7 +202,7 @@ class Member:
                 raise self._given_up(pending, gone, replacement_wait_s if gone else wait_s)
             time.sleep(max(0.0, min(pending.again_s, limit - now)))
 
-    def _tell_gone(self, notice: Notice, pending: Any, gone: list[int], left_s: float) -> None:
+    def _tell_gone(self, notice: WaitNotice, pending: Any, gone: list[int], left_s: float) -> None:
         if left_s > 0:
             what = f"another worker in the place of {_ranks(gone)} ({pending.reason or 'gone'})"
             notice.say(what, left_s, "replacement_wait_s; 0 ends at once", at_once=True)
@@ -220,9 +220,9 @@ class Member:
 
     def beat(self, epoch: int, statistics: Mapping[str, float], timeout_s: float = CALL_S) -> Any:
         """Renew the lease; return the HeartbeatReply. Raises ControllerError."""
-        seat = self.seat
-        request = pb.HeartbeatRequest(job=self.job, rank=seat.rank, epoch=epoch, statistics=statistics)
-        return self._call("Heartbeat", request, secret=seat.secret, timeout_s=timeout_s)
+        registration = self.registration
+        request = pb.HeartbeatRequest(job=self.job, rank=registration.rank, epoch=epoch, statistics=statistics)
+        return self._call("Heartbeat", request, secret=registration.secret, timeout_s=timeout_s)
 
     def attend(self, epoch: int) -> Replies:
         """Return what the controller tells of the place from now on, each time it changes: HeartbeatReplies.
@@ -230,9 +230,9 @@ class Member:
         It renews no lease. While it is open the controller knows that this process is there: when it breaks off the
         lease becomes short. The replies raise ControllerError.
         """
-        seat = self.seat
-        request = pb.AttendRequest(job=self.job, rank=seat.rank, epoch=epoch)
-        return self._channel.stream(WORKERS, "Attend", request, secret=seat.secret)
+        registration = self.registration
+        request = pb.AttendRequest(job=self.job, rank=registration.rank, epoch=epoch)
+        return self._channel.stream(WORKERS, "Attend", request, secret=registration.secret)
 
     def leave(self, wait_s: float = CALL_S, *, unfinished: str = "") -> None:
         """Give the rank back, trying for `wait_s` seconds. Harmless without one, or when the controller took it.
@@ -241,33 +241,33 @@ class Member:
 
         Raises ControllerError: the lease runs out by itself then.
         """
-        seat = self._seat
-        if seat is None:
+        registration = self._registration
+        if registration is None:
             return
-        request = pb.LeaveRequest(job=self.job, rank=seat.rank, unfinished=bool(unfinished), reason=unfinished)
+        request = pb.LeaveRequest(job=self.job, rank=registration.rank, unfinished=bool(unfinished), reason=unfinished)
         try:
-            _until(wait_s, lambda left_s: self._call("Leave", request, secret=seat.secret, timeout_s=left_s))
+            _until(wait_s, lambda left_s: self._call("Leave", request, secret=registration.secret, timeout_s=left_s))
         except ControllerError as error:
             if error.code not in _NO_PLACE:
                 raise
-        self._seat = None
+        self._registration = None
 
-    def _poll(self, known_epoch: int, wait_s: float, most_s: float, notice: Notice) -> Any:
+    def _poll(self, known_epoch: int, wait_s: float, most_s: float, notice: WaitNotice) -> Any:
         """Ask for a membership, trying for `wait_s` seconds; the controller waits with its answer for `most_s`."""
-        seat = self.seat
+        registration = self.registration
 
         def ask(left_s: float) -> Any:
             timeout_s = min(left_s, most_s)
             request = pb.AwaitMembershipRequest(
-                job=self.job, rank=seat.rank, known_epoch=known_epoch, timeout_s=timeout_s
+                job=self.job, rank=registration.rank, known_epoch=known_epoch, timeout_s=timeout_s
             )
-            return self._call("AwaitMembership", request, secret=seat.secret, timeout_s=timeout_s + CALL_S)
+            return self._call("AwaitMembership", request, secret=registration.secret, timeout_s=timeout_s + CALL_S)
 
         return _until(wait_s, ask, notice)
 
-    def _notice(self) -> Notice:
-        who = "this worker" if self._seat is None else f"rank {self._seat.rank}"
-        return Notice(f"{who} of job {self.job!r}")
+    def _notice(self) -> WaitNotice:
+        who = "this worker" if self._registration is None else f"rank {self._registration.rank}"
+        return WaitNotice(f"{who} of job {self.job!r}")
 
     def _call(self, name: str, request: Any, *, secret: str | None = None, timeout_s: float) -> Any:
         secret = self._token if secret is None else secret
@@ -293,7 +293,7 @@ def _ranks(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(each) > 1 else ''} {', '.join(map(str, each))}"
 
 
-def _until(wait_s: float, call: Callable[[float], Answer], notice: Notice | None = None) -> Answer:
+def _until(wait_s: float, call: Callable[[float], Answer], notice: WaitNotice | None = None) -> Answer:
     """Return what `call` returns, given seconds for one try; where there is no answer, again until `wait_s` is over.
 
     What takes long is told by the notice.

@@ -26,11 +26,11 @@ from hopsum.agreement import hopsum_version, shared_settings
 from hopsum.codec import Codec
 from hopsum.communicator.unfinished import why_unfinished
 from hopsum.config import Config, ConfigError
-from hopsum.rpc.channel import Channel, Place
+from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.interfaces import listen_tcp, mac_of, source_towards
 from hopsum.rpc.job_agent import JobAgent
 from hopsum.rpc.lease import Lease
-from hopsum.rpc.member import Location, Member
+from hopsum.rpc.member import Location, MemberClient
 from hopsum.transport.link import UdpLink
 from hopsum_wire.membership import JobMembership, MembershipError
 
@@ -47,8 +47,8 @@ class Ways:
     """For a membership, a rank, a codec, and what else `Agent` takes; `make` is the class."""
 
 
-def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> Agent:
-    """Take part in a job of the controller at `place`, as the settings say.
+def open_job(config: Config, address: ControllerAddress, job: str, token: str, ways: Ways) -> Agent:
+    """Take part in a job of the controller at `address`, as the settings say.
 
     Raises:
         ControllerError: the controller refused, or cannot be reached.
@@ -57,8 +57,8 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
     """
     wait_s = config.membership_wait_s
     with ExitStack() as stack:
-        channel = stack.enter_context(Channel(place))
-        member = Member(channel, job, token, version=hopsum_version(), settings=shared_settings(config))
+        channel = stack.enter_context(Channel(address))
+        member = MemberClient(channel, job, token, version=hopsum_version(), settings=shared_settings(config))
         located = member.locate(wait_s)
         send_to = leaf_of(located, config.ip)
         codec = ways.codec(located.workers)  # what does not fit the job takes no rank
@@ -68,16 +68,16 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
         # with on_lost="zero" peers would be served zeros
         side = None if config.on_lost == "zero" else stack.enter_context(listen_tcp(ip))
         side_port = None if side is None else side.getsockname()[1]
-        seat = member.join(link.local, wait_s, rank=config.rank, mac=mac_of(ip), side_port=side_port)
+        registration = member.join(link.local, wait_s, rank=config.rank, mac=mac_of(ip), side_port=side_port)
         lease = Lease(member)
         stack.push(partial(_stop, lease))
         membership = member.membership(wait_s)
-        _require_ours(membership, seat.rank, link, send_to)
+        _require_ours(membership, registration.rank, link, send_to)
         held = stack.pop_all()
         try:
             made: Agent = ways.agent(
                 membership,
-                seat.rank,
+                registration.rank,
                 codec=codec,
                 make=JobAgent,
                 link=link,
@@ -85,7 +85,7 @@ def open_job(config: Config, place: Place, job: str, token: str, ways: Ways) -> 
                 member=member,
                 lease=lease,
                 held=held,
-                check=partial(_require_ours, rank=seat.rank, link=link, send_to=send_to),
+                check=partial(_require_ours, rank=registration.rank, link=link, send_to=send_to),
                 wait_s=wait_s,
                 replacement_wait_s=config.replacement_wait_s,
             )

@@ -13,7 +13,7 @@ from hopsum.codec.base import OnNonfinite, nonfinite_error
 from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.residuals import Residuals
-from hopsum.torch.step import Portion, Step, Sum, places_of
+from hopsum.torch.step import Portion, PortionSum, Step, places_of
 from hopsum.torch.uncompressed import GroupSums
 
 
@@ -49,7 +49,7 @@ class Sender:
     error_feedback: bool
     on_nonfinite: OnNonfinite
 
-    def send(self, bucket: Bucket, step: Step, sums: list[Sum], *, number: int, compress: bool) -> None:
+    def send(self, bucket: Bucket, step: Step, sums: list[PortionSum], *, number: int, compress: bool) -> None:
         """Begin the sums of a bucket, and append them to `sums`.
 
         The agent is promised another all-reduce by every bucket but the last (`Agent.submit`, more): only DDP knows
@@ -89,10 +89,10 @@ class Sender:
             raise ValueError(f"bucket of {buffer.numel()} elements for parameters of {elements}")
         return [self.names[each] for each in parameters]
 
-    def _to_agent(self, portion: Portion, step: Step, number: int, more: bool) -> Sum:
+    def _to_agent(self, portion: Portion, step: Step, number: int, more: bool) -> PortionSum:
         names, sizes = portion.names, portion.sizes
         feedback = self.residuals.feedback(names, sizes) if self.error_feedback else None
-        begun = Sum(portion, portion.gather().to("cpu", torch.float32).contiguous(), feedback, compressed=True)
+        begun = PortionSum(portion, portion.gather().to("cpu", torch.float32).contiguous(), feedback, compressed=True)
         vector = begun.x.numpy()
         future = self.agent.submit(
             vector,
@@ -119,9 +119,9 @@ class Sender:
         future.add_done_callback(lambda _: _end(step, take))
         return begun
 
-    def _to_group(self, portion: Portion, step: Step) -> Sum:
+    def _to_group(self, portion: Portion, step: Step) -> PortionSum:
         assert self.group is not None
-        begun = Sum(portion, portion.gather().clone())
+        begun = PortionSum(portion, portion.gather().clone())
         for name, place in zip(portion.names, portion.own_places(), strict=True):
             residual = self.residuals.read(name)
             if residual is not None:
@@ -148,7 +148,7 @@ class Sender:
             return {}
         return {name: bool(buffer[place].any()) for name, place in zip(names, places, strict=True)}
 
-    def _ask_for_use(self, here: dict[str, bool], device: torch.device, step: Step, sums: list[Sum]) -> None:
+    def _ask_for_use(self, here: dict[str, bool], device: torch.device, step: Step, sums: list[PortionSum]) -> None:
         """Find out which parameters have a gradient on any rank."""
         assert self.group is not None
         flags = [here[name] for each in sums for name in each.portion.names]

@@ -37,7 +37,7 @@ from hopsum_wire import MAX_WORKERS, Op
 
 def open_collective(
     kind: str, config: Config, *, make: Callable[[int], Codec], facts: str, group: Any = None
-) -> CollectiveAggregation:
+) -> CollectiveCommunicator:
     """Take part as this process's rank; all ranks call it at the same point.
 
     Args:
@@ -67,7 +67,7 @@ def open_collective(
         require_same(own, facts)
     except ValueError as error:
         raise JoinError(f"collective://{kind}: {error}") from None
-    return CollectiveAggregation(kind, own, dist.get_rank(own), codec=codec, seed=config.seed, owned=group is None)
+    return CollectiveCommunicator(kind, own, dist.get_rank(own), codec=codec, seed=config.seed, owned=group is None)
 
 
 def _require_rank(kind: str, config: Config, group: Any) -> None:
@@ -79,7 +79,7 @@ def _require_rank(kind: str, config: Config, group: Any) -> None:
         raise ConfigError(f"collective://{kind} with a process group of backend {dist.get_backend(group)}")
 
 
-class CollectiveAggregation(SerialCommunicator):
+class CollectiveCommunicator(SerialCommunicator):
     """One rank of a process group. The contract is `hopsum.communicator.Communicator`.
 
     a phase in progress cannot be interrupted: `close` waits for it, up to the group's timeout.

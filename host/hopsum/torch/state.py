@@ -28,7 +28,7 @@ from hopsum.communicator import Communicator
 from hopsum.errors import WorkersReplacedError
 from hopsum.torch.buckets import Bucket, Sender
 from hopsum.torch.residuals import Residuals
-from hopsum.torch.step import Step, Sum
+from hopsum.torch.step import PortionSum, Step
 from hopsum.torch.uncompressed import GroupSums, drops_unused, group_of, names_of
 
 _VERSION: Final = 2
@@ -62,7 +62,7 @@ class Submitted(NamedTuple):
 
     buffer: torch.Tensor
     step: Step
-    sums: list[Sum]
+    sums: list[PortionSum]
 
 
 class HopsumState:
@@ -183,7 +183,7 @@ class HopsumState:
         more.
         """
         open_step = self._step if bucket.index() and self._step and not self._step.over.done() else None
-        step, sums = open_step or self._begin_step(), list[Sum]()
+        step, sums = open_step or self._begin_step(), list[PortionSum]()
         try:
             compress = self.steps >= self.start_iter
             self._require_sender().send(bucket, step, sums, number=self.allreduces, compress=compress)

@@ -58,7 +58,7 @@ class Portion:
         return places_of(self.sizes)
 
 
-class Sum:
+class PortionSum:
     """One portion of a bucket in one sum."""
 
     def __init__(
@@ -90,9 +90,9 @@ class Step:
         self._lock = threading.Lock()
         self._under_way = 0
         self._complete = False
-        self._sums: list[Sum] = []
+        self._sums: list[PortionSum] = []
         """In the order in which they began."""
-        self._used: list[tuple[list[Sum], torch.Tensor]] = []
+        self._used: list[tuple[list[PortionSum], torch.Tensor]] = []
         self._failures: list[BaseException] = []
         self._dropped = False
 
@@ -106,14 +106,14 @@ class Step:
         """Return whether the last bucket was added."""
         return self._complete
 
-    def begin(self, added: Sum | None = None) -> None:
+    def begin(self, added: PortionSum | None = None) -> None:
         """Wait for one more all-reduce, of this sum if one is given. Each is followed by one `end`."""
         with self._lock:
             self._under_way += 1
             if added is not None:
                 self._sums.append(added)
 
-    def watch(self, sums: list[Sum], used: torch.Tensor) -> None:
+    def watch(self, sums: list[PortionSum], used: torch.Tensor) -> None:
         """Apply rule 3 to sums; uint8[parameters of all of them], which is complete when the step is over."""
         self._used.append((sums, used))
 
@@ -168,7 +168,7 @@ class Step:
                     self._clear(name)
 
 
-def _keep_residuals(sums: list[Sum], used: torch.Tensor) -> list[str]:
+def _keep_residuals(sums: list[PortionSum], used: torch.Tensor) -> list[str]:
     """Undo the sums of parameters that have no gradient on any rank, and return their names."""
     flags, found = iter(used.tolist()), []
     for each in sums:

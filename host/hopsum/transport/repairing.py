@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopsum.errors import HopsumError
-from hopsum.notice import Waiting
+from hopsum.notice import WaitMonitor
 from hopsum.protocol.peer_messages import STATE_KINDS, PeerKind, PeerMessage
 from hopsum.protocol.repair import RepairPolicy
 from hopsum.protocol.state_transfer import STATE_BYTES_MAX, StateFetch, StateOffers
@@ -199,12 +199,12 @@ class RepairingTransport(UdpTransport):
             if not able:
                 raise HopsumError(f"rank {rank} is alone in its job: nobody has a state for it")
             self._fetch = fetch = StateFetch(rank, start_epoch, able, bytes_max)
-            waiting = Waiting(_log, f"rank {rank}")
+            waiting = WaitMonitor(_log, f"rank {rank}")
             try:
                 while fetch.state is None:
                     now = time.monotonic()
                     self._require_fetching(fetch, wait_s, until - now)
-                    waiting.look(lambda: f"the state of rank {fetch.source} or another one: {fetch}", until - now)
+                    waiting.check(lambda: f"the state of rank {fetch.source} or another one: {fetch}", until - now)
                     self._send_messages(fetch.asks(self.worker.membership.epoch, now))
                     self._changed.wait(min(fetch.due, until) - now)
             finally:
@@ -230,7 +230,7 @@ class RepairingTransport(UdpTransport):
         self._closed = True
         patience_s = self._linger_s if linger and self.worker.statistics.updates else LINGER_SHORT_S
         repair, until = self.worker.repair, time.monotonic() + patience_s
-        waiting = Waiting(_log, f"rank {self.worker.membership.rank}")
+        waiting = WaitMonitor(_log, f"rank {self.worker.membership.rank}")
         with self._changed:
             self._changed.notify_all()
             while repair is not None and self._channel.failure is None:
@@ -238,7 +238,7 @@ class RepairingTransport(UdpTransport):
                 self._say()
                 if repair.everybody_left or time.monotonic() >= until:
                     break
-                waiting.look(lambda: "the others to say that they need nothing more of it", until - time.monotonic())
+                waiting.check(lambda: "the others to say that they need nothing more of it", until - time.monotonic())
                 self._changed.wait(min(LEAVE_EVERY_S, self._linger_s))
         self._channel.close()
         super().close()

@@ -266,7 +266,7 @@ def test_a_window_is_kept_and_forgotten(cluster: Cluster) -> None:
         cluster.clock.sleep(0.5)
     assert seconds[:4] == [0, 0.5, 1, 1.5]
     assert all(WINDOW_S <= each <= WINDOW_S + 2 for each in seconds[40:])
-    assert len(state._looks) <= 2 * KEPT + 2
+    assert len(state._snapshots) <= 2 * KEPT + 2
     cluster.clock.sleep(WINDOW_S)
     assert state.document()["seconds"] == 0, "a look of long ago says nothing of now"
     cluster.run("patient", lease_s=100.0)

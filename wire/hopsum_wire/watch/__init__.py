@@ -2,7 +2,7 @@
 """What workers and the controller tell, seen from outside; used on both sides, so nothing is imported but the wire.
 
 heartbeat  names of what a worker tells the controller of itself
-looks      two looks at a controller: what moved, who is waited for
+snapshots  two snapshots of a controller: deltas, stragglers
 rates      the same of all switches and jobs, for `hopsum top` and the controller's page
 words      times in words, and how the health of a job is shown
 """

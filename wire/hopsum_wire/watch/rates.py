@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two looks at a controller say together: each switch and job with its rates, and who is behind."""
+"""The rates of each switch and job between two snapshots of a controller, and the ranks that are behind."""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ from typing import Any
 
 from hopsum_wire import Op
 from hopsum_wire.watch.heartbeat import codes_name, latency_s, nmse
-from hopsum_wire.watch.looks import Look, Stall, Values, grown, late, said, stall, told_over_s
+from hopsum_wire.watch.snapshots import (
+    ControllerSnapshot,
+    Stall,
+    Values,
+    find_stragglers,
+    grown,
+    stall,
+    stat_deltas,
+    told_over_s,
+)
 
 FP32_BYTES = 4
 PACKETS = ("added", "completed", "duplicate", "answered", "stale", "fault")
 STATISTICS = ("allreduces", "elements", "retransmits", "bytes_sent", "bytes_received")
 
 
-def document(before: Look, after: Look) -> dict[str, Any]:
-    """Return switches and jobs of the later look, with `rates` a second since the earlier one, fit for JSON.
+def document(before: ControllerSnapshot, after: ControllerSnapshot) -> dict[str, Any]:
+    """Return switches and jobs of the later snapshot, with `rates` a second since the earlier one, fit for JSON.
 
-    A switch's counters are of the looks; what ranks tell is of their heartbeats, and so is the time of their rates.
-    A rate that nobody can know yet is not there: no heartbeat came between the looks.
+    A switch's counters are of the snapshots; what ranks tell is of their heartbeats, and so is the time of their rates.
+    A rate that nobody can know yet is not there: no heartbeat came between the snapshots.
 
     A job also has `behind`, the ranks that it waits for if it stands still; `late`, those that come last to its
     all-reduces; `codes`, lanes a second by op; `latency_s`, the mean time of an all-reduce; `nmse` (see
@@ -48,7 +57,7 @@ def _job(before: Values | None, after: Values, seconds: float) -> dict[str, Any]
         before = {**after, "counters": {}, "members": []}
     packets = grown(before["counters"], after["counters"]) if before["counters"] else {}
     rates = {name: packets[name] for name in PACKETS if name in packets}
-    moved = said(before, after)
+    moved = stat_deltas(before, after)
     sums = _summed(moved)
     speeds = {rank: _per_second(moved[rank], over_s) for rank, over_s in told_over_s(before, after, seconds).items()}
     speed = _summed(speeds) if len(speeds) == len(moved) else {}
@@ -68,7 +77,7 @@ def _job(before: Values | None, after: Values, seconds: float) -> dict[str, Any]
         "ratio_up": _ratio(sums, "bytes_sent"),
         "ratio_down": _ratio(sums, "bytes_received"),
         "behind": [] if standing is None else list(standing.behind),
-        "late": list(late(before, after)),
+        "late": list(find_stragglers(before, after)),
         "members": [
             _member(member, moved.get(member["rank"], {}), speeds.get(member["rank"], {}), after)
             for member in after["members"]
@@ -77,7 +86,7 @@ def _job(before: Values | None, after: Values, seconds: float) -> dict[str, Any]
 
 
 def _health(job: Values, standing: Stall | None, moves: bool) -> tuple[str, str]:
-    """Return the controller's word on a job's health and its reason, or what two looks know better."""
+    """Return the controller's word on a job's health and its reason, or what two snapshots know better."""
     if standing is not None and job["health"] != "stalled":
         if standing.behind:
             ranks = ", ".join(map(str, standing.behind))

@@ -31,23 +31,23 @@ _UDP: Final = struct.Struct("!HHHH")
 _UNREACHABLE: Final = frozenset((errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN))
 
 
-class Asker(NamedTuple):
-    """Who asks: a rank of an epoch, at its address."""
+class ProbeSource(NamedTuple):
+    """The source of PROBEs: a rank of an epoch, at its address."""
 
     rank: int
     epoch: int
     local: Endpoint
 
 
-class Answer(NamedTuple):
-    """A STATE, and how long after its PROBE it came."""
+class ProbeReply(NamedTuple):
+    """A STATE, and the time from its PROBE to it."""
 
     header: Header
     rtt_s: float
 
 
-class Line(Protocol):
-    """Moves datagrams between an asker and a switch."""
+class ProbeTransport(Protocol):
+    """Moves datagrams between a source and a switch."""
 
     socket: socket.socket
     how: str
@@ -60,8 +60,8 @@ class Line(Protocol):
         """Wait for datagrams of the switch's; none is anything else that came. Raises OSError, also after its time."""
 
 
-class UdpLine:
-    """A socket at the asker's address. Raises OSError when it cannot be had."""
+class UdpProbeTransport:
+    """A socket at the source's address. Raises OSError when it cannot be had."""
 
     how = ""
 
@@ -79,11 +79,11 @@ class UdpLine:
         self.socket.send(datagram)
 
     def receive(self) -> Sequence[bytes]:
-        """Return one datagram; see `Line`."""
+        """Return one datagram; see `ProbeTransport`."""
         return [self.socket.recv(65535)]
 
 
-class RawLine:
+class RawProbeTransport:
     """Beside the socket of a worker that runs. Raises PermissionError unless root (CAP_NET_RAW)."""
 
     how = "beside the running worker's socket"
@@ -104,7 +104,7 @@ class RawLine:
         self.socket.send(_UDP.pack(own, switch, _UDP.size + len(datagram), 0) + datagram)
 
     def receive(self) -> Sequence[memoryview]:
-        """Return datagrams; see `Line`. What others receive from the switch's address comes by here too.
+        """Return datagrams; see `ProbeTransport`. What others receive from the switch's address comes by here too.
 
         The worker's socket may take datagrams by the run, and then they come as runs here.
         """
@@ -123,19 +123,19 @@ def _prepare(made: socket.socket, switch: Endpoint) -> None:
     made.connect(switch.address)
 
 
-class Questions:
-    """Asks one switch.
+class ProbeClient:
+    """Sends PROBEs to one switch, and collects the replies.
 
     Attributes:
         unreachable: what the network said of the way there so far, by errno and times; routers say it seldom.
     """
 
-    def __init__(self, asker: Asker, line: Line) -> None:
-        self.asker = asker
-        self.line = line
+    def __init__(self, source: ProbeSource, transport: ProbeTransport) -> None:
+        self.source = source
+        self.transport = transport
         self.unreachable: dict[int, int] = {}
 
-    def ask(self, places: Sequence[Place], *, wait_s: float, tries: int = 3) -> dict[Place, Answer]:
+    def ask(self, places: Sequence[Place], *, wait_s: float, tries: int = 3) -> dict[Place, ProbeReply]:
         """Ask what places hold, again those without an answer, `wait_s` in all for each handful.
 
         Returns:
@@ -144,7 +144,7 @@ class Questions:
         Raises:
             OSError: nothing can be sent at all: a firewall of this host, say.
         """
-        answers: dict[Place, Answer] = {}
+        answers: dict[Place, ProbeReply] = {}
         for first in range(0, len(places), PENDING_MAX):
             handful = places[first : first + PENDING_MAX]
             for _ in range(tries):
@@ -166,15 +166,15 @@ class Questions:
         until = time.monotonic() + wait_s
         while (left_s := until - time.monotonic()) > 0:
             self._receive(left_s)
-        return self.line.socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+        return self.transport.socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
 
     def close(self) -> None:
         """Give the socket back."""
-        self.line.socket.close()
+        self.transport.socket.close()
 
-    def _once(self, places: Iterable[Place], wait_s: float) -> dict[Place, Answer]:
+    def _once(self, places: Iterable[Place], wait_s: float) -> dict[Place, ProbeReply]:
         sent: dict[Place, float] = {}
-        answers: dict[Place, Answer] = {}
+        answers: dict[Place, ProbeReply] = {}
         for place in places:
             sent[place] = time.monotonic()
             self._send(self._probe(place))
@@ -183,39 +183,39 @@ class Questions:
             for header in self._receive(left_s):
                 place = header.slot, header.round
                 if place in sent and place not in answers:
-                    answers[place] = Answer(header, time.monotonic() - sent[place])
+                    answers[place] = ProbeReply(header, time.monotonic() - sent[place])
         return answers
 
     def _probe(self, place: Place) -> bytes:
         slot, round_ = place
-        asker = self.asker
-        return Header(kind=Kind.PROBE, worker=asker.rank, epoch=asker.epoch, slot=slot, round=round_).pack()
+        source = self.source
+        return Header(kind=Kind.PROBE, worker=source.rank, epoch=source.epoch, slot=slot, round=round_).pack()
 
     def _send(self, datagram: bytes) -> None:
         try:
-            self.line.send(datagram)
+            self.transport.send(datagram)
         except OSError as error:  # perhaps the ICMP answer to an earlier one, or a datagram above the path's MTU
             if error.errno not in (*_UNREACHABLE, errno.EMSGSIZE):
                 raise
             self._note(error)
 
     def _receive(self, wait_s: float) -> list[Header]:
-        """Wait for something to come; return the headers of STATEs to the asker."""
-        self.line.socket.settimeout(wait_s)
+        """Wait for something to come; return the headers of STATEs to the source."""
+        self.transport.socket.settimeout(wait_s)
         try:
-            datagrams = self.line.receive()
+            datagrams = self.transport.receive()
         except TimeoutError:
             return []
         except OSError as error:
             self._note(error)
             return []
         finally:
-            self.line.socket.settimeout(None)
+            self.transport.socket.settimeout(None)
         headers = []
         for datagram in datagrams:
             with suppress(WireError):
                 header, _ = split_datagram(datagram)
-                if header.kind == Kind.STATE and header.worker == self.asker.rank:
+                if header.kind == Kind.STATE and header.worker == self.source.rank:
                     headers.append(header)
         return headers
 

@@ -29,7 +29,7 @@ _GOLDEN: Final = 0.6180339887498949
 """Its multiples, without their whole parts, lie evenly in 0 .. 1, whatever number of vectors a step has."""
 
 
-class Tally:
+class StatsRecorder:
     """Counts for the thread that serves; `statistics` is replaced as a whole, so others may read it at any time."""
 
     def __init__(self) -> None:

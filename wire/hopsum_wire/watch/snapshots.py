@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two looks at a controller: what has moved between them, and who keeps a job waiting.
+"""Snapshots of a controller: the deltas between two of them, and the ranks that a job waits for.
 
 Switches and jobs are as `hopsum_wire.control.values.as_values` gives them. What agents say is as old as their last
-heartbeat, so two looks must lie some time apart before anything can be said of ranks: half a lease has a heartbeat of
-everybody.
+heartbeat, so two snapshots must lie some time apart before anything can be said of ranks: half a lease has a heartbeat
+of everybody.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Values = Mapping[str, Any]
 NEWS_S: Final = 0.2
 """Two heartbeats are further apart; what is less is the same one, seen over a network that is not always as fast."""
 OLD_REFUSAL_S: Final = 600.0
-LATE_FACTOR: Final = 2.0
-LATE_S: Final = 0.002
+STRAGGLER_FACTOR: Final = 2.0
+STRAGGLER_S: Final = 0.002
 """Whom the others wait for: their all-reduces take them so many times longer, and so much longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a controller said at a time, in seconds of a clock that never goes back."""
+class ControllerSnapshot:
+    """The state of a controller at a time, in seconds of a clock that never goes back."""
 
     at_s: float
     switches: Sequence[Values]
@@ -66,8 +66,8 @@ def workers_of(job: Values, *phases: str) -> list[Values]:
     return [member for member in job["members"] if member["phase"] in phases and member["rank"] < MAX_WORKERS]
 
 
-def said(before: Values, after: Values) -> dict[int, dict[str, float]]:
-    """Return by rank how much the statistics have grown of workers that were in the same epoch at both looks."""
+def stat_deltas(before: Values, after: Values) -> dict[int, dict[str, float]]:
+    """Return by rank the growth of the statistics of workers that were in the same epoch at both snapshots."""
     if before["epoch"] != after["epoch"]:
         return {}
     earlier = {member["rank"]: member["statistics"] for member in workers_of(before, "in")}
@@ -79,9 +79,9 @@ def said(before: Values, after: Values) -> dict[int, dict[str, float]]:
 
 
 def told_over_s(before: Values, after: Values, seconds: float) -> dict[int, float]:
-    """Return by rank over how many seconds the growth of `said` came about; a rank of which nothing new is known lacks.
+    """Return by rank the seconds over which its `stat_deltas` came about; ranks without news are left out.
 
-    What a worker tells is of its last heartbeat, so that is the time between the last ones at both looks, `seconds`
+    What a worker tells is of its last heartbeat, so that is the time between the last ones at both snapshots, `seconds`
     apart. The first heartbeat counts from the beginning of the epoch. A worker that should have been heard in the
     meantime, and was not, has told nothing in all these seconds.
     """
@@ -94,16 +94,16 @@ def told_over_s(before: Values, after: Values, seconds: float) -> dict[int, floa
         since_s = after["begun_age_s"] if earlier[rank] is None else earlier[rank] + seconds
         if age_s is not None and since_s is not None and since_s - age_s > NEWS_S:
             found[rank] = since_s - age_s
-        elif seconds >= look_apart_s(after):
+        elif seconds >= snapshots_apart_s(after):
             found[rank] = seconds
     return found
 
 
-def all_told(before: Look, after: Look) -> bool:
-    """Return whether rates of all ranks that were in a running job at both looks can be told."""
+def all_told(before: ControllerSnapshot, after: ControllerSnapshot) -> bool:
+    """Return whether rates of all ranks that were in a running job at both snapshots can be told."""
     pairs = [(earlier, job) for job in after.jobs if (earlier := before.job(job["name"])) is not None]
     seconds = after.at_s - before.at_s
-    return all(told_over_s(earlier, job, seconds).keys() >= said(earlier, job).keys() for earlier, job in pairs)
+    return all(told_over_s(earlier, job, seconds).keys() >= stat_deltas(earlier, job).keys() for earlier, job in pairs)
 
 
 def refused_now(job: Values) -> bool:
@@ -117,15 +117,15 @@ def refused_now(job: Values) -> bool:
     return age_s < OLD_REFUSAL_S or bool(workers_of(job, "waiting", "over"))
 
 
-def look_apart_s(job: Values) -> float:
-    """Return how far two looks must lie apart to hold a heartbeat of every member, in seconds."""
+def snapshots_apart_s(job: Values) -> float:
+    """Return how far two snapshots must lie apart to hold a heartbeat of every member, in seconds."""
     return float(job["lease_s"]) / 2
 
 
 def stall(before: Values, after: Values, seconds: float) -> Stall | None:
-    """Return how a job stands still, if it does: two looks at it that lie `seconds` apart."""
-    moved = said(before, after)
-    if after["state"] != "running" or not moved or seconds < look_apart_s(after):
+    """Return how a job stands still, if it does: two snapshots of it that lie `seconds` apart."""
+    moved = stat_deltas(before, after)
+    if after["state"] != "running" or not moved or seconds < snapshots_apart_s(after):
         return None
     packets = grown(before["counters"], after["counters"])
     waiting = tuple(rank for rank, counts in moved.items() if counts.get("retransmits"))
@@ -136,17 +136,19 @@ def stall(before: Values, after: Values, seconds: float) -> Stall | None:
     return Stall(behind, waiting, gone, seconds)
 
 
-def late(before: Values, after: Values) -> tuple[int, ...]:
+def find_stragglers(before: Values, after: Values) -> tuple[int, ...]:
     """Return the ranks that come last to the all-reduces of a job that moves on: there the sums are ready at once.
 
     All ranks have the mean at about the same time, so whoever comes last is waited for by the others, and waits for
     nobody: an all-reduce takes it less than half as long as the median of the others. One that is slow between the
     first and the last datagram of an all-reduce is not found this way.
     """
-    took_s = {rank: taken for rank, counts in said(before, after).items() if (taken := latency_s(counts)) is not None}
+    took_s = {
+        rank: taken for rank, counts in stat_deltas(before, after).items() if (taken := latency_s(counts)) is not None
+    }
     found = []
     for rank, own_s in took_s.items():
         others_s = [taken for other, taken in took_s.items() if other != rank]
-        if others_s and median(others_s) > max(LATE_FACTOR * own_s, own_s + LATE_S):
+        if others_s and median(others_s) > max(STRAGGLER_FACTOR * own_s, own_s + STRAGGLER_S):
             found.append(rank)
     return tuple(found)

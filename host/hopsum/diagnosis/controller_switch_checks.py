@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a controller's switches, from two looks at it."""
+"""Checks of a controller's switches, from two snapshots of it."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from hopsum.diagnosis.rows import Row, failed, passed, skipped
-from hopsum_wire.watch.looks import Look, grown
+from hopsum.diagnosis.rows import CheckRow, failed, passed, skipped
+from hopsum_wire.watch.snapshots import ControllerSnapshot, grown
 
 _FIXES: Final = {
     "unreachable": "see that it runs and that its P4Runtime address is right; the controller goes on trying",
@@ -41,7 +41,7 @@ DROPS: Final = {
 }
 
 
-def check_switches(before: Look, after: Look) -> Row:
+def check_switches(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that every switch answers and does what it is asked."""
     check, kinds = "switches", ("", "other_program", "not_primary")
     wrong = [each for each in after.switches if each["trouble_kind"] not in kinds]
@@ -59,19 +59,19 @@ def check_switches(before: Look, after: Look) -> Row:
     return passed(check, used or "none configured", advice=advice)
 
 
-def check_program(before: Look, after: Look) -> Row:
+def check_program(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that no switch runs another program."""
     fix = "it restarted, or another program was pushed: stop what uses it, or let the controller remove what is there"
     return _kind("program", "other_program", after, "every switch that answers runs ours", fix)
 
 
-def check_primary(before: Look, after: Look) -> Row:
+def check_primary(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that no other controller has a switch."""
     fix = "stop the other controller, or give this one a higher election_id; then start this one again"
     return _kind("primary", "not_primary", after, "no other controller has them", fix)
 
 
-def check_entries(before: Look, after: Look) -> Row:
+def check_entries(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that nobody else changes entries."""
     check = "entries"
     changed = {}
@@ -90,7 +90,7 @@ def check_entries(before: Look, after: Look) -> Row:
     return passed(check, f"{audits} audits", advice=advice)
 
 
-def check_drops(before: Look, after: Look) -> Row:
+def check_drops(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that no switch drops packets."""
     check = "drops"
     rising: dict[str, float] = {}
@@ -113,8 +113,8 @@ def check_drops(before: Look, after: Look) -> Row:
     return failed(check, f"in {after.at_s - before.at_s:.1f} s: {told}", fix, {"drops": rising})
 
 
-def _kind(check: str, kind: str, look: Look, good: str, fix: str) -> Row:
-    wrong = [each for each in look.switches if each["trouble_kind"] == kind]
+def _kind(check: str, kind: str, snapshot: ControllerSnapshot, good: str, fix: str) -> CheckRow:
+    wrong = [each for each in snapshot.switches if each["trouble_kind"] == kind]
     if wrong:
         return failed(check, _words(wrong), fix, {"switches": _names(wrong)})
     return passed(check, good)
