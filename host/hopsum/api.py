@@ -32,7 +32,7 @@ class _Vector(NamedTuple):
     x: NDArray[np.float32]
     restore: Callable[[NDArray[np.float32]], Any]
     out: NDArray[np.float32] | None = None
-    """Where the mean may be made: what the caller wants it in, if that is such a vector."""
+    """The memory for the mean: the caller's `out`, if that is such a vector."""
     is_half: bool = False
     """True for a vector of float16."""
 

@@ -39,7 +39,7 @@ class ConfigError(HopsumError):
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What a setting may be: how text becomes a value, and what is wrong with a value, if anything."""
+    """The kind of a setting: the parser of its text, and the check of its value."""
 
     name: str
     parse: Callable[[str], Any]
@@ -76,7 +76,7 @@ def _about(kind: _Kind, meaning: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What `hopsum.connect` is told. Made by `resolve`, which checks; times are in seconds."""
+    """The settings of `hopsum.connect`. `resolve` makes and checks them; times are in seconds."""
 
     url: str = field(default="", metadata=_about(_text(), "what sums"))
     rank: int | None = field(

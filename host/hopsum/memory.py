@@ -32,7 +32,7 @@ from hopsum.errors import AllReduceTimeoutError, RankLeftError
 
 
 class InProcessGroupOptions(NamedTuple):
-    """What all ranks of a group have to say alike."""
+    """The options of a group, the same on all its ranks."""
 
     workers: int
     quorum: int
@@ -48,13 +48,13 @@ REFUSED_S: Final = 60.0
 
 
 class InProcessGroup:
-    """Where the ranks meet. See the module; a rank is in one meeting at a time."""
+    """The meeting point of the ranks. See the module; a rank is in one meeting at a time."""
 
     def __init__(self, name: str, options: InProcessGroupOptions, facts: str) -> None:
         self.name = name
         self.options = options
         self.facts = facts
-        """What ranks have to have in common beyond the options, in words."""
+        """The facts that ranks need in common beyond the options, in words."""
         self.ranks: set[int] = set()
         self.refused = ""
         """In what ranks differed before all were there, which ended the group; empty if in nothing."""
@@ -69,7 +69,7 @@ class InProcessGroup:
 
     @property
     def broken(self) -> bool:
-        """Whether nothing more will be summed."""
+        """True where nothing more will be summed."""
         return self._broken is not None
 
     def meet(self, rank: int, value: Any, combine: Callable[[list[Any], int], Any], deadline_s: float) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from hopsum_oracle.decision import TABLE, Closes, Lanes, Reply, Row, Situation
+from hopsum_oracle.decision import TABLE, Closes, Lanes, PacketClass, Reply, Row
 
 from .cases import BREACHES, WHOLE, Breach, Whole
 from .config import CHECKS, MODES, Config
@@ -22,21 +22,21 @@ PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 BLOCK: Final = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 MEETS: Final = {
-    Situation.NEW: "another epoch, or a newer round than the copy's",
-    Situation.FIRST: "the copy's round, collecting, child not seen",
-    Situation.REPEAT: "the copy's round, collecting, child seen",
-    Situation.COMPLETE: "the copy's round, complete",
-    Situation.CLOSED: "the copy's round, closed (at a leaf)",
-    Situation.OLD: "the copy's epoch, an older round",
+    PacketClass.NEW: "another epoch, or a newer round than the copy's",
+    PacketClass.FIRST: "the copy's round, collecting, child not seen",
+    PacketClass.REPEAT: "the copy's round, collecting, child seen",
+    PacketClass.COMPLETE: "the copy's round, complete",
+    PacketClass.CLOSED: "the copy's round, closed (at a leaf)",
+    PacketClass.OLD: "the copy's epoch, an older round",
 }
 LANES: Final = {Lanes.WRITE: "written", Lanes.ADD: "added", Lanes.KEEP: "kept"}
 REGISTERS: Final = {
-    Situation.NEW: "tag, seen, contributors := the packet's; ctr := 1",
-    Situation.FIRST: "seen + its bit; contributors + the packet's; ctr + 1",
-    Situation.REPEAT: "as they are",
-    Situation.COMPLETE: "seen + its bit",
-    Situation.CLOSED: "seen + its bit",
-    Situation.OLD: "as they are",
+    PacketClass.NEW: "tag, seen, contributors := the packet's; ctr := 1",
+    PacketClass.FIRST: "seen + its bit; contributors + the packet's; ctr + 1",
+    PacketClass.REPEAT: "as they are",
+    PacketClass.COMPLETE: "seen + its bit",
+    PacketClass.CLOSED: "seen + its bit",
+    PacketClass.OLD: "as they are",
 }
 CLOSES: Final = {
     Closes.AT_NEED: "at ctr >= need",
@@ -63,13 +63,13 @@ def rewritten(page: str, parts: dict[str, Callable[[], str]] | None = None) -> s
 
 def decision_table() -> str:
     """Return hopsum_oracle.decision.TABLE as a table."""
-    head = "| situation | the packet meets | lanes | registers | closes | otherwise out | counted as |\n"
-    return head + "|---" * 7 + "|\n" + "".join(_row(situation, TABLE[situation]) for situation in MEETS)
+    head = "| class | the packet meets | lanes | registers | closes | otherwise out | counted as |\n"
+    return head + "|---" * 7 + "|\n" + "".join(_row(packet_class, TABLE[packet_class]) for packet_class in MEETS)
 
 
-def _row(situation: Situation, row: Row) -> str:
+def _row(packet_class: PacketClass, row: Row) -> str:
     cells = (
-        situation.name, MEETS[situation], LANES[row.lanes], REGISTERS[situation], CLOSES[row.closes],
+        packet_class.name, MEETS[packet_class], LANES[row.lanes], REGISTERS[packet_class], CLOSES[row.closes],
         REPLIES[row.reply], row.event.name,
     )  # fmt: skip
     return f"| {' | '.join(cells)} |\n"

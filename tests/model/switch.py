@@ -15,12 +15,12 @@ from hopsum_oracle.decision import (
     Copy,
     Decision,
     Lanes,
+    PacketClass,
     Reply,
-    Situation,
     Update,
     decide,
     decide_at_leaf,
-    situation,
+    packet_class,
 )
 from hopsum_oracle.leaf import take_result
 from hopsum_wire import Event
@@ -70,7 +70,7 @@ def _dup_check(rest: Decide) -> Decide:
 def _close(rest: Decide) -> Decide:
     def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
         decided = rest(copy, update, quorum, min_quorum)
-        if situation(copy, update) is not Situation.COMPLETE or copy.contributors & update.bit:
+        if packet_class(copy, update) is not PacketClass.COMPLETE or copy.contributors & update.bit:
             return decided
         return decided._replace(copy=_with_bit(decided.copy, update), lanes=Lanes.ADD)
 
@@ -80,7 +80,7 @@ def _close(rest: Decide) -> Decide:
 def _or_with_add(rest: Decide) -> Decide:
     def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
         decided = rest(copy, update, quorum, min_quorum)
-        if situation(copy, update) is not Situation.COMPLETE:
+        if packet_class(copy, update) is not PacketClass.COMPLETE:
             return decided
         return decided._replace(copy=_with_bit(decided.copy, update))
 
@@ -94,7 +94,7 @@ def _with_bit(copy: Copy, update: Update) -> Copy:
 def _partial_once(rest: Decide) -> Decide:
     def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
         decided = rest(copy, update, quorum, min_quorum)
-        if not update.inside or situation(copy, update) not in (Situation.REPEAT, Situation.COMPLETE):
+        if not update.inside or packet_class(copy, update) not in (PacketClass.REPEAT, PacketClass.COMPLETE):
             return decided
         return decided._replace(copy=_with_bit(decided.copy, update))
 
@@ -104,7 +104,7 @@ def _partial_once(rest: Decide) -> Decide:
 def _leaf_resend(rest: Decide) -> Decide:
     def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
         decided = rest(copy, update, quorum, min_quorum)
-        return decided._replace(reply=Reply.NONE) if situation(copy, update) is Situation.CLOSED else decided
+        return decided._replace(reply=Reply.NONE) if packet_class(copy, update) is PacketClass.CLOSED else decided
 
     return mutated
 
@@ -112,7 +112,7 @@ def _leaf_resend(rest: Decide) -> Decide:
 def _close_on_flush(rest: Decide) -> Decide:
     def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
         decided = rest(copy, update, quorum, min_quorum)
-        if decided.reply is not Reply.PARTIAL_TO_PARENT or situation(copy, update) is Situation.CLOSED:
+        if decided.reply is not Reply.PARTIAL_TO_PARENT or packet_class(copy, update) is PacketClass.CLOSED:
             return decided
         collecting = rest(copy, update, BEYOND, BEYOND).copy
         return decided if collecting.ctr >= quorum else decided._replace(copy=collecting)
@@ -141,7 +141,7 @@ def _reply_less(missing: Reply) -> Callable[[Decide], Decide]:
 
 def _old_apart(rest: Decide) -> Decide:
     def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
-        if situation(copy, update) is Situation.OLD:
+        if packet_class(copy, update) is PacketClass.OLD:
             update = update._replace(round=copy.round)
         return rest(copy, update, quorum, min_quorum)
 
@@ -150,7 +150,7 @@ def _old_apart(rest: Decide) -> Decide:
 
 def _flush_round(rest: Decide) -> Decide:
     def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
-        old = situation(copy, update) is Situation.OLD
+        old = packet_class(copy, update) is PacketClass.OLD
         if old and update.flush and copy.ctr != FINAL and copy.ctr >= min_quorum:
             return Decision(copy._replace(ctr=FINAL), Lanes.KEEP, Reply.RESULT_TO_ALL, (Event.COMPLETED,))
         return rest(copy, update, quorum, min_quorum)
@@ -160,7 +160,7 @@ def _flush_round(rest: Decide) -> Decide:
 
 def _flush_dup(rest: Decide) -> Decide:
     def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
-        repeat = situation(copy, update) is Situation.REPEAT
+        repeat = packet_class(copy, update) is PacketClass.REPEAT
         return rest(copy, update._replace(flush=update.flush and not repeat), quorum, min_quorum)
 
     return mutated

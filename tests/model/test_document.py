@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hopsum_oracle.decision import TABLE, Copy, Reply, Situation, Update, _closes, decide, situation
+from hopsum_oracle.decision import TABLE, Copy, PacketClass, Reply, Update, _closes, decide, packet_class
 
 from .document import BLOCK, CLOSES, LANES, MEETS, PAGE, PARTS, REGISTERS, REPLIES, rewritten
 from .switch import BEYOND
@@ -27,7 +27,7 @@ def test_the_page_is_fresh(part: str) -> None:
 
 
 def test_words_for_everything() -> None:
-    assert set(MEETS) == set(TABLE) == set(Situation)
+    assert set(MEETS) == set(TABLE) == set(PacketClass)
     for row in TABLE.values():
         assert row.lanes in LANES
         assert row.closes in CLOSES
@@ -45,15 +45,15 @@ def test_what_the_thresholds_mean() -> None:
     assert list(at.values()) == [[(2, True), (3, False), (3, True)], [(2, True), (3, True)], []]
 
 
-REGISTERS_AFTER: dict[Situation, Callable[[Copy, Update], Copy]] = {
-    Situation.NEW: lambda copy, update: Copy(update.epoch, update.round, update.bit, 1, update.bit),
-    Situation.FIRST: lambda copy, update: copy._replace(
+REGISTERS_AFTER: dict[PacketClass, Callable[[Copy, Update], Copy]] = {
+    PacketClass.NEW: lambda copy, update: Copy(update.epoch, update.round, update.bit, 1, update.bit),
+    PacketClass.FIRST: lambda copy, update: copy._replace(
         seen=copy.seen | update.bit, contributors=copy.contributors | update.bit, ctr=copy.ctr + 1
     ),
-    Situation.REPEAT: lambda copy, update: copy,
-    Situation.COMPLETE: lambda copy, update: copy._replace(seen=copy.seen | update.bit),
-    Situation.CLOSED: lambda copy, update: copy._replace(seen=copy.seen | update.bit),
-    Situation.OLD: lambda copy, update: copy,
+    PacketClass.REPEAT: lambda copy, update: copy,
+    PacketClass.COMPLETE: lambda copy, update: copy._replace(seen=copy.seen | update.bit),
+    PacketClass.CLOSED: lambda copy, update: copy._replace(seen=copy.seen | update.bit),
+    PacketClass.OLD: lambda copy, update: copy,
 }
 """The column of the registers, as functions. No copy closes here."""
 
@@ -63,7 +63,7 @@ def test_what_the_registers_become() -> None:
     for epoch, round_, seen, ctr, rank in itertools.product((1, 2), (1, 3, 5), (1, 3), (1, 2, 254, 255), (0, 1, 2)):
         copy, update = Copy(1, 3, seen, ctr, seen), Update(epoch, round_, 1 << rank)
         after = decide(copy, update, quorum=BEYOND, min_quorum=BEYOND).copy
-        which = situation(copy, update)
+        which = packet_class(copy, update)
         assert after == REGISTERS_AFTER[which](copy, update), REGISTERS[which]
         met.add(which)
     assert met == set(REGISTERS)

@@ -16,11 +16,11 @@ from hopsum_oracle.decision import (
     Copy,
     Decision,
     Lanes,
+    PacketClass,
     Reply,
-    Situation,
     Update,
     decide,
-    situation,
+    packet_class,
 )
 
 from .cases import BREACHES, WHOLE, Breach
@@ -64,17 +64,17 @@ def test_with_the_rule(breach: Breach) -> None:
 
 
 @pytest.mark.parametrize(
-    ("situation", "change", "kind", "trace"),
+    ("packet_class", "change", "kind", "trace"),
     [
-        (Situation.COMPLETE, {"reply": Reply.NONE}, "live", "w0>U1 w1>U1 | lost"),
-        (Situation.REPEAT, {"lanes": Lanes.ADD, "closes": Closes.AT_NEED}, "sum", "w0>U1 w0>U1"),
-        (Situation.FIRST, {"closes": Closes.NEVER}, "live", "| lost"),
+        (PacketClass.COMPLETE, {"reply": Reply.NONE}, "live", "w0>U1 w1>U1 | lost"),
+        (PacketClass.REPEAT, {"lanes": Lanes.ADD, "closes": Closes.AT_NEED}, "sum", "w0>U1 w0>U1"),
+        (PacketClass.FIRST, {"closes": Closes.NEVER}, "live", "| lost"),
     ],
 )
 def test_the_model_runs_on_the_real_table(
-    situation: Situation, change: dict[str, Any], kind: str, trace: str, monkeypatch: pytest.MonkeyPatch
+    packet_class: PacketClass, change: dict[str, Any], kind: str, trace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(TABLE, situation, TABLE[situation]._replace(**change))
+    monkeypatch.setitem(TABLE, packet_class, TABLE[packet_class]._replace(**change))
     found = Search(World(make("A", 2, 2))).run()
     assert found.violation is not None
     assert (found.violation.kind, found.trace) == (kind, trace)
@@ -84,7 +84,7 @@ def adding_when_closed(rest: Decide) -> Decide:
     """A closed leaf adds who is new to it, and sends the larger sum up; who is in already gets the sum sent again."""
 
     def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
-        if situation(copy, update) is not Situation.CLOSED or copy.contributors & update.bit:
+        if packet_class(copy, update) is not PacketClass.CLOSED or copy.contributors & update.bit:
             return rest(copy, update, quorum, min_quorum)
         inside = copy.contributors | update.contributors
         return rest(copy, update, quorum, min_quorum)._replace(copy=copy._replace(contributors=inside), lanes=Lanes.ADD)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from hopsum_oracle import decision
-from hopsum_oracle.decision import FINAL, Copy, Decision, Lanes, Reply, Row, Situation, Update, decide
+from hopsum_oracle.decision import FINAL, Copy, Decision, Lanes, PacketClass, Reply, Row, Update, decide
 from hopsum_wire import Event
 
 from .decision_table import Cell, Sent, step
@@ -185,8 +185,8 @@ def mutate_dup_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def mutate_reset_all(patch: pytest.MonkeyPatch) -> None:
-    row = decision.TABLE[Situation.NEW]
-    patch.setitem(decision.TABLE, Situation.NEW, row._replace(lanes=Lanes.ADD))
+    row = decision.TABLE[PacketClass.NEW]
+    patch.setitem(decision.TABLE, PacketClass.NEW, row._replace(lanes=Lanes.ADD))
 
 
 def mutate_epoch_tag(patch: pytest.MonkeyPatch) -> None:
@@ -195,23 +195,23 @@ def mutate_epoch_tag(patch: pytest.MonkeyPatch) -> None:
 
 def mutate_close(patch: pytest.MonkeyPatch) -> None:
     row = Row(Lanes.ADD, decision.Closes.NEVER, Reply.RESULT_TO_SENDER, Event.ANSWERED)
-    patch.setitem(decision.TABLE, Situation.COMPLETE, row)
+    patch.setitem(decision.TABLE, PacketClass.COMPLETE, row)
 
 
 def mutate_answer_dup(patch: pytest.MonkeyPatch) -> None:
-    row = decision.TABLE[Situation.COMPLETE]
-    patch.setitem(decision.TABLE, Situation.COMPLETE, row._replace(reply=Reply.NONE))
+    row = decision.TABLE[PacketClass.COMPLETE]
+    patch.setitem(decision.TABLE, PacketClass.COMPLETE, row._replace(reply=Reply.NONE))
 
 
 def mutate_stale_touches(patch: pytest.MonkeyPatch) -> None:
-    row = decision.TABLE[Situation.OLD]
-    patch.setitem(decision.TABLE, Situation.OLD, row._replace(closes=decision.Closes.AT_NEED))
+    row = decision.TABLE[PacketClass.OLD]
+    patch.setitem(decision.TABLE, PacketClass.OLD, row._replace(closes=decision.Closes.AT_NEED))
 
 
 def mutate_or_with_add(patch: pytest.MonkeyPatch) -> None:
     merge = decision._merge
 
-    def everybody(copy: Copy, update: Update, lanes: Lanes, which: Situation) -> Copy:
+    def everybody(copy: Copy, update: Update, lanes: Lanes, which: PacketClass) -> Copy:
         after = merge(copy, update, lanes, which)
         return after._replace(contributors=after.contributors | after.seen)
 

@@ -121,7 +121,7 @@ class Agent(Communicator):
         self._ended = False
         """By somebody who knows that nobody needs this worker any more."""
         self._unfinished = ""
-        """Why the program ends before its work is done, if it does."""
+        """The reason why the program ends before its work is done; empty otherwise."""
         self._futures: list[weakref.ref[Future[AllReduceResult]]] = []
         """Of what was submitted and may be under way."""
         self._process, self._unhandled = os.getpid(), unhandled()

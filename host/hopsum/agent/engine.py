@@ -55,9 +55,9 @@ from hopsum_wire.membership import MembershipError
 
 _log: Final = logging.getLogger(__name__)
 CLOSE: Final = None
-"""What `close` puts into the inbox."""
+"""The message that `close` puts into the inbox."""
 END_SERIES: Final = "end of series"
-"""What `end_series` puts into it."""
+"""The message that `end_series` puts into the inbox."""
 Message = Task | Arrived | Failed | ResumeCommand | Literal["end of series"] | None
 
 
@@ -104,7 +104,7 @@ class AllReduceEngine:
         self._tasks: list[Task] = []
         self._go_on: ResumeCommand | None = None
         self._behind: list[Message] = []
-        """What came after it."""
+        """The messages that came after it."""
         self._failure: BaseException | None = None
         self._closed = False
         self._network_over = False

@@ -52,7 +52,7 @@ class ResumeCommand(NamedTuple):
     allreduces: int
     """Begun before."""
     error: BaseException
-    """What ends that cannot go on."""
+    """The error of all-reduces that cannot go on."""
 
 
 class StallDetector:

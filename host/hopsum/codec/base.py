@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 Tensors = Sequence[tuple[str, int]]
 """Names and elements of the tensors that a vector is made of, in order: for messages."""
 OnNonfinite = Literal["raise", "skip"]
-"""What becomes of a vector with NaN or infinity on some rank: an error, or no mean; on all ranks alike."""
+"""The treatment of a vector with NaN or infinity on some rank: an error, or no mean; on all ranks alike."""
 ON_NONFINITE: Final = ("raise", "skip")
 OnLost = Literal["fail", "zero"]
-"""What becomes of a sum that the switch no longer has, where no peer can be asked: see `hopsum.agent.Agent`."""
+"""The treatment of a sum that the switch no longer has, where no peer can be asked: see `hopsum.agent.Agent`."""
 ON_LOST: Final = ("fail", "zero")
 
 
@@ -95,7 +95,7 @@ class Reduction(Protocol):
 
     elements: int
     phase: CollectivePhase | None
-    """What to sum next; None when it is over."""
+    """The phase to sum next; None when the all-reduce is over."""
     mean: NDArray[np.float32] | None
     """float32[elements] once it is over, the caller's, `out` if that was given; None before, and if there is none."""
     contributors: NDArray[np.uint64]
@@ -139,7 +139,7 @@ class Codec(Protocol):
     backend: str
     workers: int
     op: Op
-    """What the switch does with most of the chunks."""
+    """The switch's operation on most of the chunks."""
     lookup: tuple[int, ...] | None
     """The table of that op that the job's switch needs, 16 integers; None where it needs none."""
     code_group: int

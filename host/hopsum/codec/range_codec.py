@@ -54,7 +54,7 @@ class RangeCodec(ABC):
     backend: str
     workers: int
     op: Op
-    """What the switch does with the chunks; ranges always take MAX32."""
+    """The switch's operation on the chunks; ranges always take MAX32."""
     block_elements: int
     """Elements of a chunk, and of a block with a range of its own."""
     lookup: tuple[int, ...] | None

@@ -32,7 +32,7 @@ class SharedRanges:
 
     @property
     def skipped(self) -> bool:
-        """Whether some rank announced a block that is not finite: then no rank sends anything."""
+        """True where some rank announced a block that is not finite: then no rank sends anything."""
         return bool(self.values.max(initial=0) == np.inf)
 
 

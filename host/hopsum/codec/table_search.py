@@ -46,7 +46,7 @@ class TablePoint:
 
     table: LookupTable
     expected_nmse: float
-    """What the search minimises: Q/n + P, or with error feedback Q + P."""
+    """The objective of the search: Q/n + P, or with error feedback Q + P."""
     workers_per_lane: int
     """The most workers whose sum a lane holds."""
 

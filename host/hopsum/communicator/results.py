@@ -67,7 +67,7 @@ class SocketTraffic:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorStatistics:
-    """What an agent has done since it was made."""
+    """Counts of a communicator since it was made."""
 
     allreduces: int = 0
     """That came to an end on all ranks alike, skipped ones included."""
@@ -113,7 +113,7 @@ class AllReduceResult:
 
 
 class Span(NamedTuple):
-    """What one all-reduce was busy with for a while; times as of `time.perf_counter`."""
+    """A span of time in one stage of an all-reduce; times as of `time.perf_counter`."""
 
     number: int
     """Of the all-reduce in its agent, from 0."""

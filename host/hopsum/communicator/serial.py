@@ -28,7 +28,7 @@ class JoinError(HopsumError):
 
 
 class CallDigest(NamedTuple):
-    """What all ranks must be agreed about before an all-reduce begins."""
+    """The values that all ranks must agree on before an all-reduce begins."""
 
     number: int
     """All-reduces of this communicator before it."""

@@ -19,7 +19,7 @@ DATAGRAM_BYTES: Final = HOPSUM_BYTES + max(max(shape.up_bytes, shape.down_bytes)
 """The largest of any op, up or down."""
 PACKET_BYTES: Final = IPV4_BYTES + UDP_BYTES + DATAGRAM_BYTES
 CHARGED_BYTES: Final = 2304
-"""What the kernel counts against a receive buffer for such a datagram, measured on loopback."""
+"""The bytes of a receive buffer that the kernel counts for such a datagram, measured on loopback."""
 
 
 def check_address(own: Endpoint) -> CheckRow:

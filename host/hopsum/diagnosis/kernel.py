@@ -42,7 +42,7 @@ class Interface(NamedTuple):
     ip: str
     up: bool
     asks: bool
-    """Whether it finds neighbours by ARP."""
+    """True where it finds neighbours by ARP."""
     mtu_bytes: int
 
 
@@ -52,11 +52,11 @@ class Route(NamedTuple):
     interface: str
     gateway: str | None
     local: bool
-    """Whether the destination is an address of this host."""
+    """True where the destination is an address of this host."""
 
 
 class Neighbour(NamedTuple):
-    """What the kernel knows of a neighbour."""
+    """The kernel's entry of a neighbour."""
 
     mac: str | None
     """None: it has asked, and has no answer."""
@@ -67,7 +67,7 @@ class UdpSocket(NamedTuple):
 
     inode: int
     remote: tuple[str, int] | None
-    """Whom it is connected to."""
+    """The peer that it is connected to."""
 
 
 def interfaces() -> list[Interface]:

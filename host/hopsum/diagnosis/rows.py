@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Status(Enum):
-    """How a check ended."""
+    """The outcome of a check."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -26,9 +26,9 @@ class CheckRow:
     """One or two words, the same in every report."""
     status: Status
     finding: str
-    """What is so; for SKIP the reason."""
+    """The finding; for SKIP the reason."""
     fix: str = ""
-    """What to do: always there for FAIL; for PASS advice, if any."""
+    """The remedy: always there for FAIL; for PASS advice, if any."""
     facts: dict[str, Any] = field(default_factory=dict)
     """The numbers behind the words, fit for JSON."""
 
@@ -38,12 +38,12 @@ class DiagnosisReport:
     """The rows of one examination, in the order of the checks."""
 
     subject: str
-    """Who was examined."""
+    """The subject of the examination."""
     rows: list[CheckRow] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        """Whether nothing failed."""
+        """True where no check failed."""
         return not any(row.status is Status.FAIL for row in self.rows)
 
     def __getitem__(self, check: str) -> CheckRow:

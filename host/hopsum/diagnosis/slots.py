@@ -50,7 +50,7 @@ class SlotStates:
 
     @property
     def begun(self) -> bool:
-        """Whether anybody has sent anything in this epoch."""
+        """True where some rank has sent something in this epoch."""
         return self.newest_round > 0
 
     def still(self, later: SlotStates) -> tuple[WaitingSlot, ...]:

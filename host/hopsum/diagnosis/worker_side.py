@@ -64,14 +64,14 @@ class ObserverIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long is waited for what, in seconds, and how often asked."""
+    """The patience of the checks: waits in seconds, and numbers of PROBEs."""
 
     answer_s: float = 1.0
     """For answers to a handful of PROBEs, an ARP reply, a TCP connection."""
     refusal_s: float = 0.5
     """For a router's word that a datagram is too long, which does not come where all is well."""
     settle_s: float = 1.0
-    """How long a slot that waits may be on its way."""
+    """The time for which a slot that waits may be on its way."""
     probes: int = 20
     """For round trips."""
 
@@ -91,7 +91,7 @@ def examine(
 
 
 class _Examination:
-    """What later checks need of earlier ones."""
+    """The findings of earlier checks that later ones need."""
 
     membership: JobMembership
     own: Endpoint

@@ -45,10 +45,10 @@ class Prediction:
     method: str
     traffic: StepTraffic
     busy_s: Mapping[str, float]
-    """What is busy for how long during an all-reduce, by its name."""
+    """The busy seconds of each resource during an all-reduce, by the resource's name."""
     allreduce_s: float
     exposed_s: float
-    """What of it computing does not hide."""
+    """The part of it that computing does not hide."""
     step_s: float
     allreduce_binds: str
     """One of busy_s."""

@@ -24,7 +24,7 @@ class CongestionWindow:
         self._most = most
         self._results = 0
         self._halved_at: float | None = None
-        """When it was halved, while RECOVERING."""
+        """The time at which it was halved, while RECOVERING."""
 
     def on_ack(self, first_sent_at: float | None, results: int = 1) -> None:
         """Take results that came at once; `first_sent_at`: of those whose chunk was sent once the latest, or None."""

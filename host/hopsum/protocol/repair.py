@@ -44,7 +44,7 @@ PROGRESS_QUERY_INTERVAL_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class RepairPolicy:
-    """When peers are asked, and how much is kept for them.
+    """The policy of repair: the time at which peers are asked, and the results that are kept for them.
 
     Raises:
         ValueError: a number is out of range.
@@ -55,7 +55,7 @@ class RepairPolicy:
     unproved_max: int = 2
     """All-reduces (submissions) that may be kept or in progress while somebody is not proved to hold them."""
     straggler_s: float = 10.0
-    """How long a submission is held back for workers that are further behind; then they are given up on."""
+    """The time for which a submission is held back for workers that are further behind; then they are given up on."""
 
     def __post_init__(self) -> None:
         if self.ask_after < 1 or self.unproved_max < 1 or self.straggler_s <= 0:
@@ -69,7 +69,7 @@ class _Asked:
     named: int
     """Bitmap of the workers that a STALE or an epoch change named; 0 if none did."""
     turn: int
-    """Where in the list of candidates to ask next."""
+    """The index of the candidate to ask next."""
     at: float = 0.0
     gone: int = 0
     """Bitmap of the workers that said GONE."""

@@ -53,7 +53,7 @@ class _Kept(NamedTuple):
 
 
 class ResultStore:
-    """What one worker keeps for its peers."""
+    """The results that one worker keeps for its peers."""
 
     def __init__(self, membership: Membership, stream: Stream) -> None:
         self._own, self._stream = membership, stream

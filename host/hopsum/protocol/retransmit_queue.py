@@ -57,9 +57,9 @@ class RetransmitQueue:
         """Transmissions so far of the open position; this and all below is by slot."""
         self._first_sent_at = np.zeros(slots)
         self._timeout_at = np.full(slots, inf)
-        """When it is a loss that no result has come."""
+        """The time of its timeout: a result that has not come by then is a loss."""
         self._due_at = np.full(slots, inf)
-        """When it goes again: at the timeout or, before that, with FLUSH; never while it waits to be sent."""
+        """The time of its next transmission: the timeout or, before that, FLUSH; never while it waits to be sent."""
         self._again: list[int] = []
         """Positions that were due, to be sent again; some may have their result by now."""
         self._on_the_way = 0

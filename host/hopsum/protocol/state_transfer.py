@@ -50,7 +50,7 @@ class _Offer(NamedTuple):
 
 
 class StateOffers:
-    """What one worker has for newcomers."""
+    """The states that one worker offers to newcomers."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -124,7 +124,7 @@ class StateFetch:
         self._asking = False
         """The source was asked and has not refused; else a pause goes on until `due`."""
         self.due = 0.0
-        """When `asks` has something to say, if nothing arrives before."""
+        """The time at which `asks` has something to send, if nothing arrives before."""
         self.state: bytes | None = None
         """All of it, once it is here."""
 

@@ -25,14 +25,14 @@ MAX_ROUND: Final = (1 << 32) - 2
 
 
 class SlotRound(NamedTuple):
-    """Where a position stands on the wire."""
+    """A stream position as the wire has it: slot and round."""
 
     slot: int
     round: int
 
     @property
     def version(self) -> int:
-        """Which of the slot's two copies."""
+        """The number of the slot's copy, 0 or 1."""
         return self.round & 1
 
 

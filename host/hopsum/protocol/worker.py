@@ -123,7 +123,7 @@ class Worker:
         if resume is not None and resume.start is not None:
             self.stream.end = resume.start
         self.repair = None if repair is None else PeerRepair(membership, self.stream, repair, self.statistics)
-        """What it has to do with peers, if it has any; its LEAVE is the caller's to say."""
+        """The repair from peers, if the worker has peers; the caller sends its LEAVE."""
         self._zeroes = on_lost == "zero"
         self._state = StreamState(self.stream)
         self._events = Events()

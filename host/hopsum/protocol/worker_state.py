@@ -42,7 +42,7 @@ class Membership:
     slots: int
     """The job's window S."""
     switch: str = "the switch"
-    """How messages name the switch: its address."""
+    """The switch's name in messages: its address."""
     rack: tuple[int, ...] | None = None
     """The ranks below this worker's switch, its own among them, where that is a leaf of a tree; None: all."""
 
@@ -67,7 +67,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a worker sends again and when it gives up; all in seconds.
+    """The timing of a worker's retransmissions and of its deadline; all in seconds.
 
     Raises:
         ValueError: a time is not positive, or the backoff would shorten the wait.
@@ -133,7 +133,7 @@ class AllReduceFailed:
 
 @dataclass(slots=True)
 class WorkerStatistics:
-    """What a worker sent and received, in datagrams."""
+    """Counts of a worker's datagrams, sent and received."""
 
     updates: int = 0
     """First transmissions."""

@@ -34,7 +34,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Changing(Protocol):
-    """What is used of an agent."""
+    """The part of an agent that is used here."""
 
     membership: JobMembership
 

@@ -41,12 +41,12 @@ _NO_ANSWER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEE
 
 
 class TlsError(HopsumError):
-    """How the controller is to be known does not fit, or its certificates cannot be read."""
+    """TLS options contradict each other, or a certificate file cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerAddress:
-    """Where the controller is: HOST:PORT, or unix:PATH, and how it is known.
+    """The controller's gRPC target, HOST:PORT or unix:PATH, and the TLS settings towards it.
 
     With `tls` its certificate is checked against `ca_file` (PEM), or the authorities that gRPC brings without one;
     `identity` are certificate and key (PEM) to be known by, where it asks. Without TLS, secrets pass in the clear: on

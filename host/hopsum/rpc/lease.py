@@ -64,16 +64,16 @@ class Lease:
         self._epoch = 0
         self._statistics: Statistics = dict
         self._told: tuple[Told, Told] | None = None
-        """Who hears that the epoch is over, and that the place is lost; one of them, once."""
+        """Callbacks: the epoch is over, the place is lost. One of them is called, once."""
         self._on_without: Without | None = None
         self._refused = ""
-        """Why this worker has no place any more, if so."""
+        """The reason why this worker has no place any more; empty while it has one."""
         self._unfinished = ""
-        """Why the program ends before its work is done, if it does."""
+        """The reason why the program ends before its work is done; empty otherwise."""
         self._process = os.getpid()
         self._silent_since: float | None = None
         self._unreachable: tuple[str, float] | None = None
-        """Why the controller cannot reach a switch, as it said last, and since when it says so."""
+        """The reason why the controller cannot reach a switch, as it said last, and since when it says so."""
         self._thread = threading.Thread(target=self._run, name=f"hopsum-lease-{self._registration.rank}", daemon=True)
         self._thread.start()
         self._news: Replies | None = None

@@ -50,14 +50,14 @@ class Registration:
 
 
 class Leaf(NamedTuple):
-    """Where workers with addresses of these networks send to, (IPv4 address, UDP port), in a tree of switches."""
+    """The leaf switch, (IPv4 address, UDP port), for workers with addresses of these networks, in a tree."""
 
     send_to: tuple[str, int]
     networks: tuple[str, ...]
 
 
 class Location(NamedTuple):
-    """Where workers send to, (IPv4 address, UDP port), and how many they are; over a tree that depends: `leaves`."""
+    """The switch of a job, (IPv4 address, UDP port), and the number of workers; a tree has one for each of `leaves`."""
 
     send_to: tuple[str, int]
     workers: int

@@ -39,7 +39,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How `connection` makes what a job's size decides."""
+    """The factories with which `connection` makes a codec and an agent once the job's size is known."""
 
     codec: Callable[[int], Codec]
     """For a number of workers."""

@@ -18,7 +18,7 @@ from hopsum.torch.uncompressed import GroupSums
 
 
 class Bucket(Protocol):
-    """What is used of torch.distributed.GradBucket."""
+    """The part of torch.distributed.GradBucket that is used here."""
 
     def buffer(self) -> torch.Tensor:
         """Return the gradients of the bucket, flat, one parameter after the other."""

@@ -42,14 +42,14 @@ class StepFeedback(ErrorFeedback):
 
 
 class _Place(NamedTuple):
-    """Where the residual of a parameter is."""
+    """The place of a parameter's residual."""
 
     layout: Layout
     elements: slice
 
 
 class Residuals:
-    """What each parameter's all-reduces have not delivered yet. Between all-reduces only."""
+    """The undelivered part of each parameter's all-reduces. Between all-reduces only."""
 
     def __init__(self) -> None:
         self._feedback: dict[Layout, StepFeedback] = {}

@@ -36,14 +36,14 @@ _OPTIONS: Final = ("error_feedback", "on_nonfinite", "small_tensor_bytes", "unco
 
 
 class StateDict(TypedDict):
-    """What is saved of a state. Loads with `torch.load(..., weights_only=True)`."""
+    """The saved form of a state. Loads with `torch.load(..., weights_only=True)`."""
 
     version: int
     rank: int
     steps: int
-    """Where the warm-up goes on."""
+    """The step at which the warm-up goes on."""
     allreduces: int
-    """Where the randomness goes on."""
+    """The number at which the randomness goes on."""
     scale: float
     """Of the residuals: the GradScaler's."""
     residuals: dict[str, torch.Tensor]
@@ -51,7 +51,7 @@ class StateDict(TypedDict):
 
 
 class Scaler(Protocol):
-    """What is used of torch.amp.GradScaler."""
+    """The part of torch.amp.GradScaler that is used here."""
 
     def get_scale(self) -> float:
         """Return what losses are multiplied by at present."""
@@ -123,7 +123,7 @@ class HopsumState:
 
     def _start(self, residuals: Residuals) -> None:
         self.failure: BaseException | None = None
-        """Why an all-reduce failed, of which `backward` raises only the text: what ended all, else the last."""
+        """The error of a failed all-reduce, of which `backward` raises only the text: what ended all, else the last."""
         self._residuals = residuals
         self._step: Step | None = None
         self._sender: Sender | None = None

@@ -38,7 +38,7 @@ class Portion:
         self.buffer = buffer
         self.names = tuple(names)
         self.places = tuple(places)
-        """Where in the buffer each parameter is."""
+        """The place of each parameter in the buffer."""
         self.sizes = tuple(place.stop - place.start for place in places)
 
     def gather(self) -> torch.Tensor:
@@ -66,9 +66,9 @@ class PortionSum:
     ) -> None:
         self.portion = portion
         self.x = x
-        """What is summed; then the mean."""
+        """The vector to sum; then the mean."""
         self.feedback = feedback
-        """What the sum settles."""
+        """The error feedback that this sum commits."""
         self.compressed = compressed
         self.settled = False
         """The feedback is committed: there is a mean, or workers were replaced and it has the whole vector."""

@@ -103,7 +103,7 @@ class UdpLink:
 
     @property
     def offload(self) -> Offload:
-        """Which help of the kernel's is used now."""
+        """The kernel's offloads in use."""
         return self._batches.offload
 
     @property

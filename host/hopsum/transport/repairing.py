@@ -31,11 +31,11 @@ from hopsum_wire.epochs import Resume, Sealed
 
 _log: Final = logging.getLogger(__name__)
 PEER_POLL_S: Final = 0.005
-"""How long a link that cannot be woken is listened to while an answer of a peer would help as well."""
+"""The seconds for which a link that cannot be woken is polled while an answer of a peer would help as well."""
 LEAVE_EVERY_S: Final = 0.1
 LINGER_SHORT_S: Final = 0.5
 _ANSWERS: Final = (PeerKind.FOUND, PeerKind.GONE, PeerKind.DONE, PeerKind.LEAVE)
-"""What may let the caller's thread go on."""
+"""The messages that may let the caller's thread go on."""
 
 
 class StateMovedError(HopsumError):

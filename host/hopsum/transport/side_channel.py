@@ -69,7 +69,7 @@ QUEUE_BYTES_MAX: Final = 8 << 20
 READ_BYTES: Final = 1 << 16
 DIAL_AGAIN_MAX_S: Final = 2.0
 CLOSE_LINGER_S: Final = 0.5
-"""How long `close` tries to get rid of what is still to be said, per peer."""
+"""The seconds for which `close` tries to send the rest, per peer."""
 PROVE_S: Final = 5.0
 """Seconds that either side has to prove itself, from the first packet of a connection."""
 PROVE_AGAIN_MAX_S: Final = 0.5
@@ -93,7 +93,7 @@ class SideChannel:
         self._rank = rank
         self.statistics = SideStatistics()
         self.failure: BaseException | None = None
-        """What `deliver` raised, if it did: the channel has ended then."""
+        """The error that `deliver` raised, if it did: the channel has ended then."""
         self._listener = listener or socket.create_server(local)
         self._listener.setblocking(False)
         self._woken, self._wake = socket.socketpair()

@@ -26,7 +26,7 @@ _KEEPALIVE: Final = (
 
 @dataclass(slots=True)
 class SideStatistics:
-    """What passed between peers."""
+    """Counts of the traffic between peers."""
 
     messages_sent: int = 0
     bytes_sent: int = 0

@@ -25,7 +25,7 @@ _STEP_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TransportStatistics:
-    """What passed the socket, and what it was."""
+    """Counts of the traffic at the socket."""
 
     link: LinkStatistics
     worker: WorkerStatistics

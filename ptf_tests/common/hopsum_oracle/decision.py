@@ -28,7 +28,7 @@ Situations, in the order of the tests
     FIRST      the copy's round, collecting, child not seen before
 
 Transitions (`TABLE`; `ctr` counts those that are in)
-    situation  lanes   seen, tag        contributors, ctr   closes when ctr >=     otherwise
+    class      lanes   seen, tag        contributors, ctr   closes when ctr >=     otherwise
     NEW        write   := packet's      := packet's, 1      need                   -
     FIRST      add     seen or bit      or packet's, + 1    need                   -
     REPEAT     keep    seen or bit      as they are         min_quorum, if FLUSH   -
@@ -53,8 +53,8 @@ CLOSED: Final = 254
 """`ctr` of a leaf's copy whose partial sum is with the parent; any other value is the number of contributions in it."""
 
 
-class Situation(Enum):
-    """How an UPDATE meets a copy."""
+class PacketClass(Enum):
+    """The class of an UPDATE, by the copy that it meets."""
 
     NEW = auto()
     OLD = auto()
@@ -100,13 +100,13 @@ class Row(NamedTuple):
     event: Event
 
 
-TABLE: Final[dict[Situation, Row]] = {
-    Situation.NEW: Row(Lanes.WRITE, Closes.AT_NEED, Reply.NONE, Event.ADDED),
-    Situation.FIRST: Row(Lanes.ADD, Closes.AT_NEED, Reply.NONE, Event.ADDED),
-    Situation.REPEAT: Row(Lanes.KEEP, Closes.AT_MIN_QUORUM_IF_FLUSH, Reply.NONE, Event.DUPLICATE),
-    Situation.COMPLETE: Row(Lanes.KEEP, Closes.NEVER, Reply.RESULT_TO_SENDER, Event.ANSWERED),
-    Situation.CLOSED: Row(Lanes.KEEP, Closes.NEVER, Reply.PARTIAL_TO_PARENT, Event.RESENT),
-    Situation.OLD: Row(Lanes.KEEP, Closes.NEVER, Reply.STALE_TO_SENDER, Event.STALE),
+TABLE: Final[dict[PacketClass, Row]] = {
+    PacketClass.NEW: Row(Lanes.WRITE, Closes.AT_NEED, Reply.NONE, Event.ADDED),
+    PacketClass.FIRST: Row(Lanes.ADD, Closes.AT_NEED, Reply.NONE, Event.ADDED),
+    PacketClass.REPEAT: Row(Lanes.KEEP, Closes.AT_MIN_QUORUM_IF_FLUSH, Reply.NONE, Event.DUPLICATE),
+    PacketClass.COMPLETE: Row(Lanes.KEEP, Closes.NEVER, Reply.RESULT_TO_SENDER, Event.ANSWERED),
+    PacketClass.CLOSED: Row(Lanes.KEEP, Closes.NEVER, Reply.PARTIAL_TO_PARENT, Event.RESENT),
+    PacketClass.OLD: Row(Lanes.KEEP, Closes.NEVER, Reply.STALE_TO_SENDER, Event.STALE),
 }
 
 
@@ -161,17 +161,17 @@ class Decision(NamedTuple):
     """The counters of the job that this packet bumps, in order."""
 
 
-def situation(copy: Copy, update: Update) -> Situation:
+def packet_class(copy: Copy, update: Update) -> PacketClass:
     """Classify a packet from below against the copy that it meets."""
     if is_new(copy, update):
-        return Situation.NEW
+        return PacketClass.NEW
     if update.round < copy.round:
-        return Situation.OLD
+        return PacketClass.OLD
     if copy.ctr == FINAL:
-        return Situation.COMPLETE
+        return PacketClass.COMPLETE
     if copy.ctr == CLOSED:
-        return Situation.CLOSED
-    return Situation.REPEAT if is_repeat(copy, update) else Situation.FIRST
+        return PacketClass.CLOSED
+    return PacketClass.REPEAT if is_repeat(copy, update) else PacketClass.FIRST
 
 
 def is_new(copy: Copy, update: Update) -> bool:
@@ -202,10 +202,10 @@ def decide_at_leaf(copy: Copy, update: Update, *, quorum: int, min_quorum: int) 
 
 
 def _decide(copy: Copy, update: Update, quorum: int, min_quorum: int, closing: Closing) -> Decision:
-    which = situation(copy, update)
+    which = packet_class(copy, update)
     row = TABLE[which]
     events: tuple[Event, ...] = (row.event,)
-    if which is Situation.NEW and is_unfinished(copy, update.epoch):
+    if which is PacketClass.NEW and is_unfinished(copy, update.epoch):
         events = (Event.FAULT, row.event)
     after = _merge(copy, update, row.lanes, which)
     if _closes(row.closes, after.ctr, update.flush, quorum, min_quorum):
@@ -219,10 +219,10 @@ def is_unfinished(copy: Copy, epoch: int) -> bool:
     return copy.epoch == epoch and copy.ctr != FINAL
 
 
-def _merge(copy: Copy, update: Update, lanes: Lanes, which: Situation) -> Copy:
-    if which is Situation.OLD:
+def _merge(copy: Copy, update: Update, lanes: Lanes, which: PacketClass) -> Copy:
+    if which is PacketClass.OLD:
         return copy
-    if which is Situation.NEW:
+    if which is PacketClass.NEW:
         return Copy(update.epoch, update.round, update.bit, 1, update.contributors)
     after = copy._replace(seen=copy.seen | update.bit)
     if lanes is Lanes.KEEP:

@@ -12,7 +12,7 @@ Situations, in the order of the tests
     KNOWN   the copy's round, complete, or an older round
 
 Transitions of a RESULT
-    situation  lanes, contributors   seen, tag          ctr       reply            counted as
+    class      lanes, contributors   seen, tag          ctr       reply            counted as
     NEW        := packet's           all, := packet's   FINAL     RESULT to all    TAKEN
     OPEN       := packet's           as they are        FINAL     RESULT to all    TAKEN
     KNOWN      as they are           as they are        as it is  -                KNOWN
@@ -33,34 +33,34 @@ SEEN_ALL: Final = (1 << MAX_WORKERS) - 1
 """`seen` of a round whose result came before any of its children: whoever comes is late."""
 
 
-class Meets(Enum):
-    """How a RESULT of the parent meets a copy."""
+class ParentResultClass(Enum):
+    """The class of a RESULT of the parent, by the copy that it meets."""
 
     NEW = auto()
     OPEN = auto()
     KNOWN = auto()
 
 
-def meets(copy: Copy, result: Update) -> Meets:
+def parent_result_class(copy: Copy, result: Update) -> ParentResultClass:
     """Classify a RESULT of the parent against the copy that it meets (T2)."""
     if is_new(copy, result):
-        return Meets.NEW
-    return Meets.OPEN if result.round == copy.round and copy.ctr != FINAL else Meets.KNOWN
+        return ParentResultClass.NEW
+    return ParentResultClass.OPEN if result.round == copy.round and copy.ctr != FINAL else ParentResultClass.KNOWN
 
 
 def take_result(copy: Copy, result: Update) -> Decision:
     """Apply the table: one RESULT of the parent, already admitted, at one copy. `result.bit` means nothing."""
-    which = meets(copy, result)
-    if which is Meets.KNOWN:
+    which = parent_result_class(copy, result)
+    if which is ParentResultClass.KNOWN:
         return Decision(copy, Lanes.KEEP, Reply.NONE, (Event.KNOWN,))
     events: tuple[Event, ...] = (Event.TAKEN,)
-    if which is Meets.NEW and is_unfinished(copy, result.epoch):
+    if which is ParentResultClass.NEW and is_unfinished(copy, result.epoch):
         events = (Event.FAULT, Event.TAKEN)
     return Decision(_final(copy, result, which), Lanes.WRITE, Reply.RESULT_TO_ALL, events)
 
 
-def _final(copy: Copy, result: Update, which: Meets) -> Copy:
-    seen = SEEN_ALL if which is Meets.NEW else copy.seen
+def _final(copy: Copy, result: Update, which: ParentResultClass) -> Copy:
+    seen = SEEN_ALL if which is ParentResultClass.NEW else copy.seen
     return Copy(result.epoch, result.round, seen, FINAL, result.contributors)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers and the controller tell, seen from outside; used on both sides, so nothing is imported but the wire.
+"""The health of workers and jobs, for both sides of the wire: heartbeats, snapshots, rates.
 
 heartbeat  names of what a worker tells the controller of itself
 snapshots  two snapshots of a controller: deltas, stragglers

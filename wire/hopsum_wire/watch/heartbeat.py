@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker tells the controller of itself in its heartbeats: counts since it was made, by these names.
+"""The counts of a worker in its heartbeats, since the worker was made, by these names.
 
 allreduces, skipped, elements, seconds          of its all-reduces, as in `hopsum.agent.CommunicatorStatistics`
 seconds_le_BOUND                                of the all-reduces: how many took no longer than BOUND seconds

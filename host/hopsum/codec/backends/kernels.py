@@ -58,14 +58,14 @@ MAX_SHIFT: Final = 23
 
 
 class Form(NamedTuple):
-    """How a block of thc or uhc travels."""
+    """The format of a block of thc or uhc on the wire."""
 
     lane_bits: int = 8
     """8 or 16; decides the size of blocks."""
     packed: bool = True
-    """Whether payloads are 4-bit codes to look up; else they are lanes, and codes are values."""
+    """True: payloads are 4-bit codes to look up. False: payloads are lanes, and codes are values."""
     rotated: bool = True
-    """Whether signs and the Hadamard matrix are applied."""
+    """True: signs and the Hadamard matrix are applied."""
     group_codes: int = LANE_GROUP_CODES
     """Codes of a group, see `hopsum_wire.payload`; lanes have no groups."""
 
@@ -154,7 +154,7 @@ class TableSteps:
 
     @property
     def identity(self) -> bool:
-        """Whether codes are values: T[z] = z."""
+        """True where codes are values: T[z] = z."""
         return self.granularity == len(self.table) - 1
 
 

@@ -22,7 +22,7 @@ LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 class Message(NamedTuple):
-    """What a worker sends."""
+    """The message of a worker."""
 
     payload: bytes
     bits: int
@@ -30,7 +30,7 @@ class Message(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What the receiver has after all messages."""
+    """The receiver's estimate after all messages."""
 
     mean: NDArray[np.float32]
     bits: int
@@ -42,7 +42,7 @@ class Estimator(Protocol):
 
     name: str
     unbiased: bool
-    """Whether the expectation of decode(encode(x)) is x."""
+    """True where the expectation of decode(encode(x)) is x."""
 
     def encode(self, x: NDArray[np.float32], context: ReductionContext) -> Message:
         """Return the message of one worker.

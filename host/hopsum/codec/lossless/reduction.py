@@ -60,7 +60,7 @@ _LANES = SHAPES[Op.ADD32].elements
 
 @dataclass(frozen=True, slots=True)
 class LosslessOptions:
-    """What a codec hands to its reductions; see `Lossless`."""
+    """The options that a codec hands to its reductions; see `Lossless`."""
 
     workers: int
     work: ParallelKernels
@@ -85,7 +85,7 @@ class LosslessReduction(VectorReduction):
     ) -> None:
         """Take a vector; see `Codec.start`."""
         self.plan: SketchPlan | None = None
-        """What the lanes of the sums hold; None before the index is known."""
+        """The contents of the sums' lanes; None before the index is known."""
         self.members = np.zeros(0, np.uint32)
         """Elements of the index, ascending; empty before it is known."""
         self._options = options

@@ -67,7 +67,7 @@ class Segment:
     layout: SketchLayout | None
     """None: no sketch, all members are packed."""
     order: NDArray[np.uint32]
-    """How its sketch peels, in the words of the backend that peeled it."""
+    """The peeling order of its sketch, in the form of the backend that peeled it."""
     rest: NDArray[np.uint32]
     """Members that are packed, counted from the segment's first, ascending."""
     first_cell: int
@@ -76,7 +76,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SketchPlan:
-    """What the lanes of the sum phase hold: `cells` cells of all sketches, then the packed members."""
+    """The lanes of the sum phase: `cells` cells of all sketches, then the packed members."""
 
     segments: list[Segment]
     cells: int

@@ -39,7 +39,7 @@ class DeviceTable:
 
     granularity: int
     exact_float: bool
-    """Whether rotated values of an encoding are exact in float32."""
+    """True where rotated values of an encoding are exact in float32."""
     values: torch.Tensor
     """uint8[16]"""
     doubled: torch.Tensor

@@ -28,7 +28,7 @@ def options(warps: int) -> dict[str, Any]:
 
 
 def triton_is_usable(device: torch.device) -> bool:
-    """Whether the package is installed and can run kernels on this device."""
+    """Say whether the package is installed and can run kernels on this device."""
     return find_spec("triton") is not None and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
 
 
