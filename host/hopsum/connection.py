@@ -140,20 +140,20 @@ def _require_world(config: Config, workers: int) -> None:
         )
 
 
-def membership_at(target: str) -> JobMembership:
+def membership_at(location: str) -> JobMembership:
     """Read the membership file that a path or a URL (file://, udp://, raw://) names, without waiting for it.
 
     Raises:
         ConfigError: a URL of another kind, or malformed.
         MembershipError: no file, a malformed one, or not of the switch and job that the URL names.
     """
-    if "://" not in target:
-        return read_membership(target)
-    config = Config(url=target, membership_wait_s=0)
+    if "://" not in location:
+        return read_membership(location)
+    config = Config(url=location, membership_wait_s=0)
     parts = _split(config)
     if parts.scheme not in _MEMBERSHIPS:
         raise UrlError(
-            f"URL {target!r}: {parts.scheme}:// has no membership file; {nearest(parts.scheme, _MEMBERSHIPS)}"
+            f"URL {location!r}: {parts.scheme}:// has no membership file; {nearest(parts.scheme, _MEMBERSHIPS)}"
         )
     return _MEMBERSHIPS[parts.scheme](config, parts)
 

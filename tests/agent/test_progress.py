@@ -88,11 +88,11 @@ def test_the_line_names_who_is_missing(stack: ExitStack, caplog: pytest.LogCaptu
     first.step(0.01)
     clock.now_s += AFTER_S - 0.5
     looks.check()
-    _step(first, lambda: "rank 1 is missing" in first.worker.lack())
+    _step(first, lambda: "rank 1 is missing" in first.worker.missing_text())
     clock.now_s += 1
     looks.check()
     (line,) = lines(caplog, progress.__name__)
-    assert line.startswith("rank 0 has waited 6 s for 1 sums of switch 127.0.0.1:"), line
+    assert line.startswith("rank 0 has waited 6 s for the result of 1 chunk from switch 127.0.0.1:"), line
     assert "rank 1 is missing in slot 0, round 1 (arrived: rank 0); it waits" in line
     second.submit(Op.ADD32, payloads)
     _step(first, lambda: bool(first.worker.statistics.results) or not second.step(0.01))

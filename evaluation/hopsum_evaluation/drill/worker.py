@@ -52,7 +52,7 @@ class _ToJournal(logging.Handler):
         self._journal.write("log", logger=record.name, text=record.getMessage())
 
 
-class Worker:
+class DrillWorker:
     """One rank, from its joining to its end; given up, it begins another life, with nothing of its own.
 
     `bare`: without a `with` statement around the connection. `url`: in place of the plan's.
@@ -197,7 +197,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--bare", action="store_true")
     parser.add_argument("--url", default="")
     options = parser.parse_args(arguments)
-    return Worker(Plan.read(options.plan), options.rank, bare=options.bare, url=options.url).run()
+    return DrillWorker(Plan.read(options.plan), options.rank, bare=options.bare, url=options.url).run()
 
 
 if __name__ == "__main__":

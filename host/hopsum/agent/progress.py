@@ -51,7 +51,7 @@ class Progress:
         if self._waiting.lasted_s >= self._ask_in_s:
             self._ask_in_s = self._waiting.lasted_s + ASK_EVERY_S
             self._transport.probe()
-        self._waiting.check(worker.lack, worker.left_s(self._clock()))
+        self._waiting.check(worker.missing_text, worker.left_s(self._clock()))
 
     def _say_absence(self) -> None:
         absence = self._transport.worker.absence

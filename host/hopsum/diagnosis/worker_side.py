@@ -77,17 +77,21 @@ class Patience:
 
 
 def examine(
-    target: str, rank: int | None = None, *, observer: ObserverIdentity | None = None, patience: Patience | None = None
+    location: str,
+    rank: int | None = None,
+    *,
+    observer: ObserverIdentity | None = None,
+    patience: Patience | None = None,
 ) -> DiagnosisReport:
     """Make all checks of one worker, on the host where it runs or is to run.
 
     Args:
-        target: a membership file, or a URL that names one (file://, udp://, raw://).
+        location: a membership file, or a URL that names one (file://, udp://, raw://).
         rank: which worker; the one whose address is on this host if left out.
         observer: who asks the switch instead of the worker itself.
         patience: how long is waited.
     """
-    return _Examination(target, rank, observer, patience or Patience()).run()
+    return _Examination(location, rank, observer, patience or Patience()).run()
 
 
 class _Examination:
@@ -98,15 +102,15 @@ class _Examination:
     switch: Endpoint
     route: kernel.Route
 
-    def __init__(self, target: str, rank: int | None, observer: ObserverIdentity | None, patience: Patience) -> None:
-        self._target = target
+    def __init__(self, location: str, rank: int | None, observer: ObserverIdentity | None, patience: Patience) -> None:
+        self._location = location
         self.rank = -1 if rank is None else rank
         self._observer = observer
         self._patience = patience
         self._client: ProbeClient | None = None
         self._refusal = ""
         self._begun = False
-        self.report = DiagnosisReport(f"worker of {target}")
+        self.report = DiagnosisReport(f"worker of {location}")
 
     def run(self) -> DiagnosisReport:
         """Make the checks, each unless one that it needs did not pass."""
@@ -125,7 +129,7 @@ class _Examination:
     def _membership(self) -> CheckRow:
         fix = "give the file that the controller wrote for this job, or a URL with ?membership=PATH"
         try:
-            self.membership = found = membership_at(self._target)
+            self.membership = found = membership_at(self._location)
         except (MembershipError, ConfigError) as error:
             return failed("membership", str(error), fix)
         told = f"job {found.job!r}, epoch {found.epoch}, {len(found.workers)} workers, quorum {found.quorum}"

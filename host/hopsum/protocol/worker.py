@@ -327,17 +327,19 @@ class Worker:
         self._prober.handle_timer(self._state.active, now)
 
     def probe(self) -> None:
-        """Ask the switch whom the oldest open sum waits for; `lack` words the answer."""
+        """Ask the switch whom the oldest open sum waits for; `missing_text` words the answer."""
         if self.phase is WorkerPhase.RUN:
             self._prober.ask(self._state.active)
 
-    def lack(self) -> str:
+    def missing_text(self) -> str:
         """Return what is awaited, and from whom, as far as it is known; empty where nothing is in progress."""
         if not self._state.active:
             return ""
         if (oldest := self._queue.oldest) is not None:
             missing = sum(reduce.missing for reduce in self._state.active)
-            return f"{missing} sums of {self.membership.switch}: {self._prober.finding(self.stream.place(oldest))}"
+            chunks = "1 chunk" if missing == 1 else f"{missing} chunks"
+            finding = self._prober.finding(self.stream.place(oldest))
+            return f"the result of {chunks} from {self.membership.switch}: {finding}"
         if self._fetcher is not None and (wanted := self._fetcher.lacking):
             return f"{len(wanted)} results that were decided before this epoch, from the peers that hold them"
         behind = [] if self.repair is None else self.repair.store.unproved()
