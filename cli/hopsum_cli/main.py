@@ -19,7 +19,7 @@ class Command(NamedTuple):
 
     summary: str
     module: str
-    """Has `main(arguments) -> exit status`."""
+    """Has `main(arguments) -> exit status` and `build_parser()`."""
     extra: str = ""
     """The extra that brings what it imports; empty where the distribution alone does."""
 
@@ -44,6 +44,7 @@ SECTIONS = (
     Section("run training jobs and switches", ("switch", "controller", "job", "top", "doctor", "shell", "switch-ctl")),
     Section("try hopsum", ("demo", "selftest", "topology")),
     Section("evaluate", ("plan", "bench", "codec", "table", "report", "drill")),
+    Section("set up", ("completion",)),
 )
 GROUPS = {
     "bench": Group(
@@ -106,6 +107,7 @@ COMMANDS = {
     "drill": Command(
         "inject faults into a real system, and check that nothing is lost", "hopsum_evaluation.drill.command", "demo"
     ),
+    "completion": Command("print the completion of commands and options for a shell", "hopsum_cli.completion"),
 }
 EXIT_STATUSES = """\
 exit status:

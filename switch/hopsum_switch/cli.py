@@ -65,7 +65,7 @@ class InterfaceArgument(NamedTuple):
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch") -> int:
     """Run a switch until SIGTERM or SIGINT; return the exit status."""
-    parser = _parser(prog)
+    parser = build_parser(prog)
     arguments = parser.parse_args(argv)
     if (arguments.program is None) != (arguments.p4info is None):
         parser.error("--program and --p4info go together: p4c-bm2-ss writes both from one P4 source")
@@ -155,7 +155,8 @@ def _serve_observed(arguments: argparse.Namespace, trace: Trace | None, stack: E
         server.close()
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
+def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description="Run a P4 program compiled by p4c-bm2-ss (v1model) as a switch with P4Runtime.",

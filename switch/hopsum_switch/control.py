@@ -22,7 +22,7 @@ _TIMEOUT_S = 30.0
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "hopsum switch-ctl") -> int:
     """Run one command; return the exit status."""
-    arguments = _parser(prog).parse_args(argv)
+    arguments = build_parser(prog).parse_args(argv)
     try:
         return _COMMANDS[arguments.command](arguments)
     except (ManagementError, SnapshotError, OSError) as error:
@@ -68,7 +68,8 @@ def _shown(change: Change, *, full: bool) -> str:
     return f"{place}: {old} -> {new}" if full else f"{place}: {shortened(old)} -> {shortened(new)}"
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
+def build_parser(prog: str = "hopsum switch-ctl") -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog=prog, description="Look at a running embedded switch.")
     parser.add_argument(
         "--grpc", default=default_address(), metavar="ADDRESS", help="where the switch listens (default %(default)s)"

@@ -6,10 +6,18 @@ command    arguments, the log, signals; `hopsum_controlplane.service.running` is
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Sequence
 
-__all__ = ["main"]
+__all__ = ["build_parser", "main"]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    from hopsum_cli.controller.command import build_parser as build
+
+    return build()
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,6 +7,6 @@ report    tables for people
 
 from __future__ import annotations
 
-from hopsum_cli.job.command import main
+from hopsum_cli.job.command import build_parser, main
 
-__all__ = ["main"]
+__all__ = ["build_parser", "main"]

@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from hopsum_cli.top.command import main
+from hopsum_cli.top.command import build_parser, main
 
-__all__ = ["main"]
+__all__ = ["build_parser", "main"]

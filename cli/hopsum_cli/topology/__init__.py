@@ -10,6 +10,6 @@ stops     signals as exceptions
 
 from __future__ import annotations
 
-from hopsum_cli.topology.command import main
+from hopsum_cli.topology.command import build_parser, main
 
-__all__ = ["main"]
+__all__ = ["build_parser", "main"]
