@@ -63,13 +63,13 @@ def _plot(found: Forecast, options: argparse.Namespace) -> list[str]:
         return []
     from hopsum_evaluation.plan.plot import write_plot
 
-    write_plot(found, options.against, options.plot)
+    write_plot(found, options.x_axis, options.plot)
     return [str(options.plot)]
 
 
 def _calibrate(options: argparse.Namespace) -> None:
     """Measure and write the costs. Raises PlanError."""
-    words = ["--out", str(options.calibrate), "--runs", str(options.runs), "--seed", str(options.seed)]
+    words = ["--output", str(options.calibrate), "--runs", str(options.runs), "--seed", str(options.seed)]
     load(_CALIBRATE)(words)
 
 

@@ -28,22 +28,22 @@ def build_parser() -> argparse.ArgumentParser:
         "address",
         nargs="?",
         default=default_address(),
-        help="HOST:PORT or unix:PATH of the switch's P4Runtime server (default %(default)s)",
+        help="address of the switch's P4Runtime server, HOST:PORT or unix:PATH (default %(default)s)",
     )
-    parser.add_argument("--device-id", type=int, default=0)
+    parser.add_argument("--device-id", type=int, default=0, help="device id of the switch (default %(default)s)")
     parser.add_argument(
         "--election-id",
         type=_election_id,
         default=SHELL_ELECTION_ID,
         metavar="HIGH,LOW",
-        help="the shell may write only if this is the highest on the switch (default %(default)s: look only)",
+        help="election id: only the highest on the switch may write (default %(default)s: look only)",
     )
     parser.add_argument(
         "--push",
         nargs=2,
         type=Path,
         metavar=("JSON", "P4INFO"),
-        help="push this program first; it takes everything off the switch",
+        help="install this program first; that removes everything from the switch",
     )
     return parser
 

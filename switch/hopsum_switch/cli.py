@@ -163,8 +163,8 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--program", type=_file, metavar="X.json", help="compiled program")
-    parser.add_argument("--p4info", type=_file, metavar="X.p4info.txtpb", help="its P4Info, in text format")
+    parser.add_argument("--program", type=_file, metavar="X.json", help="compiled program, the JSON of p4c-bm2-ss")
+    parser.add_argument("--p4info", type=_file, metavar="X.p4info.txtpb", help="P4Info of the program, in text format")
     parser.add_argument(
         "--backend",
         choices=[backend.value for backend in Backend],
@@ -177,14 +177,14 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         type=_checked(_seed),
         default=0,
         metavar="N",
-        help=f"where the numbers of random() start, 0..{MASK} (default 0); equal seeds give equal numbers",
+        help=f"start of the numbers of random(), 0..{MASK} (default 0); equal seeds give equal numbers",
     )
     parser.add_argument(
         "--grpc",
         default=default_address(),
         metavar="ADDRESS",
-        help="where P4Runtime and management listen: unix:PATH, for this user alone, or HOST:PORT, for whoever"
-        " reaches it; PORT 0 is any free one (default %(default)s)",
+        help="address of P4Runtime and management: unix:PATH, for this user alone, or HOST:PORT, for everybody who "
+        "reaches it; PORT 0 is any free one (default %(default)s)",
     )
     parser.add_argument(
         "--bind-after-start",
@@ -202,7 +202,7 @@ def build_parser(prog: str = "hopsum switch") -> argparse.ArgumentParser:
         "--cpu-port",
         type=_checked(_port_number),
         metavar="N",
-        help="port whose frames are packet-ins and where packet-outs enter",
+        help="CPU port: its frames are packet-ins, and packet-outs enter there",
     )
     parser.add_argument(
         "--udp",

@@ -72,22 +72,30 @@ def build_parser(prog: str = "hopsum switch-ctl") -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog=prog, description="Look at a running embedded switch.")
     parser.add_argument(
-        "--grpc", default=default_address(), metavar="ADDRESS", help="where the switch listens (default %(default)s)"
+        "--grpc",
+        default=default_address(),
+        metavar="ADDRESS",
+        help="address where the switch listens (default %(default)s)",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("ports", help="show ports with their counters, as JSON")
     commands.add_parser("stats", help="show the counts of the whole switch, as JSON")
     snapshot = commands.add_parser("snapshot", help="take all registers and counters at one moment between packets")
-    snapshot.add_argument("file", nargs="?", type=Path, help=".npz: NumPy's form, else JSON; none: JSON on stdout")
     snapshot.add_argument(
-        "--name", action="append", default=[], help="only this register or counter, by its full name; may be repeated"
+        "file", nargs="?", type=Path, help="file to write, as .npz or JSON by its name (default: JSON on stdout)"
+    )
+    snapshot.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        help="full name of a register or counter, in place of all; may be repeated",
     )
     snapshot.add_argument("--first", type=int, default=0, metavar="INDEX", help="first cell of each array (default 0)")
-    snapshot.add_argument("--count", type=int, metavar="N", help="at most this many cells of each array")
+    snapshot.add_argument("--count", type=int, metavar="N", help="cells of each array, at most")
     comparison = commands.add_parser("compare", help="list the cells that differ between two snapshots")
-    comparison.add_argument("old", type=Path)
-    comparison.add_argument("new", type=Path)
-    comparison.add_argument("--full", action="store_true", help="do not shorten long values")
+    comparison.add_argument("old", type=Path, help="snapshot to compare with")
+    comparison.add_argument("new", type=Path, help="snapshot to compare")
+    comparison.add_argument("--full", action="store_true", help="print long values in full")
     return parser
 
 

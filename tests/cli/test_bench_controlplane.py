@@ -13,7 +13,7 @@ import pytest
 from hopsum_evaluation.bench import controlplane
 from hopsum_evaluation.bench.controlplane_run import Leaks, Target
 
-SMALL = ["--jobs=3", "--workers=2", "--times=1", "--runs=1"]
+SMALL = ["--jobs=3", "--workers=2", "--iterations=1", "--runs=1"]
 
 
 def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_what_is_left_over_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert target.leaks
 
 
-@pytest.mark.parametrize("wrong", ["--jobs=65", "--workers=0", "--times=0", "--runs=0", "--only=tofino"])
+@pytest.mark.parametrize("wrong", ["--jobs=65", "--workers=0", "--iterations=0", "--runs=0", "--only=tofino"])
 def test_wrong_arguments(wrong: str) -> None:
     with pytest.raises(SystemExit) as error:
         controlplane.main([wrong])

@@ -105,7 +105,7 @@ def test_fixed_is_exact_but_for_float32() -> None:
 
 
 def test_json_has_every_cell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    report = run_json(capsys, "--workers", "2,32", "--codecs", "thc,fixed", "--out", str(tmp_path))
+    report = run_json(capsys, "--workers", "2,32", "--codecs", "thc,fixed", "--output-dir", str(tmp_path))
     cells = {(cell["vectors"], cell["method"], cell["workers"]): cell for cell in report["cells"]}
     methods = report["methods"]
     assert {"thc", "fixed"} <= set(methods)
@@ -131,7 +131,15 @@ def test_impossible_cell_says_why(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_plots_are_png_and_svg(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     report = run_json(
-        capsys, "--workers", "1,2", "--codecs", "thc,fixed", "--vectors", "gradient,sparse", "--out", str(tmp_path)
+        capsys,
+        "--workers",
+        "1,2",
+        "--codecs",
+        "thc,fixed",
+        "--vectors",
+        "gradient,sparse",
+        "--output-dir",
+        str(tmp_path),
     )
     paths = [Path(path) for path in report["plots"]]
     assert sorted(path.name for path in paths) == [

@@ -72,7 +72,7 @@ def test_a_healthy_job_then_one_that_is_over(scene: Stage, sockets: list[socket.
     events, drops = controller.job_counters(job), controller.drop_counters()
     assert events["probed"] == sum(events.values()) > 0
     controller.delete_job(job)
-    done = doctor(str(path), "--rank", "0", "--wait", "0.2")
+    done = doctor(str(path), "--rank", "0", "--timeout", "0.2")
     assert done.returncode == 1
     assert "switch failed, 3 not made" in done.stdout
     assert f"(1) epoch {job.epoch} is over" in " ".join(done.stdout.split())
@@ -114,7 +114,7 @@ def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("--observer", "64@nowhere"), "argument --observer"), (("--wait", "0"), "--wait is more than 0 seconds")],
+    [(("--observer", "64@nowhere"), "argument --observer"), (("--timeout", "0"), "--timeout is more than 0 seconds")],
 )
 def test_arguments_that_do_not_fit(arguments: tuple[str, ...], message: str) -> None:
     done = doctor("job.json", *arguments)

@@ -349,12 +349,12 @@ def test_the_command(practice: Practice, capsys: pytest.CaptureFixture[str], mon
     monkeypatch.setattr(time, "time", practice.cluster.clock)  # epochs are of that clock
     here = ("--controller", practice.service.address)
     practice.cluster.run("train")
-    assert doctor(capsys, *here, "--settle", "0")[0] == 0
+    assert doctor(capsys, *here, "--stuck-after", "0")[0] == 0
     crew = practice.cluster.make("next")
     crew[1].join()
-    code, report = doctor(capsys, *here, "--settle", "0", "--job", "next")
+    code, report = doctor(capsys, *here, "--stuck-after", "0", "--job", "next")
     assert (code, report["good"], report["subject"]) == (1, False, f"controller at {here[1]}, job 'next'")
-    assert main([*here, "--settle", "0"]) == 1
+    assert main([*here, "--stuck-after", "0"]) == 1
     assert "members failed" in capsys.readouterr().out
 
 

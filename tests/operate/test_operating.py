@@ -110,12 +110,8 @@ def test_the_context_on_the_page_is_read(tmp_path: Path) -> None:
     _, context = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "config.toml"
     path.write_text(context)
-    expected = {
-        "controller": "10.0.0.1:4700",
-        "admin_token_file": f"{tmp_path}/admin.token",
-        "ca_file": f"{tmp_path}/ca.pem",
-    }
-    assert read_context({"HOPSUM_CONFIG": str(path)}) == expected
+    files = {"admin_token_file": f"{tmp_path}/admin.token", "ca_file": f"{tmp_path}/ca.pem"}
+    assert read_context({"HOPSUM_CONFIG": str(path)}) == {"controller": "10.0.0.1:4700", **files}
 
 
 def test_from_an_empty_machine_to_two_jobs_with_metrics(reader: Reader) -> None:

@@ -82,7 +82,7 @@ def test_a_wide_table_says_what_binds_behind_computing(
 @pytest.mark.parametrize(("against", "kind", "codec"), [("rate", "png", "thc"), ("workers", "svg", "fixed")])
 def test_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path, against: str, kind: str, codec: str) -> None:
     path = tmp_path / f"plan.{kind}"
-    words = ("--plot", str(path), "--against", against, "--codec", codec, "--aggregator", "switch")
+    words = ("--plot", str(path), "--x-axis", against, "--codec", codec, "--aggregator", "switch")
     report = run_json(capsys, *JOB, *words)
     assert report["plots"] == [str(path)]
     if kind == "svg":
@@ -202,7 +202,7 @@ def test_costs_are_used_as_soon_as_they_are_measured(
     path = tmp_path / "costs.json"
 
     def measure(words: list[str]) -> int:
-        assert words == ["--out", str(path), "--runs", "2", "--seed", "1"]
+        assert words == ["--output", str(path), "--runs", "2", "--seed", "1"]
         path.write_text(json.dumps({"chunk": {"seconds": 1e-3, "origin": "measured"}}))
         return 0
 

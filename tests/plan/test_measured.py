@@ -95,7 +95,7 @@ def test_calibrate_writes_what_it_measured(
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     path = tmp_path / "costs.json"
-    assert calibrate.main(["--out", str(path), "--runs", "1", "--scale", "0.005"]) == 0
+    assert calibrate.main(["--output", str(path), "--runs", "1", "--scale", "0.005"]) == 0
     assert "need root" in capsys.readouterr().err
     costs = costs_from_json(path.read_text(), "")
     measured = {name for name in NAMES if "--calibrate" in costs[name].origin}

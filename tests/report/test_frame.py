@@ -57,7 +57,7 @@ def raise_(error: BaseException | type[BaseException]) -> Callable[[], dict[str,
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of the cheapest section."""
     folder = tmp_path_factory.mktemp("report")
-    assert command.main(["--scale", "small", "--sections", "error", "--out", str(folder), "--seed", "3"]) == 0
+    assert command.main(["--size", "small", "--sections", "error", "--output-dir", str(folder), "--seed", "3"]) == 0
     return folder
 
 
@@ -76,7 +76,7 @@ def test_a_report_says_what_made_it(report: dict[str, Any]) -> None:
 
 
 def test_the_page_follows_from_the_json_alone(written: Path, tmp_path: Path) -> None:
-    assert command.main(["--from", str(written / "report.json"), "--out", str(tmp_path)]) == 0
+    assert command.main(["--from", str(written / "report.json"), "--output-dir", str(tmp_path)]) == 0
     names = sorted(path.name for path in written.iterdir())
     assert sorted([*(path.name for path in tmp_path.iterdir()), "report.json"]) == names
     assert "error-bits-gradient.svg" in names
@@ -123,7 +123,7 @@ def test_a_run_that_was_stopped_goes_on(
     calls = count_calls(monkeypatch, "error", lambda: {"nmse": []})
     cannot = count_calls(monkeypatch, "estimation", raise_(NotRunError("no package")))
     stopped = count_calls(monkeypatch, "dataplane", raise_(KeyboardInterrupt))
-    arguments = ["--scale", "small", "--sections", "error,estimation,dataplane", "--out", str(tmp_path)]
+    arguments = ["--size", "small", "--sections", "error,estimation,dataplane", "--output-dir", str(tmp_path)]
     assert command.main(arguments) == 130
     assert "--resume" in capsys.readouterr().err
     before = collect.read_report(tmp_path / "report.json")
@@ -143,9 +143,9 @@ def test_a_run_that_was_stopped_goes_on(
 def test_only_the_same_run_goes_on(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "report.json").write_text((written / "report.json").read_text())
     before = (tmp_path / "report.json").read_bytes()
-    assert command.main(["--scale", "small", "--seed", "4", "--resume", "--out", str(tmp_path)]) == 1
+    assert command.main(["--size", "small", "--seed", "4", "--resume", "--output-dir", str(tmp_path)]) == 1
     assert "seed 3, now 4" in capsys.readouterr().err
-    assert command.main(["--scale", "full", "--seed", "3", "--resume", "--out", str(tmp_path)]) == 1
+    assert command.main(["--size", "full", "--seed", "3", "--resume", "--output-dir", str(tmp_path)]) == 1
     assert "size small, now full" in capsys.readouterr().err
     assert (tmp_path / "report.json").read_bytes() == before
 
@@ -168,7 +168,7 @@ def test_infinity_becomes_null(tmp_path: Path) -> None:
 )
 def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
     (tmp_path / "bad.json").write_text(text)
-    assert command.main(["--from", str(tmp_path / "bad.json"), "--out", str(tmp_path / "out")]) == 1
+    assert command.main(["--from", str(tmp_path / "bad.json"), "--output-dir", str(tmp_path / "out")]) == 1
     assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

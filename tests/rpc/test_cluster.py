@@ -182,7 +182,7 @@ def test_the_doctor_takes_the_url_that_workers_take(
     controller: Controller, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def told(url: str, *arguments: str) -> dict[str, dict[str, Any]]:
-        doctor([url, "--json", "--settle", "0", *arguments])
+        doctor([url, "--json", "--stuck-after", "0", *arguments])
         return {each["check"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
 
     def statuses(url: str, *checks: str) -> list[str]:

@@ -36,8 +36,8 @@ def mininet() -> None:
 
 
 @pytest.fixture
-def engine(request: pytest.FixtureRequest) -> str:
-    """Return an engine of `hopsum topology run`, a parameter; skip where it cannot run."""
+def target(request: pytest.FixtureRequest) -> str:
+    """Return a target of `hopsum topology run`, a parameter; skip where it cannot run."""
     name: str = request.param
     request.getfixturevalue({"native": "namespaces"}.get(name, name))
     return name

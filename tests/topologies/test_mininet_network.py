@@ -30,7 +30,7 @@ def test_the_script_imports_mininet_and_the_standard_library_only() -> None:
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(mininet_network.shutil, "which", lambda name: None if name == "mnexec" else name)
     assert mininet_unavailable() == "mnexec is not on PATH"
-    with pytest.raises(TopologyError, match=r"cannot run here: mnexec .*apt-get install mininet.*--engine native"):
+    with pytest.raises(TopologyError, match=r"cannot run here: mnexec .*apt-get install mininet.*--target native"):
         MininetNetwork(topology("star"), tmp_path)
     monkeypatch.setattr(mininet_network.shutil, "which", lambda name: name)
     monkeypatch.setattr(mininet_network, "PYTHON", sys.executable)

@@ -53,12 +53,12 @@ def carried(network: Network, there: bool) -> tuple[int, float]:
         assert time.monotonic() < start + DEADLINE_S, f"{frames} of {FRAMES} frames have passed"
 
 
-@pytest.mark.parametrize("engine", ["native", "mininet"], indirect=True)
-def test_more_than_its_rate_does_not_pass_a_link(engine: str, tmp_path: Path) -> None:
-    least_s = (FRAMES * FRAME_BYTES - BURSTS_BYTES[engine]) * 8 / RATE_BPS * (1 - TOLERANCE)
-    with bring_up(ONE, engine, tmp_path) as network:
+@pytest.mark.parametrize("target", ["native", "mininet"], indirect=True)
+def test_more_than_its_rate_does_not_pass_a_link(target: str, tmp_path: Path) -> None:
+    least_s = (FRAMES * FRAME_BYTES - BURSTS_BYTES[target]) * 8 / RATE_BPS * (1 - TOLERANCE)
+    with bring_up(ONE, target, tmp_path) as network:
         for there in (True, False):
             size, elapsed_s = carried(network, there)
-            print(f"{engine}: {size} bytes in {elapsed_s:.3f} s, {size * 8 / elapsed_s / 1e6:.2f} Mbit/s")
+            print(f"{target}: {size} bytes in {elapsed_s:.3f} s, {size * 8 / elapsed_s / 1e6:.2f} Mbit/s")
             assert size >= FRAMES * FRAME_BYTES
             assert elapsed_s >= least_s

@@ -65,7 +65,7 @@ def name_of(pid: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("engine", "number", "status"),
+    ("target", "number", "status"),
     [
         ("native", signal.SIGINT, 130),
         ("native", signal.SIGKILL, -signal.SIGKILL),
@@ -73,11 +73,11 @@ def name_of(pid: int) -> str:
         ("mininet", signal.SIGTERM, 143),
         ("mininet", signal.SIGKILL, -signal.SIGKILL),
     ],
-    indirect=["engine"],
+    indirect=["target"],
 )
-def test_nothing_is_left(engine: str, number: int, status: int) -> None:
+def test_nothing_is_left(target: str, number: int, status: int) -> None:
     interfaces = socket.if_nameindex()
-    arguments = ("run", "star", "--workers", "2", "--engine", engine, "--codec", "fixed")
+    arguments = ("run", "star", "--workers", "2", "--target", target, "--codec", "fixed")
     command = (sys.executable, "-m", "hopsum_cli.main", "topology", *arguments, "--", "sh", "-c", FAMILY)
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert owner.stdout is not None

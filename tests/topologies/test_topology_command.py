@@ -41,7 +41,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_counted(path: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    done = run(*arguments[:1], "--json", str(path), *arguments[1:])
+    done = run(*arguments[:1], "--output", str(path), *arguments[1:])
     assert path.exists(), done.stderr
     counts = json.loads(path.read_text())
     uplinks = {each["links"]: each for job in counts["jobs"] for each in job["uplinks"]}
@@ -108,7 +108,7 @@ def test_a_description_goes_out_and_comes_back(tmp_path: Path, capsys: pytest.Ca
         (["show", "ring"], "no topology 'ring': there are star"),
         (["show", "nowhere.json"], "nowhere.json cannot be read"),
         (["show", "star", "--svg", "/nowhere/net.svg"], "the drawing cannot be written"),
-        (["run", "star", "--flat", "s2"], "--flat s2: switches of 'star' are s1"),
+        (["run", "star", "--aggregate-at", "s2"], "--aggregate-at s2: switches of 'star' are s1"),
     ],
 )
 def test_what_cannot_be_is_said(arguments: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,10 +145,10 @@ def test_lines_have_the_rank_in_front_and_the_worst_status_counts(capsys: pytest
     assert "worker 1 ended with 3" in captured.err
 
 
-@pytest.mark.parametrize("engine", ["native", "bmv2", "mininet"], indirect=True)
-def test_two_jobs_share_a_switch(engine: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["native", "bmv2", "mininet"], indirect=True)
+def test_two_jobs_share_a_switch(target: str, tmp_path: Path) -> None:
     command = (sys.executable, "-c", SUM)
-    done, links = run_counted(tmp_path / "counts", "shared", "--engine", engine, "--codec", "fixed", "--", *command)
+    done, links = run_counted(tmp_path / "counts", "shared", "--target", target, "--codec", "fixed", "--", *command)
     assert done.returncode == 0, done.stderr
     found = means(done)
     assert found.keys() == {"blue 0", "blue 1", "red 0", "red 1"}
@@ -160,9 +160,9 @@ def test_two_jobs_share_a_switch(engine: str, tmp_path: Path) -> None:
         assert min(link["bytes_there"], link["bytes_back"]) > 4 * 6000
 
 
-@pytest.mark.parametrize("engine", ["native"], indirect=True)
-def test_a_lossy_star_sums_the_same_as_one_that_loses_nothing(engine: str, tmp_path: Path) -> None:
-    arguments = ("--engine", engine, "--workers", "2", "--codec", "fixed", "--", sys.executable, "-c", SUM)
+@pytest.mark.parametrize("target", ["native"], indirect=True)
+def test_a_lossy_star_sums_the_same_as_one_that_loses_nothing(target: str, tmp_path: Path) -> None:
+    arguments = ("--target", target, "--workers", "2", "--codec", "fixed", "--", sys.executable, "-c", SUM)
     done, links = run_counted(tmp_path / "counts", "lossy_star", *arguments)
     assert done.returncode == 0, done.stderr
     assert len(set(means(done).values())) == 1
@@ -171,9 +171,9 @@ def test_a_lossy_star_sums_the_same_as_one_that_loses_nothing(engine: str, tmp_p
     assert f"{links['lost']} frames were lost on purpose" in done.stderr
 
 
-@pytest.mark.parametrize("engine", ["native", "mininet"], indirect=True)
-def test_two_racks_reach_each_other_and_sum_flat_at_the_spine(engine: str, tmp_path: Path) -> None:
-    arguments = ("--engine", engine, "--workers", "4", "--codec", "fixed", "--flat", "spine")
+@pytest.mark.parametrize("target", ["native", "mininet"], indirect=True)
+def test_two_racks_reach_each_other_and_sum_flat_at_the_spine(target: str, tmp_path: Path) -> None:
+    arguments = ("--target", target, "--workers", "4", "--codec", "fixed", "--aggregate-at", "spine")
     done, links = run_counted(tmp_path / "counts", "two_rack", *arguments, "--", sys.executable, "-c", SUM)
     assert done.returncode == 0, done.stderr
     assert "every host reaches every other and every switch" in done.stderr
@@ -193,10 +193,10 @@ def test_two_racks_reach_each_other_and_sum_flat_at_the_spine(engine: str, tmp_p
     assert both["up"]["frames"] >= first + again
 
 
-@pytest.mark.parametrize("engine", ["native", "bmv2", "mininet"], indirect=True)
-def test_two_racks_sum_in_a_tree(engine: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["native", "bmv2", "mininet"], indirect=True)
+def test_two_racks_sum_in_a_tree(target: str, tmp_path: Path) -> None:
     """One frame up for each chunk of a rack, not one for each of its workers."""
-    arguments = ("--engine", engine, "--workers", "4", "--codec", "fixed", "--", sys.executable, "-c", SUM)
+    arguments = ("--target", target, "--workers", "4", "--codec", "fixed", "--", sys.executable, "-c", SUM)
     done, links = run_counted(tmp_path / "counts", "two_rack", *arguments)
     assert done.returncode == 0, done.stderr
     assert "job train: 4 workers, summed at leaf1, leaf2, then at spine" in done.stderr
@@ -213,8 +213,8 @@ def test_two_racks_sum_in_a_tree(engine: str, tmp_path: Path) -> None:
             assert (first, again) == (counted[way]["first"], counted[way]["again"])
 
 
-@pytest.mark.parametrize("engine", ["native"], indirect=True)
-def test_a_job_without_a_spine_is_not_installed_and_the_worst_status_is_ours(engine: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["native"], indirect=True)
+def test_a_job_without_a_spine_is_not_installed_and_the_worst_status_is_ours(target: str, tmp_path: Path) -> None:
     """Two switches with workers at both: neither is above the other."""
     links = [{"ends": ["h1", "s1"]}, {"ends": ["h2", "s2"]}, {"ends": ["s1", "s2"]}]
     path = tmp_path / "chain.json"
@@ -223,7 +223,7 @@ def test_a_job_without_a_spine_is_not_installed_and_the_worst_status_is_ours(eng
         json.dumps({"name": "chain", "hosts": ["h1", "h2"], "switches": ["s1", "s2"], "links": links, "jobs": jobs})
     )
     script = 'echo "url=$HOPSUM_URL"; echo problem >&2; exit $((RANK * 5))'
-    done = run(str(path), "--engine", engine, "--", "sh", "-c", script)
+    done = run(str(path), "--target", target, "--", "sh", "-c", script)
     assert done.returncode == 5, done.stderr
     assert "at s1 and s2, and no other switch is next to all of them" in done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0] url=", "[1] url="]

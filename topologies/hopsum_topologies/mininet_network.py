@@ -66,7 +66,7 @@ class MininetNetwork:
 
     def __init__(self, topology: Topology, folder: Path) -> None:
         if (reason := mininet_unavailable()) is not None:
-            hint = "`apt-get install mininet` and be root; or use --engine native"
+            hint = "`apt-get install mininet` and be root; or use --target native"
             raise TopologyError(f"Mininet with bmv2 cannot run here: {reason}; {hint}")
         _require_rates(topology)
         require_shapes(topology)
@@ -175,9 +175,9 @@ class MininetNetwork:
         self._script.stdout.close()
 
 
-def bring_up(topology: Topology, engine: str, folder: Path) -> Network:
+def bring_up(topology: Topology, target: str, folder: Path) -> Network:
     """Return a running network: `native` or `bmv2` in namespaces, or `mininet`. Raises TopologyError: it cannot be."""
-    return MininetNetwork(topology, folder) if engine == "mininet" else NamespaceNetwork(topology, engine, folder)
+    return MininetNetwork(topology, folder) if target == "mininet" else NamespaceNetwork(topology, target, folder)
 
 
 def _require_rates(topology: Topology) -> None:
@@ -185,7 +185,7 @@ def _require_rates(topology: Topology) -> None:
     if too_fast:
         raise TopologyError(
             f"topology {topology.name!r}: Mininet sets no rate above {RATE_MAX_BPS / 1e9:g} Gbit/s, and "
-            f"{', '.join(too_fast)} would have none; describe them without a rate, or use --engine native or bmv2"
+            f"{', '.join(too_fast)} would have none; describe them without a rate, or use --target native or bmv2"
         )
 
 

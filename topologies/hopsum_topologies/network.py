@@ -107,7 +107,7 @@ class NamespaceNetwork:
 
     def __init__(self, topology: Topology, driver: str, folder: Path) -> None:
         if driver == "bmv2" and (reason := bmv2_unavailable()) is not None:
-            raise TopologyError(f"bmv2 cannot run here: {reason}; or use --engine native")
+            raise TopologyError(f"bmv2 cannot run here: {reason}; or use --target native")
         require_shapes(topology)
         self.topology, self.driver = topology, driver
         with ExitStack() as stack:

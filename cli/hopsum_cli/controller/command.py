@@ -36,17 +36,25 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE.toml", help="see docs/operating.md")
-    parser.add_argument("--check", action="store_true", help="read the configuration, say what it means, and end")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        required=True,
+        metavar="FILE.toml",
+        help="configuration of the cluster, see docs/operating.md",
+    )
+    parser.add_argument("--check", action="store_true", help="read the configuration, print what it means, and exit")
     parser.add_argument(
         "--remove-existing",
         action="store_true",
-        help="take off the switches whatever this controller's database does not have, another program among it",
+        help="remove from the switches what this controller's database does not have, another program included",
     )
     parser.add_argument(
-        "--log", choices=FORMATS, default="text", help="how the log on stderr looks (default %(default)s)"
+        "--log", choices=FORMATS, default="text", help="format of the log on stderr (default %(default)s)"
     )
-    parser.add_argument("--log-level", choices=LEVELS, default="info", help="from which on (default %(default)s)")
+    parser.add_argument(
+        "--log-level", choices=LEVELS, default="info", help="lowest level that is logged (default %(default)s)"
+    )
     return parser
 
 

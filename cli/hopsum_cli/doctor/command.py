@@ -38,26 +38,28 @@ def build_parser() -> argparse.ArgumentParser:
         "target",
         nargs="?",
         metavar="MEMBERSHIP",
-        help="the job's membership file, or a URL: hopsum://, file://, udp://",
+        help="membership file of the job, or a URL: hopsum://, file://, udp://",
     )
     parser.add_argument(
-        "--rank", type=int, help="which worker; else the setting rank (HOPSUM_RANK, RANK), else whose address is here"
+        "--rank",
+        type=int,
+        help="rank of the worker (default: HOPSUM_RANK or RANK, else the rank whose address is on this host)",
     )
     parser.add_argument(
-        "--observer", type=_observer, metavar="RANK@IP:PORT", help="ask the switch as this observer of the job"
+        "--observer", type=_observer, metavar="RANK@IP:PORT", help="probe the switch as this observer of the job"
     )
     parser.add_argument(
-        "--wait", type=float, default=1.0, metavar="SECONDS", help="for an answer (default %(default)s)"
+        "--timeout", type=float, default=1.0, metavar="SECONDS", help="time to wait for an answer (default %(default)s)"
     )
     parser.add_argument(
-        "--settle",
+        "--stuck-after",
         type=float,
         metavar="SECONDS",
-        help="how long a slot may wait for the same ranks before it counts as stuck (default 1; of a controller's jobs "
-        "so long that every member was heard)",
+        help="time that a slot may wait for the same ranks before it counts as stuck (default 1; for the jobs of "
+        "a controller: until every member was heard)",
     )
     add_operator_arguments(parser)
-    parser.add_argument("--job", metavar="NAME", help="of a controller's jobs look at this one only")
+    parser.add_argument("--job", metavar="NAME", help="examine only this job of the controller")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     return parser
 
@@ -66,8 +68,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; 0 if nothing failed."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if options.wait <= 0 or (options.settle is not None and options.settle < 0):
-        parser.error("--wait is more than 0 seconds, --settle 0 or more")
+    if options.timeout <= 0 or (options.stuck_after is not None and options.stuck_after < 0):
+        parser.error("--timeout is more than 0 seconds, --stuck-after 0 or more")
     if options.target is not None and options.controller is not None:
         parser.error("give either MEMBERSHIP or --controller")
     try:
@@ -79,8 +81,8 @@ def main(arguments: Sequence[str]) -> int:
     except (ConfigError, ContextError) as error:
         print(f"hopsum doctor: {error}", file=sys.stderr)
         return 1
-    settle_s = 1.0 if options.settle is None else options.settle
-    patience = Patience(answer_s=options.wait, refusal_s=options.wait / 2, settle_s=settle_s)
+    settle_s = 1.0 if options.stuck_after is None else options.stuck_after
+    patience = Patience(answer_s=options.timeout, refusal_s=options.timeout / 2, settle_s=settle_s)
     if options.target.startswith("hopsum://"):
         return _examine_url(options, patience)
     return _print(examine(options.target, rank, observer=options.observer, patience=patience), options)
@@ -93,7 +95,7 @@ def _examine_url(options: argparse.Namespace, patience: Patience) -> int:
         print(f"hopsum doctor: hopsum:// needs {error.name}; pip install hopsum", file=sys.stderr)
         return 1
     config = resolve({"url": options.target, "rank": options.rank})
-    return _print(url_report(config, patience, options.settle), options)
+    return _print(url_report(config, patience, options.stuck_after), options)
 
 
 def _examine_controller(options: argparse.Namespace) -> int:

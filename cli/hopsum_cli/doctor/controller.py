@@ -19,7 +19,7 @@ def controller_report(options: argparse.Namespace) -> DiagnosisReport:
     try:
         with operator(options) as client:
             before = take_snapshot(client)
-            time.sleep(apart_s(before) if options.settle is None else options.settle)
+            time.sleep(apart_s(before) if options.stuck_after is None else options.stuck_after)
             after = take_snapshot(client)
     except ControllerUnreachableError as error:
         return no_controller(where, str(error), "start it (hopsum controller), or give the address where it listens")

@@ -27,10 +27,10 @@ def build_parser() -> argparse.ArgumentParser:
     create.add_arguments(making)
     _word(words, "list", "all jobs, a line for each", _list)
     showing = _word(words, "show", "one job: members, leases, and what the switch counted of it", _show)
-    showing.add_argument("name", metavar="JOB")
+    showing.add_argument("name", metavar="JOB", help="name of the job")
     deleting = _word(words, "delete", "end jobs and free their slots; one with workers only when told so", _delete)
-    deleting.add_argument("names", metavar="JOB", nargs="+")
-    deleting.add_argument("--yes", action="store_true", help="also where workers are in a job, without a question")
+    deleting.add_argument("names", metavar="JOB", nargs="+", help="names of the jobs")
+    deleting.add_argument("--yes", action="store_true", help="delete jobs with workers too, without a question")
     return parser
 
 

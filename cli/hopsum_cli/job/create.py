@@ -32,31 +32,52 @@ class TokenFileError(HopsumError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what this word takes."""
-    parser.add_argument("name", metavar="JOB")
-    parser.add_argument("--workers", type=int, required=True, metavar="N", help="that take part, 1 to 64")
-    parser.add_argument("--slots", type=int, default=32, metavar="N", help="of the switch (default %(default)s)")
+    parser.add_argument("name", metavar="JOB", help="name of the job")
+    parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers, 1 to 64")
+    parser.add_argument("--slots", type=int, default=32, metavar="N", help="slots of the switch (default %(default)s)")
     tables = parser.add_argument_group(
         "tables", "what the switch looks codes up in; codecs fixed and lossless need none"
     )
     codec = tables.add_mutually_exclusive_group()
-    codec.add_argument("--codec", choices=CODECS, help="of the workers: its table is worked out (default: thc)")
-    codec.add_argument("--table", type=_table, metavar="V0,...,V15", help="of sums in 8-bit lanes")
-    tables.add_argument("--table16", type=_table, metavar="V0,...,V15", help="of sums in 16-bit lanes")
+    codec.add_argument("--codec", choices=CODECS, help="codec of the workers; selects the lookup table (default: thc)")
+    codec.add_argument(
+        "--table",
+        type=_table,
+        metavar="V0,...,V15",
+        help="lookup table for sums in 8-bit lanes, in place of the one of a codec",
+    )
+    tables.add_argument("--table16", type=_table, metavar="V0,...,V15", help="lookup table for sums in 16-bit lanes")
     tables.add_argument(
-        "--codec-options", type=_options, default={}, metavar="TABLE", help="of the codec, in TOML: '{bits = 8}'"
+        "--codec-options",
+        type=_options,
+        default={},
+        metavar="TABLE",
+        help="options of the codec as a TOML table: '{bits = 8}'",
     )
     parser.add_argument("--quorum", type=int, metavar="N", help="workers that complete a sum (default: all)")
-    parser.add_argument("--min-quorum", type=int, metavar="N", help="that complete it when one asks (default 1)")
-    parser.add_argument("--observers", type=int, default=0, metavar="N", help="that may ask, and take no part")
-    parser.add_argument("--switch", metavar="NAME", help="where it goes (default: where most slots are free)")
     parser.add_argument(
-        "--tree", action="store_true", help="over a spine (--switch) and its leaves, though one switch would do"
+        "--min-quorum", type=int, metavar="N", help="workers required when a worker flushes a late round (default 1)"
+    )
+    parser.add_argument("--observers", type=int, default=0, metavar="N", help="ranks reserved for read-only probing")
+    parser.add_argument(
+        "--switch", metavar="NAME", help="switch of the job (default: the one with the most free slots)"
     )
     parser.add_argument(
-        "--lease", type=float, metavar="SECONDS", help="a silent worker is waited for (default: the controller's)"
+        "--tree",
+        action="store_true",
+        help="aggregate over a spine (--switch) and its leaves even where one switch would do",
     )
     parser.add_argument(
-        "--token-file", type=Path, metavar="PATH", help="new file of mode 0600 for the token, printed if left out"
+        "--lease",
+        type=float,
+        metavar="SECONDS",
+        help="seconds before a silent worker is evicted (default: the controller's)",
+    )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="PATH",
+        help="new file of mode 0600 for the job's token (default: the token is printed)",
     )
 
 

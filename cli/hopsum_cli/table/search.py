@@ -26,10 +26,12 @@ _SHOWN_BITS: Final = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what this word takes."""
-    parser.add_argument("--workers", type=int, required=True, metavar="N", help="of the job")
-    parser.add_argument("--bits", type=int, default=4, help="of a code, 1 to 8 (default %(default)s)")
-    parser.add_argument("--lane-bits", type=int, default=8, help="of a sum (default %(default)s)")
-    parser.add_argument("--error-feedback", action="store_true", help="what is truncated is sent later")
+    parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers of the job")
+    parser.add_argument("--bits", type=int, default=4, help="bits of a code, 1 to 8 (default %(default)s)")
+    parser.add_argument("--lane-bits", type=int, default=8, help="bits of a sum (default %(default)s)")
+    parser.add_argument(
+        "--error-feedback", action="store_true", help="count on error feedback: what is truncated is sent later"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

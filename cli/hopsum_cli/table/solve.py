@@ -24,10 +24,16 @@ _BAR: Final = 24
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what this word takes."""
-    parser.add_argument("--bits", type=int, default=4, help="of a code, 1 to 8 (default %(default)s)")
-    parser.add_argument("--granularity", type=int, required=True, metavar="G", help="the table's last value")
+    parser.add_argument("--bits", type=int, default=4, help="bits of a code, 1 to 8 (default %(default)s)")
     parser.add_argument(
-        "--inv-p", type=float, required=True, metavar="P", help="one of P coordinates is truncated; above 1"
+        "--granularity", type=int, required=True, metavar="G", help="granularity, the table's last value"
+    )
+    parser.add_argument(
+        "--inv-p",
+        type=float,
+        required=True,
+        metavar="P",
+        help="inverse of the truncated share p: one of P coordinates is truncated, P above 1",
     )
 
 

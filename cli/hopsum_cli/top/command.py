@@ -38,15 +38,25 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_operator_arguments(parser)
     parser.add_argument(
-        "--interval", type=float, default=2.0, metavar="SECONDS", help="between snapshots (%(default)s)"
+        "--interval",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="time between two snapshots (default %(default)s)",
     )
-    parser.add_argument("--window", type=float, default=15.0, metavar="SECONDS", help="of rates (%(default)s)")
+    parser.add_argument(
+        "--window",
+        type=float,
+        default=15.0,
+        metavar="SECONDS",
+        help="time over which rates are taken (default %(default)s)",
+    )
     parser.add_argument(
         "--once",
         action="store_true",
-        help="two snapshots at least --interval apart, with a heartbeat of each rank in between; print them, and end",
+        help="print two snapshots at least --interval apart, with a heartbeat of each rank in between, and exit",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line and nothing else on stdout")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line and nothing else on stdout")
     return parser
 
 

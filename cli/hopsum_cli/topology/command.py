@@ -21,7 +21,7 @@ from hopsum_topologies.description import Topology
 from hopsum_topologies.documents import as_document, load_topology
 from hopsum_topologies.errors import TopologyError
 
-ENGINES: Final = ("native", "bmv2", "mininet")
+TARGETS: Final = ("native", "bmv2", "mininet")
 _RUN: Final = """\
 COMMAND runs on the host of every worker, in its network namespace, with HOPSUM_URL, HOPSUM_RANK and HOPSUM_CODEC for
 `hopsum.connect()`, and RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME for torch.distributed. Its
@@ -39,18 +39,22 @@ def build_parser() -> argparse.ArgumentParser:
     _word(words, "list", "the networks that have a name", _list)
     showing = _word(words, "show", "draw a network", _show)
     _add_network(showing)
-    showing.add_argument("--svg", type=Path, metavar="FILE", help="draw it into this file")
+    showing.add_argument("--svg", type=Path, metavar="FILE", help="write a drawing into this file")
     showing.add_argument("--json", action="store_true", help="print its description; FILE.json may be given as NAME")
     running = _word(words, "run", "bring a network up, run a command on every worker, take it down", _run)
     running.epilog, running.formatter_class = _RUN, argparse.RawDescriptionHelpFormatter
     _add_network(running)
-    running.add_argument("--engine", choices=ENGINES, default="native", help="(default %(default)s)")
-    running.add_argument("--codec", choices=CODECS, default="thc", help="of the jobs (default %(default)s)")
-    running.add_argument("--slots", type=int, default=32, metavar="N", help="of every job (default %(default)s)")
     running.add_argument(
-        "--flat", metavar="SWITCH", help="sum jobs whose workers stand at several switches at this one, not in a tree"
+        "--target", choices=TARGETS, default="native", help="switches and hosts of the network (default %(default)s)"
     )
-    running.add_argument("--json", type=Path, metavar="FILE", help="write what every link carried into this file")
+    running.add_argument("--codec", choices=CODECS, default="thc", help="codec of the jobs (default %(default)s)")
+    running.add_argument("--slots", type=int, default=32, metavar="N", help="slots of every job (default %(default)s)")
+    running.add_argument(
+        "--aggregate-at",
+        metavar="SWITCH",
+        help="switch where jobs whose workers are at several switches are summed, in place of a tree",
+    )
+    running.add_argument("--output", type=Path, metavar="FILE", help="file for the counts of every link, JSON")
     running.usage = "hopsum topology run NAME [options] [-- COMMAND ...]"
     return parser
 
@@ -96,8 +100,8 @@ def _word(words: Any, name: str, summary: str, run: Callable[[argparse.Namespace
 
 
 def _add_network(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help=f"{', '.join(CATALOGUE)}, or a description, FILE.json")
-    parser.add_argument("--workers", type=int, metavar="N", help="instead of the network's own number")
+    parser.add_argument("name", metavar="NAME", help=f"network: {', '.join(CATALOGUE)}, or a description, FILE.json")
+    parser.add_argument("--workers", type=int, metavar="N", help="number of workers (default: the network's own)")
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -131,7 +135,7 @@ def _run(options: argparse.Namespace) -> int:
     from hopsum_cli.topology.run import Request, run  # which needs switch and controller
 
     asked = Request(
-        network_of(options), options.engine, options.command, options.codec, options.slots, options.flat,
-        options.json,
+        network_of(options), options.target, options.command, options.codec, options.slots, options.aggregate_at,
+        options.output,
     )  # fmt: skip
     return run(asked)

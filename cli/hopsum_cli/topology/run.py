@@ -37,15 +37,15 @@ REACH_S: Final = 20.0
 
 
 class Request(NamedTuple):
-    """What is asked for. `flat` is the switch for jobs whose workers stand at several; `json` a file for the counts."""
+    """A run. `aggregate_at` is the switch for jobs whose workers are at several; `output` is a file for the counts."""
 
     topology: Topology
-    engine: str
+    target: str
     command: tuple[str, ...]
     codec: str
     slots: int
-    flat: str | None
-    json: Path | None
+    aggregate_at: str | None
+    output: Path | None
 
 
 def run(request: Request) -> int:
@@ -63,19 +63,21 @@ def run(request: Request) -> int:
 
 def _run(request: Request) -> int:
     topology = request.topology
-    if request.flat is not None and request.flat not in topology.switches:
-        raise TopologyError(f"--flat {request.flat}: switches of {topology.name!r} are {', '.join(topology.switches)}")
+    if request.aggregate_at is not None and request.aggregate_at not in topology.switches:
+        raise TopologyError(
+            f"--aggregate-at {request.aggregate_at}: switches of {topology.name!r} are {', '.join(topology.switches)}"
+        )
     if request.command and not topology.jobs:
         raise TopologyError(f"topology {topology.name!r} has no jobs: nobody runs {request.command[0]!r}")
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
-        network: Network = stack.enter_context(bring_up(topology, request.engine, folder))
+        network: Network = stack.enter_context(bring_up(topology, request.target, folder))
         # A controller's threads live where they are started, and bmv2 listens on the loopback there.
         stack.enter_context(network.home.inside())
         control = stack.enter_context(Control.of(network))
         before = traffic(network)
         require_reach(network, REACH_S)
-        _say(f"{topology.name} runs ({request.engine}): every host reaches every other and every switch")
+        _say(f"{topology.name} runs ({request.target}): every host reaches every other and every switch")
         placed = _install(request, control)
         memberships = _write_memberships(topology, placed, folder)
         status = 0
@@ -87,7 +89,7 @@ def _run(request: Request) -> int:
         after = traffic(network)
         carried = {link: after[link].since(before[link]) for link in topology.links}
         jobs = [job for job in topology.jobs if request.command and job.name in placed]
-        uplinks = {job.name: uplinks_of(job, placed[job.name], control, carried, request.flat) for job in jobs}
+        uplinks = {job.name: uplinks_of(job, placed[job.name], control, carried, request.aggregate_at) for job in jobs}
         _report(request, carried, uplinks, control.lost(), status)
         return status
 
@@ -97,7 +99,7 @@ def _install(request: Request, control: Control) -> dict[str, Placed]:
     made: dict[str, Placed] = {}
     for job in request.topology.jobs:
         tables = job_tables(make_codec(request.codec, workers=len(job.workers), backend="numpy"))
-        placed = control.place(job, request.slots, tables, flat=request.flat)
+        placed = control.place(job, request.slots, tables, flat=request.aggregate_at)
         if placed is None:
             _say(_no_spine(request.topology, job))
             continue
@@ -120,7 +122,8 @@ def _no_spine(topology: Topology, job: JobPlan) -> str:
     switches = " and ".join(topology.switches_of(job))
     return (
         f"job {job.name} is not installed and HOPSUM_URL not set: its workers stand at {switches}, and no other switch "
-        f"is next to all of them, to complete partial sums; --flat {topology.switches[-1]} sums all at that one switch"
+        f"is next to all of them, to complete partial sums; "
+        f"--aggregate-at {topology.switches[-1]} sums all at that one switch"
     )
 
 
@@ -140,12 +143,12 @@ def _report(
             _report_uplinks(job, found)
     if any(link.loss for link in carried):
         _say(f"{lost} frames were lost on purpose since the start")
-    if request.json is not None:
+    if request.output is not None:
         links = [{"link": str(link), **counts._asdict()} for link, counts in carried.items()]
         jobs = [{"job": job, "uplinks": [each.as_json() for each in found]} for job, found in uplinks.items()]
         written = {"status": status, "lost": lost, "links": links, "jobs": jobs}
         try:
-            request.json.write_text(json.dumps(written, indent=2) + "\n")
+            request.output.write_text(json.dumps(written, indent=2) + "\n")
         except OSError as error:
             raise TopologyError(f"the counts cannot be written: {error}") from error
 

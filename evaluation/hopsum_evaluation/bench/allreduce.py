@@ -37,27 +37,36 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hopsum bench allreduce", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     parser.add_argument(
-        "--rates", default="200mbit,1gbit,unshaped", help="of every link, in tc's words (default %(default)s)"
+        "--rates", default="200mbit,1gbit,unshaped", help="rates of every link, as tc writes them (default %(default)s)"
     )
     parser.add_argument(
-        "--elements", type=int, default=ELEMENTS, help="float32 of a tensor; documented figures: 25000000"
+        "--elements",
+        type=int,
+        default=ELEMENTS,
+        help="float32 elements of a tensor (default %(default)s); documented figures: 25000000",
     )
-    parser.add_argument("--workers", type=int, default=4, help="2 to 16 (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help="number of workers, 2 to 16 (default %(default)s)")
     parser.add_argument("--window", type=int, default=512, help="packets in flight per worker (default %(default)s)")
     parser.add_argument(
         "--buckets", type=int, default=8,
         help="vectors that hopsum's tensor is cut into, as DDP does (default %(default)s); gloo has it whole",
     )  # fmt: skip
-    parser.add_argument("--runs", type=int, default=3, help="of each subject at each rate (default %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each subject at each rate (default %(default)s)")
     parser.add_argument(
-        "--only", action="append", choices=SUBJECTS, metavar="SUBJECT", help=f"of {', '.join(SUBJECTS)}; repeatable"
+        "--only",
+        action="append",
+        choices=SUBJECTS,
+        metavar="SUBJECT",
+        help=f"subject to measure, of {', '.join(SUBJECTS)}; may be repeated",
     )
     parser.add_argument(
         "--gso", choices=GSO, default="auto",
         help="many datagrams per system call of hopsum's workers (default %(default)s: where the kernel can)",
     )  # fmt: skip
-    parser.add_argument("--timeline", action="store_true", help="draw what codec and network of rank 0 did, on stderr")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--timeline", action="store_true", help="draw the work of codec and network of rank 0 on stderr"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     return parser
 
 

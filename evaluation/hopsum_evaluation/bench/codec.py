@@ -39,10 +39,14 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the benchmark's arguments."""
     parser = argparse.ArgumentParser(prog="hopsum bench codec", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-    parser.add_argument("--workers", type=int, default=8, help="of the job (default %(default)s)")
-    parser.add_argument("--runs", type=int, default=7, help=f"at least {MIN_RUNS} (default %(default)s)")
-    parser.add_argument("--scale", type=float, default=1.0, help=f"times {ELEMENTS} elements (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=8, help="number of workers of the job (default %(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=7, help=f"runs of each codec, at least {MIN_RUNS} (default %(default)s)"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help=f"factor of the {ELEMENTS} elements (default %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     return parser
 
 

@@ -46,12 +46,17 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the benchmark's arguments."""
     parser = argparse.ArgumentParser(prog="hopsum bench controlplane", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-    parser.add_argument("--only", choices=TARGETS, help="one target (default: all that are installed)")
-    parser.add_argument("--jobs", type=int, default=MAX_JOBS, help="at a time (default %(default)s)")
-    parser.add_argument("--workers", type=int, default=8, help="of each job (default %(default)s)")
-    parser.add_argument("--times", type=int, default=100, help="all jobs are made and ended (default %(default)s)")
-    parser.add_argument("--runs", type=int, default=7, help="of everything else (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the order in which jobs end")
+    parser.add_argument("--only", choices=TARGETS, help="target to measure (default: all that are installed)")
+    parser.add_argument("--jobs", type=int, default=MAX_JOBS, help="jobs at a time (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=8, help="workers of each job (default %(default)s)")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=100,
+        help="number of times that all jobs are made and ended (default %(default)s)",
+    )
+    parser.add_argument("--runs", type=int, default=7, help="runs of everything else (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the order in which jobs end (default %(default)s)")
     return parser
 
 
@@ -61,14 +66,14 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if not 1 <= options.jobs <= MAX_JOBS or not 1 <= options.workers <= MAX_WORKERS:
         parser.error(f"1 to {MAX_JOBS} jobs of 1 to {MAX_WORKERS} workers, not {options.jobs} of {options.workers}")
-    if options.times < 1 or options.runs < 1:
+    if options.iterations < 1 or options.runs < 1:
         parser.error("at least once, and one run")
     names = [name for name in available() if options.only in (None, name)]
     start = time.perf_counter()
     try:
         with ExitStack() as stack:
             targets = [Target(name, stack, options.jobs, options.workers, options.seed) for name in names]
-            run(targets, options.times, options.runs)
+            run(targets, options.iterations, options.runs)
     except (ControlPlaneError, TopologyError, AdoptionError) as error:
         parser.exit(1, f"hopsum bench controlplane: {error}\n")
     report = describe(targets, options, time.perf_counter() - start)

@@ -47,17 +47,22 @@ def build_parser() -> argparse.ArgumentParser:
         action="append",
         choices=PARTS,
         metavar="PART",
-        help=f"of {', '.join(PARTS)}; may be repeated (default: {', '.join(DEFAULT_PARTS)})",
+        help=f"part to measure, of {', '.join(PARTS)}; may be repeated (default: {', '.join(DEFAULT_PARTS)})",
     )
-    parser.add_argument("--workers", type=int, default=4, help="1 to 16 (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help="number of workers, 1 to 16 (default %(default)s)")
     parser.add_argument(
-        "--slots", type=int, default=SLOTS, help=f"of the socket part, up to {MAX_SLOTS} (default %(default)s)"
+        "--slots", type=int, default=SLOTS, help=f"slots of the socket part, up to {MAX_SLOTS} (default %(default)s)"
     )
     parser.add_argument(
-        "--runs", type=int, default=RUNS_TO_QUOTE, help="a figure to quote needs five (default %(default)s)"
+        "--runs",
+        type=int,
+        default=RUNS_TO_QUOTE,
+        help="runs of each subject; a figure to quote needs five (default %(default)s)",
     )
-    parser.add_argument("--seconds", type=float, default=1.0, help="of one run of one subject (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="length of one run of one subject (default %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     return parser
 
 

@@ -45,7 +45,9 @@ def build_parser() -> argparse.ArgumentParser:
         description=(__doc__ or "").partition("\n\n")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--out", type=Path, default=GRADIENTS, help="the file to write (default: the package's own)")
+    parser.add_argument(
+        "--output", type=Path, default=GRADIENTS, metavar="FILE", help="file to write (default: the package's own)"
+    )
     return parser
 
 
@@ -62,10 +64,10 @@ def main(arguments: Sequence[str]) -> int:
         "model": "hopsum_evaluation.demo.model.make_network on scikit-learn's digits",
         "seed": SEED, "batch": BATCH, "steps_before": MOMENTS, "versions": versions("torch", "scikit-learn", "numpy"),
     }  # fmt: skip
-    np.savez_compressed(options.out, origin=np.array(json.dumps(origin)), **gradients)
+    np.savez_compressed(options.output, origin=np.array(json.dumps(origin)), **gradients)
     for name, array in gradients.items():
         print(f"{name}: {array.dtype}{list(array.shape)}")
-    print(f"{options.out}: {options.out.stat().st_size:,} bytes")
+    print(f"{options.output}: {options.output.stat().st_size:,} bytes")
     return 0
 
 

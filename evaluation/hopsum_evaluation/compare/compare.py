@@ -46,15 +46,29 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="for the plots (default %(default)s)")
-    parser.add_argument("--no-plots", action="store_true", help="write no plots; matplotlib is not needed")
-    parser.add_argument("--workers", type=_list_of(_workers), default=WORKERS, metavar="N,...", help=_said(WORKERS))
+    parser.add_argument(
+        "--output-dir", type=Path, default=OUT, metavar="DIR", help="folder for the plots (default %(default)s)"
+    )
+    parser.add_argument("--no-plots", action="store_true", help="no plots; matplotlib is not needed")
+    parser.add_argument(
+        "--workers",
+        type=_list_of(_workers),
+        default=WORKERS,
+        metavar="N,...",
+        help="numbers of workers (default 1,2,4,8,16,32)",
+    )
     parser.add_argument("--vectors", type=_list_of(_kind), default=VECTORS, metavar="KIND,...", help=_said(VECTORS))
-    parser.add_argument("--codecs", default="", metavar="NAME,...", help=f"methods or families; all of {names}")
-    parser.add_argument("--identical", action="store_true", help="all workers have one vector; compares with theory")
+    parser.add_argument(
+        "--codecs", default="", metavar="NAME,...", help=f"methods or families to compare (default: all), of {names}"
+    )
+    parser.add_argument(
+        "--identical", action="store_true", help="give all workers the same vector, and compare with theory"
+    )
     parser.add_argument("--steps", type=int, default=STEPS, help="all-reduces per figure (default %(default)s)")
-    parser.add_argument("--scale", type=float, default=1.0, help=f"times {ELEMENTS} elements (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help=f"factor of the {ELEMENTS} elements (default %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     return parser
 
 
@@ -68,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     start = time.perf_counter()
     cells = _follow(plan, Console(stderr=True))
-    plots = [] if options.no_plots else _plot(cells, plan, options.out)
+    plots = [] if options.no_plots else _plot(cells, plan, options.output_dir)
     report = as_json(cells, plan, plots, time.perf_counter() - start)
     if options.json:
         print(json.dumps(report))

@@ -41,24 +41,39 @@ def build_parser() -> argparse.ArgumentParser:
         description="Train a small convolutional network under torch DDP, gradients summed by a switch; then the same "
         "training under plain fp32 all-reduce, and compare.",
     )
-    parser.add_argument("--target", choices=("native", "bmv2", "mininet"), default="native")
+    parser.add_argument(
+        "--target",
+        choices=("native", "bmv2", "mininet"),
+        default="native",
+        help="switch: embedded (native), bmv2, or bmv2 in Mininet (default %(default)s)",
+    )
     parser.add_argument(
         "--topology",
         metavar="NAME",
-        help="over a network of `hopsum topology list`, in network namespaces or Mininet, instead of at one switch; "
-        "two_rack sums in a tree",
+        help="network of `hopsum topology list`, in namespaces or Mininet, in place of one switch; two_rack is a tree",
     )
-    parser.add_argument("--workers", type=int, default=4, help=f"1 to {MAX_WORKERS} (default %(default)s)")
-    parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default %(default)s)")
-    parser.add_argument("--codec", choices=tuple(CODECS), default="thc")
-    parser.add_argument("--data", choices=("digits", "fashion"), default="digits")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--workers", type=int, default=4, help=f"number of workers, 1 to {MAX_WORKERS} (default %(default)s)"
+    )
+    parser.add_argument("--steps", type=int, default=STEPS, help="number of training steps (default %(default)s)")
+    parser.add_argument(
+        "--codec", choices=tuple(CODECS), default="thc", help="codec of the workers (default %(default)s)"
+    )
+    parser.add_argument(
+        "--data", choices=("digits", "fashion"), default="digits", help="data set (default %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the data, the model and the rotations (default %(default)s)"
+    )
     parser.add_argument("--quorum", type=int, help="workers that complete a sum (default: all of them)")
     parser.add_argument(
-        "--loss", type=float, default=0.0, help="share of frames, 0 to 0.3, that the switch loses each way (default 0)"
+        "--loss",
+        type=float,
+        default=0.0,
+        help="share of frames, 0 to 0.3, that the switch drops in each direction (default 0)",
     )
     parser.add_argument(
-        "--no-peers", action="store_true", help="workers do not repair from each other what the switch no longer has"
+        "--no-peer-repair", action="store_true", help="no repair between workers of what the switch no longer has"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     return parser
@@ -84,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
     console = Console(stderr=options.json)
     report = Report(
         options.target, options.codec, options.workers, options.steps, options.data, options.seed,
-        quorum=quorum, loss=options.loss, peers=not options.no_peers,
+        quorum=quorum, loss=options.loss, peers=not options.no_peer_repair,
     )  # fmt: skip
     start = time.perf_counter()
     try:

@@ -10,7 +10,8 @@ A rank that ended in the middle of a step, dead or given up, may have contribute
 delivered is what the law lacks then, and must be its gradient and residual up to an error of quantisation. All ranks
 quantise to one range, the largest worker's, so the survivors' residuals say how large that error is. What the ended
 rank's error feedback held, by its last line, is lost, and nothing else may be. An all-reduce without a result
-delivers nothing.
+delivers nothing. Nor does a result that only ranks took which were given up with it: they forget it with their model,
+and the others, who have their vectors back, sum them again.
 
 TOLERANCE is for the rounding of float32, which every element goes through several times: an error of one in 10^5 of
 the norms of what was sent. A contribution that is missing or there twice is an error of about 1.
@@ -93,6 +94,8 @@ class _Part:
     """None where its life ended in the middle."""
     entry: Entry | None = None
     """Of a step that has a result for it."""
+    forgotten: bool = False
+    """Its life ended without coming to its end: what it applied is gone."""
 
 
 class _Life:
@@ -101,6 +104,7 @@ class _Life:
     def __init__(self, rank: int, found: Mass) -> None:
         self._rank, self._found = rank, found
         self._open: tuple[int, _Part] | None = None
+        self._parts: list[_Part] = []
         self._residual: NDArray[np.float64] = np.zeros(PROBES)
         self._begin()
 
@@ -113,6 +117,7 @@ class _Life:
             self._held = True
         elif kind == "begin":
             self._open = entry["step"], _Part(self._rank, self._residual, np.array(entry["gradient"]), entry["size"])
+            self._parts.append(self._open[1])
         elif kind in ("step", "void", "failed"):
             self._residual, self._norm = np.array(entry["residual"]), entry["residual_norm"]
             self._failed = kind == "failed"
@@ -134,6 +139,8 @@ class _Life:
         if self._held and (again or not self._failed):
             lost = self._found.lost_norms
             lost[self._rank] = math.hypot(lost.get(self._rank, 0.0), self._norm)
+            for part in self._parts:
+                part.forgotten = True
         if self._open is not None:
             if again:
                 self._open[1].after = None
@@ -142,6 +149,7 @@ class _Life:
     def _begin(self) -> None:
         self._residual, self._norm, self._held = np.zeros(PROBES), 0.0, False
         self._open = None
+        self._parts = []
         self._failed = False
 
 
@@ -165,6 +173,7 @@ def mass(journals: Journals) -> Mass:
 
 def _step(found: Mass, parts: list[_Part]) -> str:
     """Check the law for one step; return what is wrong beyond its error, which `found` takes."""
+    parts = _without_forgotten_results(parts)
     results = [part.entry for part in parts if part.entry is not None]
     bits, applied = 0, np.zeros(PROBES)
     if results:
@@ -188,6 +197,18 @@ def _step(found: Mass, parts: list[_Part]) -> str:
     if np.abs(left).max() > QUANTISATION * len(ended) * _quantisation_norm(parts):
         return f"rank {ended[0].rank} ended in it, and what it has not delivered is more than an error of quantisation"
     return ""
+
+
+def _without_forgotten_results(parts: list[_Part]) -> list[_Part]:
+    """Return the parts of a step without those that took a result which no rank has that is still there.
+
+    Where another rank has the result too, or took part and has not its vector back, all parts count.
+    """
+    taken = [part for part in parts if part.entry is not None]
+    others = [part for part in parts if part.entry is None]
+    if not others or not all(part.forgotten for part in taken):
+        return parts
+    return others
 
 
 def _quantisation_norm(parts: list[_Part]) -> float:

@@ -39,12 +39,16 @@ def build_parser() -> argparse.ArgumentParser:
         "or hung. Everything runs on this machine, in a temporary folder, and is taken away again.",
         epilog=f"`hopsum drill {_LIST}` says what there is; docs/reliability.md what each of them proves.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"drills, {_ALL!r} (the default), or {_LIST!r}")
-    parser.add_argument("--target", choices=("native", "bmv2"), default="native", help="the switch (default native)")
-    parser.add_argument("--scale", type=float, default=1.0, help="multiplies the training steps (default 1)")
-    parser.add_argument("--seed", type=int, default=1, help="of models and gradients (default 1)")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"names of drills, {_ALL!r} (the default), or {_LIST!r}"
+    )
+    parser.add_argument("--target", choices=("native", "bmv2"), default="native", help="switch (default native)")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the training steps (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of models and gradients (default 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep logs and journals there, a folder per drill")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep logs and journals in this folder, a folder per drill"
+    )
     return parser
 
 

@@ -29,19 +29,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     job = parser.add_argument_group("the job")
     size = job.add_mutually_exclusive_group()
-    size.add_argument("--elements", type=count, metavar="N", help="gradients, like 25000000 or 25M")
-    size.add_argument("--bytes", type=size_bytes, metavar="SIZE", help="of the gradients in float32, like 233MB")
-    size.add_argument("--module", metavar="PACKAGE:FACTORY", help="a torch module, made and counted")
-    job.add_argument("--compute", type=time_s, metavar="TIME", help="of a step without communication, like 120ms")
-    job.add_argument("--workers", type=int, default=4, metavar="N", help="(default %(default)s)")
+    size.add_argument("--elements", type=count, metavar="N", help="number of gradients, like 25000000 or 25M")
+    size.add_argument("--bytes", type=size_bytes, metavar="SIZE", help="size of the gradients in float32, like 233MB")
+    size.add_argument("--module", metavar="PACKAGE:FACTORY", help="torch module that is made and counted")
+    job.add_argument("--compute", type=time_s, metavar="TIME", help="time of a step without communication, like 120ms")
+    job.add_argument("--workers", type=int, default=4, metavar="N", help="number of workers (default %(default)s)")
     job.add_argument(
         "--overlap", type=float, default=0.0, metavar="SHARE",
-        help="of computing that communication may run beside; DDP: the backward pass (default %(default)s)",
+        help="share of computing that communication may overlap; DDP: the backward pass (default %(default)s)",
     )  # fmt: skip
     job.add_argument("--buckets", type=int, default=8, metavar="N", help="vectors of a step (default %(default)s)")
     job.add_argument(
         "--density", type=float, default=0.05, metavar="SHARE",
-        help="of gradients that are not zero, for codec lossless (default %(default)s)",
+        help="share of nonzero gradients, for codec lossless (default %(default)s)",
     )  # fmt: skip
     _add_network(parser)
     _add_methods(parser)
@@ -50,39 +50,60 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_network(parser: argparse.ArgumentParser) -> None:
     network = parser.add_argument_group("network and machines")
-    network.add_argument("--rate", type=rate_bits_per_s, default=1e9, metavar="RATE", help="of links (default 1gbit)")
-    network.add_argument("--round-trip", type=time_s, default=100e-6, metavar="TIME", help="(default 100us)")
-    network.add_argument("--racks", type=int, default=1, metavar="N", help="below one switch more (default 1: no tree)")
-    network.add_argument("--trunk-rate", type=rate_bits_per_s, metavar="RATE", help="of a rack (default: as links)")
     network.add_argument(
-        "--cores", type=int, default=2, metavar="N", help="for a worker's codec and network (default 2)"
+        "--rate", type=rate_bits_per_s, default=1e9, metavar="RATE", help="rate of the links (default 1gbit)"
     )
-    network.add_argument("--shared-cores", type=int, metavar="N", help="all workers and the switch on one machine")
+    network.add_argument(
+        "--round-trip", type=time_s, default=100e-6, metavar="TIME", help="round-trip time (default 100us)"
+    )
+    network.add_argument(
+        "--racks", type=int, default=1, metavar="N", help="racks below one more switch (default 1: no tree)"
+    )
+    network.add_argument(
+        "--uplink-rate",
+        type=rate_bits_per_s,
+        metavar="RATE",
+        help="rate of the uplink of a rack (default: that of the links)",
+    )
+    network.add_argument(
+        "--cores", type=int, default=2, metavar="N", help="cores for a worker's codec and network (default 2)"
+    )
+    network.add_argument(
+        "--shared-cores", type=int, metavar="N", help="cores of one machine that all workers and the switch share"
+    )
     network.add_argument("--no-codec-overlap", action="store_true", help="codec and network take turns")
 
 
 def _add_methods(parser: argparse.ArgumentParser) -> None:
     methods = parser.add_argument_group("what is predicted, from what, and how it is shown")
-    methods.add_argument("--codec", action="append", choices=CODECS, help="repeatable (default: all)")
+    methods.add_argument(
+        "--codec", action="append", choices=CODECS, help="codec to predict; may be repeated (default: all)"
+    )
     methods.add_argument(
         "--aggregator", action="append", choices=AGGREGATORS,
-        help="switch: adds at the rate of links (assumed); embedded: the embedded switch, a link per worker; server: "
-        "the same behind one link; repeatable (default: all)",
+        help="switch: adds at the rate of the links (assumed); embedded: the embedded switch, a link per worker; "
+        "server: the same behind one link; may be repeated (default: all)",
     )  # fmt: skip
-    methods.add_argument("--costs", type=Path, metavar="FILE", help="seconds per element and so on, from --calibrate")
-    methods.add_argument("--calibrate", type=Path, metavar="FILE", help="measure them here, write them, use them")
+    methods.add_argument(
+        "--costs",
+        type=Path,
+        metavar="FILE",
+        help="file of --calibrate with the costs of a machine (default: those of the documentation)",
+    )
+    methods.add_argument(
+        "--calibrate", type=Path, metavar="FILE", help="file for the costs of this machine, which are measured and used"
+    )
     methods.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-    methods.add_argument("--plot", type=Path, metavar="FILE", help="write a figure, PNG or SVG by its name")
-    methods.add_argument("--against", choices=AGAINST, default="rate", help="of the figure (default %(default)s)")
-    methods.add_argument("--preset", choices=PRESETS, help="the same as `hopsum plan paper`, which has more options")
+    methods.add_argument("--plot", type=Path, metavar="FILE", help="file for a figure, PNG or SVG by its name")
+    methods.add_argument("--x-axis", choices=AGAINST, default="rate", help="x axis of the figure (default %(default)s)")
+    methods.add_argument("--preset", choices=PRESETS, help="preset; `hopsum plan paper` has more options for it")
     methods.add_argument(
         "--validate", action="store_true",
-        help="measure with `hopsum bench allreduce` at three rates and compare (root; --elements, --workers, --buckets "
-        "as there)",
+        help="measure with `hopsum bench allreduce` at three rates, and compare (root)",
     )  # fmt: skip
-    methods.add_argument("--rates", default="200mbit,1gbit,unshaped", help="of --validate (default %(default)s)")
-    methods.add_argument("--runs", type=int, default=3, help="of --validate and --calibrate (default %(default)s)")
-    methods.add_argument("--seed", type=int, default=1, help="of what is measured")
+    methods.add_argument("--rates", default="200mbit,1gbit,unshaped", help="rates of --validate (default %(default)s)")
+    methods.add_argument("--runs", type=int, default=3, help="runs of --validate and --calibrate (default %(default)s)")
+    methods.add_argument("--seed", type=int, default=1, help="seed of what is measured (default %(default)s)")
 
 
 def job_of(options: argparse.Namespace) -> PlannedJob:
@@ -93,7 +114,7 @@ def job_of(options: argparse.Namespace) -> PlannedJob:
         elements=elements_of(options), workers=options.workers, compute_s=options.compute,
         link_bits_per_s=options.rate, overlap=options.overlap, vectors=options.buckets, density=options.density,
         round_trip_s=options.round_trip, worker_cores=options.cores, shared_cores=options.shared_cores,
-        codec_overlap=not options.no_codec_overlap, racks=options.racks, trunk_bits_per_s=options.trunk_rate,
+        codec_overlap=not options.no_codec_overlap, racks=options.racks, trunk_bits_per_s=options.uplink_rate,
     )  # fmt: skip
 
 

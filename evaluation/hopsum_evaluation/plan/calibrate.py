@@ -50,16 +50,16 @@ _NEEDED = ("hopsum_controlplane", "hopsum_switch", "grpc", "llvmlite", "p4")
 def main(arguments: Sequence[str]) -> int:
     """Measure, write the file, and return 0."""
     parser = argparse.ArgumentParser(prog="hopsum plan --calibrate", description=(__doc__ or "").partition("\n\n")[2])
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument(
-        "--scale", type=float, default=1.0, help=f"times {CODEC_ELEMENTS} and {NETWORK_ELEMENTS} elements"
+        "--scale", type=float, default=1.0, help=f"factor of the {CODEC_ELEMENTS} and {NETWORK_ELEMENTS} elements"
     )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     if options.runs < 1 or not 0 < options.scale <= 1:
         raise PlanError(f"--runs {options.runs}: at least 1; --scale {options.scale:g}: up to 1")
-    require_writable(options.out)
+    require_writable(options.output)
     console = Console(stderr=True)
     costs = shipped_costs().replace(codec_costs(round(CODEC_ELEMENTS * options.scale), options.runs, options.seed))
     reason = network_unavailable()
@@ -70,8 +70,8 @@ def main(arguments: Sequence[str]) -> int:
         costs = costs.replace(network_costs(costs, elements, options.runs, options.seed, console))
     else:
         console.print(f"chunk, update, ring_fp32, ring_fp16 stay those shipped: {reason}", highlight=False)
-    options.out.write_text(json.dumps(costs.as_json(), indent=2) + "\n")
-    console.print(f"costs of this machine are in {options.out}", highlight=False)
+    options.output.write_text(json.dumps(costs.as_json(), indent=2) + "\n")
+    console.print(f"costs of this machine are in {options.output}", highlight=False)
     return 0
 
 

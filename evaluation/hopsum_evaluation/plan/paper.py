@@ -37,20 +37,36 @@ def build_parser() -> argparse.ArgumentParser:
         description=(__doc__ or "").partition("\n\n")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--weights", type=size_bytes, default=ALEXNET_BYTES, metavar="SIZE", help="W (default 233MB)")
     parser.add_argument(
-        "--minibatch", type=time_s, default=MINIBATCH_S, metavar="TIME", help=f"C (default {said_time(MINIBATCH_S)})"
+        "--weights",
+        type=size_bytes,
+        default=ALEXNET_BYTES,
+        metavar="SIZE",
+        help="size of the weights, W in the paper (default 233MB)",
     )
     parser.add_argument(
-        "--iterations", type=float, default=ALEXNET_ITERATIONS, metavar="N", help="i (default %(default)s)"
+        "--minibatch",
+        type=time_s,
+        default=MINIBATCH_S,
+        metavar="TIME",
+        help=f"time of a minibatch, C (default {said_time(MINIBATCH_S)})",
+    )
+    parser.add_argument(
+        "--iterations",
+        type=float,
+        default=ALEXNET_ITERATIONS,
+        metavar="N",
+        help="number of iterations, i (default %(default)s)",
     )
     parser.add_argument(
         "--rate", type=rate_bits_per_s, default=8 * GIGABIT_ETHERNET_BYTES_PER_S, metavar="RATE",
-        help="chi (default 1gbit)",
+        help="rate of the network, chi (default 1gbit)",
     )  # fmt: skip
-    parser.add_argument("--costs", type=Path, metavar="FILE", help="of our codecs, from hopsum plan --calibrate")
+    parser.add_argument(
+        "--costs", type=Path, metavar="FILE", help="file of `hopsum plan --calibrate` with the costs of our codecs"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the figures, PNG or SVG by the name")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="file for the figures, PNG or SVG by its name")
     parser.set_defaults(calibrate=None)
     return parser
 

@@ -101,7 +101,7 @@ def same_run(settings: Settings, path: Path) -> dict[str, Any] | None:
         differ.append("machine")
     if differ:
         was = ", ".join(f"{name} {earlier.get(name)}, now {now[name]}" for name in differ)
-        raise ReportError(f"{path}: not of this run ({was}): leave --resume away, or choose another --out")
+        raise ReportError(f"{path}: not of this run ({was}): leave --resume away, or choose another --output-dir")
     return earlier
 
 

@@ -29,20 +29,24 @@ JSON_NAME: Final = "report.json"
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog="hopsum report", description=(__doc__ or "").partition(": ")[2])
-    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="for everything (default %(default)s)")
-    parser.add_argument("--full", action="store_const", dest="size", const=Size.FULL, help="all sizes: long")
     parser.add_argument(
-        "--scale", type=Size, dest="size", choices=tuple(Size), metavar="SIZE", help=f"of {', '.join(Size)}"
+        "--output-dir", type=Path, default=OUT, metavar="DIR", help="folder for everything (default %(default)s)"
+    )
+    parser.add_argument("--full", action="store_const", dest="size", const=Size.FULL, help="run all sizes: hours")
+    parser.add_argument(
+        "--size", type=Size, dest="size", choices=tuple(Size), metavar="SIZE", help=f"sizes to run: {', '.join(Size)}"
     )
     parser.add_argument(
-        "--sections", type=_sections, default=tuple(SECTIONS), metavar="NAME,...", help=f"of {', '.join(SECTIONS)}"
+        "--sections",
+        type=_sections,
+        default=tuple(SECTIONS),
+        metavar="NAME,...",
+        help=f"sections to run, of {', '.join(SECTIONS)} (default: all)",
     )
+    parser.add_argument("--resume", action="store_true", help="complete the report.json that is there")
+    parser.add_argument("--seed", type=int, default=1, help="seed of everything random (default %(default)s)")
     parser.add_argument(
-        "--resume", action="store_true", help="go on with the report.json that is there, with what is missing in it"
-    )
-    parser.add_argument("--seed", type=int, default=1, help="of everything random (default %(default)s)")
-    parser.add_argument(
-        "--from", type=Path, dest="source", metavar="JSON", help="run nothing: show what this report.json has"
+        "--from", type=Path, dest="source", metavar="JSON", help="show this report.json, and run nothing"
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write only this page for docs/, with --from")
     parser.set_defaults(size=Size.DEFAULT)
@@ -64,22 +68,22 @@ def main(arguments: Sequence[str]) -> int:
         if options.markdown is not None:
             options.markdown.write_text(make_markdown(report, options.source.name))
             return 0
-        write_all(report, options.out, keep_json=options.source is None)
+        write_all(report, options.output_dir, keep_json=options.source is None)
     except (ReportError, OSError) as error:
         print(f"hopsum report: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        done = options.out / JSON_NAME
+        done = options.output_dir / JSON_NAME
         print(f"hopsum report: stopped; {done} has the sections that were done: --resume goes on", file=sys.stderr)
         return 130
-    _say(report, options.out, Console())
+    _say(report, options.output_dir, Console())
     return 0
 
 
 def _run(options: argparse.Namespace) -> dict[str, Any]:
-    settings, path = Settings(options.seed, options.size), options.out / JSON_NAME
+    settings, path = Settings(options.seed, options.size), options.output_dir / JSON_NAME
     earlier = same_run(settings, path) if options.resume else None
-    options.out.mkdir(parents=True, exist_ok=True)  # before anything is measured
+    options.output_dir.mkdir(parents=True, exist_ok=True)  # before anything is measured
     return collect(settings, options.sections, Console(stderr=True), lambda report: write_report(report, path), earlier)
 
 

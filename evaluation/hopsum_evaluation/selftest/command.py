@@ -33,10 +33,10 @@ def build_parser() -> argparse.ArgumentParser:
         prog="hopsum selftest",
         description="Sum vectors of several worker processes through a switch; compare with numpy.",
     )
-    parser.add_argument("--target", choices=("native", "bmv2"), default="native")
-    parser.add_argument("--workers", type=int, default=4, help="1 to 15 (default %(default)s)")
+    parser.add_argument("--target", choices=("native", "bmv2"), default="native", help="switch (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help="number of workers, 1 to 15 (default %(default)s)")
     parser.add_argument("--elements", type=int, default=65536, help="length of every vector (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="seed of the vectors (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
     return parser
 
