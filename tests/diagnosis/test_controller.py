@@ -373,8 +373,13 @@ def test_an_administrator_without_the_token(practice: Practice, capsys: pytest.C
         assert (code, report["checks"][0]["fix"]) == (1, "give --admin-token-file")
 
 
-def test_one_of_two_sides(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["job.json", "--controller", "127.0.0.1:1"]):
+def test_one_of_two_sides(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # no context
+    monkeypatch.delenv("HOPSUM_CONTROLLER", raising=False)
+    for arguments, what in (
+        ((), "give MEMBERSHIP or"),
+        (("job.json", "--controller", "127.0.0.1:1"), "give either MEMBERSHIP or"),
+    ):
         with pytest.raises(SystemExit):
             main(arguments)
-        assert "give either MEMBERSHIP or --controller" in capsys.readouterr().err
+        assert f"{what} --controller" in capsys.readouterr().err

@@ -59,9 +59,9 @@ class Training:
             inside = np.array([[rank in present] * len(phase.payloads) for rank in range(WORKERS)])
             results, bits = simulate_switch(phase.op, payloads, self.codec.lookup, inside)
             for rank in self.live:
-                if alone is None or rank == alone or not exchange.last:
+                if alone is None or rank == alone or not phase.last:
                     reductions[rank].take(results, bits)
-            if alone is not None and exchange.last:
+            if alone is not None and phase.last:
                 self._give_up(step, alone, reductions, bits)
                 return
         self.weights = self.weights - first.mean
