@@ -78,7 +78,7 @@ class Training:
         self.journals[alone].append({"kind": "life"})
         for rank in self.live:
             if rank != alone:
-                reductions[rank].abandon()
+                reductions[rank].abort()
                 entry = self._entry(step, rank, mean, bits)
                 self.journals[rank].append({**entry, "kind": "void", "taken": True})
         self.feedback[alone] = ErrorFeedback(ELEMENTS)
