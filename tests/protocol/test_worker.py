@@ -284,7 +284,8 @@ def test_stale_about_the_round_awaited_ends_the_epoch() -> None:
     assert isinstance(failures[0].error, ResultLostError)
     assert str(failures[0].error) == (
         "rank 1 lacks the result of epoch 7, slot 1, round 1, and switch 192.0.2.1:24677 no longer has it: the slot "
-        "has moved on to round 3 with workers [0, 2]. Continue in a new epoch"
+        "has moved on to round 3 with workers [0, 2]. "
+        "Connect all ranks again; the job of a membership file has to be made again before that"
     )
 
 
@@ -324,7 +325,8 @@ def test_silence_at_the_deadline() -> None:
         "nothing came back. 1 of 3 chunks lack their result. 3 PROBEs about it had no answer: the switch cannot be "
         "reached, or does not know this worker. The switch is silent until its quorum is in: check that "
         "all 3 workers run this all-reduce with the codec, the options and the vector lengths of the others, that the "
-        "switch admits this epoch, and its drop counters. Then continue in a new epoch"
+        "switch has the entries of epoch 7, and its drop counters. "
+        "Connect all ranks again; the job of a membership file has to be made again before that"
     )
 
 

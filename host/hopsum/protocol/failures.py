@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hopsum.errors import AllReduceTimeoutError, FellBehindError, RankLeftError, ResultLostError
 from hopsum.protocol.deadline_prober import DeadlineProber, name_ranks
-from hopsum.protocol.stream import SlotRound
+from hopsum.protocol.stream import NEW_EPOCH, SlotRound
 from hopsum.protocol.worker_state import AllReduce, IgnoredPackets, Membership
 from hopsum_wire import Header
 
@@ -16,7 +16,7 @@ def round_lost(own: Membership, stale: Header) -> ResultLostError:
     return ResultLostError(
         f"rank {own.rank} lacks the result of epoch {own.epoch}, slot {stale.slot}, round {stale.round}, and "
         f"{own.switch} no longer has it: the slot has moved on to round {stale.held} with workers {ranks}. "
-        "Continue in a new epoch"
+        f"{NEW_EPOCH}"
     )
 
 
@@ -25,8 +25,8 @@ def fell_behind(own: Membership, place: SlotRound) -> FellBehindError:
     return FellBehindError(
         f"rank {own.rank} fell behind in epoch {own.epoch}: neither {own.switch} nor any of its peers still has the "
         f"result of slot {place.slot}, round {place.round}; the others went on without this worker. Its model is not "
-        "theirs any more: load parameters and optimiser state of another rank, drop the error feedback, and take "
-        "part again in a new epoch"
+        "theirs any more: load parameters and optimiser state of another rank, drop the error feedback, and "
+        "connect again"
     )
 
 
@@ -41,8 +41,7 @@ def no_answer(
         f"no result from {own.switch} within {waited_s:.3g} s: epoch {own.epoch}, rank {own.rank}, slot "
         f"{oldest.slot}, round {oldest.round}, UPDATE sent {sent} times; {ignored}. {reduce.missing} of "
         f"{len(reduce.held)} chunks lack their result. {prober.finding(oldest)}. {prober.other_op(oldest, reduce.op)}"
-        f"{_advice(own, missing)}. Then "
-        "continue in a new epoch",
+        f"{_advice(own, missing)}. {NEW_EPOCH}",
         missing,
     )
 
@@ -55,7 +54,7 @@ def _advice(own: Membership, missing: tuple[int, ...]) -> str:
         return f"Check that {name_ranks(missing)} still {verb}, and {verb} this all-reduce {same}"
     return (
         f"The switch is silent until its quorum is in: check that all {own.workers} workers run this all-reduce "
-        f"{same}, that the switch admits this epoch, and its drop counters"
+        f"{same}, that the switch has the entries of epoch {own.epoch}, and its drop counters"
     )
 
 
@@ -85,7 +84,7 @@ def not_caught_up(own: Membership, place: SlotRound, lacking: int, waited_s: flo
     return AllReduceTimeoutError(
         f"rank {own.rank} lacks {lacking} results that were decided when epoch {own.epoch} began, the first of them "
         f"slot {place.slot}, round {place.round}, and no peer that holds them answered within {waited_s:.3g} s. Check "
-        "that the workers run and that their side channels can be reached. Then continue in a new epoch"
+        f"that the workers run and that their side channels can be reached. {NEW_EPOCH}"
     )
 
 
@@ -94,7 +93,7 @@ def held_back(own: Membership, waited_s: float, ranks: list[int]) -> AllReduceTi
     return AllReduceTimeoutError(
         f"rank {own.rank} did not begin an all-reduce of epoch {own.epoch} within {waited_s:.3g} s: "
         f"{name_ranks(ranks)} did not say to hold an earlier one, whose results are kept for it. Check that it runs "
-        "and that its side channel can be reached, or let straggler_s be below deadline_s. Then continue in a new "
-        "epoch",
+        "and that its side channel can be reached, or let straggler_s be below deadline_s. "
+        f"{NEW_EPOCH}",
         tuple(ranks),
     )

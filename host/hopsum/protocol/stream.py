@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from hopsum.errors import EpochEndedError
 from hopsum_wire import MAX_SLOTS
 
+NEW_EPOCH: Final = "Connect all ranks again; the job of a membership file has to be made again before that"
+"""The remedy in messages where only a new epoch helps."""
 MAX_ROUND: Final = (1 << 32) - 2
 """The last round of a slot that an epoch may use."""
 
@@ -87,12 +89,12 @@ class Stream:
         """Make sure that `count` more positions fit.
 
         Raises:
-            EpochEndedError: the rounds do not suffice (N4). Continue in a new epoch.
+            EpochEndedError: the rounds do not suffice (N4): the job needs a new epoch.
         """
         if self.end + count > self.base + self.capacity:
             raise EpochEndedError(
                 f"{count} chunks do not fit: the epoch has used {self.end - self.base} of {self.capacity} positions "
-                f"({self.slots} slots, rounds up to {MAX_ROUND}). Continue in a new epoch"
+                f"({self.slots} slots, rounds up to {MAX_ROUND}). {NEW_EPOCH}"
             )
 
     def take(self, count: int) -> int:
