@@ -4,10 +4,10 @@
 Rules
     P1  A PROBE is sent for the oldest position without a result: `lead_s` before the deadline of the oldest
         all-reduce, and again half and a quarter of it before, as long as no STATE about that position is here.
-        The caller may have one sent at any time (`ask`), to say in its log whom a sum waits for.
+        The caller may have one sent at any time (`ask`), to log the ranks that a sum waits for.
     P2  A STATE settles no sum. It words the error, and only if it is about the position that the error names; and P4.
     P3  A leaf of a tree collects from its own rack only: of who is below other leaves its STATE says nothing. A leaf
-        that is CLOSED lacks nobody of its rack: its parent waits for another rack, or does not answer.
+        that is CLOSED lacks no rank of its rack: its parent waits for another rack, or does not answer.
     P4  A STATE that waits for a worker which has finished and said LEAVE ends the epoch at once (worker.py): that
         worker never sends its UPDATE. Its LEAVE says which results it holds, so an old STATE does no harm.
 """
@@ -90,14 +90,14 @@ class DeadlineProber:
             self._answer = header
 
     def missing_ranks(self, oldest: SlotRound) -> tuple[int, ...]:
-        """Return whom the switch waits for, as far as it said so: empty if it did not, or waits for its parent."""
+        """Return the ranks that the switch waits for, by its STATE; empty without one, or where it is closed."""
         answer = self._answer_about(oldest)
         if answer is None or (answer.count, answer.held) != (State.COLLECTING, oldest.round):
             return ()
         return tuple(rank for rank in self._membership.local_ranks if not answer.contributors >> rank & 1)
 
     def awaited_ranks(self, oldest: SlotRound) -> tuple[int, ...]:
-        """Return whom a place waits for: the ranks missing at this switch, or all of the other racks (P3)."""
+        """Return the ranks that a place waits for: those missing at this switch, or all of the other racks (P3)."""
         answer = self._answer_about(oldest)
         if answer is not None and (answer.count, answer.held) == (State.CLOSED, oldest.round):
             return tuple(self._membership.remote_ranks)

@@ -25,7 +25,7 @@ class DecidedRanges:
         last = 0
         for run in runs:
             if not last <= run.first < run.end or not run.ranks:
-                raise ValueError(f"decided runs are sorted, disjoint, not empty, and held by somebody, not {run}")
+                raise ValueError(f"decided runs are sorted, disjoint, not empty, and held by a rank, not {run}")
             last = run.end
         self.end = last
         """Behind the last of them; 0 if there is none."""

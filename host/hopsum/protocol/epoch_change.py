@@ -8,7 +8,7 @@ Rules
     E3  The new epoch goes on with the results that are decided. A worker fetches those it lacks
         (result_fetcher.py) and never sends them. It discards results that are held and not decided. The rest is sent
         again with the same payloads, stamped with the new epoch and its rounds (W2 holds within an epoch).
-    E4  A newcomer's stream begins at `start`, behind everything that anybody has submitted. Positions before `start`
+    E4  A newcomer's stream begins at `start`, behind everything that any rank has submitted. Positions before `start`
         that are not decided are void on all ranks: newcomers cannot contribute to them. an all-reduce with a void
         position ends with WorkersReplacedError when it is submitted, or at once; it takes its positions all the same,
         so that all ranks count alike. Behind `start` nothing is submitted until the program has gone on: it gives the

@@ -47,7 +47,7 @@ def no_answer(
 
 
 def _advice(own: Membership, missing: tuple[int, ...]) -> str:
-    """Return what to look at, by whom the switch waits for."""
+    """Return the remedy, by the ranks that the switch waits for."""
     same = "with the codec, the options and the vector lengths of the others"
     if missing:
         verb = "runs" if len(missing) == 1 else "run"

@@ -5,7 +5,7 @@
     FETCH        asker -> peer         send me the result of (slot, round)
     FOUND        peer -> asker         here it is: op, contributors (in `value`), lanes
     NOTYET       peer -> asker         I do not hold it either, not yet
-    GONE         peer -> asker         I held it and no longer do: you are further behind than anybody keeps results
+    GONE         peer -> asker         I held it and no longer do: you are behind all kept results
     DONE         worker -> everybody   I hold all results before the stream position in `value`
     PROGRESS_    worker -> peer        answer with DONE
       QUERY

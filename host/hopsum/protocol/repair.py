@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's peers, without I/O: whom it asks for a result that the switch no longer has, what it answers, and what
-it waits for before it goes on.
+"""The repair of results from peers, without I/O: requests for results that the switch no longer has, the answers to
+them, and the proofs that a worker waits for before it goes on.
 
 Rules
     W4  A STALE that names exactly an awaited round names workers that hold it: one of them is asked for all that is
@@ -53,7 +53,7 @@ class RepairPolicy:
     ask_after: int = 3
     """Unanswered retransmissions of a chunk before peers are asked for it."""
     unproved_max: int = 2
-    """All-reduces (submissions) that may be kept or in progress while somebody is not proved to hold them."""
+    """All-reduces (submissions) that may be kept or in progress while some rank is not proved to hold them."""
     straggler_s: float = 10.0
     """The time for which a submission is held back for workers that are further behind; then they are given up on."""
 
@@ -92,7 +92,7 @@ class PeerRepair:
         self._query_at = 0.0
 
     def enter(self, membership: Membership, now: float) -> None:
-        """Begin an epoch: nothing is asked or said in it yet, nobody has left it; what is kept stays kept."""
+        """Begin an epoch: nothing is asked or sent in it yet, no rank has left it; kept results stay kept."""
         self._own = membership
         self._outgoing.clear()
         self._asked.clear()

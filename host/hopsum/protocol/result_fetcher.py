@@ -4,7 +4,7 @@
 Rules
     E3  A decided position is never sent: those that hold it would not send it again, so it would get a second result.
         Of `AHEAD` positions at a time, in the order of the stream, one of the workers named is asked; every `AGAIN_S`
-        another one of them. If none of them has it any more, whoever else may have it is asked (repair.py). If they
+        another one of them. If none of them has it any more, the other peers are asked (repair.py). If they
         died, it stays lacking: the next epoch change decides again.
 
     position    input                              next

@@ -73,7 +73,7 @@ class ResultStore:
         return len(self._kept)
 
     def enter(self, now: float) -> None:
-        """Begin an epoch, in which nobody has proved anything yet, nor is late."""
+        """Begin an epoch, in which no rank has proved anything yet, nor is late."""
         self._latest[:], self._done[:], self._out[:] = -1, 0, False
         self._done[self._own.rank] = _EVERYTHING
         self._kept = [kept._replace(delivered_at=now) for kept in self._kept]
@@ -89,7 +89,7 @@ class ResultStore:
         return self._kept[0].delivered_at if self._kept else None
 
     def keep(self, reduce: AllReduce, now: float) -> None:
-        """Take a complete all-reduce; its results are not copied, since nobody changes them any more."""
+        """Take a complete all-reduce; its results are not copied, since they do not change any more."""
         kept = _Kept(reduce.first, reduce.end, reduce.op, reduce.results, reduce.contributors, now)
         self._kept.append(kept)
         self._kept.sort(key=lambda each: each.first)

@@ -5,7 +5,7 @@ A round trip is from a chunk's only transmission to its result: it contains the 
 quorum, and that is meant: what another worker delays, a retransmission does not bring earlier.
 
 Rules
-    Karn    Only chunks that were never sent again are measured: of others nobody knows what was answered.
+    Karn    Only chunks that were never sent again are measured: with others the answered one is unknown.
     first   srtt := R,  rttvar := R / 2
     later   rttvar := 3/4 rttvar + 1/4 |srtt - R|,  then srtt := 7/8 srtt + 1/8 R
     rto     clamp(srtt + 4 rttvar, least, most); before the first measurement the initial one

@@ -20,7 +20,7 @@ Rules
            still have that result. Peers are asked if the worker has a RepairPolicy; without one the epoch is over.
     W5     Delivery and settlement come only from accepted (contributors, values); see result_acceptor.py.
     W6, R  After some unanswered retransmissions peers are asked as well; peers are served; see repair.py.
-    P1, P2 Before a deadline the switch is asked whom it waits for; see deadline_prober.py.
+    P1, P2 Before a deadline the switch is asked for the ranks that it waits for; see deadline_prober.py.
     E2-E4  Sealed, it goes on in another epoch with what was decided; see epoch_change.py.
 
 Positions                                                   Worker
@@ -299,7 +299,7 @@ class Worker:
                 self.probe()
 
     def note_unreachable(self, now: float) -> None:
-        """Take the network's word that nobody listens at the switch's address: a loss, unless it lasts (A2)."""
+        """Take 'port unreachable' from the network: no socket at the switch's address: a loss, unless it lasts (A2)."""
         self._ignored_packets.note("'port unreachable'")
         self.absence.note(now)
         if self.phase is WorkerPhase.RUN and self._state.active and self.absence.is_over_limit:
@@ -327,12 +327,12 @@ class Worker:
         self._prober.handle_timer(self._state.active, now)
 
     def probe(self) -> None:
-        """Ask the switch whom the oldest open sum waits for; `missing_text` words the answer."""
+        """Ask the switch for the ranks that the oldest open sum waits for; `missing_text` words the answer."""
         if self.phase is WorkerPhase.RUN:
             self._prober.ask(self._state.active)
 
     def missing_text(self) -> str:
-        """Return what is awaited, and from whom, as far as it is known; empty where nothing is in progress."""
+        """Return in words what is awaited and from which ranks, as far as known; empty where nothing is in progress."""
         if not self._state.active:
             return ""
         if (oldest := self._queue.oldest) is not None:
