@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tools that compile P4 share: versions and hashes for manifests, build folders written or checked."""
+"""The common parts of the tools that compile P4: versions and hashes for manifests, and build folders."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Tofino program takes of its chip, out of the logs of p4c's Tofino back end."""
+"""The resources of a Tofino chip that a program takes, read from the logs of p4c's Tofino back end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which engine runs a program: the interpreter, machine code, or machine code where that is possible."""
+"""The choice of the engine for a program: the interpreter, machine code, or machine code where that is possible."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a worker runs and how it reaches the switch."""
+"""A seat: the place at a switch where a worker runs, and its way to the switch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel does to the frames of an interface: a rate by tbf, a delay by netem where there is netem."""
+"""Rate and delay of an interface: the kernel's tbf makes the rate, its netem the delay where there is netem."""
 
 from __future__ import annotations
 

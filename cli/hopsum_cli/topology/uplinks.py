@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the links between racks and their spine carried for one job, and how much of it was sent again.
+"""Frames of one job on the links between leaf and spine switches, and the number of them that was sent again.
 
 Links count frames, of whatever kind; the switches count what became of packets of the job. A contribution is added
 once, a round is closed by one partial sum and ended by one result: exact counts, however often packets were sent::

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is timed of a codec, and the bytes that each of it cannot do without."""
+"""The timed operations of a codec, and the bytes that each of them cannot do without."""
 
 from __future__ import annotations
 

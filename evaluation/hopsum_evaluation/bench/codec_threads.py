@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two threads of a codec gain over one, on cores of their own; numba only, numpy has no threads to speak of.
+"""The gain of two threads of a codec over one, on cores of their own. Codecs on numba only: numpy has no threads.
 
 Cores of a virtual machine differ in speed for seconds on end (by 1.5 times where this was written), and change
 it: so one thread runs on each of two cores, two threads on both, by turns, and the rate of one is the mean of both

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which core works on what, and how busy it was: processes by their /proc entries."""
+"""Processes on cores: the choice of the core for each process, and the CPU time of a process from its /proc entry."""
 
 from __future__ import annotations
 

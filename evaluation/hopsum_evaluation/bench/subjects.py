@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured, ready to run: switches, jobs and loads that all stand at the same time and take turns.
+"""The subjects of the data-plane benchmark: switches, jobs and loads. All run at the same time and take turns.
 
 part          subjects
 ----------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `hopsum codec compare` found: one JSON object for programs, a table per kind of vectors for people."""
+"""The report of `hopsum codec compare`: one JSON object for programs, a table per kind of vectors for people."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the demo runs: at one switch, or over a network of the catalogue, as a tree of switches where it is one."""
+"""The testbeds of the demo: one switch, or a network of the catalogue, as a tree of switches where it is one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a drill is, what it is given, and what it says in the end."""
+"""The base of drills: a drill, its context, and its report."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether replicas are equal and gradients conserved, computed from what the workers wrote down.
+"""Checks that replicas are equal and gradients conserved, computed from the workers' journals.
 
 Mass. Of every step, whoever took part says what its error feedback held before and after; the difference and its
 gradient are what it delivered. The law, along every direction of the journals, in float64::

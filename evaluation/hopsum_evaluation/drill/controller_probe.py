@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What drills of the controller ask of it in their own process: single members, and what operators are told."""
+"""Calls to the controller from a drill's own process: single members, and an operator's questions."""
 
 from __future__ import annotations
 

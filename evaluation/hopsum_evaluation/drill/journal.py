@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers write down while they train, one JSON object a line, and what a drill reads of it::
+"""The journals of workers: one JSON object a line, written while they train and read by the drill::
 
     life     a process, or a later life of it, has joined: epoch, whether as a newcomer, the step that it begins with
     begin    before an all-reduce: the gradient

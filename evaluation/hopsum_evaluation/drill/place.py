@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where switch, controller and workers of a drill are, and how they reach each other.
+"""The networks of drills: the places of switch, controller and workers, and their ways to each other.
 
 Loopback: everybody on 127.0.0.1, the switch's port 1 is a UDP socket. Needs no root.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `hopsum plan` takes, and the job that it describes."""
+"""The arguments of `hopsum plan`, and the job that they describe."""
 
 from __future__ import annotations
 

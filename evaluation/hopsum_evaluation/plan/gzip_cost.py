@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gzip makes of gradients that were recorded of the demo's model, measured here: the counter-example."""
+"""The cost and gain of gzip on gradients recorded from the demo's model, measured here: the counter-example."""
 
 from __future__ import annotations
 

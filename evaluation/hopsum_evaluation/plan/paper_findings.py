@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the publication says, what its model gives, and where our codecs stand in it."""
+"""The findings of the publication: its claims, the results of its model, and the place of our codecs in that model."""
 
 from __future__ import annotations
 

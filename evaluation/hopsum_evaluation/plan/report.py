@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `hopsum plan` predicts: one JSON object for programs, a table for people."""
+"""The predictions of `hopsum plan`: one JSON object for programs, a table for people."""
 
 from __future__ import annotations
 

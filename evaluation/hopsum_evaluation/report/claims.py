@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is claimed, and the one function that says whether a run supports it.
+"""The claims of the report, and the one function that gives the verdict on each.
 
     samples                  the whole interval satisfies the relation    verdict
     fewer than two           -                                            not run

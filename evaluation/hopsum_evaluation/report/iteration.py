@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a step of training computes: what section `lossless` needs to tell an iteration from its all-reduce."""
+"""The compute time of a training step. Section `lossless` needs it to tell an iteration from its all-reduce."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is trained in memory: a network of one hidden layer on scikit-learn's digits, its parameters one flat vector."""
+"""A model trained in memory: a network of one hidden layer on scikit-learn's digits, its parameters one flat vector."""
 
 from __future__ import annotations
 

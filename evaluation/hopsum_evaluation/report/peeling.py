@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sketches peel: ours, and the published layout, where whole rows of blocks share three rows of cells."""
+"""The peeling of two sketches: ours, and the published layout, where whole rows of blocks share three rows of cells."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large experiments are, and where their randomness comes from: one seed, and streams by name."""
+"""The sizes of experiments and the source of their randomness: one seed, and streams by name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a section shows, without saying how: words, tables, plots, and the samples of its claims."""
+"""The contents of a section, apart from their form: words, tables, plots, and the samples of its claims."""
 
 from __future__ import annotations
 

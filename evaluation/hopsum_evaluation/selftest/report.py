@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came out, as a table for people and as one JSON object for programs."""
+"""The report of the self-test: a table for people, and one JSON object for programs."""
 
 from __future__ import annotations
 

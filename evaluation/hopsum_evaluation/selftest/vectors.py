@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workers sum, and what numpy says the sum is."""
+"""The vectors that the workers sum, and numpy's sum of them."""
 
 from __future__ import annotations
 

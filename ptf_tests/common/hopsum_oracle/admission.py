@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which packets a switch lets at its slots. The checks run in the order of the tables; the first that fails
+"""The admission of packets to the slots of a switch. The checks run in the order of the tables; the first that fails
 names the drop reason.
 
     PACKET_CHECKS   of the packet alone

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one packet from below does to one slot copy of a switch, as a table. What comes from above: see leaf.py.
+"""The decision table for one packet from below and one slot copy of a switch. `leaf.py`: packets from above.
 
 A root has no parent: it is alone, or on top of a tree. A leaf has one: where a root would complete a round, it closes
 it and sends its partial sum up. That is to its parent what an UPDATE is, from a child that stands for several workers.

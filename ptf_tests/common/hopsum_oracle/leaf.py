@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a packet of its parent does to one slot copy of a leaf (a switch with a parent in a tree), as a table.
+"""The decision table for one packet of the parent and one slot copy of a leaf (a switch with a parent in a tree).
 
 Rules
     T1  With the final values a leaf stores the final contributors; it answers with those only.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the control plane tells a switch, as values: the switch's address, its jobs, their workers, its place in a tree.
+"""The configuration of a switch, as values: its address, its jobs, their workers, its place in a tree.
 
 In a tree a switch has children: workers, leaves or both. A leaf's number is its `rank` at its parent, as if it were a
 worker there; no worker and no other leaf of that parent has it.

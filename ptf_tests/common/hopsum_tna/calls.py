@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What calls do: of tables, actions, headers, packets and externs."""
+"""The effects of calls of tables, actions, headers, packets and externs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this package raises."""
+"""The exceptions of this package."""
 
 from __future__ import annotations
 

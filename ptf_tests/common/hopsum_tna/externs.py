@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps or computes something beside the packet: registers, counters, hashes, checksums, random numbers."""
+"""Externs, which have or compute something beside a packet: registers, counters, hashes, checksums, random numbers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an interpreter tells about each packet: the base class of traces and coverage.
+"""The base class of traces and coverage: an interpreter calls it for each event of a packet.
 
 An interpreter without an observer is built without any of the calls; with one, every call below is made at the
 moment that its name says. The order of one packet::

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which bits of a wide value can be one and which must be, to see where sums carry nothing from word to word.
+"""An analysis of the bits of wide values: those that can be one, and those that must be.
+
+The compiler sees by it where a sum carries nothing from word to word.
 
 Values are two's complement of any length, so both sets are Python integers and may be negative.
 """

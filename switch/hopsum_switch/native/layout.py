@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where everything lies in memory, in 64-bit words.
+"""The layout of a packet's state in memory, in 64-bit words.
 
 Integers are arrays of words, least significant first, whatever their width: one word up to 64 bits, as many
 as needed up to 256, beyond that a multiple of eight words (one vector of 512 bits, aligned to 64 bytes). Words

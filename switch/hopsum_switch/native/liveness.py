@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which fields live within one action only, which are named only one by one, and which egress can change."""
+"""Three sets of fields: those that live within one action only, those that are named only one by one, and those that
+egress can change."""
 
 from __future__ import annotations
 

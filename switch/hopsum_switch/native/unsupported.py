@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only the interpreter runs. The one list: compiler and tests read it."""
+"""The list of operations that only the interpreter runs. Compiler and tests read it; there is no other list."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of a program packets have met, and which they have not.
+"""Coverage of a program: the parts that packets have met, and the parts that they have not.
 
 The parts, as they are named::
 

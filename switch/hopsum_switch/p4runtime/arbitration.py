@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is primary: P4Runtime client arbitration for one device and the default role. No I/O.
+"""P4Runtime client arbitration for one device and the default role: the choice of the primary client. No I/O.
 
 A client is a live stream. Its election id is a 128-bit number, or None: below every number and never primary.
 `highest` is the greatest id that any primary has had; it never sinks while the server lives.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every kind of port offers, and what it counts."""
+"""The base of all ports: their interface and their counters."""
 
 from __future__ import annotations
 

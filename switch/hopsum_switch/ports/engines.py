@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the data plane needs of an engine, and the batch form of engines that take single frames."""
+"""The interface that the data plane needs of an engine, and the batch form of engines that take single frames."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What values an operator can yield, from what its operands can hold."""
+"""Integer types of expressions: the range of an operator's values follows from the ranges of its operands."""
 
 from __future__ import annotations
 

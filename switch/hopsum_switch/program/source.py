@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where in the P4 source an object came from."""
+"""Places in the P4 source, and the objects that came from them."""
 
 from __future__ import annotations
 

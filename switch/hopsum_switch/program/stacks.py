@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs read of header stacks, as expressions: an element that is not there reads 0."""
+"""Reads of header stacks as expressions: an element that is not there reads 0."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine does not run. The one list: documentation, loader and tests read it.
+"""The only list of the P4 features that the engine does not run: documentation, loader and tests read it.
 
 Loading refuses by the names below, with the P4 object and its source line; nothing unsupported is ever
 ignored at run time.

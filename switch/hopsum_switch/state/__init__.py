@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running program remembers: table entries, multicast groups, counters, registers.
+"""The state of a running program: table entries, multicast groups, counters, registers.
 
 The stores are what a control plane reads and writes. A refused access raises a subclass of
 `hopsum_switch.errors.TableError` and changes nothing.
