@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generate host/hopsum/codec/solved_tables.py: the best tables of small jobs, by `hopsum.codec.table_search`.
 
-    python tools/generate_tables.py             write the file (minutes)
-    python tools/generate_tables.py --check     exit 1 with a diff if the file is stale
+python tools/generate_tables.py             write the file (minutes)
+python tools/generate_tables.py --check     exit 1 with a diff if the file is stale
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ import math
 import time
 
 from hopsum_controlplane.addresses import mac_to_int
-from hopsum_ptf.bed import BROADCAST_MAC, PORTS, station_mac
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import lanes32, plain, update
 from hopsum_ptf.links import Output
+from hopsum_ptf.testbed import BROADCAST_MAC, PORTS, station_mac
 from hopsum_wire import Drop, State
 
 SENDER = mac_to_int(station_mac(1))

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum_controlplane.jobs import Job, ParentEndpoint
-from hopsum_ptf.bed import make_leaf, make_parent, make_workers
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import altered, codes, from_relative, hopsum_header, lanes32, payload, payload_of, update
 from hopsum_ptf.links import Output
+from hopsum_ptf.testbed import make_leaf, make_parent, make_workers
 from hopsum_wire import Drop, Event, Flag, Kind, Op, State
 from hopsum_wire.payload import lanes as lanes_of
 

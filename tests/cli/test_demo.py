@@ -23,7 +23,7 @@ from hopsum_controlplane.entries import Delete
 from hopsum_controlplane.tables import lookup
 from hopsum_evaluation.demo import command
 from hopsum_evaluation.demo.report import Report
-from hopsum_topologies.crew import WorkerDiedError
+from hopsum_topologies.worker_pool import WorkerDiedError
 
 PARAMETERS = 38282
 HEADERS = 42 + 32
@@ -179,7 +179,7 @@ def test_missing_data_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert "apt-get install dataset-fashion-mnist, or use --data digits" in capsys.readouterr().err
 
 
-class ScriptedCrew:
+class ScriptedPool:
     def __init__(self, messages: list[tuple[int, tuple[Any, ...]]]) -> None:
         self._messages = iter(messages)
 
@@ -192,10 +192,10 @@ def test_a_worker_may_finish_before_the_others_but_not_before_its_last_word(tmp_
     report = Report("native", "thc", 2, 20, "digits", 1)
     plan = command.make_plan(report, tmp_path)
     last_words = [(0, ("baseline", 0.5)), (0, ("finished",)), (1, ("step", "fp32", 19, 0.1)), (1, ("baseline", 0.6))]
-    crew: Any = ScriptedCrew(last_words[1:] if early else last_words)
+    pool: Any = ScriptedPool(last_words[1:] if early else last_words)
     with command._progress(Console(stderr=True)) as progress:
         if early:
             with pytest.raises(WorkerDiedError, match="worker 0 sent 'finished' during fp32"):
-                command.follow(crew, progress, plan, "fp32", "baseline")
+                command.follow(pool, progress, plan, "fp32", "baseline")
         else:
-            assert command.follow(crew, progress, plan, "fp32", "baseline") == [(0.5,), (0.6,)]
+            assert command.follow(pool, progress, plan, "fp32", "baseline") == [(0.5,), (0.6,)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hopsum_evaluation.demo.account import Counts, Lost, read_quiet
 from hopsum_evaluation.demo.report import Report
-from hopsum_topologies.one_switch import InterfaceCounters
+from hopsum_topologies.testbed import InterfaceCounters
 from hopsum_wire import Event
 
 UP_BYTES, DOWN_BYTES = 586, 1098

@@ -16,40 +16,40 @@ import pytest
 
 from hopsum.transport.offload import UDP_GRO, set_option
 from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint, write_membership
-from hopsum_topologies.one_switch import SWITCH, Stage, native_stage
 from hopsum_topologies.seat import Seat
+from hopsum_topologies.testbed import SWITCH, Testbed, native_testbed
 
 COMMAND = [sys.executable, "-m", "hopsum_cli.main", "doctor"]
 DEADLINE_S = 300.0
 
 
 @pytest.fixture(scope="module")
-def scene() -> Iterator[Stage]:
-    with native_stage(2, extra=("--backend", "interpreter")) as scene:
-        yield scene
+def testbed() -> Iterator[Testbed]:
+    with native_testbed(2, extra=("--backend", "interpreter")) as testbed:
+        yield testbed
 
 
 @pytest.fixture
-def sockets(scene: Stage) -> Iterator[list[socket.socket]]:
+def sockets(testbed: Testbed) -> Iterator[list[socket.socket]]:
     """One for each worker and one for an observer, bound and connected."""
     with ExitStack() as stack:
         opened = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(3)]
         for each in opened:
             each.bind(("127.0.0.1", 0))
-            each.connect(scene.seats[0].switch)
+            each.connect(testbed.seats[0].switch)
         yield opened
 
 
-def make_job(scene: Stage, sockets: list[socket.socket], path: Path) -> tuple[SwitchController, Job]:
+def make_job(testbed: Testbed, sockets: list[socket.socket], path: Path) -> tuple[SwitchController, Job]:
     def endpoint(seat: Seat, sock: socket.socket) -> WorkerEndpoint:
         return seat.endpoint(sock.getsockname())
 
-    workers = tuple(endpoint(seat, sock) for seat, sock in zip(scene.seats, sockets, strict=False))
-    seat = scene.seats[0]
+    workers = tuple(endpoint(seat, sock) for seat, sock in zip(testbed.seats, sockets, strict=False))
+    seat = testbed.seats[0]
     observer = WorkerEndpoint(64, seat.port, seat.mac, *sockets[2].getsockname())
-    controller = SwitchController(scene.device, SWITCH)
+    controller = SwitchController(testbed.device, SWITCH)
     job = controller.create_job(JobSpec("digits", workers, 16, observers=(observer,)))
-    write_membership(job, path, {seat.rank: seat.switch for seat in scene.seats})
+    write_membership(job, path, {seat.rank: seat.switch for seat in testbed.seats})
     return controller, job
 
 
@@ -60,9 +60,9 @@ def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_healthy_job_then_one_that_is_over(scene: Stage, sockets: list[socket.socket], tmp_path: Path) -> None:
+def test_a_healthy_job_then_one_that_is_over(testbed: Testbed, sockets: list[socket.socket], tmp_path: Path) -> None:
     path = tmp_path / "job.json"
-    controller, job = make_job(scene, sockets, path)
+    controller, job = make_job(testbed, sockets, path)
     sockets[0].close()
     done = doctor(str(path), "--rank", "0", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -80,9 +80,9 @@ def test_a_healthy_job_then_one_that_is_over(scene: Stage, sockets: list[socket.
     assert set(changed) == {"unknown_epoch"}
 
 
-def test_an_observer_asks_while_the_worker_runs(scene: Stage, sockets: list[socket.socket], tmp_path: Path) -> None:
+def test_an_observer_asks_while_the_worker_runs(testbed: Testbed, sockets: list[socket.socket], tmp_path: Path) -> None:
     path = tmp_path / "job.json"
-    controller, job = make_job(scene, sockets, path)
+    controller, job = make_job(testbed, sockets, path)
     at = f"127.0.0.1:{sockets[2].getsockname()[1]}"
     sockets[2].close()
     done = doctor(str(path), "--rank", "1", "--observer", f"64@{at}", "--json")
@@ -99,10 +99,10 @@ def test_an_observer_asks_while_the_worker_runs(scene: Stage, sockets: list[sock
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
 def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
-    scene: Stage, sockets: list[socket.socket], tmp_path: Path
+    testbed: Testbed, sockets: list[socket.socket], tmp_path: Path
 ) -> None:
     path = tmp_path / "job.json"
-    controller, job = make_job(scene, sockets, path)
+    controller, job = make_job(testbed, sockets, path)
     set_option(sockets[0], UDP_GRO, 1)
     done = doctor(str(path), "--rank", "0", "--json")
     checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}

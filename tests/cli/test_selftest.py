@@ -11,8 +11,8 @@ import pytest
 
 from hopsum_evaluation.selftest.worker import work
 from hopsum_topologies.bmv2 import bmv2_unavailable
-from hopsum_topologies.crew import Crew, WorkerDiedError
 from hopsum_topologies.seat import Seat
+from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
 COMMAND = [sys.executable, "-m", "hopsum_cli.main"]
 DEADLINE_S = 300.0
@@ -51,9 +51,9 @@ def test_a_failed_worker_is_named_with_its_traceback() -> None:
         Seat(0, 1, "02:00:00:00:01:01", "127.0.0.1", ("127.0.0.1", 9)),
         Seat(1, 1, "02:00:00:00:01:01", "192.0.2.1", ("127.0.0.1", 9)),  # no address of this host
     ]
-    with Crew(seats, work, None) as crew, pytest.raises(WorkerDiedError, match=r"(?s)worker 1 failed:.*OSError"):
-        crew.gather("bound")
-    assert not any(process.is_alive() for process in crew.processes)
+    with WorkerPool(seats, work, None) as pool, pytest.raises(WorkerDiedError, match=r"(?s)worker 1 failed:.*OSError"):
+        pool.gather("bound")
+    assert not any(process.is_alive() for process in pool.processes)
 
 
 def test_a_killed_command_leaves_no_process_behind() -> None:

@@ -30,10 +30,10 @@ from hopsum_evaluation.drill import controller_disk, controller_writes
 from hopsum_evaluation.drill.base import CHECKS, Context, DrillError
 from hopsum_evaluation.drill.catalogue import DRILLS
 from hopsum_evaluation.drill.command import main
-from hopsum_evaluation.drill.controller_mortal import Found
 from hopsum_evaluation.drill.controller_probe import edit, refusal
 from hopsum_evaluation.drill.controller_state import differences
 from hopsum_evaluation.drill.controller_writes import Deaths
+from hopsum_evaluation.drill.crash_injection import TakeoverReport
 
 ENDPOINT = SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254")
 SWITCH = SwitchConfig("s1", "native", "127.0.0.1:1", 0, ENDPOINT, (PortRule(1, IPv4Network("10.0.0.0/16")),))
@@ -111,16 +111,16 @@ def test_what_is_not_settled_is_told(record: JobRecord, device: FakeDevice) -> N
     assert len(differences(CONFIG, StoredState((), 7), device)) == len(device.entities) - 1
 
 
-def judged(context: Context, *founds: Found | int, status: int = -signal.SIGKILL) -> Deaths:
+def judged(context: Context, *founds: TakeoverReport | int, status: int = -signal.SIGKILL) -> Deaths:
     """What the drill makes of one controller after the other that said this."""
-    stage = type("Stage", (), {"context": context})()
-    deaths = Deaths(stage, 2, None)  # type: ignore[arg-type]
+    testbed = type("Stage", (), {"context": context})()
+    deaths = Deaths(testbed, 2, None)  # type: ignore[arg-type]
     for found in founds:
         deaths._judge([found], time.monotonic(), "join", 3, status)
     return deaths
 
 
-SOUND = Found([], [], [], {"train": 7, "victim": 9}, 0.0)
+SOUND = TakeoverReport([], [], [], {"train": 7, "victim": 9}, 0.0)
 
 
 def test_controllers_that_leave_a_difference_are_seen(tmp_path: Path) -> None:

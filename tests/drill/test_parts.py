@@ -12,48 +12,50 @@ from pathlib import Path
 import pytest
 
 from hopsum_evaluation.drill.base import DrillError
-from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.crowd import _connections
 from hopsum_evaluation.drill.journal import Journal
 from hopsum_evaluation.drill.news import others_know, require_no_break
 from hopsum_evaluation.drill.proxy import Proxy
 from hopsum_evaluation.drill.training import Order, Plan
+from hopsum_evaluation.drill.training_job import TrainingJob
 
 PATIENCE_S = 30.0
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Crew:
+def training(tmp_path: Path) -> TrainingJob:
     """A crew of three that was never started: only its journals are there, as far as a test writes them."""
-    made = Crew.__new__(Crew)
+    made = TrainingJob.__new__(TrainingJob)
     made.workers = 3
     made.plan = Plan("hopsum://127.0.0.1:1/train", "", str(tmp_path), 3)
     return made
 
 
-def write(crew: Crew, rank: int, kind: str, **fields: object) -> None:
-    Journal(crew.plan.journal(rank)).write(kind, **fields)
+def write(training: TrainingJob, rank: int, kind: str, **fields: object) -> None:
+    Journal(training.plan.journal(rank)).write(kind, **fields)
 
 
 @pytest.mark.parametrize("text", ["rank 2: epoch 7 is over: rank 1 left", "ranks 1 have not joined", "ranks 0, 1"])
-def test_others_know_by_their_log_or_an_error(crew: Crew, text: str) -> None:
-    write(crew, 0, "log", text=text, logger="hopsum.agent.progress")
-    write(crew, 0, "log", text=text, logger="hopsum.rpc.change")
-    write(crew, 2, "failed", text=text)
-    took_s = others_know(crew, 1, 0.0, 1e12)
-    assert took_s == max(crew.journal(rank)[-1]["at"] for rank in (0, 2))
+def test_others_know_by_their_log_or_an_error(training: TrainingJob, text: str) -> None:
+    write(training, 0, "log", text=text, logger="hopsum.agent.progress")
+    write(training, 0, "log", text=text, logger="hopsum.rpc.change")
+    write(training, 2, "failed", text=text)
+    took_s = others_know(training, 1, 0.0, 1e12)
+    assert took_s == max(training.journal(rank)[-1]["at"] for rank in (0, 2))
 
 
-def test_news_that_came_late_or_of_another_rank_is_no_news(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_news_that_came_late_or_of_another_rank_is_no_news(
+    training: TrainingJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for rank in (0, 2):
-        write(crew, rank, "log", text="rank 1 left", logger="hopsum.rpc.change")
-    (entry,) = crew.journal(2)
+        write(training, rank, "log", text="rank 1 left", logger="hopsum.rpc.change")
+    (entry,) = training.journal(2)
     with pytest.raises(DrillError, match=r"all other ranks knew of it after 5\.0 s, 4 s are allowed"):
-        others_know(crew, 1, entry["at"] - 5.0, 4.0)
-    assert crew.since(0.0, 2, "log", words=r"\branks? (\d+, )*12\b") is None
-    assert crew.since(entry["at"] + 1, 2, "log") is None
-    assert crew.since(0.0, 2, "log", logger="hopsum.agent") is None
-    assert crew.since(0.0, 2, "void") is None
+        others_know(training, 1, entry["at"] - 5.0, 4.0)
+    assert training.since(0.0, 2, "log", words=r"\branks? (\d+, )*12\b") is None
+    assert training.since(entry["at"] + 1, 2, "log") is None
+    assert training.since(0.0, 2, "log", logger="hopsum.agent") is None
+    assert training.since(0.0, 2, "void") is None
 
 
 @pytest.mark.parametrize(
@@ -63,21 +65,21 @@ def test_news_that_came_late_or_of_another_rank_is_no_news(crew: Crew, monkeypat
         ("step", {"epoch": 8, "step": 1}, "2 epochs"),
     ],
 )
-def test_a_break_is_seen(crew: Crew, kind: str, fields: dict[str, object], told: str) -> None:
+def test_a_break_is_seen(training: TrainingJob, kind: str, fields: dict[str, object], told: str) -> None:
     for rank in range(3):
-        write(crew, rank, "step", epoch=7, step=0)
-    require_no_break(crew)
-    write(crew, 2, kind, **fields)
+        write(training, rank, "step", epoch=7, step=0)
+    require_no_break(training)
+    write(training, 2, kind, **fields)
     with pytest.raises(DrillError, match=told):
-        require_no_break(crew)
+        require_no_break(training)
 
 
-def test_an_order_is_taken_once(crew: Crew) -> None:
-    assert crew.plan.take_order(1) is None
-    crew.plan.order(1).write_text(Order.RAISE_IN_FLIGHT)
-    assert crew.plan.take_order(0) is None
-    assert crew.plan.take_order(1) is Order.RAISE_IN_FLIGHT
-    assert crew.plan.take_order(1) is None
+def test_an_order_is_taken_once(training: TrainingJob) -> None:
+    assert training.plan.take_order(1) is None
+    training.plan.order(1).write_text(Order.RAISE_IN_FLIGHT)
+    assert training.plan.take_order(0) is None
+    assert training.plan.take_order(1) is Order.RAISE_IN_FLIGHT
+    assert training.plan.take_order(1) is None
 
 
 @pytest.fixture

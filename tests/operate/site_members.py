@@ -20,9 +20,9 @@ from hopsum.errors import HopsumError
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.jobs import JobsClient
-from hopsum_topologies.crew import Crew
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
+from hopsum_topologies.worker_pool import WorkerPool
 from hopsum_wire.control.values import as_values
 
 FOLDER = str(Path(__file__).resolve().parent)
@@ -110,13 +110,13 @@ class Members:
     def __init__(self, seats: Sequence[Seat]) -> None:
         if FOLDER not in sys.path:  # of the processes too, which import this module by name
             sys.path.insert(0, FOLDER)
-        self._crew = Crew(seats, serve, None)
+        self._pool = WorkerPool(seats, serve, None)
 
     def tell(self, number: int, *words: Any) -> None:
-        self._crew.pipes[number].send(words)
+        self._pool.pipes[number].send(words)
 
     def hear(self, number: int) -> Any:
-        pipe = self._crew.pipes[number]
+        pipe = self._pool.pipes[number]
         assert pipe.poll(ANSWER_S), f"member {number} says nothing"
         kind, answer = pipe.recv()
         assert kind == "done", answer
@@ -132,7 +132,7 @@ class Members:
         return [self.hear(number) for number in numbers]
 
     def kill(self, number: int) -> None:
-        process = self._crew.processes[number]
+        process = self._pool.processes[number]
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join(ANSWER_S)
@@ -141,4 +141,4 @@ class Members:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._crew.__exit__()
+        self._pool.__exit__()

@@ -19,9 +19,9 @@ import pytest
 from site_members import ANSWER_S, ELEMENTS, Members
 
 from hopsum_topologies import Bmv2Switch, Namespace, bmv2_unavailable
-from hopsum_topologies.one_switch import SWITCH, seats_around
 from hopsum_topologies.process import ManagedProcess
 from hopsum_topologies.seat import Seat
+from hopsum_topologies.testbed import SWITCH, seats_around
 
 HOSTS = 2
 ADMIN = "administrators-token-of-a-test"

@@ -15,7 +15,7 @@ from hopsum_evaluation.report.accuracy_plan import MODELS, Course, Trained
 from hopsum_evaluation.report.accuracy_run import Trainings, gather_trained, run_apart
 from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.settings import NotRunError, Settings, Size
-from hopsum_topologies.crew import WorkerDiedError
+from hopsum_topologies.worker_pool import WorkerDiedError
 
 CLAIMS = {each.name: each for each in accuracy.CLAIMS}
 

@@ -28,7 +28,7 @@ from hopsum_cli.top import main as top
 from hopsum_controlplane.cluster import ClusterConfig, ClusterController, PortRule, StateStore, SwitchConfig
 from hopsum_controlplane.devices.base import Device
 from hopsum_controlplane.service.server import Service
-from hopsum_topologies.one_switch import NATIVE_PORT, SWITCH, native_stage
+from hopsum_topologies.testbed import NATIVE_PORT, SWITCH, native_testbed
 from hopsum_wire.membership import MembershipError
 
 SLOTS, LEASE_S, SHORT_LEASE_S, TICK_S = 16, 60.0, 4.0, 0.05
@@ -76,7 +76,7 @@ def _tick(cluster: ClusterController, over: threading.Event) -> None:
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
-    with native_stage(1) as stage:
+    with native_testbed(1) as stage:
         switch = SwitchConfig(
             "leaf",
             "native",

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The account of a soak: every datagram that was sent is found again, as delivered or as lost, and where.
 
-    of every port       sent by its member = received + dropped by the kernel (socket buffer full)
-                        sent by the port   = received by its member + dropped by the kernel
-    of the way in       received by ports  = SIMULATED + added + duplicate + answered + stale;  no other drop
-    of the way out      RESULTs and STALEs = sent by ports + lost by the simulator
-    of the losses       as far from the set probability as chance allows (Hoeffding)
+of every port       sent by its member = received + dropped by the kernel (socket buffer full)
+                    sent by the port   = received by its member + dropped by the kernel
+of the way in       received by ports  = SIMULATED + added + duplicate + answered + stale;  no other drop
+of the way out      RESULTs and STALEs = sent by ports + lost by the simulator
+of the losses       as far from the set probability as chance allows (Hoeffding)
 """
 
 from __future__ import annotations

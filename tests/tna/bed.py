@@ -21,7 +21,7 @@ from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_oracle.aggregator import Outcome, SwitchConfig
 from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_ptf import control, frames
-from hopsum_ptf.bed import SWITCH, make_workers
+from hopsum_ptf.testbed import SWITCH, make_workers
 from hopsum_ptf.tna import EngineDevice, compiled, regroup
 from hopsum_tna import dump
 from hopsum_tna.switch import Sent, Switch

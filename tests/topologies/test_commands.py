@@ -13,7 +13,7 @@ import pytest
 
 from hopsum_topologies import Namespace
 from hopsum_topologies.commands import Command, Ended, Event, Line, LineSplitter, run_in_namespaces
-from hopsum_topologies.reach import reach
+from hopsum_topologies.reachability import find_unreachable
 
 pytestmark = pytest.mark.usefixtures("namespaces")
 DEADLINE_S = 60.0
@@ -96,5 +96,5 @@ def test_lines_come_whole_however_they_are_cut() -> None:
 
 def test_reach_tells_who_answers_from_who_does_not(host: Namespace) -> None:
     with host.inside():
-        assert reach(["127.0.0.1", "127.0.0.2"], DEADLINE_S) == []
-        assert reach(["127.0.0.1", "10.9.9.9"], 0.3) == ["10.9.9.9"]
+        assert find_unreachable(["127.0.0.1", "127.0.0.2"], DEADLINE_S) == []
+        assert find_unreachable(["127.0.0.1", "10.9.9.9"], 0.3) == ["10.9.9.9"]

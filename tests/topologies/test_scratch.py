@@ -13,7 +13,7 @@ import pytest
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_topologies import NativeSwitch, remove_stale_namespaces
-from hopsum_topologies.scratch import remove_stale_folders, scratch_folder, temporary_folder
+from hopsum_topologies.tempdirs import make_temporary_directory, remove_stale_directories, temporary_directory
 
 
 def dead_pid() -> int:
@@ -30,8 +30,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 OWNER = """
 import sys, time
-from hopsum_topologies.scratch import scratch_folder
-with scratch_folder("drill") as folder:
+from hopsum_topologies.tempdirs import temporary_directory
+with temporary_directory("drill") as folder:
     (folder / "journal").write_text("step 1")
     print(folder, flush=True)
     time.sleep(600)
@@ -44,12 +44,12 @@ def test_what_a_killed_owner_left_is_removed_at_the_next_start_of_anything(tempo
     try:
         left = Path(owner.stdout.readline().strip())
         assert re.fullmatch(rf"hopsum-drill-{owner.pid}-\w+", left.name)
-        with scratch_folder("demo"):
+        with temporary_directory("demo"):
             assert (left / "journal").exists(), "its owner lives"
     finally:
         owner.kill()
         owner.communicate()
-    folder = temporary_folder("native")
+    folder = make_temporary_directory("native")
     assert not left.exists()
     assert [path.name for path in temporary.iterdir()] == [Path(folder.name).name]
     folder.cleanup()
@@ -73,14 +73,14 @@ def test_only_folders_that_are_ours_are_removed(temporary: Path, monkeypatch: py
     (temporary / f"hopsum-drill-{pid}-link").symlink_to(elsewhere)
     (temporary / f"hopsum-drill-{pid}-file").write_text("")
     before = sorted(temporary.iterdir())
-    assert remove_stale_folders() == []
+    assert remove_stale_directories() == []
     (temporary / f"hopsum-drill-{pid}-other").mkdir()
     uid = os.getuid()
     monkeypatch.setattr("os.getuid", lambda: uid + 1)
-    assert remove_stale_folders() == []
+    assert remove_stale_directories() == []
     monkeypatch.undo()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    assert remove_stale_folders() == [temporary / f"hopsum-drill-{pid}-other"]
+    assert remove_stale_directories() == [temporary / f"hopsum-drill-{pid}-other"]
     assert sorted(temporary.iterdir()) == before
 
 
@@ -91,11 +91,11 @@ def test_a_folder_goes_with_its_block_and_stale_ones_at_the_next_start(
     for folder in (stale, foreign):
         folder.mkdir()
     (stale / "log").write_text("")
-    with scratch_folder() as folder:
+    with temporary_directory() as folder:
         assert folder.parent == temporary
         assert folder.stat().st_mode & 0o777 == 0o700
         assert not stale.exists()
-        assert remove_stale_folders() == [], "its owner lives"
+        assert remove_stale_directories() == [], "its owner lives"
     assert list(temporary.iterdir()) == [foreign]
 
 

@@ -4,7 +4,7 @@
 description, documents, catalogue   hosts, switches, links and jobs, in words
 network, mininet_network, in_process   a description that runs; control, commands: what is done with it
 netns, shaping, native, bmv2, star   namespaces, links and switch processes by themselves
-one_switch, seat, crew   one running switch with seats for workers around it, and a process in each seat
+testbed, seat, worker_pool   one running switch with seats for workers around it, and a process in each seat
 """
 
 from __future__ import annotations

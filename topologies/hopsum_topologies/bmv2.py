@@ -16,7 +16,7 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.free_port import free_port
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.process import ManagedProcess
-from hopsum_topologies.scratch import temporary_folder
+from hopsum_topologies.tempdirs import make_temporary_directory
 
 _PROGRAM = "simple_switch_grpc"
 _START_S = 60.0
@@ -41,9 +41,7 @@ def bmv2_versions() -> dict[str, str]:
     Raises TopologyError when it cannot be run.
     """
     try:
-        done = subprocess.run(
-            (_PROGRAM, "--version"), capture_output=True, text=True, timeout=_START_S, check=False
-        )
+        done = subprocess.run((_PROGRAM, "--version"), capture_output=True, text=True, timeout=_START_S, check=False)
     except OSError as error:
         raise TopologyError(f"{_PROGRAM} cannot be run: {error}") from error
     match = re.search(r"\d+\.\d+\.\d+\S*", done.stdout)
@@ -75,7 +73,7 @@ class Bmv2Switch:
         self.device_id = device_id
         self._namespace = namespace
         self._check_interfaces(interfaces)
-        self._folder = temporary_folder("bmv2", folder)
+        self._folder = make_temporary_directory("bmv2", folder)
         home = Path(self._folder.name)
         grpc_port, thrift_port = self._free_ports()
         self.address = f"unix:{home}/p4runtime" if grpc == "unix" else re.sub(r":0$", f":{grpc_port}", grpc)

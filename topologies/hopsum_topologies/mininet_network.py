@@ -123,7 +123,7 @@ class MininetNetwork:
             for interface in interfaces_of(self.topology, switch).values():
                 self.home.wait_until_carrying(interface)
                 self.home.switch_offloads_off(interface)
-        module = (sys.executable, "-m", "hopsum_topologies.settle", HOST_INTERFACE)
+        module = (sys.executable, "-m", "hopsum_topologies.host_setup", HOST_INTERFACE)
         _, environment = launched((), None)
         commands = []
         for host in self.topology.hosts:

@@ -143,7 +143,7 @@ def build(plan: dict[str, Any]) -> Any:
     return net
 
 
-class Crowd:
+class CommandRunner:
     """The commands that run."""
 
     def __init__(self, net: Any) -> None:
@@ -172,7 +172,7 @@ class Crowd:
                         return
                 else:
                     self.read(key)
-            self.bury()
+            self.reap()
 
     def take_requests(self) -> bool:
         """Carry out what has been asked; return False at the end of stdin."""
@@ -195,7 +195,7 @@ class Crowd:
         for line in lines:
             tell({"line": [label, stream, line.decode(errors="replace")]})
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Tell the ends of commands whose output has been read."""
         for label, child in list(self.children.items()):
             if child.poll() is None:
@@ -230,12 +230,12 @@ def main() -> None:
     net = build(plan)
     try:
         net.start()
-        crowd = Crowd(net)
+        runner = CommandRunner(net)
         tell({"ready": {switch.name: switch.address for switch in net.switches}})
         try:
-            crowd.serve()
+            runner.serve()
         finally:
-            end(list(crowd.children.values()))
+            end(list(runner.children.values()))
     finally:
         net.stop()
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.process import ManagedProcess
-from hopsum_topologies.scratch import temporary_folder
+from hopsum_topologies.tempdirs import make_temporary_directory
 
 _START_S = 60.0
 _READY = re.compile(r"^ready grpc=(\S+) device_id=(\d+)\s*$", re.MULTILINE)
@@ -43,7 +43,7 @@ class NativeSwitch:
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        self._folder = temporary_folder("native", folder)
+        self._folder = make_temporary_directory("native", folder)
         command = [sys.executable, "-m", "hopsum_switch", "--program", str(program), "--p4info", str(p4info)]
         listen = f"unix:{self._folder.name}/p4runtime" if grpc == "unix" else grpc
         command += ["--grpc", listen, "--device-id", str(device_id), *extra]

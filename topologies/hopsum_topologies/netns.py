@@ -2,7 +2,7 @@
 """Network namespaces and veth pairs through the `ip` command.
 
 A namespace's name carries the process id of its owner (`hopsum-<pid>-<n>`), so that the ones of processes that were
-killed can be told apart and removed: by the owner's janitor at once, or by the next owner. Interfaces live inside
+killed can be told apart and removed: by its cleanup process at once, or by the next owner. Interfaces live inside
 namespaces only, never beside the machine's own. IPv6 is off (its router solicitations would show up as traffic), and so
 are checksum, segmentation and GRO offloads on a veth unless asked for: a switch in user space must see finished frames,
 one packet each.
@@ -41,7 +41,7 @@ _CARRY_S = 20.0
 _POLL_S = 0.005
 _numbers = itertools.count()
 _owned: set[str] = set()
-_janitors: dict[int, int] = {}
+_cleanup_processes: dict[int, int] = {}
 """Pipes by process id, since a forked child has to have its own."""
 
 
@@ -72,9 +72,7 @@ def _set_namespace(descriptor: int) -> None:
 
 def _ip(*arguments: str) -> str:
     try:
-        done = subprocess.run(
-            ("ip", *arguments), capture_output=True, text=True, timeout=_IP_TIMEOUT_S, check=False
-        )
+        done = subprocess.run(("ip", *arguments), capture_output=True, text=True, timeout=_IP_TIMEOUT_S, check=False)
     except OSError as error:
         raise TopologyError(f"the `ip` command cannot be run: {error}; install iproute2") from error
     if done.returncode != 0:
@@ -113,11 +111,11 @@ def end_processes_in(name: str) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _employ_janitor() -> None:
-    if os.getpid() not in _janitors:
-        from hopsum_topologies.janitor import start_janitor  # which imports this module
+def _start_cleanup_process() -> None:
+    if os.getpid() not in _cleanup_processes:
+        from hopsum_topologies.cleanup_process import start_cleanup_process  # which imports this module
 
-        _janitors[os.getpid()] = start_janitor(os.getpid())
+        _cleanup_processes[os.getpid()] = start_cleanup_process(os.getpid())
 
 
 def switch_offloads_off(interface: str) -> None:
@@ -142,7 +140,7 @@ class Namespace:
     def __init__(self, of_process: int | None = None) -> None:
         """Make one, or give the one that a process is in a name."""
         remove_stale_namespaces()
-        _employ_janitor()
+        _start_cleanup_process()
         self.name = f"hopsum-{os.getpid()}-{next(_numbers)}"
         try:
             _ip("netns", *(("add", self.name) if of_process is None else ("attach", self.name, str(of_process))))

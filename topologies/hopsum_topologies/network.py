@@ -81,7 +81,7 @@ def traffic(network: Network) -> dict[Link, Traffic]:
 
 def require_reach(network: Network, deadline_s: float) -> None:
     """Let every host ask every other host and every switch until all have answered. Raises TopologyError otherwise."""
-    module = (sys.executable, "-m", "hopsum_topologies.reach", f"{deadline_s:g}")
+    module = (sys.executable, "-m", "hopsum_topologies.reachability", f"{deadline_s:g}")
     topology, (_, environment) = network.topology, launched((), None)
     commands = [
         Command(host, host, (*module, *(topology.ip(node) for node in topology.nodes if node != host)), environment)

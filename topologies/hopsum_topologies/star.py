@@ -63,6 +63,10 @@ class Star:
             self.close()
             raise
 
+    def host_ip(self, number: int) -> str:
+        """Return the address of a host, from 0."""
+        return f"10.0.0.{number + 1}"
+
     def shape(self, rate: str | None) -> None:
         """Give both directions of every link a rate in tc's words ("200mbit"); None: none. Counts start again."""
         for namespace, interface in self._ends():
@@ -113,7 +117,7 @@ class Star:
         self.hosts.append(host)
         host.add_veth(_OUTSIDE, _inside(number), self.middle, mtu_bytes=MTU_BYTES, offloads=True)
         self.middle.ip("link", "set", "dev", _inside(number), "master", _BRIDGE)
-        host.ip("addr", "add", f"10.0.0.{number + 1}/24", "dev", _OUTSIDE)
+        host.ip("addr", "add", f"{self.host_ip(number)}/24", "dev", _OUTSIDE)
 
     def _ends(self) -> Sequence[tuple[Namespace, str]]:
         ends = [(host, _OUTSIDE) for host in self.hosts]

@@ -4,7 +4,7 @@
     network -> forwarding and losses -> all reach all -> jobs -> COMMAND on every worker -> what links carried
 
 and taken down the other way round, whatever happens on the way. After SIGKILL the kernel ends the switches and workers,
-and the janitor removes the rest.
+and the cleanup process removes the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hopsum_topologies.description import JobPlan, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.mininet_network import bring_up
 from hopsum_topologies.network import Network, Traffic, require_reach, traffic
-from hopsum_topologies.scratch import scratch_folder
+from hopsum_topologies.tempdirs import temporary_directory
 
 REACH_S: Final = 20.0
 
@@ -70,7 +70,7 @@ def _run(request: Request) -> int:
     if request.command and not topology.jobs:
         raise TopologyError(f"topology {topology.name!r} has no jobs: nobody runs {request.command[0]!r}")
     with ExitStack() as stack:
-        folder = stack.enter_context(scratch_folder())
+        folder = stack.enter_context(temporary_directory())
         network: Network = stack.enter_context(bring_up(topology, request.target, folder))
         # A controller's threads live where they are started, and bmv2 listens on the loopback there.
         stack.enter_context(network.home.inside())

@@ -25,8 +25,8 @@ from hopsum.transport.offload import GSO
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.allreduce_report import Findings, as_json, show
 from hopsum_evaluation.bench.allreduce_run import SUBJECTS, Setting, WrongMeanError, run
-from hopsum_topologies.crew import WorkerDiedError
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.worker_pool import WorkerDiedError
 
 ELEMENTS = 4_000_000
 UNSHAPED = "unshaped"

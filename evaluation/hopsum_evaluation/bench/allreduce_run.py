@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run of `hopsum bench allreduce`: links, switch, and a crew of workers per kind of subject; they take turns."""
+"""The run of `hopsum bench allreduce`: links, switch, and a pool of workers per kind of subject; they take turns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,15 @@ from rich.console import Console
 from hopsum.codec import job_tables, make_codec
 from hopsum.transport.offload import Gso
 from hopsum_controlplane import JobSpec, SwitchController, write_membership
-from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import Device, Pipeline
-from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_evaluation.bench.allreduce_report import Finding, Findings
 from hopsum_evaluation.bench.allreduce_worker import Measured, Plan, vector_of
 from hopsum_evaluation.bench.allreduce_worker import run as run_worker
 from hopsum_evaluation.bench.placement import cpu_time
-from hopsum_switch.management import ManagementClient
-from hopsum_topologies import NativeSwitch, Star
-from hopsum_topologies.crew import Crew
-from hopsum_topologies.one_switch import NATIVE_PORT, SWITCH
-from hopsum_topologies.scratch import scratch_folder
+from hopsum_topologies import Star
 from hopsum_topologies.seat import Seat
-from hopsum_wire import HOPSUM_UDP_PORT
+from hopsum_topologies.tempdirs import temporary_directory
+from hopsum_topologies.testbed import SWITCH, native_testbed
+from hopsum_topologies.worker_pool import WorkerPool
 
 SUBJECTS = ("thc", "thc-no-overlap", "gloo-fp32", "gloo-fp16")
 CHECKED = 65536
@@ -62,72 +57,52 @@ def run(setting: Setting, console: Console) -> Findings:
     """
     codec = make_codec("thc", workers=setting.workers)  # here, before several processes would compile it at once
     with ExitStack() as stack:
-        folder = stack.enter_context(scratch_folder("bench"))
+        folder = stack.enter_context(temporary_directory("bench"))
         star = stack.enter_context(Star(setting.workers))
         stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
         console.print(f"starting the switch and {setting.workers} workers a subject ...")
-        switch_pid, device, seats = stack.enter_context(switch_amid(star))
-        controller = SwitchController(device, SWITCH)
+        testbed = stack.enter_context(native_testbed(setting.workers, star=star))
+        controller = SwitchController(testbed.device, SWITCH)
         plan = Plan(
             _HOPSUM, setting.workers, setting.elements, setting.buckets, setting.seed,
             min(CHECKED, setting.elements), "eth0", folder, gso=setting.gso,
         )  # fmt: skip
-        crews: dict[str, Crew] = {}
+        pools: dict[str, WorkerPool] = {}
         for subject in setting.subjects:
             if subject.startswith("thc"):
                 own = replace(plan, overlap=subject == "thc")
-                crews[subject] = stack.enter_context(Crew(seats, run_worker, own))
-                join_job(stack, controller, crews[subject], seats, subject, setting.window, job_tables(codec), folder)
+                pools[subject] = stack.enter_context(WorkerPool(testbed.seats, run_worker, own))
+                join_job(
+                    stack, controller, pools[subject], testbed.seats, subject, setting.window, job_tables(codec), folder
+                )
         gloo = [subject for subject in setting.subjects if subject.startswith("gloo")]
         if gloo:
-            crew = stack.enter_context(Crew(seats, run_worker, replace(plan, module=_GLOO)))
-            crews.update(dict.fromkeys(gloo, crew))
-        ready = {crew: max(rss for (rss,) in crew.gather("ready")) for crew in dict.fromkeys(crews.values())}
+            pool = stack.enter_context(WorkerPool(testbed.seats, run_worker, replace(plan, module=_GLOO)))
+            pools.update(dict.fromkeys(gloo, pool))
+        ready = {pool: max(rss for (rss,) in pool.gather("ready")) for pool in dict.fromkeys(pools.values())}
         findings: Findings = []
         for rate in setting.rates:
-            findings += _at_rate(rate, setting, plan, star, crews, switch_pid, console)
+            findings += _at_rate(rate, setting, plan, star, pools, testbed.pid, console)
         for found in findings:
-            found.ready_rss_bytes = ready[crews[found.subject]]
-        for crew in dict.fromkeys(crews.values()):
-            crew.send(None)
-            crew.gather("finished")
+            found.ready_rss_bytes = ready[pools[found.subject]]
+        for pool in dict.fromkeys(pools.values()):
+            pool.send(None)
+            pool.gather("finished")
         return findings
-
-
-@contextmanager
-def switch_amid(star: Star) -> Iterator[tuple[int, Device, tuple[Seat, ...]]]:
-    """Run the embedded switch in the middle of a star, on one UDP socket; yield process, device and workers' seats."""
-    program, p4info = compiled_program()
-    with ExitStack() as stack:
-        switch = stack.enter_context(NativeSwitch(program, p4info))
-        device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
-        device.push(Pipeline.load(program, p4info))
-        management = stack.enter_context(ManagementClient(switch.address))
-        bound = management.bind_udp(NATIVE_PORT, f"{star.middle_ip}:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}")
-        host, _, port = bound.rpartition(":")
-        mac = f"02:00:00:00:01:{NATIVE_PORT:02x}"
-        yield (
-            switch.process.pid,
-            device,
-            tuple(
-                Seat(rank, NATIVE_PORT, mac, f"10.0.0.{rank + 1}", (host, int(port)), namespace.name)
-                for rank, namespace in enumerate(star.hosts)
-            ),
-        )
 
 
 def join_job(
     stack: ExitStack,
     controller: SwitchController,
-    crew: Crew,
+    pool: WorkerPool,
     seats: Sequence[Seat],
     name: str,
     window: int,
     tables: dict[str, tuple[int, ...]],
     folder: Path,
 ) -> None:
-    """Make the job of a crew and tell its workers."""
-    bound = crew.gather("bound")
+    """Make the job of a pool and tell its workers."""
+    bound = pool.gather("bound")
     endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(seats, bound, strict=True))
     job = controller.create_job(
         JobSpec(name, endpoints, window, table=tables.get("table"), table16=tables.get("table16"))
@@ -135,7 +110,7 @@ def join_job(
     stack.callback(controller.delete_job, job)
     path = folder / f"{name}.json"
     write_membership(job, path, {seat.rank: seat.switch for seat in seats})
-    crew.send(str(path))
+    pool.send(str(path))
 
 
 def _at_rate(
@@ -143,19 +118,19 @@ def _at_rate(
     setting: Setting,
     plan: Plan,
     star: Star,
-    crews: dict[str, Crew],
+    pools: dict[str, WorkerPool],
     switch_pid: int,
     console: Console,
 ) -> list[Finding]:
     """Measure all subjects in turn at one rate, once to warm up."""
     star.shape(rate)
     truth = np.mean([vector_of(replace(plan, elements=plan.checked), rank) for rank in range(plan.workers)], axis=0)
-    findings = [Finding(subject, rate, star.rate_bits_per_s()) for subject in crews]
+    findings = [Finding(subject, rate, star.rate_bits_per_s()) for subject in pools]
     for number in range(setting.runs + 1):
         for finding in findings:
             before, used = star.counts(), cpu_time(switch_pid)
-            crews[finding.subject].send(finding.subject)
-            done = [Measured(*message) for message in crews[finding.subject].gather("done")]
+            pools[finding.subject].send(finding.subject)
+            done = [Measured(*message) for message in pools[finding.subject].gather("done")]
             switch_cpu_s = sum(cpu_time(switch_pid)) - sum(used)
             passed = [now.since(then) for now, then in zip(star.counts(), before, strict=True)]
             _check(finding.subject, done, truth)

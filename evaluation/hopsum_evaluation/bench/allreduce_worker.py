@@ -34,7 +34,7 @@ from hopsum_topologies.seat import Seat
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all workers of one crew do."""
+    """The settings that all workers of one pool have in common."""
 
     module: str
     """Whose `work` they run: those that need torch are not imported here."""

@@ -16,8 +16,8 @@ from hopsum_evaluation.bench.load import RESEND_S, Load, Tally
 from hopsum_evaluation.bench.pipeline import Adapt
 from hopsum_evaluation.bench.placement import cpu_time, two_cores
 from hopsum_evaluation.bench.traffic import make_pool
-from hopsum_topologies.one_switch import SWITCH, Stage
 from hopsum_topologies.seat import open_batch_link
+from hopsum_topologies.testbed import SWITCH, Testbed
 
 ECHO_EPOCH = 1
 
@@ -76,7 +76,7 @@ class SocketRun:
 
 @contextmanager
 def load_on(
-    scene: Stage,
+    testbed: Testbed,
     table: tuple[int, ...],
     slots: int,
     seed: int,
@@ -87,11 +87,11 @@ def load_on(
     """Make a job on a switch and yield its workers; end both. Raises ControlPlaneError, OSError."""
     with ExitStack() as stack:
         links: list[BatchLink] = []
-        for seat in scene.seats:
+        for seat in testbed.seats:
             links.append(link := open_batch_link(seat))
             stack.callback(link.close)
-        controller = SwitchController(adapt(scene.device) if adapt else scene.device, SWITCH)
-        endpoints = tuple(seat.endpoint(link.local) for seat, link in zip(scene.seats, links, strict=True))
+        controller = SwitchController(adapt(testbed.device) if adapt else testbed.device, SWITCH)
+        endpoints = tuple(seat.endpoint(link.local) for seat, link in zip(testbed.seats, links, strict=True))
         job = controller.create_job(JobSpec("load", endpoints, slots, table))
         stack.callback(controller.delete_job, job)
         yield Load(links, make_pool(job.epoch, len(links), slots, table, seed), resend_s=resend_s)

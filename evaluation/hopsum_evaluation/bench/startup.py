@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_evaluation.bench.placement import memory
 from hopsum_evaluation.bench.sockets import load_on
-from hopsum_topologies.one_switch import native_stage
-from hopsum_topologies.scratch import temporary_folder
+from hopsum_topologies.tempdirs import make_temporary_directory
+from hopsum_topologies.testbed import native_testbed
 
 MEMORY_SLOTS = 1024
 NATIVE = ("--backend", "native")
@@ -38,7 +38,7 @@ class Startup:
     """Cold and warm starts, each with a cache of its own; a context manager that removes both."""
 
     def __init__(self) -> None:
-        self._folder = temporary_folder("bench")
+        self._folder = make_temporary_directory("bench")
 
     def cold(self) -> float:
         """Return the seconds of a start with an empty cache."""
@@ -79,11 +79,11 @@ class Startup:
         self, environment: dict[str, str], workers: int, table: tuple[int, ...], seed: int, seconds: float
     ) -> dict[str, int]:
         with (
-            native_stage(workers, extra=NATIVE, environment=environment) as scene,
-            load_on(scene, table, MEMORY_SLOTS, seed, resend_s=RESEND_S) as load,
+            native_testbed(workers, extra=NATIVE, environment=environment) as testbed,
+            load_on(testbed, table, MEMORY_SLOTS, seed, resend_s=RESEND_S) as load,
         ):
             load.run(seconds)
-            return memory(scene.pid)
+            return memory(testbed.pid)
 
 
 def start_s(environment: dict[str, str]) -> float:

@@ -31,7 +31,7 @@ from hopsum_evaluation.bench.startup import NATIVE, Startup
 from hopsum_switch.backend import Backend
 from hopsum_topologies.bmv2 import bmv2_unavailable
 from hopsum_topologies.netns import Namespace
-from hopsum_topologies.one_switch import bmv2_stage, native_stage
+from hopsum_topologies.testbed import bmv2_testbed, native_testbed
 
 PARTS = ("pipeline", "sockets", "bmv2", "naive", "naive-native", "start")
 DEFAULT_PARTS = tuple(part for part in PARTS if part != "naive-native")
@@ -92,19 +92,19 @@ class Subjects:
 
     def _open_sockets(self) -> None:
         chosen = self._setting
-        scene = self._stack.enter_context(native_stage(chosen.workers, extra=NATIVE))
-        load = self._stack.enter_context(load_on(scene, chosen.table, chosen.slots, chosen.seed))
-        self._add_socket("socket", SocketRun(load, scene.pid, pinned=True))
+        testbed = self._stack.enter_context(native_testbed(chosen.workers, extra=NATIVE))
+        load = self._stack.enter_context(load_on(testbed, chosen.table, chosen.slots, chosen.seed))
+        self._add_socket("socket", SocketRun(load, testbed.pid, pinned=True))
         echo = self._stack.enter_context(echo_run(chosen.workers, chosen.table, chosen.slots, chosen.seed))
         self._add_socket("loopback", echo)
 
     def _open_bmv2(self) -> None:
         if self._home is not None:
-            scene = self._stack.enter_context(bmv2_stage(self._setting.workers, home=self._home))
+            testbed = self._stack.enter_context(bmv2_testbed(self._setting.workers, home=self._home))
             load = self._stack.enter_context(
-                load_on(scene, self._setting.table, BMV2_SLOTS, self._setting.seed, resend_s=1.0)
+                load_on(testbed, self._setting.table, BMV2_SLOTS, self._setting.seed, resend_s=1.0)
             )
-            self._add_socket("bmv2", SocketRun(load, scene.pid, pinned=False))
+            self._add_socket("bmv2", SocketRun(load, testbed.pid, pinned=False))
 
     def _open_naive(self) -> None:
         program = naive.naive_program()
@@ -121,11 +121,11 @@ class Subjects:
 
     def _naive_on_bmv2(self, program: tuple[Path, Path], home: Namespace) -> SocketRun:
         chosen = self._setting
-        scene = self._stack.enter_context(bmv2_stage(chosen.workers, home=home, program=program, prefix="n"))
+        testbed = self._stack.enter_context(bmv2_testbed(chosen.workers, home=home, program=program, prefix="n"))
         load: Load = self._stack.enter_context(
-            load_on(scene, chosen.table, naive.SLOTS, chosen.seed, adapt=naive.NaiveDevice, resend_s=NAIVE_RESEND_S)
+            load_on(testbed, chosen.table, naive.SLOTS, chosen.seed, adapt=naive.NaiveDevice, resend_s=NAIVE_RESEND_S)
         )
-        return SocketRun(load, scene.pid, pinned=False)
+        return SocketRun(load, testbed.pid, pinned=False)
 
     def _open_start(self) -> None:
         self.startup = startup = self._stack.enter_context(Startup())

@@ -18,14 +18,14 @@ from hopsum.codec import CODECS, job_tables, make_codec
 from hopsum.codec.range_codec import RangeCodec
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.demo.account import read_quiet
-from hopsum_evaluation.demo.ground import ground_of, network_of
 from hopsum_evaluation.demo.model import MissingDataError, load_images
 from hopsum_evaluation.demo.report import Report
+from hopsum_evaluation.demo.testbed import demo_testbed, network_of
 from hopsum_evaluation.demo.worker import Plan, Trained, work
-from hopsum_topologies.crew import Crew, WorkerDiedError
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.one_switch import InterfaceCounters
-from hopsum_topologies.scratch import scratch_folder
+from hopsum_topologies.tempdirs import temporary_directory
+from hopsum_topologies.testbed import InterfaceCounters
+from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
 BATCH = 32
 DEADLINE_S = 60.0
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.topology is not None:
             report.topology = options.topology
             report.loss = max(link.loss for link in network_of(options.topology, options.workers).links)
-        with scratch_folder("demo") as folder:
+        with temporary_directory("demo") as folder:
             run(make_plan(report, folder), report, console, options.topology)
     except (ControlPlaneError, TopologyError, WorkerDiedError, MissingDataError) as error:
         print(f"hopsum demo: {error}", file=sys.stderr)
@@ -134,30 +134,30 @@ def run(plan: Plan, report: Report, console: Console, network: str | None = None
     report.chunk_elements = codec.block_elements if isinstance(codec, RangeCodec) else None
     what = "switch" if network is None else f"switches of {network}"
     console.print(f"starting the {report.target} {what} and {plan.workers} workers ...")
-    with ground_of(report.target, plan, network) as ground:
-        report.where = ground.where
-        with Crew(ground.seats, work, plan) as crew:
-            paths = ground.make_job(plan, crew.gather("bound"), job_tables(codec))
-            before = ground.read_counts()
-            for pipe, path in zip(crew.pipes, paths, strict=True):
+    with demo_testbed(report.target, plan, network) as testbed:
+        report.where = testbed.where
+        with WorkerPool(testbed.seats, work, plan) as pool:
+            paths = testbed.make_job(plan, pool.gather("bound"), job_tables(codec))
+            before = testbed.read_counts()
+            for pipe, path in zip(pool.pipes, paths, strict=True):
                 pipe.send(path)
             with _progress(console) as progress:
-                trained = follow(crew, progress, plan, plan.codec, "trained")
+                trained = follow(pool, progress, plan, plan.codec, "trained")
                 take_in(report, [message[0] for message in trained])
-                report.counts = read_quiet(ground).since(before)
-                crew.send(True)
-                if nmse := crew.gather("nmse")[0][0]:
+                report.counts = read_quiet(testbed).since(before)
+                pool.send(True)
+                if nmse := pool.gather("nmse")[0][0]:
                     report.nmse_mean, report.nmse_theory = nmse.measured, nmse.theory
-                report.accuracy_fp32 = follow(crew, progress, plan, "fp32", "baseline")[0][0]
-        ground.remove_job()
+                report.accuracy_fp32 = follow(pool, progress, plan, "fp32", "baseline")[0][0]
+        testbed.remove_job()
 
 
-def follow(crew: Crew, progress: Progress, plan: Plan, phase: str, last: str) -> list[tuple[Any, ...]]:
+def follow(pool: WorkerPool, progress: Progress, plan: Plan, phase: str, last: str) -> list[tuple[Any, ...]]:
     """Show the steps of one training until every worker has sent its `last` message; return those by rank."""
     task = progress.add_task(phase, total=plan.steps * plan.workers, loss="")
     found: dict[int, tuple[Any, ...]] = {}
     while len(found) < plan.workers:
-        rank, (kind, *rest) = crew.receive()
+        rank, (kind, *rest) = pool.receive()
         if kind == last:
             found[rank] = tuple(rest)
         elif kind == "step" and rest[0] == phase:

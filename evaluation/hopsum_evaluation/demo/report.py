@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum_evaluation.demo.account import ARRIVED, Counts, Lost, is_possible, lost_between
-from hopsum_topologies.one_switch import InterfaceCounters
+from hopsum_topologies.testbed import InterfaceCounters
 
 NMSE_TOLERANCE = 0.2
 """How far the measured error may be from theory."""

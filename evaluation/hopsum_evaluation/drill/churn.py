@@ -14,9 +14,9 @@ from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.controller_probe import Probe
-from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.news import MARGIN_S, require_within
-from hopsum_evaluation.drill.stage import Stage, first_sign, staged
+from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed, first_sign
+from hopsum_evaluation.drill.training_job import TrainingJob
 from hopsum_evaluation.drill.workers import judge, seats_for
 
 _CHURNS: Final = "aaa"
@@ -33,25 +33,25 @@ _JOINS: Final = 20
 
 def job_churn(context: Context) -> DrillReport:
     """Join one job again and again: another one starts in time, and a third outlives its switch."""
-    with staged(context, "job-churn", seats=seats_for(context, 2)) as stage:
-        crew = Crew(stage, "train", 2, pace_s=_PACE_S)
-        crew.train(10)
-        (epoch,) = crew.epochs()
-        later = Probe(stage, _LATER, _LEASE_S)
-        with _churning(Probe(stage, _CHURNS, _LEASE_S)) as joins:
+    with drill_testbed(context, "job-churn", seats=seats_for(context, 2)) as testbed:
+        training = TrainingJob(testbed, "train", 2, pace_s=_PACE_S)
+        training.train(10)
+        (epoch,) = training.epochs()
+        later = Probe(testbed, _LATER, _LEASE_S)
+        with _churning(Probe(testbed, _CHURNS, _LEASE_S)) as joins:
             await_that(lambda: len(joins) >= _JOINS, f"{_JOINS} joins of job {_CHURNS}")
-            began_s = stage.happened(f"job {_LATER} is joined, while {_CHURNS} is all the time")
+            began_s = testbed.happened(f"job {_LATER} is joined, while {_CHURNS} is all the time")
             later.epoch()
-            started_s = stage.now() - began_s
-            healed_s = _restart_switch(stage, crew, epoch)
-            asked_s = stage.now() - began_s
+            started_s = testbed.now() - began_s
+            healed_s = _restart_switch(testbed, training, epoch)
+            asked_s = testbed.now() - began_s
             rate = sum(at_s >= began_s for at_s in joins) / asked_s
-        crew.train(10)
-        crew.finish()
-        bound_s = stage.lease_s + MARGIN_S
+        training.train(10)
+        training.finish()
+        bound_s = testbed.lease_s + MARGIN_S
         require_within(f"job {_LATER} had started", started_s, bound_s)
         require_within("the other job went on on the restarted switch", healed_s, bound_s)
-        report = stage.report
+        report = testbed.report
         report.detected_ms = 1e3 * started_s
         report.detected = f"an epoch of job {_LATER}, from when it was joined"
         report.recovered = f"beside {rate:.0f} joins/s; the job that trains went on {healed_s:.1f} s after a new switch"
@@ -60,21 +60,21 @@ def job_churn(context: Context) -> DrillReport:
             "healed_s": round(healed_s, 3),
             "joins_per_s": round(rate, 1),
         }
-        with stage.operator() as operator:
+        with testbed.operator() as operator:
             operator.delete(_CHURNS)
             operator.delete(_LATER)
-        judge(stage, crew)
+        judge(testbed, training)
     return report
 
 
-def _restart_switch(stage: Stage, crew: Crew, epoch: int) -> float:
+def _restart_switch(testbed: DrillTestbed, training: TrainingJob, epoch: int) -> float:
     """Start the switch again, empty; return the seconds until the job that trains went on there."""
-    stage.signal("switch", signal.SIGKILL)
-    stage.start_switch()
-    restarted_s = stage.happened("switch started again, empty")
+    testbed.signal("switch", signal.SIGKILL)
+    testbed.start_switch()
+    restarted_s = testbed.happened("switch started again, empty")
 
     def going_on() -> float | None:
-        return next((entry["at"] for entry in crew.journal(0, "step") if entry["epoch"] != epoch), None)
+        return next((entry["at"] for entry in training.journal(0, "step") if entry["epoch"] != epoch), None)
 
     return first_sign(going_on, "step in another epoch") - restarted_s
 

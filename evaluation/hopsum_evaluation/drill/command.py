@@ -23,7 +23,7 @@ from hopsum_evaluation.drill.base import Context, DrillError, DrillReport
 from hopsum_evaluation.drill.catalogue import DRILLS
 from hopsum_evaluation.drill.screen import catalogue_table, details, report_table
 from hopsum_topologies.launch import die_with_parent
-from hopsum_topologies.scratch import scratch_folder
+from hopsum_topologies.tempdirs import temporary_directory
 
 _ALL: Final = "all"
 _LIST: Final = "list"
@@ -101,7 +101,7 @@ def run_one(name: str, options: argparse.Namespace, note: Callable[[str], None])
         return DrillReport(name, options.target, skipped=reason)
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    with scratch_folder("drill") as temporary:
+    with temporary_directory("drill") as temporary:
         folder = temporary if options.keep is None else options.keep / name
         folder.mkdir(parents=True, exist_ok=True)
         context = Context(options.target, folder, options.seed, options.scale)

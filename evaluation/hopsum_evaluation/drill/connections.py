@@ -9,11 +9,11 @@ from typing import Final
 
 from hopsum_evaluation.drill.base import Context, DrillError, DrillReport
 from hopsum_evaluation.drill.controller_probe import Probe
-from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.news import MARGIN_S, keeps_places, require_no_break, require_within
 from hopsum_evaluation.drill.proxy import Proxy
 from hopsum_evaluation.drill.reference import same_bits
-from hopsum_evaluation.drill.stage import Stage, staged
+from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed
+from hopsum_evaluation.drill.training_job import TrainingJob
 from hopsum_evaluation.drill.workers import judge, seats_for
 
 LEASE_S: Final = 15.0
@@ -27,18 +27,20 @@ _FAR: Final = 1
 def dead(context: Context) -> DrillReport:
     """Let connections die in silence: the worker keeps its place, and the controller writes to its switch again."""
     with (
-        staged(context, "connections-dead", seats=seats_for(context, 3), lease_s=LEASE_S, proxied=True) as stage,
-        closing(_proxy_of_workers(stage)) as workers,
+        drill_testbed(
+            context, "connections-dead", seats=seats_for(context, 3), lease_s=LEASE_S, proxied=True
+        ) as testbed,
+        closing(_proxy_of_workers(testbed)) as workers,
     ):
-        assert stage.proxy is not None
-        crew = Crew(stage, "train", 3, pace_s=_PACE_S, controllers={_FAR: workers.address})
-        crew.train(10)
-        worker_s = _die(stage, crew, workers, f"rank {_FAR} and the controller", "first")
-        controller_s = _die(stage, crew, stage.proxy, "controller and switch", "second")
-        crew.train(10)
-        crew.finish()
-        require_no_break(crew)
-        report = stage.report
+        assert testbed.proxy is not None
+        training = TrainingJob(testbed, "train", 3, pace_s=_PACE_S, controllers={_FAR: workers.address})
+        training.train(10)
+        worker_s = _die(testbed, training, workers, f"rank {_FAR} and the controller", "first")
+        controller_s = _die(testbed, training, testbed.proxy, "controller and switch", "second")
+        training.train(10)
+        training.finish()
+        require_no_break(training)
+        report = testbed.report
         report.detected_ms = 1e3 * max(worker_s, controller_s)
         report.detected = "the slower of both: heartbeats of all ranks, or an epoch of another job on the switch"
         report.recovered = (
@@ -46,18 +48,18 @@ def dead(context: Context) -> DrillReport:
             f"switch after {controller_s:.1f} s"
         )
         report.numbers = {"worker_s": round(worker_s, 3), "controller_s": round(controller_s, 3)}
-        judge(stage, crew)
+        judge(testbed, training)
         if report.checks["replicas_equal"].ok:
-            report.checks["replicas_equal"] = same_bits(crew, report.steps)
+            report.checks["replicas_equal"] = same_bits(training, report.steps)
     return report
 
 
-def _proxy_of_workers(stage: Stage) -> Proxy:
-    address = stage.place.controller_address
+def _proxy_of_workers(testbed: DrillTestbed) -> Proxy:
+    address = testbed.network.controller_address
     return Proxy(address.rpartition(":")[0], address)
 
 
-def _die(stage: Stage, crew: Crew, proxy: Proxy, who: str, job: str) -> float:
+def _die(testbed: DrillTestbed, training: TrainingJob, proxy: Proxy, who: str, job: str) -> float:
     """Let the connections of a proxy die; return the seconds after which all that goes through them went on.
 
     A job of this name begins an epoch then, which the controller writes to the switch. Waits until a lease is over
@@ -65,14 +67,14 @@ def _die(stage: Stage, crew: Crew, proxy: Proxy, who: str, job: str) -> float:
     """
     if not proxy.kill_connections():
         raise DrillError(f"{who}: no connection through the proxy")
-    at_s = stage.happened(f"connections die in silence: {who}")
-    keeps_places(stage, crew)
-    probe = Probe(stage, job, _PROBE_LEASE_S)
+    at_s = testbed.happened(f"connections die in silence: {who}")
+    keeps_places(testbed, training)
+    probe = Probe(testbed, job, _PROBE_LEASE_S)
     probe.epoch()
-    took_s = stage.now() - at_s
+    took_s = testbed.now() - at_s
     require_within(f"{who} went on", took_s, LEASE_S + MARGIN_S)
-    with stage.operator() as operator:
+    with testbed.operator() as operator:
         operator.delete(probe.name)
-    time.sleep(max(0.0, at_s + LEASE_S + MARGIN_S - stage.now()))
-    keeps_places(stage, crew)
+    time.sleep(max(0.0, at_s + LEASE_S + MARGIN_S - testbed.now()))
+    keeps_places(testbed, training)
     return took_s

@@ -12,8 +12,8 @@ from typing import Final
 
 from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.controller_probe import Probe, beats
-from hopsum_evaluation.drill.crew import Crew
-from hopsum_evaluation.drill.stage import LEASE_S, Stage, staged
+from hopsum_evaluation.drill.testbed import LEASE_S, DrillTestbed, drill_testbed
+from hopsum_evaluation.drill.training_job import TrainingJob
 from hopsum_evaluation.drill.workers import judge, seats_for
 
 NAME: Final = "controller-clock-jumps"
@@ -27,31 +27,31 @@ _HOURS: Final = 24.0 * 30
 
 def clock_jumps(context: Context) -> DrillReport:
     """Turn the controller's clock back and forward, and restart it in the past: no epoch twice, no lease ends."""
-    with staged(context, NAME, seats=seats_for(context, _TRAINERS)) as stage:
+    with drill_testbed(context, NAME, seats=seats_for(context, _TRAINERS)) as testbed:
         clock = context.folder / "offset"
         _turn(clock, 0.0)
-        stage.processes["controller"].stop()
-        _start(stage, clock)
-        crew = Crew(stage, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
-        crew.train(5)
-        probe = Probe(stage, "probe", LEASE_S)
+        testbed.processes["controller"].stop()
+        _start(testbed, clock)
+        training = TrainingJob(testbed, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
+        training.train(5)
+        probe = Probe(testbed, "probe", LEASE_S)
         epochs = [probe.epoch()]
         chance = random.Random(context.seed)
         for number in range(context.steps(6)):
             hours = _FIRST_HOURS[number] if number < len(_FIRST_HOURS) else chance.uniform(-_HOURS, _HOURS)
-            stage.happened(f"clock {hours:+.0f} h from the machine's")
+            testbed.happened(f"clock {hours:+.0f} h from the machine's")
             _turn(clock, hours * _HOUR_S)
-            beats(stage, crew)
+            beats(testbed, training)
             epochs.append(probe.epoch())
             if number == 1:
-                stage.signal("controller", signal.SIGKILL)
-                _start(stage, clock)
-        crew.finish()
-        _judge_epochs(stage, crew, epochs)
-        with stage.operator() as operator:
+                testbed.signal("controller", signal.SIGKILL)
+                _start(testbed, clock)
+        training.finish()
+        _judge_epochs(testbed, training, epochs)
+        with testbed.operator() as operator:
             operator.delete(probe.name)
-        judge(stage, crew)
-    return stage.report
+        judge(testbed, training)
+    return testbed.report
 
 
 def _turn(clock: Path, offset_s: float) -> None:
@@ -60,22 +60,22 @@ def _turn(clock: Path, offset_s: float) -> None:
     made.replace(clock)
 
 
-def _start(stage: Stage, clock: Path) -> None:
-    """Start a controller with that clock, in the place of the stage's."""
+def _start(testbed: DrillTestbed, clock: Path) -> None:
+    """Start a controller with that clock, in place of the testbed's."""
     command = [sys.executable, "-m", "hopsum_evaluation.drill.controller_skewed"]
-    process = stage.start("controller", [*command, str(stage.context.folder / "cluster.toml"), str(clock)])
+    process = testbed.start("controller", [*command, str(testbed.context.folder / "cluster.toml"), str(clock)])
     ready = lambda: re.search(r"^ready listen=", process.log_text(), re.MULTILINE)  # noqa: E731
     await_that(ready, "a controller that serves", alive=process)
 
 
-def _judge_epochs(stage: Stage, crew: Crew, epochs: list[int]) -> None:
+def _judge_epochs(testbed: DrillTestbed, training: TrainingJob, epochs: list[int]) -> None:
     """Raise DrillError if an epoch came again, or the job that trains had a second one."""
-    trained = {entry["epoch"] for rank in range(_TRAINERS) for entry in crew.journal(rank, "step")}
+    trained = {entry["epoch"] for rank in range(_TRAINERS) for entry in training.journal(rank, "step")}
     if len(trained) != 1:
         raise DrillError(f"a lease ended because of the clock: the job that trains had epochs {sorted(trained)}")
     if sorted(set(epochs)) != epochs or trained & set(epochs):
         raise DrillError(f"epochs came again: {epochs} of one job, {sorted(trained)} of the other")
-    report = stage.report
+    report = testbed.report
     report.detected = "nothing was to be: no lease ended"
     report.recovered = f"{len(epochs)} epochs of one job, each above the one before; 1 of the job that trains"
     report.numbers = {"jumps": len(epochs) - 1, "epochs": len(epochs) + 1, "leases_ended": 0}

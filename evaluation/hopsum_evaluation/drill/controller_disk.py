@@ -16,8 +16,8 @@ from typing import Final
 from hopsum.rpc.errors import ControllerError
 from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that, needs_nothing
 from hopsum_evaluation.drill.controller_probe import SLOTS, Probe, beats, refusal
-from hopsum_evaluation.drill.crew import Crew
-from hopsum_evaluation.drill.stage import LEASE_S, Stage, staged
+from hopsum_evaluation.drill.testbed import LEASE_S, DrillTestbed, drill_testbed
+from hopsum_evaluation.drill.training_job import TrainingJob
 from hopsum_evaluation.drill.workers import judge, seats_for
 
 NAME: Final = "controller-disk-full"
@@ -67,35 +67,35 @@ def disk_full(context: Context) -> DrillReport:
     disk = context.folder / "disk"
     disk.mkdir()
     (context.folder / "state.sqlite").symlink_to(disk / "state.sqlite")
-    with small_disk(disk), staged(context, NAME, seats=seats_for(context, _TRAINERS)) as stage:
-        crew = Crew(stage, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
-        crew.train(5)
-        silent = Probe(stage, "silent", LEASE_S)
+    with small_disk(disk), drill_testbed(context, NAME, seats=seats_for(context, _TRAINERS)) as testbed:
+        training = TrainingJob(testbed, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
+        training.train(5)
+        silent = Probe(testbed, "silent", LEASE_S)
         silent.epoch(stay=True)
-        full_s = _fill(stage, disk)
-        jobs = _refused(stage, full_s)
-        before = crew.steps(0)
-        overdue = lambda: stage.now() > full_s + 1.5 * LEASE_S  # noqa: E731
+        full_s = _fill(testbed, disk)
+        jobs = _refused(testbed, full_s)
+        before = training.steps(0)
+        overdue = lambda: testbed.now() > full_s + 1.5 * LEASE_S  # noqa: E731
         await_that(overdue, f"the end of the lease of {silent.name}")
         for _ in range(context.steps(2)):
-            beats(stage, crew)
-            _nothing_changed(stage, jobs)
-        full = crew.steps(0) - before
-        stage.happened("room on the disk")
+            beats(testbed, training)
+            _nothing_changed(testbed, jobs)
+        full = training.steps(0) - before
+        testbed.happened("room on the disk")
         (disk / "ballast").unlink()
-        _recovered(stage, crew, silent)
-        crew.finish()
-        report = stage.report
+        _recovered(testbed, training, silent)
+        training.finish()
+        report = testbed.report
         report.recovered = f"{full} steps on a full disk; with room again a job was made, and an overdue lease ended"
         report.numbers["steps_while_full"] = full
-        judge(stage, crew)
-        with stage.operator() as operator:
+        judge(testbed, training)
+        with testbed.operator() as operator:
             for job in operator.jobs():
                 operator.delete(job.name)
     return report
 
 
-def _fill(stage: Stage, disk: Path) -> float:
+def _fill(testbed: DrillTestbed, disk: Path) -> float:
     """Fill the disk up to the last block; return when."""
     with (disk / "ballast").open("wb", buffering=0) as ballast:
         for size in (1 << 20, _BLOCK_BYTES):
@@ -105,13 +105,12 @@ def _fill(stage: Stage, disk: Path) -> float:
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
-    return stage.happened("disk full")
+    return testbed.happened("disk full")
 
 
-def _refused(stage: Stage, full_s: float) -> dict[str, int]:
-    """Make jobs until one is refused, as what the database holds on the disk is not used up at once; return all jobs.
-    """
-    with stage.operator() as operator:
+def _refused(testbed: DrillTestbed, full_s: float) -> dict[str, int]:
+    """Make jobs until one is refused: the room that the database holds is not used up at once. Return all jobs."""
+    with testbed.operator() as operator:
         for number in range(_JOBS_MAX):
             try:
                 operator.create(f"job{number}", 1, 1)
@@ -121,16 +120,16 @@ def _refused(stage: Stage, full_s: float) -> dict[str, int]:
                 break
         else:
             raise DrillError(f"{_JOBS_MAX} jobs were made on a full disk")
-        stage.report.detected_ms = 1e3 * (stage.now() - full_s)
-        stage.report.detected = f"a job is refused, after {number} that had room in the database's log"
+        testbed.report.detected_ms = 1e3 * (testbed.now() - full_s)
+        testbed.report.detected = f"a job is refused, after {number} that had room in the database's log"
         refusal(lambda: operator.create("more", 1, 1), _FULL)
         refusal(lambda: operator.delete("silent"), _FULL)
-        stage.report.numbers = {"refused": 3}
+        testbed.report.numbers = {"refused": 3}
         return {job.name: job.epoch for job in operator.jobs()}
 
 
-def _nothing_changed(stage: Stage, jobs: dict[str, int]) -> None:
-    with stage.operator() as operator:
+def _nothing_changed(testbed: DrillTestbed, jobs: dict[str, int]) -> None:
+    with testbed.operator() as operator:
         found = {job.name: job.epoch for job in operator.jobs()}
         if found != jobs:
             raise DrillError(f"jobs and epochs on a full disk: {found}, before it {jobs}")
@@ -140,11 +139,11 @@ def _nothing_changed(stage: Stage, jobs: dict[str, int]) -> None:
             raise DrillError(f"{used} slots in use with jobs {sorted(jobs)}")
 
 
-def _recovered(stage: Stage, crew: Crew, silent: Probe) -> None:
-    with stage.operator() as operator:
+def _recovered(testbed: DrillTestbed, training: TrainingJob, silent: Probe) -> None:
+    with testbed.operator() as operator:
         operator.create("more", 1, 1)
         over = lambda: not operator.job(silent.name).epoch  # noqa: E731
         await_that(over, f"the end of the epoch of {silent.name}, whose lease is over")
         if "lease" not in operator.job(silent.name).reason:
             raise DrillError(f"the epoch of {silent.name} ended because of {operator.job(silent.name).reason!r}")
-    beats(stage, crew)
+    beats(testbed, training)

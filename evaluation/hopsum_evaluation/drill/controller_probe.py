@@ -13,8 +13,8 @@ from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
 from hopsum.rpc.member import MemberClient
 from hopsum_evaluation.drill.base import PATIENCE_S, DrillError, await_that
-from hopsum_evaluation.drill.crew import Crew
-from hopsum_evaluation.drill.stage import Stage
+from hopsum_evaluation.drill.testbed import DrillTestbed
+from hopsum_evaluation.drill.training_job import TrainingJob
 
 SLOTS: Final = 16
 _MAC: Final = "02:00:00:00:09:01"
@@ -24,12 +24,12 @@ _MAC: Final = "02:00:00:00:09:01"
 class Probe:
     """A job of one worker that sends nothing: whoever joins it begins an epoch."""
 
-    def __init__(self, stage: Stage, name: str, lease_s: float) -> None:
+    def __init__(self, testbed: DrillTestbed, name: str, lease_s: float) -> None:
         self.name = name
-        self.address = stage.place.controller_address
-        network = IPv4Network(stage.place.ports[0][1])
+        self.address = testbed.network.controller_address
+        network = IPv4Network(testbed.network.ports[0][1])
         self._ip = str(network.network_address + (network.num_addresses > 1))
-        with stage.operator() as operator:
+        with testbed.operator() as operator:
             self._token = operator.create(name, 1, SLOTS, lease_s=lease_s).token
 
     def epoch(self, *, stay: bool = False) -> int:
@@ -48,12 +48,12 @@ class Probe:
         return member
 
 
-def beats(stage: Stage, crew: Crew) -> None:
-    """Wait until all workers of a crew have been heard twice more, each time with more behind them."""
-    with stage.operator() as operator:
+def beats(testbed: DrillTestbed, training: TrainingJob) -> None:
+    """Wait until all workers of a job have been heard twice more, each time with more behind them."""
+    with testbed.operator() as operator:
 
         def heard() -> list[float]:
-            return [member.statistics.get("allreduces", 0.0) for member in operator.job(crew.job).members]
+            return [member.statistics.get("allreduces", 0.0) for member in operator.job(training.job).members]
 
         for _ in range(2):
             before = heard()

@@ -11,8 +11,8 @@ from typing import Final
 
 from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.controller_probe import SLOTS, Probe, edit, refusal
-from hopsum_evaluation.drill.crew import Crew
-from hopsum_evaluation.drill.stage import Stage, first_sign, staged
+from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed, first_sign
+from hopsum_evaluation.drill.training_job import TrainingJob
 from hopsum_evaluation.drill.workers import judge, seats_for
 
 NAME: Final = "two-controllers"
@@ -25,68 +25,68 @@ _RIVAL, _AGAIN = 2, 3
 
 def two_controllers(context: Context) -> DrillReport:
     """Let a second controller take the switch: the first notices, says so, and changes nothing any more."""
-    with staged(context, NAME, seats=seats_for(context, _TRAINERS), lease_s=_LEASE_S) as stage:
-        crew = Crew(stage, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
-        crew.train(5)
-        other = Probe(stage, "other", _LEASE_S)
+    with drill_testbed(context, NAME, seats=seats_for(context, _TRAINERS), lease_s=_LEASE_S) as testbed:
+        training = TrainingJob(testbed, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
+        training.train(5)
+        other = Probe(testbed, "other", _LEASE_S)
         other.epoch(stay=True)
-        _refused_books(stage)
-        _rival(stage)
-        before = crew.steps(0)
-        _deposed(stage, other)
-        crew.train(20)
-        under = crew.steps(0) - before
-        stage.happened("end of the second controller")
-        if (status := stage.processes["rival"].stop()) != 0:
+        _refused_books(testbed)
+        _rival(testbed)
+        before = training.steps(0)
+        _deposed(testbed, other)
+        training.train(20)
+        under = training.steps(0) - before
+        testbed.happened("end of the second controller")
+        if (status := testbed.processes["rival"].stop()) != 0:
             raise DrillError(f"the second controller ended with {status}")
-        _deposed(stage, other)  # it does not take back what somebody else may have changed
-        _again(stage, other)
-        crew.train(5)
-        crew.finish()
-        epochs = {entry["epoch"] for rank in range(_TRAINERS) for entry in crew.journal(rank, "step")}
-        report = stage.report
+        _deposed(testbed, other)  # it does not take back what somebody else may have changed
+        _again(testbed, other)
+        training.train(5)
+        training.finish()
+        epochs = {entry["epoch"] for rank in range(_TRAINERS) for entry in training.journal(rank, "step")}
+        report = testbed.report
         report.recovered = f"{under} steps under two controllers, {len(epochs)} epoch; the first has its jobs again"
         report.numbers = {"steps_under_two": under, "epochs": len(epochs)}
-        judge(stage, crew)
-    return stage.report
+        judge(testbed, training)
+    return testbed.report
 
 
-def _refused_books(stage: Stage) -> None:
+def _refused_books(testbed: DrillTestbed) -> None:
     """Start a second controller on the same database, which ends it."""
-    folder = stage.context.folder
-    edit(folder / "cluster.toml", folder / "second.toml", (stage.place.controller_address, _free(stage)))
-    stage.happened("second controller with the same database")
-    process = stage.start("second", _command(folder / "second.toml"))
+    folder = testbed.context.folder
+    edit(folder / "cluster.toml", folder / "second.toml", (testbed.network.controller_address, _free(testbed)))
+    testbed.happened("second controller with the same database")
+    process = testbed.start("second", _command(folder / "second.toml"))
     await_that(lambda: not process.running(), "the end of a controller whose database another one has")
     if (status := process.stop()) != 1 or "another controller has it" not in process.log_text():
         raise DrillError(f"a second controller on the same database ended with {status}: {process.log_text()[-500:]}")
 
 
-def _rival(stage: Stage) -> None:
+def _rival(testbed: DrillTestbed) -> None:
     """Start one with a database of its own, and wait until both say what is the matter."""
-    folder = stage.context.folder
-    changes = ((stage.place.controller_address, _free(stage)), ("state.sqlite", "rival.sqlite"))
+    folder = testbed.context.folder
+    changes = ((testbed.network.controller_address, _free(testbed)), ("state.sqlite", "rival.sqlite"))
     edit(
         folder / "cluster.toml", folder / "rival.toml", *changes, ("[[switch]]", f"[[switch]]\nelection_id = {_RIVAL}")
     )
-    process = stage.start("rival", _command(folder / "rival.toml"))
-    began_s = stage.happened("second controller with a database of its own and a higher election id")
-    with stage.operator() as operator:
+    process = testbed.start("rival", _command(folder / "rival.toml"))
+    began_s = testbed.happened("second controller with a database of its own and a higher election id")
+    with testbed.operator() as operator:
 
         def noticed() -> float | None:
-            return stage.now() if "primary" in operator.switches()[0].trouble else None
+            return testbed.now() if "primary" in operator.switches()[0].trouble else None
 
-        stage.report.detected_ms = 1e3 * (first_sign(noticed, "sign of another primary client") - began_s)
-    stage.report.detected = "the first says that another client is primary, from the start of the second's process"
+        testbed.report.detected_ms = 1e3 * (first_sign(noticed, "sign of another primary client") - began_s)
+    testbed.report.detected = "the first says that another client is primary, from the start of the second's process"
     ready = lambda: re.search(r"^ready listen=", process.log_text(), re.MULTILINE)  # noqa: E731
     await_that(ready, "a second controller that serves", alive=process)
     found = lambda: "entries of another controller stand here" in process.log_text()  # noqa: E731
     await_that(found, "a second controller that sees whose entries stand there", alive=process)
 
 
-def _deposed(stage: Stage, other: Probe) -> None:
+def _deposed(testbed: DrillTestbed, other: Probe) -> None:
     """Check that the first controller refuses what it would have to write, and says why."""
-    with stage.operator() as operator:
+    with testbed.operator() as operator:
         refusal(lambda: operator.create("more", 1, SLOTS), "primary")
         refusal(lambda: operator.delete(other.name), "primary")
         (state,) = [job.switch for job in operator.jobs() if job.name == other.name]
@@ -94,14 +94,14 @@ def _deposed(stage: Stage, other: Probe) -> None:
             raise DrillError("the job whose entries could not be removed has no switch any more")
 
 
-def _again(stage: Stage, other: Probe) -> None:
+def _again(testbed: DrillTestbed, other: Probe) -> None:
     """Give the first controller the highest election id: it has its jobs again, and ends what it was told to."""
-    folder = stage.context.folder
+    folder = testbed.context.folder
     edit(folder / "cluster.toml", folder / "cluster.toml", ("[[switch]]", f"[[switch]]\nelection_id = {_AGAIN}"))
-    stage.processes["controller"].stop()
-    stage.happened("first controller started again, with the highest election id")
-    stage.start_controller()
-    with stage.operator() as operator:
+    testbed.processes["controller"].stop()
+    testbed.happened("first controller started again, with the highest election id")
+    testbed.start_controller()
+    with testbed.operator() as operator:
         await_that(lambda: not operator.switches()[0].trouble, "a switch without trouble")
         gone = lambda: [job.name for job in operator.jobs()] == ["train"]  # noqa: E731
         await_that(gone, f"the end of job {other.name}, which was deleted meanwhile")
@@ -111,8 +111,8 @@ def _command(config: Path) -> list[str]:
     return [sys.executable, "-m", "hopsum_cli.main", "controller", "--config", str(config)]
 
 
-def _free(stage: Stage) -> str:
-    host = stage.place.controller_address.rpartition(":")[0]
+def _free(testbed: DrillTestbed) -> str:
+    host = testbed.network.controller_address.rpartition(":")[0]
     with socket.socket() as probe:
         probe.bind((host, 0))
         return f"{host}:{probe.getsockname()[1]}"

@@ -16,9 +16,9 @@ from multiprocessing.context import ForkServerContext
 from typing import Final
 
 from hopsum_evaluation.drill.base import PATIENCE_S, Context, DrillError, DrillReport
-from hopsum_evaluation.drill.controller_mortal import SCENES, Found, reign
-from hopsum_evaluation.drill.crew import Crew
-from hopsum_evaluation.drill.stage import Stage, staged
+from hopsum_evaluation.drill.crash_injection import SCENES, TakeoverReport, run_controller
+from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed
+from hopsum_evaluation.drill.training_job import TrainingJob
 from hopsum_evaluation.drill.workers import judge, seats_for
 
 NAME: Final = "controller-killed-at-each-write"
@@ -35,11 +35,11 @@ _SAMPLE: Final = 7
 class Deaths:
     """What has happened so far."""
 
-    def __init__(self, stage: Stage, workers: int, processes: ForkServerContext) -> None:
-        self._stage, self._processes = stage, processes
+    def __init__(self, testbed: DrillTestbed, workers: int, processes: ForkServerContext) -> None:
+        self._stage, self._processes = testbed, processes
         self.workers = workers
         """Of the job that is made and deleted."""
-        self._config = str(stage.context.folder / "cluster.toml")
+        self._config = str(testbed.context.folder / "cluster.toml")
         self._died_s: float | None = None
         self._train_epoch = 0
         self.kills: Counter[str] = Counter()
@@ -63,11 +63,11 @@ class Deaths:
         """Let one controller live; return whether it was killed."""
         ours, theirs = self._processes.Pipe(duplex=False)
         process = self._processes.Process(
-            target=reign, args=(self._config, scene, self.workers, at, theirs), daemon=True
+            target=run_controller, args=(self._config, scene, self.workers, at, theirs), daemon=True
         )
         process.start()
         theirs.close()
-        said: list[Found | int] = []
+        said: list[TakeoverReport | int] = []
         try:
             while ours.poll(PATIENCE_S):
                 said.append(ours.recv())
@@ -83,10 +83,10 @@ class Deaths:
         return process.exitcode == -signal.SIGKILL
 
     def _judge(
-        self, said: list[Found | int], died_s: float | None, scene: str, at: int | None, status: int | None
+        self, said: list[TakeoverReport | int], died_s: float | None, scene: str, at: int | None, status: int | None
     ) -> None:
         where = f"after the death before {scene or 'the end'} {at}"
-        if not said or not isinstance(said[0], Found):
+        if not said or not isinstance(said[0], TakeoverReport):
             raise DrillError(f"{where}, a controller did not take over: exit status {status}")
         found = said[0]
         if found.after or found.audited:
@@ -105,18 +105,18 @@ class Deaths:
 def killed_at_each_write(context: Context) -> DrillReport:
     """Kill controllers at each write of creating, joining, a lease that runs out, and deleting."""
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload([reign.__module__])
-    with staged(context, NAME, seats=seats_for(context, _TRAINERS), lease_s=_LEASE_S) as stage:
-        crew = Crew(stage, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
-        crew.train(5)
-        stage.processes["controller"].stop()
-        before = crew.steps(0)
+    processes.set_forkserver_preload([run_controller.__module__])
+    with drill_testbed(context, NAME, seats=seats_for(context, _TRAINERS), lease_s=_LEASE_S) as testbed:
+        training = TrainingJob(testbed, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")
+        training.train(5)
+        testbed.processes["controller"].stop()
+        before = training.steps(0)
         stride = 1 if context.scale >= 1 else _SAMPLE
-        deaths = _die(stage, stride, processes)
-        alone = crew.steps(0) - before
-        stage.start_controller()
-        crew.finish()
-        report = stage.report
+        deaths = _die(testbed, stride, processes)
+        alone = training.steps(0) - before
+        testbed.start_controller()
+        training.finish()
+        report = testbed.report
         report.detected_ms = 1e3 * max(deaths.recovery_s)
         report.detected = "taken over by the next controller, the slowest of all"
         told = ", ".join(f"{count} in {scene}" for scene, count in deaths.kills.items())
@@ -129,18 +129,18 @@ def killed_at_each_write(context: Context) -> DrillReport:
             "median_recovery_ms": round(1e3 * sorted(deaths.recovery_s)[len(deaths.recovery_s) // 2], 1),
             "steps_without_controller": alone,
         }
-        judge(stage, crew)
-    return stage.report
+        judge(testbed, training)
+    return testbed.report
 
 
-def _die(stage: Stage, stride: int, processes: ForkServerContext) -> Deaths:
+def _die(testbed: DrillTestbed, stride: int, processes: ForkServerContext) -> Deaths:
     """Play all scenes: once with two workers, and with more for each further unit of scale."""
-    rounds = max(1, round(stage.context.scale))
-    deaths = Deaths(stage, 2, processes)
+    rounds = max(1, round(testbed.context.scale))
+    deaths = Deaths(testbed, 2, processes)
     for number in range(rounds):
         deaths.workers = min(_MOST, 2 + 2 * number)
         for scene in SCENES:
-            stage.context.note(f"killing controllers in {scene}")
+            testbed.context.note(f"killing controllers in {scene}")
             deaths.play(scene, stride)
     deaths.look()
     return deaths

@@ -14,10 +14,10 @@ import grpc
 
 from hopsum_evaluation.drill.base import PATIENCE_S, Context, DrillError, DrillReport
 from hopsum_evaluation.drill.controller_probe import Probe
-from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.news import MARGIN_S, keeps_places, require_no_break, require_within
 from hopsum_evaluation.drill.reference import same_bits
-from hopsum_evaluation.drill.stage import Stage, staged
+from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed
+from hopsum_evaluation.drill.training_job import TrainingJob
 from hopsum_evaluation.drill.workers import judge, seats_for
 from hopsum_wire.control.services import WORKERS, methods
 
@@ -34,29 +34,29 @@ _BEAT_S: Final = 1.0
 def crowded(context: Context) -> DrillReport:
     """Let strangers take what they can of the controller, for longer than a lease: whoever has a token is served."""
     share = min(1.0, context.scale)
-    with staged(context, "crowd", seats=seats_for(context, 3), lease_s=_LEASE_S, page=True) as stage:
-        crew = Crew(stage, "train", 3, pace_s=_PACE_S)
-        crew.train(10)
-        before = crew.steps(0)
-        later = Probe(stage, "later", PATIENCE_S)
+    with drill_testbed(context, "crowd", seats=seats_for(context, 3), lease_s=_LEASE_S, page=True) as testbed:
+        training = TrainingJob(testbed, "train", 3, pace_s=_PACE_S)
+        training.train(10)
+        before = training.steps(0)
+        later = Probe(testbed, "later", PATIENCE_S)
         with ExitStack() as crowd:
-            crowd.enter_context(_calls(stage.place.controller_address, round(share * CALLS)))
-            crowd.enter_context(_connections(stage.place.controller_address, round(share * CONNECTIONS)))
-            crowd.enter_context(_connections(stage.page, round(share * CONNECTIONS), b"GET / HTTP/1.1\\r\\nX-Slow: "))
-            came_s = stage.happened("a crowd without a token comes")
-            listed_s, joined_s = _served(stage, later, came_s + _LEASE_S + MARGIN_S)
-            keeps_places(stage, crew)
-        stage.happened("the crowd goes")
-        during = crew.steps(0) - before
+            crowd.enter_context(_calls(testbed.network.controller_address, round(share * CALLS)))
+            crowd.enter_context(_connections(testbed.network.controller_address, round(share * CONNECTIONS)))
+            crowd.enter_context(_connections(testbed.page, round(share * CONNECTIONS), b"GET / HTTP/1.1\\r\\nX-Slow: "))
+            came_s = testbed.happened("a crowd without a token comes")
+            listed_s, joined_s = _served(testbed, later, came_s + _LEASE_S + MARGIN_S)
+            keeps_places(testbed, training)
+        testbed.happened("the crowd goes")
+        during = training.steps(0) - before
         time.sleep(_LEASE_S)  # a place that was lost meanwhile shows by then
-        keeps_places(stage, crew)
-        crew.train(10)
-        crew.finish()
-        require_no_break(crew)
+        keeps_places(testbed, training)
+        training.train(10)
+        training.finish()
+        require_no_break(training)
         bound_s = _LEASE_S + MARGIN_S
         require_within("the list of jobs came", listed_s, bound_s)
         require_within("an epoch of another job came", joined_s, bound_s)
-        report = stage.report
+        report = testbed.report
         report.detected_ms = 1e3 * max(listed_s, joined_s)
         report.detected = "the slowest answer to who has a token"
         report.recovered = (
@@ -64,26 +64,26 @@ def crowded(context: Context) -> DrillReport:
             f"another job after {joined_s:.2f} s"
         )
         report.numbers = {"listed_s": round(listed_s, 3), "joined_s": round(joined_s, 3), "steps_meanwhile": during}
-        with stage.operator() as operator:
+        with testbed.operator() as operator:
             operator.delete(later.name)
-        judge(stage, crew)
+        judge(testbed, training)
         if report.checks["replicas_equal"].ok:
-            report.checks["replicas_equal"] = same_bits(crew, report.steps)
+            report.checks["replicas_equal"] = same_bits(training, report.steps)
     return report
 
 
-def _served(stage: Stage, later: Probe, until_s: float) -> tuple[float, float]:
+def _served(testbed: DrillTestbed, later: Probe, until_s: float) -> tuple[float, float]:
     """Ask for jobs and begin epochs until a time; return the seconds that the slowest of each took."""
     listed_s = joined_s = 0.0
     while True:
-        began_s = stage.now()
-        with stage.operator() as operator:
+        began_s = testbed.now()
+        with testbed.operator() as operator:
             operator.jobs()
-        listed_s = max(listed_s, stage.now() - began_s)
-        began_s = stage.now()
+        listed_s = max(listed_s, testbed.now() - began_s)
+        began_s = testbed.now()
         later.epoch()
-        joined_s = max(joined_s, stage.now() - began_s)
-        if stage.now() >= until_s:
+        joined_s = max(joined_s, testbed.now() - began_s)
+        if testbed.now() >= until_s:
             return listed_s, joined_s
         time.sleep(_BEAT_S)
 

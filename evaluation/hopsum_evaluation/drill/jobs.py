@@ -8,9 +8,9 @@ from typing import Final
 
 from hopsum_evaluation.drill.base import Check, Context, DrillReport
 from hopsum_evaluation.drill.checks import Mass, mass, replicas_equal
-from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.reference import same_bits
-from hopsum_evaluation.drill.stage import Stage, staged
+from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed
+from hopsum_evaluation.drill.training_job import TrainingJob
 
 SEATS: Final = 5
 LOSSES: Final = {1: 0.02, 2: 0.02, 3: 0.02, 4: 0.1, 5: 0.1}
@@ -20,11 +20,11 @@ CYCLES: Final = 3
 
 def two(context: Context) -> DrillReport:
     """Kill and make a job again and again; another one on the same switch has the same bits as without a switch."""
-    with staged(context, "two-jobs", seats=SEATS, losses=LOSSES) as stage:
-        report = stage.report
-        steady = Crew(stage, "steady", 3)
+    with drill_testbed(context, "two-jobs", seats=SEATS, losses=LOSSES) as testbed:
+        report = testbed.report
+        steady = TrainingJob(testbed, "steady", 3)
         steady.train(10)
-        others = [_cycle(stage, number) for number in range(context.steps(CYCLES))]
+        others = [_cycle(testbed, number) for number in range(context.steps(CYCLES))]
         during = steady.steps(0)
         steady.train(10)
         steady.finish()
@@ -45,11 +45,13 @@ def two(context: Context) -> DrillReport:
     return report
 
 
-def _cycle(stage: Stage, number: int) -> Mass:
+def _cycle(testbed: DrillTestbed, number: int) -> Mass:
     """Make the other job, kill its workers in the middle of training, delete it; return what became of its mass."""
-    crew = Crew(stage, "other", 2, first_seat=3, codec="uhc", folder=f"other-{number}", elements=5000 + number)
-    crew.train(5)
+    training = TrainingJob(
+        testbed, "other", 2, first_seat=3, codec="uhc", folder=f"other-{number}", elements=5000 + number
+    )
+    training.train(5)
     for rank in range(2):
-        stage.signal(crew.name(rank), signal.SIGKILL)
-    crew.delete()
-    return mass(crew.journals())
+        testbed.signal(training.name(rank), signal.SIGKILL)
+    training.delete()
+    return mass(training.journals())

@@ -7,8 +7,8 @@ from typing import Final
 
 from hopsum.rpc.errors import ControllerUnreachableError
 from hopsum_evaluation.drill.base import DrillError, await_that
-from hopsum_evaluation.drill.crew import Crew
-from hopsum_evaluation.drill.stage import Stage, first_sign
+from hopsum_evaluation.drill.testbed import DrillTestbed, first_sign
+from hopsum_evaluation.drill.training_job import TrainingJob
 
 _CONTROLLER: Final = "hopsum.rpc"
 """Logs what the controller says."""
@@ -16,35 +16,35 @@ MARGIN_S: Final = 2.0
 """Beyond a lease, for the news to reach all ranks."""
 
 
-def others_know(crew: Crew, rank: int, at_s: float, within_s: float) -> float:
+def others_know(training: TrainingJob, rank: int, at_s: float, within_s: float) -> float:
     """Return the seconds after which the last of the others knew that a rank had gone.
 
     It knows by what the controller told it, or by an error; a wait for that rank's part of a sum is no knowledge.
     Raises DrillError when they were more than `within_s`.
     """
     took_s = 0.0
-    for other in set(range(crew.workers)) - {rank}:
+    for other in set(range(training.workers)) - {rank}:
         what = f"word of rank {rank} in the journal of rank {other}"
-        took_s = max(took_s, hears(crew, other, at_s, rf"\branks? (\d+, )*{rank}\b", what, _CONTROLLER) - at_s)
+        took_s = max(took_s, hears(training, other, at_s, rf"\branks? (\d+, )*{rank}\b", what, _CONTROLLER) - at_s)
     require_within("all other ranks knew of it", took_s, within_s)
     return took_s
 
 
-def hears(crew: Crew, rank: int, at_s: float, words: str, what: str, logger: str = "") -> float:
-    """Return when a rank's log or one of its errors since `at_s` had a pattern; as `Crew.since`. Raises DrillError."""
+def hears(training: TrainingJob, rank: int, at_s: float, words: str, what: str, logger: str = "") -> float:
+    """Return when a rank's log or one of its errors since `at_s` had a pattern. Raises DrillError."""
 
     def heard() -> float | None:
-        entry = crew.since(at_s, rank, "log", "void", "failed", words=words, logger=logger)
+        entry = training.since(at_s, rank, "log", "void", "failed", words=words, logger=logger)
         return None if entry is None else float(entry["at"])
 
     return first_sign(heard, what)
 
 
-def is_back(crew: Crew, rank: int, at_s: float) -> float:
+def is_back(training: TrainingJob, rank: int, at_s: float) -> float:
     """Return when a rank went on as a newcomer with the state of the others, after `at_s`. Raises DrillError."""
 
     def back() -> float | None:
-        entry = crew.since(at_s, rank, "life")
+        entry = training.since(at_s, rank, "life")
         return float(entry["at"]) if entry is not None and entry["is_newcomer"] else None
 
     return first_sign(back, f"newcomer on rank {rank}")
@@ -56,27 +56,32 @@ def require_within(what: str, took_s: float, bound_s: float) -> None:
         raise DrillError(f"{what} after {took_s:.1f} s, {bound_s:g} s are allowed")
 
 
-def require_no_break(crew: Crew) -> None:
+def require_no_break(training: TrainingJob) -> None:
     """Raise DrillError unless all steps of all ranks were in one epoch, and every all-reduce has a result."""
-    ends = [entry for rank in range(crew.workers) for kind in ("void", "failed") for entry in crew.journal(rank, kind)]
+    ends = [
+        entry
+        for rank in range(training.workers)
+        for kind in ("void", "failed")
+        for entry in training.journal(rank, kind)
+    ]
     if ends:
         raise DrillError(f"all-reduces without a result: {ends[0]['error']}: {ends[0]['text']}")
-    if len(crew.epochs()) != 1:
-        raise DrillError(f"{len(crew.epochs())} epochs: there was no reason to end one")
+    if len(training.epochs()) != 1:
+        raise DrillError(f"{len(training.epochs())} epochs: there was no reason to end one")
 
 
-def keeps_places(stage: Stage, crew: Crew) -> None:
+def keeps_places(testbed: DrillTestbed, training: TrainingJob) -> None:
     """Wait until the controller has heard every member after now. Raises DrillError."""
-    with stage.operator() as operator:
-        counted = {rank: crew.steps(rank) for rank in range(crew.workers)}
+    with testbed.operator() as operator:
+        counted = {rank: training.steps(rank) for rank in range(training.workers)}
 
         def heard() -> bool:
             try:
-                members = operator.job(crew.job).members
+                members = operator.job(training.job).members
             except ControllerUnreachableError:  # it may wait for its switch, whose counters it shows
                 return False
-            return len(members) == crew.workers and all(
+            return len(members) == training.workers and all(
                 member.statistics.get("allreduces", 0) > counted[member.rank] for member in members
             )
 
-        await_that(heard, f"heartbeats of all ranks of {crew.job}")
+        await_that(heard, f"heartbeats of all ranks of {training.job}")

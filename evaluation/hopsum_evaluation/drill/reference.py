@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 import hopsum
 from hopsum.codec import ErrorFeedback
 from hopsum_evaluation.drill.base import Check
-from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.journal import digest
 from hopsum_evaluation.drill.training import Model, Plan
+from hopsum_evaluation.drill.training_job import TrainingJob
 
 
-def same_bits(crew: Crew, steps: int) -> Check:
+def same_bits(training: TrainingJob, steps: int) -> Check:
     """Compare a job's models, of which no step is missing and to which all ranks contributed, with the reference."""
-    expected = reference(crew.plan, steps)
-    found = [entry["digest"] for entry in crew.journal(0, "step")]
+    expected = reference(training.plan, steps)
+    found = [entry["digest"] for entry in training.journal(0, "step")]
     if len(found) != steps:
         return Check(False, f"{len(found)} steps in the journal of rank 0, not {steps}")
     for step, (one, other) in enumerate(zip(found, expected, strict=True)):

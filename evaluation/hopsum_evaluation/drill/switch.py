@@ -8,10 +8,10 @@ import signal
 from typing import Final
 
 from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
-from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.news import MARGIN_S, hears, require_within
 from hopsum_evaluation.drill.reference import same_bits
-from hopsum_evaluation.drill.stage import first_sign, staged
+from hopsum_evaluation.drill.testbed import drill_testbed, first_sign
+from hopsum_evaluation.drill.training_job import TrainingJob
 from hopsum_evaluation.drill.worker import FAILED
 from hopsum_evaluation.drill.workers import judge, seats_for
 
@@ -22,36 +22,36 @@ _NEVER_S: Final = 600.0
 
 def restarted(context: Context) -> DrillReport:
     """Kill the switch and start it again, empty: sums in progress take longer, and have the same bits."""
-    with staged(context, "switch-restarted", seats=seats_for(context, 3)) as stage:
-        crew = Crew(stage, "train", 3)
-        crew.train(20)
-        (before,) = crew.epochs()
-        at_s = stage.signal("switch", signal.SIGKILL)
-        stage.start_switch()
-        restarted_s = stage.happened("switch started again, empty")
+    with drill_testbed(context, "switch-restarted", seats=seats_for(context, 3)) as testbed:
+        training = TrainingJob(testbed, "train", 3)
+        training.train(20)
+        (before,) = training.epochs()
+        at_s = testbed.signal("switch", signal.SIGKILL)
+        testbed.start_switch()
+        restarted_s = testbed.happened("switch started again, empty")
 
         def noticed() -> float | None:
-            with stage.operator() as operator:
+            with testbed.operator() as operator:
                 job = operator.job("train")
-            return stage.now() if job.epoch != before else None
+            return testbed.now() if job.epoch != before else None
 
         def going_on() -> float | None:
-            return next((entry["at"] for entry in crew.journal(0, "step") if entry["epoch"] != before), None)
+            return next((entry["at"] for entry in training.journal(0, "step") if entry["epoch"] != before), None)
 
-        report = stage.report
+        report = testbed.report
         report.detected_ms = 1e3 * (first_sign(noticed, "end of the epoch") - restarted_s)
         report.detected = "the controller had ended the epoch, counted from when the switch listened again"
         again_s = first_sign(going_on, "step in another epoch")
-        crew.train(20)
-        crew.finish()
-        ends = [entry for rank in range(3) for kind in ("void", "failed") for entry in crew.journal(rank, kind)]
-        if ends or len(crew.epochs()) != 2:
-            raise DrillError(f"{len(crew.epochs())} epochs, and all-reduces without a result: {ends[:1]}")
+        training.train(20)
+        training.finish()
+        ends = [entry for rank in range(3) for kind in ("void", "failed") for entry in training.journal(rank, kind)]
+        if ends or len(training.epochs()) != 2:
+            raise DrillError(f"{len(training.epochs())} epochs, and all-reduces without a result: {ends[:1]}")
         report.recovered = f"training stood for {again_s - at_s:.1f} s, then went on in the next epoch"
         report.numbers = {"stood_s": round(again_s - at_s, 3), "epochs": 2}
-        judge(stage, crew)
+        judge(testbed, training)
         if report.checks["replicas_equal"].ok:
-            report.checks["replicas_equal"] = same_bits(crew, report.steps)
+            report.checks["replicas_equal"] = same_bits(training, report.steps)
     return report
 
 
@@ -61,24 +61,26 @@ def gone(context: Context) -> DrillReport:
     The limit is `membership_wait_s`. A rank that hears of another's failure waits no longer for that one than it would
     have waited for the switch.
     """
-    with staged(context, "switch-gone", seats=seats_for(context, 3)) as stage:
-        crew = Crew(stage, "train", 3, membership_wait_s=LIMIT_S, deadline_s=_NEVER_S)
-        crew.train(20)
-        at_s = stage.signal("switch", signal.SIGKILL)
-        said_s = max(hears(crew, rank, at_s, "is not there|waited", f"word of rank {rank}") for rank in range(3)) - at_s
+    with drill_testbed(context, "switch-gone", seats=seats_for(context, 3)) as testbed:
+        training = TrainingJob(testbed, "train", 3, membership_wait_s=LIMIT_S, deadline_s=_NEVER_S)
+        training.train(20)
+        at_s = testbed.signal("switch", signal.SIGKILL)
+        said_s = (
+            max(hears(training, rank, at_s, "is not there|waited", f"word of rank {rank}") for rank in range(3)) - at_s
+        )
         for rank in range(3):
-            crew.ended(rank, FAILED)
-        failed = [crew.journal(rank, "failed")[-1] for rank in range(3)]
+            training.ended(rank, FAILED)
+        failed = [training.journal(rank, "failed")[-1] for rank in range(3)]
         for entry in failed:
             if not re.search(r"\bswitch\b", entry["text"]):
                 raise DrillError(f"an all-reduce failed without naming the switch: {entry['text']}")
         first_s, last_s = (choose(entry["at"] for entry in failed) - at_s for choose in (min, max))
-        require_within("all ranks said it", said_s, stage.lease_s + MARGIN_S)
-        require_within("all ranks failed", last_s, LIMIT_S + stage.lease_s + MARGIN_S)
-        stage.start_switch()
-        with stage.operator() as operator:
+        require_within("all ranks said it", said_s, testbed.lease_s + MARGIN_S)
+        require_within("all ranks failed", last_s, LIMIT_S + testbed.lease_s + MARGIN_S)
+        testbed.start_switch()
+        with testbed.operator() as operator:
             await_that(lambda: operator.switches()[0].reachable, "session of the controller with the new switch")
-        report = stage.report
+        report = testbed.report
         report.detected_ms = 1e3 * said_s
         report.detected = "all ranks had said in their logs that no switch answers"
         names = ", ".join(sorted({entry["error"] for entry in failed}))
@@ -88,6 +90,6 @@ def gone(context: Context) -> DrillReport:
             "first_failed_s": round(first_s, 3),
             "last_failed_s": round(last_s, 3),
         }
-        report.steps = min(crew.steps(rank) for rank in range(3))
-        judge(stage, crew)
+        report.steps = min(training.steps(rank) for rank in range(3))
+        judge(testbed, training)
     return report

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from hopsum_evaluation.drill.base import Context, DrillError, DrillReport
 from hopsum_evaluation.drill.checks import mass, replicas_equal
-from hopsum_evaluation.drill.crew import Crew
 from hopsum_evaluation.drill.news import others_know, require_within
-from hopsum_evaluation.drill.stage import Stage, first_sign, staged
+from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed, first_sign
+from hopsum_evaluation.drill.training_job import TrainingJob
 from hopsum_evaluation.drill.worker import FAILED
 
 LEASE_S: Final = 3.0
@@ -29,132 +29,141 @@ SLACK_S: Final = 10.0
 
 def missing(context: Context) -> DrillReport:
     """Kill a worker of a job whose sums need all: the all-reduces of all others fail, and name it, in time."""
-    with staged(context, "worker-missing", seats=seats_for(context, 3), lease_s=LONG_LEASE_S) as stage:
-        crew = Crew(stage, "train", 3, membership_wait_s=MEMBERSHIP_WAIT_S)
-        crew.train(20)
-        at_s = stage.signal(crew.name(1), signal.SIGKILL)
-        known_s = others_know(crew, 1, at_s, LONG_LEASE_S / 2)
+    with drill_testbed(context, "worker-missing", seats=seats_for(context, 3), lease_s=LONG_LEASE_S) as testbed:
+        training = TrainingJob(testbed, "train", 3, membership_wait_s=MEMBERSHIP_WAIT_S)
+        training.train(20)
+        at_s = testbed.signal(training.name(1), signal.SIGKILL)
+        known_s = others_know(training, 1, at_s, LONG_LEASE_S / 2)
         told = []
         for rank in (0, 2):
-            crew.ended(rank, FAILED)
-            told.append(crew.journal(rank, "failed")[-1])
+            training.ended(rank, FAILED)
+            told.append(training.journal(rank, "failed")[-1])
         for entry in told:
             if not re.search(r"\branks? 1\b", entry["text"]):
                 raise DrillError(f"an all-reduce failed without naming rank 1: {entry['text']}")
         last_s = max(entry["at"] for entry in told) - at_s
         require_within("all-reduces failed", last_s, known_s + MEMBERSHIP_WAIT_S + SLACK_S)
-        report = stage.report
+        report = testbed.report
         report.detected_ms = 1e3 * known_s
         report.detected = f"both others knew; the lease is {LONG_LEASE_S:g} s"
         report.recovered = (
             f"both others failed within {last_s:.1f} s, {MEMBERSHIP_WAIT_S:g} s of them their wait: {told[0]['text']}"
         )
         report.numbers = {"known_s": round(known_s, 3), "failed_after_s": round(last_s, 3)}
-        report.steps = min(crew.steps(rank) for rank in (0, 2))
-        judge(stage, crew)
+        report.steps = min(training.steps(rank) for rank in (0, 2))
+        judge(testbed, training)
     return report
 
 
 def killed(context: Context) -> DrillReport:
     """Kill a worker that the quorum can do without: the others go on, in the same epoch, also past its lease."""
-    with staged(context, "worker-killed", seats=seats_for(context, 3), lease_s=LEASE_S) as stage:
-        crew = Crew(stage, "train", 3, quorum=2)
-        crew.train(20)
-        at_s = stage.signal(crew.name(2), signal.SIGKILL)
+    with drill_testbed(context, "worker-killed", seats=seats_for(context, 3), lease_s=LEASE_S) as testbed:
+        training = TrainingJob(testbed, "train", 3, quorum=2)
+        training.train(20)
+        at_s = testbed.signal(training.name(2), signal.SIGKILL)
 
         def without() -> float | None:
-            steps = crew.journal(0, "step")
+            steps = training.journal(0, "step")
             return next((step["at"] for step in steps if step["at"] > at_s and not crowd(step) >> 2 & 1), None)
 
-        stage.report.detected_ms = 1e3 * (first_sign(without, "sum without rank 2") - at_s)
-        stage.report.detected = "a sum without rank 2"
-        lost_s = first_sign(lambda: stage.lost("train", 2), "loss of rank 2 in the controller's database")
-        crew.train(40, 0, 1)
-        crew.finish(0, 1)
-        epochs = crew.epochs(0, 1)
+        testbed.report.detected_ms = 1e3 * (first_sign(without, "sum without rank 2") - at_s)
+        testbed.report.detected = "a sum without rank 2"
+        lost_s = first_sign(lambda: testbed.lost("train", 2), "loss of rank 2 in the controller's database")
+        training.train(40, 0, 1)
+        training.finish(0, 1)
+        epochs = training.epochs(0, 1)
         if len(epochs) > 1:
             raise DrillError(f"{len(epochs)} epochs: the loss of a worker that is not needed ended one")
-        stood_s = longest_pause_s(crew, 0, at_s)
-        stage.report.recovered = (
+        stood_s = longest_pause_s(training, 0, at_s)
+        testbed.report.recovered = (
             f"the others went on, in the same epoch; their longest pause was {stood_s:.1f} s, its lease ran out after "
             f"{lost_s - at_s:.1f} s"
         )
-        stage.report.numbers = {"longest_pause_s": round(stood_s, 3), "lease_ran_out_after_s": round(lost_s - at_s, 3)}
-        judge(stage, crew)
-    return stage.report
+        testbed.report.numbers = {
+            "longest_pause_s": round(stood_s, 3),
+            "lease_ran_out_after_s": round(lost_s - at_s, 3),
+        }
+        judge(testbed, training)
+    return testbed.report
 
 
 def rejoins(context: Context) -> DrillReport:
     """Kill a worker and start it again, on the same rank: it goes on from the state of the others."""
-    with staged(context, "worker-rejoins", seats=seats_for(context, 3), lease_s=LEASE_S) as stage:
-        crew = Crew(stage, "train", 3)
-        crew.train(20)
-        at_s = stage.signal(crew.name(1), signal.SIGKILL)
-        crew.start(1)
-        stage.happened("rank 1 of train started again")
-        comes_back(stage, crew, 1, at_s)
-        judge(stage, crew)
-    return stage.report
+    with drill_testbed(context, "worker-rejoins", seats=seats_for(context, 3), lease_s=LEASE_S) as testbed:
+        training = TrainingJob(testbed, "train", 3)
+        training.train(20)
+        at_s = testbed.signal(training.name(1), signal.SIGKILL)
+        training.start(1)
+        testbed.happened("rank 1 of train started again")
+        comes_back(testbed, training, 1, at_s)
+        judge(testbed, training)
+    return testbed.report
 
 
 def paused(context: Context) -> DrillReport:
     """Stop a worker for longer than its lease: it is given up, refused when it goes on, and joins anew."""
-    with staged(context, "worker-paused", seats=seats_for(context, 3), lease_s=LEASE_S) as stage:
-        crew = Crew(stage, "train", 3)
-        crew.train(20)
-        at_s = stage.signal(crew.name(1), signal.SIGSTOP)
-        first_sign(lambda: stage.lost("train", 1), "loss of rank 1 in the controller's database")
-        stage.signal(crew.name(1), signal.SIGCONT)
-        comes_back(stage, crew, 1, at_s)
-        require_refusal(crew, 1)
-        judge(stage, crew)
-    return stage.report
+    with drill_testbed(context, "worker-paused", seats=seats_for(context, 3), lease_s=LEASE_S) as testbed:
+        training = TrainingJob(testbed, "train", 3)
+        training.train(20)
+        at_s = testbed.signal(training.name(1), signal.SIGSTOP)
+        first_sign(lambda: testbed.lost("train", 1), "loss of rank 1 in the controller's database")
+        testbed.signal(training.name(1), signal.SIGCONT)
+        comes_back(testbed, training, 1, at_s)
+        require_refusal(training, 1)
+        judge(testbed, training)
+    return testbed.report
 
 
-def comes_back(stage: Stage, crew: Crew, rank: int, at_s: float) -> None:
+def comes_back(testbed: DrillTestbed, training: TrainingJob, rank: int, at_s: float) -> None:
     """Wait until a rank that was lost at a time goes on as a newcomer, then train to the end, and report."""
 
     def told() -> float | None:
-        return next((entry["at"] for other in range(3) if other != rank for entry in crew.journal(other, "void")), None)
+        return next(
+            (entry["at"] for other in range(3) if other != rank for entry in training.journal(other, "void")), None
+        )
 
     def back() -> float | None:
-        return next((entry["at"] for entry in crew.journal(rank, "life") if entry["is_newcomer"]), None)
+        return next((entry["at"] for entry in training.journal(rank, "life") if entry["is_newcomer"]), None)
 
-    report = stage.report
+    report = testbed.report
     report.detected_ms = 1e3 * (first_sign(told, "WorkersReplacedError in another worker") - at_s)
     report.detected = "WorkersReplacedError in the first of the others"
     back_s = first_sign(back, f"newcomer on rank {rank}")
-    crew.train(20)
-    crew.finish()
-    life = crew.journal(rank, "life")[-1]
+    training.train(20)
+    training.finish()
+    life = training.journal(rank, "life")[-1]
     report.recovered = (
         f"rank {rank} went on at step {life['step']} with the state of the others, {back_s - at_s:.1f} s later"
     )
-    report.numbers |= {"back_after_s": round(back_s - at_s, 3), "epochs": len(crew.epochs(0)), "at_step": life["step"]}
+    report.numbers |= {
+        "back_after_s": round(back_s - at_s, 3),
+        "epochs": len(training.epochs(0)),
+        "at_step": life["step"],
+    }
 
 
-def require_refusal(crew: Crew, rank: int) -> None:
+def require_refusal(training: TrainingJob, rank: int) -> None:
     """Raise DrillError unless a rank was told that it had been given up."""
-    texts = [entry["text"] for entry in crew.journal(rank, "failed") if entry["error"] == "EpochEndedError"]
+    texts = [entry["text"] for entry in training.journal(rank, "failed") if entry["error"] == "EpochEndedError"]
     if not any("given up" in text for text in texts):
         raise DrillError(f"rank {rank} was not told that it had been given up: {texts}")
 
 
-def judge(stage: Stage, crew: Crew) -> None:
+def judge(testbed: DrillTestbed, training: TrainingJob) -> None:
     """Compute the checks of the journals, and delete the job."""
-    journals = crew.journals()
-    stage.report.checks["replicas_equal"] = replicas_equal(journals)
+    journals = training.journals()
+    testbed.report.checks["replicas_equal"] = replicas_equal(journals)
     found = mass(journals)
-    stage.report.checks["mass_conserved"] = found.check
-    stage.report.numbers |= {
+    testbed.report.checks["mass_conserved"] = found.check
+    testbed.report.numbers |= {
         f"lost_norm_of_rank_{rank}": round(norm, 4) for rank, norm in sorted(found.lost_norms.items())
     }
-    crew.delete()
+    training.delete()
 
 
-def longest_pause_s(crew: Crew, rank: int, since_s: float) -> float:
+def longest_pause_s(training: TrainingJob, rank: int, since_s: float) -> float:
     """Return the longest time between two steps of a rank, the first of which may be before `since_s`."""
-    at: list[float] = [entry["at"] for entry in crew.journal(rank, "step")]
+    at: list[float] = [entry["at"] for entry in training.journal(rank, "step")]
     return max(after - before for before, after in pairwise(at) if after > since_s)
 
 

@@ -30,8 +30,8 @@ from hopsum_evaluation.bench.allreduce_run import SUBJECTS, Setting, WrongMeanEr
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.plan.arguments import costs_of
 from hopsum_evaluation.plan.forecast import codec_of
-from hopsum_topologies.crew import WorkerDiedError
 from hopsum_topologies.errors import TopologyError
+from hopsum_topologies.worker_pool import WorkerDiedError
 
 GOAL = 0.25
 """Of the measured time, either way."""

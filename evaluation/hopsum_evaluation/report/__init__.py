@@ -10,7 +10,7 @@ page, plots the page and its figures, from the JSON alone; markdown: the same as
 Sections, each `run(settings, tell) -> JSON` and `show(JSON) -> Shown`:
 
 error       error of the mean against bits and workers
-accuracy    seconds to a target on shaped links; accuracy_run: links, switch, crew; accuracy_worker: its processes;
+accuracy    seconds to a target on shaped links; accuracy_run: links, switch, workers; accuracy_worker: its processes;
             accuracy_plan: models' targets, and what passes between processes; accuracy_models: networks and data;
             accuracy_figures: curves, tables; topk, software: what thc by the switch is compared with
 dataplane   codes per second: native code, bmv2, a program that works lane by lane

@@ -67,7 +67,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all workers of one crew have."""
+    """The settings that all workers of one pool have in common."""
 
     workers: int
     models: tuple[str, ...]

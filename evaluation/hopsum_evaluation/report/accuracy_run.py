@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainings of section `accuracy`: links, a switch, a crew; in a process of their own.
+"""The trainings of section `accuracy`: links, a switch, a pool of workers; in a process of their own.
 
 gRPC's threads live in the network namespace where they were started, and a process has one set of them: so the
 sections that need namespaces do not share a process.
@@ -19,13 +19,13 @@ from typing import Any
 from hopsum.codec import job_tables, make_codec
 from hopsum.errors import HopsumError
 from hopsum_controlplane import ControlPlaneError, SwitchController
-from hopsum_evaluation.bench.allreduce_run import join_job, switch_amid
+from hopsum_evaluation.bench.allreduce_run import join_job
 from hopsum_evaluation.report.accuracy_plan import Course, Order, Plan, Ready, Trained, work
 from hopsum_evaluation.report.settings import NotRunError, Tell
 from hopsum_topologies import Star
-from hopsum_topologies.crew import Crew, WorkerDiedError
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.one_switch import SWITCH
+from hopsum_topologies.testbed import SWITCH, native_testbed
+from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 
 WINDOW = 512
 _END_S = 20.0
@@ -91,14 +91,23 @@ def run(trainings: Trainings, tell: Tell) -> dict[str, Any]:
         star = stack.enter_context(Star(trainings.workers))
         stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
         tell(0.0, f"starting the switch and {trainings.workers} workers")
-        _, device, seats = stack.enter_context(switch_amid(star))
+        testbed = stack.enter_context(native_testbed(trainings.workers, star=star))
         plan = Plan(trainings.workers, tuple(course.model for course in trainings.courses), folder)
-        crew = stack.enter_context(Crew(seats, work, plan))
-        join_job(stack, SwitchController(device, SWITCH), crew, seats, "report", WINDOW, job_tables(codec), folder)
-        ready = [Ready(*each) for each in crew.gather("ready")[0][0]]
-        runs = _train_all(trainings, star, crew, tell)
-        crew.send(None)
-        crew.gather("finished")
+        pool = stack.enter_context(WorkerPool(testbed.seats, work, plan))
+        join_job(
+            stack,
+            SwitchController(testbed.device, SWITCH),
+            pool,
+            testbed.seats,
+            "report",
+            WINDOW,
+            job_tables(codec),
+            folder,
+        )
+        ready = [Ready(*each) for each in pool.gather("ready")[0][0]]
+        runs = _train_all(trainings, star, pool, tell)
+        pool.send(None)
+        pool.gather("finished")
     models = {
         course.model: {"steps": course.steps, "batch": course.batch, **each._asdict()}
         for course, each in zip(trainings.courses, ready, strict=True)
@@ -106,7 +115,7 @@ def run(trainings: Trainings, tell: Tell) -> dict[str, Any]:
     return {"models": models, "runs": runs}
 
 
-def _train_all(trainings: Trainings, star: Star, crew: Crew, tell: Tell) -> list[dict[str, Any]]:
+def _train_all(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
     for course in trainings.courses:
         for rate, repeats in course.rates.items():
@@ -114,24 +123,24 @@ def _train_all(trainings: Trainings, star: Star, crew: Crew, tell: Tell) -> list
             for repeat, seed in enumerate(trainings.seeds[:repeats]):
                 for scheme in course.schemes:
                     tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
-                    crew.send(tuple(Order(course.model, scheme, seed, course.steps, course.batch, course.every)))
+                    pool.send(tuple(Order(course.model, scheme, seed, course.steps, course.batch, course.every)))
                     runs.append({
                         "model": course.model, "rate": rate, "bits_per_s": star.rate_bits_per_s(), "scheme": scheme,
-                        "repeat": repeat, **gather_trained(crew)[0]._asdict(),
+                        "repeat": repeat, **gather_trained(pool)[0]._asdict(),
                     })  # fmt: skip
     return runs
 
 
-def gather_trained(crew: Crew) -> list[Trained]:
+def gather_trained(pool: WorkerPool) -> list[Trained]:
     """Wait until all workers are done with a training, however long it takes while they go on; return what they found.
 
     Raises WorkerDiedError.
     """
     found: dict[int, Trained] = {}
-    while len(found) < len(crew.pipes):
-        rank, message = crew.receive()
+    while len(found) < len(pool.pipes):
+        rank, message = pool.receive()
         if message[0] == "done":
             found[rank] = Trained(*message[1:])
         elif message[0] != "step":
             raise WorkerDiedError(f"worker {rank} sent {message[0]!r} in a training")
-    return [found[rank] for rank in range(len(crew.pipes))]
+    return [found[rank] for rank in range(len(pool.pipes))]

@@ -18,9 +18,9 @@ from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController
 from hopsum_evaluation.selftest.report import SHOWN, Report, Sum
 from hopsum_evaluation.selftest.vectors import TABLE, TABLE16, Exercise, exercises_for
 from hopsum_evaluation.selftest.worker import Assignment, work
-from hopsum_topologies.crew import Crew, WorkerDiedError
 from hopsum_topologies.errors import TopologyError
-from hopsum_topologies.one_switch import SWITCH, Stage, stage
+from hopsum_topologies.testbed import SWITCH, Testbed, open_testbed
+from hopsum_topologies.worker_pool import WorkerDiedError, WorkerPool
 from hopsum_wire import Op
 
 SLOTS = 32
@@ -54,9 +54,9 @@ def main(arguments: Sequence[str]) -> int:
     start = time.perf_counter()
     try:
         console.print(f"starting the {options.target} switch and {options.workers} workers ...")
-        with stage(options.target, options.workers) as scene:
-            report.where = scene.where
-            perform(scene, report, console)
+        with open_testbed(options.target, options.workers) as testbed:
+            report.where = testbed.where
+            perform(testbed, report, console)
     except (ControlPlaneError, TopologyError, WorkerDiedError) as error:
         print(f"hopsum selftest: {error}", file=sys.stderr)
         return 1
@@ -68,26 +68,26 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if report.good else 1
 
 
-def perform(scene: Stage, report: Report, console: Console) -> None:
+def perform(testbed: Testbed, report: Report, console: Console) -> None:
     """Make the job, let the workers sum, and fill the report."""
-    controller = SwitchController(scene.device, SWITCH)
+    controller = SwitchController(testbed.device, SWITCH)
     drops_before = controller.drop_counters()
-    with Crew(scene.seats, work, None) as crew:
-        bound = crew.gather("bound")
-        endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(scene.seats, bound, strict=True))
-        exercises = exercises_for(scene.device.capabilities.max_growth_bytes)
+    with WorkerPool(testbed.seats, work, None) as pool:
+        bound = pool.gather("bound")
+        endpoints = tuple(seat.endpoint(address) for seat, (address,) in zip(testbed.seats, bound, strict=True))
+        exercises = exercises_for(testbed.device.capabilities.max_growth_bytes)
         table16 = TABLE16 if any(exercise.op == Op.LOOKUP_ADD16 for exercise in exercises) else None
         job = controller.create_job(JobSpec("sum", endpoints, SLOTS, TABLE, table16=table16))
         plan = (job.epoch, report.workers, job.slots, report.elements, report.seed, DEADLINE_S)
-        crew.send(Assignment(*plan, exercises))
-        collect(crew, report, console, exercises)
+        pool.send(Assignment(*plan, exercises))
+        collect(pool, report, console, exercises)
     report.events = controller.job_counters(job)
     drops = controller.drop_counters()
     report.drops = {name: drops[name] - drops_before[name] for name in drops if drops[name] != drops_before[name]}
     controller.delete_job(job)
 
 
-def collect(crew: Crew, report: Report, console: Console, exercises: Sequence[Exercise]) -> None:
+def collect(pool: WorkerPool, report: Report, console: Console, exercises: Sequence[Exercise]) -> None:
     """Take in progress, sums and statistics of all workers."""
     label, unit = TextColumn("{task.description:12}"), TextColumn("chunks")
     columns = (label, BarColumn(), MofNCompleteColumn(), unit, TimeElapsedColumn())
@@ -97,7 +97,7 @@ def collect(crew: Crew, report: Report, console: Console, exercises: Sequence[Ex
         tasks = {e.op: progress.add_task(e.op.name, total=_chunks(e, report) * report.workers) for e in exercises}
         finished = 0
         while finished < report.workers:
-            rank, (kind, *rest) = crew.receive()
+            rank, (kind, *rest) = pool.receive()
             if kind == "progress":
                 progress.advance(TaskID(tasks[rest[0]]), rest[1])
             elif kind == "sums":

@@ -32,10 +32,10 @@ from hopsum_controlplane.tables import forward
 from hopsum_oracle.aggregator import SwitchConfig
 from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_ptf import control, frames
-from hopsum_ptf.bed import BROADCAST_MAC, PORTS, SWITCH, barrier_mac, make_workers, station_mac
 from hopsum_ptf.links import Links, Output
 from hopsum_ptf.recording import Exchange, Recording, multiset
 from hopsum_ptf.results import Outcome, Result, append_result
+from hopsum_ptf.testbed import BROADCAST_MAC, PORTS, SWITCH, barrier_mac, make_workers, station_mac
 from hopsum_wire import Drop, Event, Header, Kind, Op, State, down_bytes, up_bytes
 from hopsum_wire.payload import lanes as lanes_of
 

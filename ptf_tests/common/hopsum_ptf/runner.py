@@ -109,9 +109,7 @@ def _log_folder(wanted: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def main(
-    name: str, start: Callable[[], AbstractContextManager[Target]], *, skips_are_failures: bool
-) -> int:
+def main(name: str, start: Callable[[], AbstractContextManager[Target]], *, skips_are_failures: bool) -> int:
     """Run the command of one target folder; return the exit status.
 
     `start` is a context manager that brings the switch up and takes it down again.
@@ -128,9 +126,7 @@ def main(
             print("\n".join(list_cases(options.cases, options.folder)))
             return 0
         with _log_folder(options.logs) as logs, start() as target:
-            status, results = run_cases(
-                target, options.cases, logs, record=options.record, folder=options.folder
-            )
+            status, results = run_cases(target, options.cases, logs, record=options.record, folder=options.folder)
             if status != 0:
                 print((logs / "output").read_text(errors="replace"))
     except (RunnerError, TopologyError) as error:

@@ -19,24 +19,24 @@ _NAME = re.compile(r"hopsum-[a-z0-9]+-(\d+)-\w+")
 
 
 @contextmanager
-def scratch_folder(what: str = "topology") -> Iterator[Path]:
+def temporary_directory(what: str = "topology") -> Iterator[Path]:
     """Make a folder that only we can read, for the block; `what` is for whom, in small letters."""
-    with temporary_folder(what) as name:
+    with make_temporary_directory(what) as name:
         yield Path(name)
 
 
-def temporary_folder(what: str, inside: Path | None = None) -> tempfile.TemporaryDirectory[str]:
+def make_temporary_directory(what: str, inside: Path | None = None) -> tempfile.TemporaryDirectory[str]:
     """Make a folder that only we can read, to be removed by its `cleanup`.
 
     `inside` is a folder of the caller's, who removes all of it: then the name need not say whose it is, and is short.
     """
     if inside is not None:
         return tempfile.TemporaryDirectory(prefix=f"hopsum-{what}-", dir=inside)
-    remove_stale_folders()
+    remove_stale_directories()
     return tempfile.TemporaryDirectory(prefix=f"hopsum-{what}-{os.getpid()}-")
 
 
-def remove_stale_folders() -> list[Path]:
+def remove_stale_directories() -> list[Path]:
     """Remove the folders whose owner is dead, as far as they are ours; return their paths."""
     stale = []
     for path in sorted(Path(tempfile.gettempdir()).glob("hopsum-*")):

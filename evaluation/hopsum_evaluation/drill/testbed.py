@@ -27,8 +27,14 @@ from hopsum_controlplane.losses import set_loss
 from hopsum_controlplane.plan import JOB_TABLES
 from hopsum_controlplane.tables.forward import FLOOD_GROUP
 from hopsum_evaluation.drill.base import PATIENCE_S, Check, Context, DrillError, DrillReport, Event, await_that
-from hopsum_evaluation.drill.place import SERVICE_IP, SERVICE_MAC, Loopback, Place, Veths
 from hopsum_evaluation.drill.proxy import Proxy
+from hopsum_evaluation.drill.testbed_network import (
+    SERVICE_IP,
+    SERVICE_MAC,
+    LoopbackNetwork,
+    TestbedNetwork,
+    VethNetwork,
+)
 from hopsum_topologies.process import ManagedProcess
 from hopsum_wire.control import control_pb2 as pb
 
@@ -58,11 +64,11 @@ ports = [{ports}]
 """
 
 
-class Stage:
-    """Switch and controller, running; made by `staged`. `report` is the drill's, to fill in."""
+class DrillTestbed:
+    """Switch and controller, running; made by `drill_testbed`. `report` is the drill's, to fill in."""
 
-    def __init__(self, context: Context, report: DrillReport, place: Place, lease_s: float) -> None:
-        self.context, self.report, self.place, self.lease_s = context, report, place, lease_s
+    def __init__(self, context: Context, report: DrillReport, network: TestbedNetwork, lease_s: float) -> None:
+        self.context, self.report, self.network, self.lease_s = context, report, network, lease_s
         self.proxy: Proxy | None = None
         """Between controller and switch, where there is one."""
         self.page = ""
@@ -76,7 +82,7 @@ class Stage:
     # ---- processes ------------------------------------------------------------------------------------
 
     def start(self, name: str, command: list[str], *, namespace: str | None = None) -> ManagedProcess:
-        """Start a process under a name; it is stopped with the stage."""
+        """Start a process under a name; it is stopped with the testbed."""
         log = self.context.folder / f"{name.replace(' ', '-')}-{len(self._started)}.log"
         process = ManagedProcess(command, log, namespace=namespace)
         self._started.append(process)
@@ -106,8 +112,8 @@ class Stage:
     def start_switch(self) -> None:
         """Start the switch, without a program; the same again after it was killed, at the same addresses."""
         driver = self.context.target
-        process = self.start("switch", self.place.switch_command(driver, sys.executable))
-        host, _, port = self.place.grpc_address.rpartition(":")
+        process = self.start("switch", self.network.switch_command(driver, sys.executable))
+        host, _, port = self.network.grpc_address.rpartition(":")
         await_that(lambda: _listens(host, int(port)), "a switch that listens", alive=process)
 
     def start_controller(self) -> None:
@@ -122,25 +128,25 @@ class Stage:
         token = self.context.folder / "admin.token"
         token.touch(mode=0o600)
         token.write_text(self._admin, encoding="utf-8")
-        ports = ", ".join(f'{{port = {port}, network = "{network}"}}' for port, network in self.place.ports)
+        ports = ", ".join(f'{{port = {port}, network = "{network}"}}' for port, network in self.network.ports)
         text = _CONFIG.format(
             folder=self.context.folder,
-            listen=self.place.controller_address,
+            listen=self.network.controller_address,
             page=self.page,
             lease_s=self.lease_s,
             heartbeat_s=_HEARTBEAT_S,
             driver=self.context.target,
-            address=self.place.grpc_address if self.proxy is None else self.proxy.address,
+            address=self.network.grpc_address if self.proxy is None else self.proxy.address,
             mac=SERVICE_MAC,
             ip=SERVICE_IP,
-            send_to=f'send_to = "{self.place.send_to}"' if self.place.send_to else "",
+            send_to=f'send_to = "{self.network.send_to}"' if self.network.send_to else "",
             ports=ports,
         )
         (self.context.folder / "cluster.toml").write_text(text, encoding="utf-8")
 
     def lose(self, losses: Mapping[int, float]) -> None:
         """Let switch ports lose a share of their frames each way; before the controller has the switch."""
-        with open_device(self.context.target, self.place.grpc_address) as device:
+        with open_device(self.context.target, self.network.grpc_address) as device:
             ensure_pipeline(device, Pipeline.load(*compiled_program()))
             for port, share in losses.items():
                 set_loss(device, port, share, share)
@@ -150,7 +156,7 @@ class Stage:
     @contextmanager
     def operator(self) -> Iterator[JobsClient]:
         """Ask the controller, for the block."""
-        with Channel(ControllerAddress.of(self.place.controller_address, tls=False)) as channel:
+        with Channel(ControllerAddress.of(self.network.controller_address, tls=False)) as channel:
             yield JobsClient(channel, self._admin)
 
     def lost(self, job: str, rank: int) -> float | None:
@@ -188,7 +194,7 @@ class Stage:
 
 
 @contextmanager
-def staged(
+def drill_testbed(
     context: Context,
     name: str,
     *,
@@ -197,7 +203,7 @@ def staged(
     lease_s: float = LEASE_S,
     proxied: bool = False,
     page: bool = False,
-) -> Iterator[Stage]:
+) -> Iterator[DrillTestbed]:
     """Run switch and controller for the block, then end all and check that nothing is left.
 
     Args:
@@ -209,27 +215,27 @@ def staged(
     Raises DrillError when they do not come up; with everything ended, as after whatever the block raises.
     """
     report = DrillReport(name, context.target)
-    place: Place = Veths(seats) if seats else Loopback()
-    stage = Stage(context, report, place, lease_s)
+    network: TestbedNetwork = VethNetwork(seats) if seats else LoopbackNetwork()
+    testbed = DrillTestbed(context, report, network, lease_s)
     began_s = time.monotonic()
     left: list[str] = []
     with ExitStack() as stack:
-        stack.callback(place.close)
-        stack.callback(stage.stop)
+        stack.callback(network.close)
+        stack.callback(testbed.stop)
         context.note("starting switch and controller")
         if proxied:
-            host = place.grpc_address.rpartition(":")[0]
-            stage.proxy = stack.enter_context(closing(Proxy(host, place.grpc_address)))
+            host = network.grpc_address.rpartition(":")[0]
+            testbed.proxy = stack.enter_context(closing(Proxy(host, network.grpc_address)))
         if page:
-            stage.page = place.page_address
-        stage.write_config()
-        stage.start_switch()
+            testbed.page = network.page_address
+        testbed.write_config()
+        testbed.start_switch()
         if losses:
-            stage.lose(losses)
-        stage.start_controller()
-        yield stage
-        left = stage.left_on_switch()
-    left += stage.still_running() + _namespaces()
+            testbed.lose(losses)
+        testbed.start_controller()
+        yield testbed
+        left = testbed.left_on_switch()
+    left += testbed.still_running() + _namespaces()
     report.seconds = time.monotonic() - began_s
     what = "database, tables, groups, processes and namespaces of the drill, after its jobs were deleted"
     report.checks["nothing_left_behind"] = Check(not left, ", ".join(left) or what)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from hopsum.codec import job_tables, make_codec
 from hopsum_evaluation.drill.base import PATIENCE_S, DrillError, await_that
 from hopsum_evaluation.drill.journal import read_journal
-from hopsum_evaluation.drill.stage import Stage
+from hopsum_evaluation.drill.testbed import DrillTestbed
 from hopsum_evaluation.drill.training import Order, Plan, options_of
 from hopsum_topologies.process import ManagedProcess
 
@@ -21,7 +21,7 @@ _MARGIN_S: Final = 1.0
 """Workers hear of the goal within this time, whatever the machine is busy with."""
 
 
-class Crew:
+class TrainingJob:
     """One job with a worker on each rank.
 
     Args:
@@ -33,7 +33,7 @@ class Crew:
 
     def __init__(
         self,
-        stage: Stage,
+        testbed: DrillTestbed,
         job: str,
         workers: int,
         *,
@@ -44,17 +44,17 @@ class Crew:
         controllers: Mapping[int, str] | None = None,
         **settings: Any,
     ) -> None:
-        self.stage, self.job, self.workers = stage, job, workers
+        self.testbed, self.job, self.workers = testbed, job, workers
         self._first_seat = first_seat
         self._controllers = controllers or {}
-        at = stage.context.folder / (folder or job)
+        at = testbed.context.folder / (folder or job)
         at.mkdir()
-        seed, options = stage.context.seed, options_of(codec, workers)
+        seed, options = testbed.context.seed, options_of(codec, workers)
         made_with = {"codec": codec, "codec_options": options, "seed": seed, **settings}
-        url = f"hopsum://{stage.place.controller_address}/{job}"
+        url = f"hopsum://{testbed.network.controller_address}/{job}"
         self.plan = Plan(url, str(at / "token"), str(at), workers, **made_with)
         tables = job_tables(make_codec(codec, workers=workers, backend="numpy", **self.plan.options()))
-        with stage.operator() as operator:
+        with testbed.operator() as operator:
             table, table16 = tables.get("table"), tables.get("table16")
             made = operator.create(job, workers, SLOTS, quorum=quorum, table=table, table16=table16)
         (at / "token").write_text(made.token, encoding="utf-8")
@@ -69,7 +69,7 @@ class Crew:
 
     def process(self, rank: int) -> ManagedProcess:
         """Return a rank's process, the one that was started last."""
-        return self.stage.processes[self.name(rank)]
+        return self.testbed.processes[self.name(rank)]
 
     def start(self, rank: int, *, bare: bool = False) -> None:
         """Start a worker's process; a bare one connects without a `with` statement."""
@@ -77,8 +77,8 @@ class Crew:
         command += ["--bare"] * bare
         if rank in self._controllers:
             command += ["--url", f"hopsum://{self._controllers[rank]}/{self.job}"]
-        namespace = self.stage.place.namespace_of(self._first_seat + rank)
-        self.stage.start(self.name(rank), command, namespace=namespace)
+        namespace = self.testbed.network.namespace_of(self._first_seat + rank)
+        self.testbed.start(self.name(rank), command, namespace=namespace)
 
     # ---- journals -------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Crew:
 
     def order(self, rank: int, order: Order) -> None:
         """Give a rank an order, which it follows after its step."""
-        self.stage.happened(f"{self.name(rank)} is told to {order}")
+        self.testbed.happened(f"{self.name(rank)} is told to {order}")
         _write_at_once(self.plan.order(rank), order)
 
     def steps(self, rank: int) -> int:
@@ -119,9 +119,9 @@ class Crew:
     def train(self, steps: int, *ranks: int) -> None:
         """Wait until these ranks, all if left out, have done so many steps more, as the drill's scale has it."""
         chosen = ranks or tuple(range(self.workers))
-        more = self.stage.context.steps(steps)
+        more = self.testbed.context.steps(steps)
         goals = {rank: self.steps(rank) + more for rank in chosen}
-        self.stage.context.note(f"{self.job}: training")
+        self.testbed.context.note(f"{self.job}: training")
         for rank, goal in goals.items():
             within_s = PATIENCE_S + more * (self.plan.pace_s + 1.0)
             what = f"step {goal} of {self.name(rank)}"
@@ -132,7 +132,7 @@ class Crew:
     def finish(self, *ranks: int) -> None:
         """Let these ranks, all if left out, train to a common step, leave, and end. Raises DrillError."""
         chosen = ranks or tuple(range(self.workers))
-        self.stage.context.note(f"{self.job}: to its end")
+        self.testbed.context.note(f"{self.job}: to its end")
         goal = max(self.steps(rank) for rank in chosen) + round(_MARGIN_S / self.plan.pace_s)
         _write_at_once(self.plan.goal, str(goal))
         for rank in chosen:
@@ -141,7 +141,7 @@ class Crew:
         _write_at_once(self.plan.leave, "")
         for rank in chosen:
             self.ended(rank, 0)
-        self.stage.report.steps += goal
+        self.testbed.report.steps += goal
 
     def ended(self, rank: int, status: int) -> None:
         """Wait for the end of a rank's process. Raises DrillError for another exit status."""
@@ -152,7 +152,7 @@ class Crew:
 
     def delete(self) -> None:
         """Delete the job, and wait until the controller has it no more."""
-        with self.stage.operator() as operator:
+        with self.testbed.operator() as operator:
             operator.delete(self.job)
             await_that(lambda: self.job not in [job.name for job in operator.jobs()], f"the end of job {self.job}")
 

@@ -21,6 +21,7 @@ from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.native import NativeSwitch
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.seat import Seat
+from hopsum_topologies.star import Star
 from hopsum_wire import HOPSUM_UDP_PORT
 
 SWITCH = SwitchEndpoint(mac="02:00:00:00:00:fe", ip="10.0.0.254")
@@ -47,7 +48,7 @@ class InterfaceCounters:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Testbed:
     """A switch and its seats."""
 
     device: Device
@@ -61,27 +62,39 @@ class Stage:
 
 
 @contextmanager
-def native_stage(
-    workers: int, *, extra: Sequence[str] = (), environment: Mapping[str, str] | None = None
-) -> Iterator[Stage]:
-    """Run the embedded switch; all workers share its one UDP port on loopback.
+def native_testbed(
+    workers: int,
+    *,
+    star: Star | None = None,
+    extra: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Testbed]:
+    """Run the embedded switch; all workers share its one UDP port.
 
-    `extra` are more arguments of its command, `environment` is its environment instead of ours.
+    Args:
+        star: links of its own for each worker. The switch runs in the middle, in which the calling thread is and stays;
+            the workers' sockets are on its hosts. By default everything is on loopback.
+        extra: more arguments of the switch's command.
+        environment: the switch's environment instead of ours.
     """
+    ips = ["127.0.0.1"] * workers if star is None else [star.host_ip(rank) for rank in range(workers)]
+    namespaces = [None] * workers if star is None else [host.name for host in star.hosts[:workers]]
     json, p4info = compiled_program()
     with ExitStack() as stack:
         switch = stack.enter_context(NativeSwitch(json, p4info, extra=extra, environment=environment))
         device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
         device.push(Pipeline.load(json, p4info))
         management = stack.enter_context(ManagementClient(switch.address))
-        bound = management.bind_udp(NATIVE_PORT, "127.0.0.1:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}")
+        own_ip = "127.0.0.1" if star is None else star.middle_ip
+        bound = management.bind_udp(NATIVE_PORT, f"{own_ip}:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}")
         host, _, port = bound.rpartition(":")
+        mac = f"02:00:00:00:01:{NATIVE_PORT:02x}"
         seats = tuple(
-            Seat(rank, NATIVE_PORT, f"02:00:00:00:01:{NATIVE_PORT:02x}", "127.0.0.1", (host, int(port)))
-            for rank in range(workers)
+            Seat(rank, NATIVE_PORT, mac, ip, (host, int(port)), namespace)
+            for rank, (ip, namespace) in enumerate(zip(ips, namespaces, strict=True))
         )
         where = f"embedded switch, process {switch.process.pid}, UDP {bound}"
-        yield Stage(device, seats, where, switch.process.pid, partial(_read_ports, management))
+        yield Testbed(device, seats, where, switch.process.pid, partial(_read_ports, management))
 
 
 def _read_ports(management: ManagementClient) -> InterfaceCounters:
@@ -91,9 +104,9 @@ def _read_ports(management: ManagementClient) -> InterfaceCounters:
 
 
 @contextmanager
-def bmv2_stage(
+def bmv2_testbed(
     workers: int, *, home: Namespace | None = None, program: tuple[Path, Path] | None = None, prefix: str = "s"
-) -> Iterator[Stage]:
+) -> Iterator[Testbed]:
     """Run simple_switch_grpc in a network namespace, every worker in its own, with a veth pair between.
 
     Args:
@@ -116,7 +129,7 @@ def bmv2_stage(
         device = stack.enter_context(Bmv2Device(switch.address, switch.device_id))
         device.push(Pipeline.load(*(program or compiled_program())))
         where = f"bmv2, process {switch.process.pid}, namespace {home.name}"
-        yield Stage(device, seats, where, switch.process.pid, partial(_read_veths, home, list(interfaces.values())))
+        yield Testbed(device, seats, where, switch.process.pid, partial(_read_veths, home, list(interfaces.values())))
 
 
 def seats_around(
@@ -146,7 +159,10 @@ def _seat(stack: ExitStack, home: Namespace, rank: int, interface: str) -> Seat:
     return Seat(rank, port, mac, ip, (SWITCH.ip, HOPSUM_UDP_PORT), away.name)
 
 
-def stage(target: str, workers: int) -> AbstractContextManager[Stage]:
-    """Return the stage of a target, `native` or `bmv2`."""
-    stages: dict[str, Callable[[int], AbstractContextManager[Stage]]] = {"native": native_stage, "bmv2": bmv2_stage}
-    return stages[target](workers)
+def open_testbed(target: str, workers: int) -> AbstractContextManager[Testbed]:
+    """Return the testbed of a target, `native` or `bmv2`."""
+    testbeds: dict[str, Callable[[int], AbstractContextManager[Testbed]]] = {
+        "native": native_testbed,
+        "bmv2": bmv2_testbed,
+    }
+    return testbeds[target](workers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test bed: eight switch ports, the switch's address, and who sits where.
+"""The testbed: eight switch ports, the switch's address, and who sits where.
 
 workers of all jobs, several behind one port        stations: plain hosts, one behind each port
       \\____  port 0 .. port 7  ____/

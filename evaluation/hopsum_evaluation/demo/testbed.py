@@ -16,9 +16,9 @@ from hopsum_topologies.control import Control, Placed, TreePart, write_job
 from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
 from hopsum_topologies.network import Network, Traffic, traffic
-from hopsum_topologies.one_switch import SWITCH, InterfaceCounters, Stage, stage
-from hopsum_topologies.scratch import scratch_folder
 from hopsum_topologies.seat import Seat
+from hopsum_topologies.tempdirs import temporary_directory
+from hopsum_topologies.testbed import SWITCH, InterfaceCounters, Testbed, open_testbed
 from hopsum_wire import HOPSUM_UDP_PORT
 
 SLOTS = 32
@@ -27,7 +27,7 @@ Address = tuple[str, int]
 Tables = Mapping[str, tuple[int, ...]]
 
 
-class Ground(Protocol):
+class DemoTestbed(Protocol):
     """Switches with the program on them, and seats for workers around them."""
 
     seats: tuple[Seat, ...]
@@ -51,20 +51,20 @@ class Ground(Protocol):
 
 
 @contextmanager
-def ground_of(target: str, plan: Plan, network: str | None) -> Iterator[Ground]:
+def demo_testbed(target: str, plan: Plan, network: str | None) -> Iterator[DemoTestbed]:
     """Bring it up for the block: one switch, or a network of the catalogue. Raises TopologyError, ControlPlaneError."""
     if network is None:
-        with stage(target, plan.workers) as scene:
-            yield OneSwitch(scene)
+        with open_testbed(target, plan.workers) as testbed:
+            yield OneSwitchTestbed(testbed)
         return
     described = network_of(network, plan.workers)
     with (
-        scratch_folder() as folder,
+        temporary_directory() as folder,
         bring_up(described, target, folder) as made,
         made.home.inside(),  # a controller's threads live where they are started
         Control.of(made) as control,
     ):
-        yield OverNetwork(made, control)
+        yield NetworkTestbed(made, control)
 
 
 def network_of(name: str, workers: int) -> Topology:
@@ -75,13 +75,13 @@ def network_of(name: str, workers: int) -> Topology:
     return described
 
 
-class OneSwitch:
+class OneSwitchTestbed:
     """All workers at one switch."""
 
-    def __init__(self, scene: Stage) -> None:
-        self.seats, self.where = scene.seats, scene.where
-        self._controller = SwitchController(scene.device, SWITCH)
-        self._read_interfaces = scene.read_interfaces
+    def __init__(self, testbed: Testbed) -> None:
+        self.seats, self.where = testbed.seats, testbed.where
+        self._controller = SwitchController(testbed.device, SWITCH)
+        self._read_interfaces = testbed.read_interfaces
         self._job: Job | None = None
 
     def make_job(self, plan: Plan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
@@ -110,7 +110,7 @@ class OneSwitch:
         self._controller.delete_job(self._job)
 
 
-class OverNetwork:
+class NetworkTestbed:
     """Workers at the hosts of a network, whose links lose what they are described to lose."""
 
     def __init__(self, network: Network, control: Control) -> None:

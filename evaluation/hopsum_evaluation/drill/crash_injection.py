@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A controller's process that kills itself at one of its writes, to the switch or to the database.
 
-Before every update of a table, after the last one of a batch, and before and after every commit a fuse burns; armed
-with `at` it sends SIGKILL to its own process at the event with this number, from 0. While it is armed a batch goes
-out update by update, so that the switch is left with every part of one.
+Before every update of a table, after the last one of a batch, and before and after every commit the process hits its
+crash point. Armed with `at`, the crash point sends SIGKILL to its own process at the event with this number, from 0.
+While it is armed a batch goes out update by update, so that the switch is left with every part of one.
 
 What it does first is what every controller does that is started again: take the switch over. It tells what it found
 and what it left, then does the scene, in which it dies.
@@ -44,7 +44,7 @@ SLOTS: Final = 16
 TABLE: Final = tuple(range(16))
 
 
-class Fuse:
+class CrashPoint:
     """Kills this process at one event; None: at none."""
 
     def __init__(self) -> None:
@@ -54,54 +54,54 @@ class Fuse:
         """Count events from now on, and die at this one."""
         self.events, self.at = 0, at
 
-    def burn(self) -> None:
+    def hit(self) -> None:
         """Let one event happen."""
         if self.at is not None and self.events == self.at:
             os.kill(os.getpid(), signal.SIGKILL)
         self.events += 1
 
 
-class MortalDevice(ReconnectingDevice):
+class CrashingDevice(ReconnectingDevice):
     """The switch, as a controller has it that may die at every update."""
 
-    fuse: Fuse
+    crash_point: CrashPoint
 
     def write(self, updates: Sequence[Update]) -> None:
         """See Device."""
-        if self.fuse.at is None:
+        if self.crash_point.at is None:
             super().write(updates)
             return
         for update in updates:
-            self.fuse.burn()
+            self.crash_point.hit()
             super().write([update])
-        self.fuse.burn()
+        self.crash_point.hit()
 
 
-class MortalStore(StateStore):
+class CrashingStore(StateStore):
     """A database, as a controller has it that may die around every commit."""
 
-    fuse: Fuse
+    crash_point: CrashPoint
 
     def put(self, record: JobRecord) -> None:
         """See Store."""
-        self.fuse.burn()
+        self.crash_point.hit()
         super().put(record)
-        self.fuse.burn()
+        self.crash_point.hit()
 
     def remove(self, name: str) -> None:
         """See Store."""
-        self.fuse.burn()
+        self.crash_point.hit()
         super().remove(name)
-        self.fuse.burn()
+        self.crash_point.hit()
 
 
 @dataclass
-class Reign:
+class ControllerRun:
     """One controller, from taking over to its end; what workers and operators ask for is asked here."""
 
     config: ClusterConfig
     controller: ClusterController
-    fuse: Fuse
+    crash_point: CrashPoint
     workers: int
     ahead_s: float = 0.0
     """How much further than the machine's the clock of leases is."""
@@ -149,17 +149,17 @@ class Reign:
             self.delete()
 
 
-Step = Callable[[Reign], None]
+Step = Callable[[ControllerRun], None]
 SCENES: Final[dict[str, tuple[tuple[Step, ...], tuple[Step, ...]]]] = {
-    "create": ((), (Reign.create,)),
-    "join": ((Reign.create,), (Reign.join,)),
-    "lease": ((Reign.create, Reign.join), (Reign.expire,)),
-    "delete": ((Reign.create, Reign.join), (Reign.delete,)),
+    "create": ((), (ControllerRun.create,)),
+    "join": ((ControllerRun.create,), (ControllerRun.join,)),
+    "lease": ((ControllerRun.create, ControllerRun.join), (ControllerRun.expire,)),
+    "delete": ((ControllerRun.create, ControllerRun.join), (ControllerRun.delete,)),
 }
 """What happens before, and what the controller dies in."""
 
 
-class Found(NamedTuple):
+class TakeoverReport(NamedTuple):
     """What a controller found when it started, and how it left things when it had taken over."""
 
     before: list[str]
@@ -174,23 +174,23 @@ class Found(NamedTuple):
     """When it had taken over, as of time.monotonic()."""
 
 
-def reign(config_path: str, scene: str, workers: int, at: int | None, pipe: Connection) -> None:
-    """Be a controller: take over, send Found, play the scene, send how many events it had; or die in it."""
+def run_controller(config_path: str, scene: str, workers: int, at: int | None, pipe: Connection) -> None:
+    """Be a controller: take over, send TakeoverReport, play the scene, send how many events it had; or die in it."""
     config = load_config(Path(config_path))
-    pipeline, fuse = Pipeline.load(*compiled_program()), Fuse()
-    MortalDevice.fuse = MortalStore.fuse = fuse
-    store = MortalStore(config.database)
+    pipeline, crash_point = Pipeline.load(*compiled_program()), CrashPoint()
+    CrashingDevice.crash_point = CrashingStore.crash_point = crash_point
+    store = CrashingStore(config.database)
     (switch,) = config.switches
-    device = MortalDevice(
+    device = CrashingDevice(
         lambda: open_device(switch.driver, switch.address, switch.device_id, election_id=(switch.election_id, 0)),
         pipeline.cookie,
     )
     before = differences(config, store.load(), device)
-    here: list[Reign] = []
+    here: list[ControllerRun] = []
     clock = lambda: here[0].monotonic() if here else time.monotonic()  # noqa: E731
     controller = ClusterController(config, store, {switch.name: device}, monotonic=clock, pipeline=pipeline)
     taken_over_s = time.monotonic()
-    here.append(Reign(config, controller, fuse, workers))
+    here.append(ControllerRun(config, controller, crash_point, workers))
     after = differences(config, store.load(), device)
     here[0].ahead_s += config.audit_s
     controller.reconcile(switch.name)
@@ -198,22 +198,22 @@ def reign(config_path: str, scene: str, workers: int, at: int | None, pipe: Conn
     audited = [view.trouble] if view.trouble else list(view.findings)
     audited += [] if view.audits else ["no audit was made"]
     epochs = {job.name: job.epoch for job in controller.jobs()}
-    pipe.send(Found(before, after, audited, epochs, taken_over_s))
+    pipe.send(TakeoverReport(before, after, audited, epochs, taken_over_s))
     here[0].clear()
     if scene:
         _play(here[0], scene, at)
-    pipe.send(fuse.events)
+    pipe.send(crash_point.events)
     controller.close()
     store.close()
 
 
-def _play(here: Reign, scene: str, at: int | None) -> None:
+def _play(here: ControllerRun, scene: str, at: int | None) -> None:
     before, act = SCENES[scene]
     for step in before:
         step(here)
-    here.fuse.arm(at)
+    here.crash_point.arm(at)
     for step in act:
         step(here)
-    events = here.fuse.events
-    here.fuse.arm(None)
-    here.fuse.events = events
+    events = here.crash_point.events
+    here.crash_point.arm(None)
+    here.crash_point.events = events

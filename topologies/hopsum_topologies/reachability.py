@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Says whether addresses answer: ICMP echo requests until each has answered once.
 
-`python -m hopsum_topologies.reach DEADLINE_S IP [IP ...]`; exit status 0 if all have, else 1, and who has not on
+`python -m hopsum_topologies.reachability DEADLINE_S IP [IP ...]`; exit status 0 if all have, else 1, and who has not on
 stderr.
 """
 
@@ -20,7 +20,7 @@ _AGAIN_S: Final = 0.2
 _HEADER = struct.Struct("!BBHHH")
 
 
-def reach(addresses: Sequence[str], deadline_s: float) -> list[str]:
+def find_unreachable(addresses: Sequence[str], deadline_s: float) -> list[str]:
     """Return those of the IPv4 addresses that do not answer in time. Raises OSError without CAP_NET_RAW."""
     missing = dict.fromkeys(addresses)
     request = _request(os.getpid() & 0xFFFF)
@@ -60,7 +60,7 @@ def _is_reply(packet: bytes, request: bytes) -> bool:
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return its exit status."""
     deadline_s, *addresses = arguments
-    missing = reach(addresses, float(deadline_s))
+    missing = find_unreachable(addresses, float(deadline_s))
     if missing:
         print(f"no answer from {', '.join(missing)} in {deadline_s} s", file=sys.stderr)
     return 1 if missing else 0

@@ -29,7 +29,7 @@ class WorkerDiedError(Exception):
     """A worker process ended early or failed; the message has its rank and traceback."""
 
 
-class Crew:
+class WorkerPool:
     """The worker processes and their pipes; a context manager that leaves none of them running."""
 
     def __init__(self, seats: Sequence[Seat], main: WorkerMain, plan: Any) -> None:
@@ -81,7 +81,7 @@ class Crew:
         for pipe in self.pipes:
             pipe.send(message)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:

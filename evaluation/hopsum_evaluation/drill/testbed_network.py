@@ -29,8 +29,8 @@ _LOCALHOST: Final = "127.0.0.1"
 _GRPC_PORT, _CONTROLLER_PORT, _PAGE_PORT, _THRIFT_PORT = 9559, 4700, 4701, 9090
 
 
-class Place(Protocol):
-    """What a stage asks for."""
+class TestbedNetwork(Protocol):
+    """The network of a testbed: addresses, and the place of each worker."""
 
     grpc_address: str
     """Of the switch's P4Runtime server."""
@@ -52,7 +52,7 @@ class Place(Protocol):
         """Take it away; every process in it must have ended."""
 
 
-class Loopback:
+class LoopbackNetwork:
     """Everybody on loopback, at ports that were free."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Loopback:
         """Do nothing."""
 
 
-class Veths:
+class VethNetwork:
     """Network namespaces and veths; the calling thread is in the middle until `close`.
 
     Raises TopologyError without root or iproute2; nothing is left then.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the interface of a host what a switch in user space needs, in the network namespace where it is called.
 
-`python -m hopsum_topologies.settle INTERFACE SERVICE_IP SERVICE_MAC`: finished frames, one packet each, and a neighbour
-entry for the switch, so that losses delay no sum by a second, the time in which the kernel asks again.
+`python -m hopsum_topologies.host_setup INTERFACE SERVICE_IP SERVICE_MAC`: finished frames, one packet each, and a
+neighbour entry for the switch, so that losses delay no sum by a second, the time in which the kernel asks again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes the network namespaces and the scratch folders of a process that was killed.
+"""The cleanup process: it removes the network namespaces and the temporary directories of a process that was killed.
 
-`python -m hopsum_topologies.janitor OWNER_PID`, started by the owner with a pipe on stdin that nobody else holds. The
-end of the pipe is the end of the owner: an orderly one has removed them itself, and nothing is left to do.
+`python -m hopsum_topologies.cleanup_process OWNER_PID`, started by the owner with a pipe on stdin that no other process
+holds. The end of the pipe is the end of the owner: an orderly one has removed them itself, and nothing is left to do.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import time
 from pathlib import Path
 
 from hopsum_topologies.netns import remove_stale_namespaces
-from hopsum_topologies.scratch import remove_stale_folders
+from hopsum_topologies.tempdirs import remove_stale_directories
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 _OWNER_GONE_S = 10.0
 _POLL_S = 0.02
 
 
-def start_janitor(owner_pid: int) -> int:
+def start_cleanup_process(owner_pid: int) -> int:
     """Start one for this process and return our end of its pipe, a descriptor to keep open until the end."""
-    code = f"import sys; sys.path.insert(0, {str(_PACKAGE_ROOT)!r}); from hopsum_topologies.janitor import main; main()"
+    path = f"import sys; sys.path.insert(0, {str(_PACKAGE_ROOT)!r})"
+    code = f"{path}; from hopsum_topologies.cleanup_process import main; main()"
     theirs, ours = os.pipe()
     try:
         child = subprocess.Popen(
@@ -37,7 +38,7 @@ def start_janitor(owner_pid: int) -> int:
         )
     finally:
         os.close(theirs)
-    child.returncode = 0  # it outlives us, which is what it is for: no warning about that
+    child.returncode = 0  # it is meant to outlive this process: no warning about that
     return ours
 
 
@@ -50,7 +51,7 @@ def main() -> None:
     while Path(f"/proc/{sys.argv[1]}").exists() and time.monotonic() < give_up:
         time.sleep(_POLL_S)
     remove_stale_namespaces()
-    remove_stale_folders()
+    remove_stale_directories()
 
 
 if __name__ == "__main__":
