@@ -51,3 +51,8 @@ def test_what_it_counts(tmp_path: Path) -> None:
 def test_every_folder_of_code_is_counted() -> None:
     tool = _tool()
     assert all(list(tool.python_files(ROOT, (folder,))) for folder in tool.FOLDERS)
+
+
+def test_module_docstrings_begin_with_the_thing() -> None:
+    tool = _tool()
+    assert tool.count(ROOT, tool.NAMED_FOLDERS).questions == []
