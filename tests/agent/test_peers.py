@@ -178,7 +178,7 @@ def test_who_waits_for_a_state_hears_that_its_agent_has_ended(
 
 
 def test_a_worker_that_sent_nothing_has_nobody_wait_for_it(stack: ExitStack) -> None:
-    """Nobody is there to be served, and it has nothing: an hour of farewell is not taken."""
+    """Nobody is there to be served, and it has nothing: it does not linger for an hour."""
     agent = with_side_channels(Cluster(stack, WORKERS, quorum=2)).agent(0, "fixed")
     agent._transport._linger_s = 3600.0  # type: ignore[attr-defined]
     with ThreadPoolExecutor(1) as pool:

@@ -8,8 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from hopsum.codec import CodecError, ErrorFeedback, NonFiniteError, ReductionContext
-from hopsum.codec.range_codec import RangeReduction, ReductionState
+from hopsum.codec.range_codec import RangeReduction
 from hopsum.codec.ranges import pack_ranges
+from hopsum.codec.reduction import ReductionState
 from hopsum.codec.simulate import simulate_allreduce, simulate_switch
 from hopsum_wire import Op
 

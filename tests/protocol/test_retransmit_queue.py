@@ -99,14 +99,14 @@ def test_a_loss_halves_the_window_and_results_open_it() -> None:
 
 def test_the_oldest_goes_whatever_the_window() -> None:
     """Else two workers whose windows hold different chunks would wait for each other."""
-    outbox = RetransmitQueue(8, Timing(), WorkerStatistics())
-    outbox._window = CongestionWindow(1)
+    queue = RetransmitQueue(8, Timing(), WorkerStatistics())
+    queue._window = CongestionWindow(1)
     for position, expected in [(5, [5]), (7, []), (2, [2]), (1, [1]), (3, [])]:
-        outbox.open(position)
-        assert outbox.take(0.0).positions.tolist() == expected
+        queue.open(position)
+        assert queue.take(0.0).positions.tolist() == expected
     for position, expected in [(1, []), (2, [3]), (3, []), (5, [7])]:
-        outbox.settle(position, 0.1)
-        assert outbox.take(0.1).positions.tolist() == expected
+        queue.settle(position, 0.1)
+        assert queue.take(0.1).positions.tolist() == expected
 
 
 def test_flush_when_it_took_too_long() -> None:

@@ -140,7 +140,7 @@ def test_a_connection_that_breaks_off_shortens_the_lease(cluster: Cluster, crew:
     assert cluster.controller.job("train", counters=False).members[1].lease_left_s == LEASE_S
 
 
-def test_only_the_last_stream_of_a_member_counts_and_no_farewell_does() -> None:
+def test_only_the_last_stream_of_a_member_counts_and_no_end_of_a_stream_does() -> None:
     with desk_service() as (desk, service), ExitStack() as stack:
         channels = [stack.enter_context(Channel(ControllerAddress.of(service.address))) for _ in range(3)]
         members = [MemberClient(channels[0], NAME, TOKEN) for _ in range(2)]

@@ -184,7 +184,7 @@ class SideChannel:
                 self._write_all()
                 for key, events in self._selector.select(self._patience_s()):
                     self._happened(key, events)
-            self._say_farewell()
+            self._drain_before_close()
         except BaseException as failure:
             self.failure = failure
         finally:
@@ -459,7 +459,7 @@ class SideChannel:
         out.dial_at = time.monotonic() + out.pause_s
         out.pause_s = min(2 * out.pause_s, longest_s)
 
-    def _say_farewell(self) -> None:
+    def _drain_before_close(self) -> None:
         for out in self._outgoing.values():
             if out.connection is None or out.seal is None:
                 continue

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from hopsum.codec import CodecError, CollectivePhase, ErrorFeedback, NonFiniteError, ReductionContext, make_codec
 from hopsum.codec.lossless import Lossless
-from hopsum.codec.lossless.reduction import LosslessReduction, ReductionState
+from hopsum.codec.lossless.reduction import LosslessReduction
+from hopsum.codec.reduction import ReductionState
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum_wire import Op
 
