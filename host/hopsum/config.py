@@ -28,6 +28,8 @@ _OTHERS: Final = (FILE_VARIABLE, "HOPSUM_CONTROLLER", "HOPSUM_ADMIN_TOKEN_FILE",
 _TABLE: Final = "hopsum"
 _OPERATOR_TABLE: Final = "context"
 """The operator commands' table: a file may have this one only."""
+DEFAULT_CODEC: Final = "thc"
+"""Codec of a job that records none, and of a worker whose settings name none."""
 _MAX_RANK: Final = 65535
 """Of a world; the job says which ranks it has."""
 BOOLEANS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -82,9 +84,15 @@ class Config:
     rank: int | None = field(
         default=None, metadata=_about(_integer(0, _MAX_RANK), "which worker this is; else torchrun's RANK")
     )
-    codec: str = field(default="thc", metadata=_about(_CODEC, "how vectors are compressed, the same on all ranks"))
+    codec: str = field(
+        default="",
+        metadata=_about(
+            _CODEC, f"codec, the same on all ranks; default: the one of a controller's job, else {DEFAULT_CODEC}"
+        ),
+    )
     codec_options: dict[str, Any] = field(
-        default_factory=dict, metadata=_about(_OPTIONS, "options of the codec, the same on all ranks")
+        default_factory=dict,
+        metadata=_about(_OPTIONS, "options of the codec, the same on all ranks; default: those of a controller's job"),
     )
     backend: str = field(
         default="auto", metadata=_about(_text("auto", "numpy", "numba"), "what encodes and decodes; ranks may differ")

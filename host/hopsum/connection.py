@@ -27,7 +27,7 @@ from hopsum.agent import Agent
 from hopsum.agreement import facts_of, shared_settings
 from hopsum.codec import Codec, make_codec
 from hopsum.communicator import Communicator
-from hopsum.config import Config, ConfigError, nearest, resolve
+from hopsum.config import DEFAULT_CODEC, Config, ConfigError, nearest, resolve
 from hopsum.memory import InProcessGroupOptions, MemoryCommunicator
 from hopsum.notice import telling
 from hopsum.protocol.worker import Timing
@@ -75,6 +75,8 @@ def open_config(config: Config, group: Any = None) -> Communicator:
         raise UrlError(f"URL {config.url!r}: only collective:// takes a process group")
     if config.on_lost == "zero" and parts.scheme not in (*_MEMBERSHIPS, "hopsum"):
         raise ConfigError(f'on_lost="zero" with URL {config.url!r}: only a switch loses sums; leave it out')
+    if parts.scheme != "hopsum":  # whose job may record a codec
+        config = replace(config, codec=config.codec or DEFAULT_CODEC)
     opened = _OPENERS[parts.scheme](config, parts, group)
     _settings[opened] = config
     return opened
@@ -277,7 +279,7 @@ def _open_controller(config: Config, parts: SplitResult, group: Any) -> Communic
     rpc, address, job, token = _controller(config, parts)
     # the controller is given time to bring a switch back
     patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
-    ways = rpc.Ways(codec=partial(_codec_for, config), agent=partial(_open_agent, patient))
+    ways = rpc.Ways(codec=_codec_for, agent=partial(_open_agent, patient))
     opened: Communicator = rpc.open_job(config, address, job, token, ways)
     return opened
 

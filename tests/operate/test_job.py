@@ -8,6 +8,7 @@ import json
 import re
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.job import main
 from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top.screen import screen
+from hopsum_controlplane.cluster.codec import request_from_json, request_to_json
+from hopsum_controlplane.cluster.errors import InvalidRequestError
+from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire.watch.rates import document
@@ -58,6 +62,41 @@ def test_a_codec_brings_its_table_and_the_token_goes_into_a_file(
     request = cluster.controller._cache.get("digits").request
     assert {"table": request.table} == job_tables(make_codec("thc", workers=4, backend="numpy"))
     assert request.slots == 32
+    located = cluster.controller.locate("digits", token)
+    assert (located.codec, located.codec_options) == ("thc", "")
+
+
+def test_the_job_records_its_codec_with_its_options(
+    cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["create", "job", "--workers", "4", "--codec", "uhc", "--codec-options", "{bits = 8}", *at]
+    assert main(asked) == 0
+    capsys.readouterr()
+    assert main(["show", "job", *at]) == 0
+    assert re.search(r'^codec +uhc \{"bits": 8\}', capsys.readouterr().out, re.MULTILINE)
+    assert main(["show", "job", "--json", *at]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["codec"], shown["codec_options"]) == ("uhc", '{"bits": 8}')
+    request = cluster.controller._cache.get("job").request
+    kept = request_to_json(request)
+    assert request_from_json(kept) == request
+    older = {key: value for key, value in json.loads(kept).items() if not key.startswith("codec")}
+    assert request_from_json(json.dumps(older)) == replace(request, codec="", codec_options="")
+
+
+@pytest.mark.parametrize(
+    ("codec", "options", "message"),
+    [
+        ("two words", "", "codec 'two words'"),
+        ("", '{"bits": 8}', "without a codec"),
+        ("uhc", "[8]", "they are a JSON object"),
+        ("uhc", "{bits", "they are a JSON object"),
+        ("uhc", '{"name": "%s"}' % ("x" * 5000), "5012 characters"),
+    ],
+)
+def test_a_codec_that_cannot_be_recorded_is_refused(codec: str, options: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        JobRequest("job", 2, 16, codec=codec, codec_options=options).check()
 
 
 def test_all_of_a_job_can_be_asked_for(cluster: Cluster, at: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,7 @@ class Desk:
         self.gone: list[int] = []
         self.watchers: list[Callable[[str], None]] = []
         self.unreachable = ""
+        self.codec = self.codec_options = ""
         self.before: Callable[[str], None] = lambda name: None
 
     # ---- as a manager ---------------------------------------------------------------------------------
@@ -76,7 +77,7 @@ class Desk:
     def locate(self, job: str, token: str) -> Located:
         self.before("locate")
         self._admit(job, token)
-        return Located(self.switch.address, self.workers)
+        return Located(self.switch.address, self.workers, codec=self.codec, codec_options=self.codec_options)
 
     def join(self, request: JoinRequest) -> Joined:
         self.before("join")

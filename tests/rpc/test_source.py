@@ -177,6 +177,36 @@ def test_what_is_refused_holds_no_rank(
     assert "another-token" not in str(raised.value)
 
 
+def test_workers_take_the_codec_that_the_job_records(served: Served) -> None:
+    desk, service = served
+    desk.codec, desk.codec_options = "lossless", '{"index": "bitmap"}'
+    jobs = _connect_all(service, codec=None)
+    assert [settings["codec"] for settings in (join.settings for join in desk.joins)] == [
+        "lossless(index='bitmap')"
+    ] * 2
+    assert _sum(jobs) == [[0.5, 2]] * 2
+    _close(jobs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "own"),
+    [
+        ({"codec": "fixed"}, "codec fixed with options {'index': 'bitmap'}"),
+        ({"codec": "lossless", "codec_options": {"index": "bloom"}}, "codec lossless with options {'index': 'bloom'}"),
+    ],
+)
+def test_another_codec_than_the_jobs_is_refused_with_both_names(
+    served: Served, settings: dict[str, Any], own: str
+) -> None:
+    desk, service = served
+    desk.codec, desk.codec_options = "lossless", '{"index": "bitmap"}'
+    with pytest.raises(ConfigError) as raised:
+        _connect(service, **settings)
+    assert "job 'ddp' was made for codec lossless with options {'index': 'bitmap'}" in str(raised.value)
+    assert own in str(raised.value)
+    assert desk.members == {}
+
+
 def test_codec_of_another_table_gives_the_rank_back(served: Served) -> None:
     desk, service = served
     with ThreadPoolExecutor(2) as pool:

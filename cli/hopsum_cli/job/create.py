@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from hopsum.codec import CODECS, CodecError, job_tables, make_codec
-from hopsum.config import Config
+from hopsum.config import DEFAULT_CODEC
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import ControllerAddress
 from hopsum_cli.operator import address_of, operator
@@ -97,6 +97,8 @@ def run(options: argparse.Namespace) -> int:
             lease_s=options.lease,
             observers=options.observers,
             tree=options.tree,
+            codec=options.codec or "",
+            codec_options=options.codec_options,
         )
         write(made.token)
     url = None if address.target.startswith(UNIX) else _url(address, options.name, options.token_file)
@@ -106,10 +108,6 @@ def run(options: argparse.Namespace) -> int:
         del values["token"]
     print(json.dumps(values) if options.json else _in_words(values, options))
     return 0
-
-
-DEFAULT_CODEC: Final = Config().codec
-"""As `hopsum.connect` takes it where nothing is said."""
 
 
 def _tables(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:

@@ -68,6 +68,8 @@ def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for part in job["parts"] or [job]:
         yield "switch", escape(f"{part['switch']}, slots {_slots(part)}, job index {part['job_index']}")
     yield "workers", f"{_workers(job)}, quorum {job['quorum']}, at least {job['min_quorum']} when one asks"
+    if job["codec"]:
+        yield "codec", escape(f"{job['codec']} {job['codec_options']}".strip())
     if job["observers"]:
         yield "observers", str(job["observers"])
     yield "lease", f"{job['lease_s']:g} s"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from hopsum_wire import MAX_WORKERS, WIRE_VERSION
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VERSION_CHARACTERS = 64
 _MAX_SETTINGS = 32
+_MAX_CODEC_OPTIONS = 4096
 _SETTING = re.compile(r"[ -~]{0,256}")
 
 
@@ -31,7 +33,8 @@ class JobRequest:
     `workers` have the ranks 0 .. workers - 1 and `observers` 64 .. 63 + observers. `switch` is the name of one, None
     for the one with most room. With `tree` it goes over a spine, `switch` or the one with most room, and all leaves
     below it; without, it does where no single switch reaches everybody. `lease_s` is how long a silent member is waited
-    for, None for the cluster's.
+    for, None for the cluster's. `codec` is the name of the workers' codec and `codec_options` a JSON object; both are
+    empty where the workers choose.
     """
 
     name: str
@@ -45,6 +48,8 @@ class JobRequest:
     lease_s: float | None = None
     observers: int = 0
     tree: bool = False
+    codec: str = ""
+    codec_options: str = ""
 
     @property
     def worker_ranks(self) -> range:
@@ -104,10 +109,30 @@ class JobRequest:
             if not 0 <= count <= MAX_WORKERS:
                 hint = f"a job has at most {MAX_WORKERS}"
                 raise InvalidRequestError(f"job {self.name!r}: {count} {what}", hint=hint)
+        self._check_codec()
         try:  # as the switch's controller will, with members that are as right as can be
             self.trial().check()
         except ControlPlaneError as error:
             raise InvalidRequestError(error.what, hint=error.hint) from error
+
+    def _check_codec(self) -> None:
+        if self.codec and not _NAME.fullmatch(self.codec):
+            hint = "give the name by which the workers' hopsum knows it, such as thc"
+            raise InvalidRequestError(f"job {self.name!r}: codec {self.codec!r:.80}", hint=hint)
+        if not self.codec_options:
+            return
+        what = f"job {self.name!r}: codec_options {self.codec_options!r:.80}"
+        if not self.codec:
+            raise InvalidRequestError(f"{what} without a codec", hint="give the codec that they are for")
+        if len(self.codec_options) > _MAX_CODEC_OPTIONS:
+            hint = f"they have at most {_MAX_CODEC_OPTIONS} characters"
+            raise InvalidRequestError(f"{what}: {len(self.codec_options)} characters", hint=hint)
+        try:
+            fits = isinstance(json.loads(self.codec_options), dict) and self.codec_options.isascii()
+        except (ValueError, RecursionError):
+            fits = False
+        if not fits:
+            raise InvalidRequestError(what, hint='they are a JSON object in ASCII, such as {"bits": 8}')
 
 
 @dataclass(frozen=True)

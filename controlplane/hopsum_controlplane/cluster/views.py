@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.cluster.documents import leaves_of, where
@@ -58,12 +59,15 @@ class LeafPlace:
 class Located:
     """Where the members of a job send to, as (IPv4 address, UDP port), and how many workers it has.
 
-    Over a tree that depends on where they are: `leaves` has it, and `send_to` is the first one's.
+    Over a tree that depends on where they are: `leaves` has it, and `send_to` is the first one's. `codec` and
+    `codec_options` are those of the request.
     """
 
     send_to: tuple[str, int]
     workers: int
     leaves: tuple[LeafPlace, ...] = ()
+    codec: str = ""
+    codec_options: str = ""
 
 
 @dataclass(frozen=True)
@@ -168,6 +172,8 @@ class JobView:
     last_refusal_age_s: float | None = None
     ended_age_s: float | None = None
     begun_age_s: float | None = None
+    codec: str = ""
+    codec_options: str = ""
 
 
 @dataclass(frozen=True)
@@ -239,6 +245,8 @@ def of_job(
         last_refusal_age_s=_age_s(refused.at_s, now_s),
         ended_age_s=_age_s(past.ended_at_s, now_s),
         begun_age_s=_age_s(past.begun_at_s, now_s),
+        codec=request.codec,
+        codec_options=request.codec_options,
     )
 
 
@@ -265,13 +273,14 @@ def of_created(record: JobRecord, token: str) -> CreatedJob:
 
 def of_place(record: JobRecord, config: ClusterConfig) -> Located:
     """Return where the members of a job send to."""
-    workers = record.request.workers
+    request = record.request
+    located = partial(Located, workers=request.workers, codec=request.codec, codec_options=request.codec_options)
     if not record.branches:
-        return Located(config.switch(record.switch).service, workers)
+        return located(config.switch(record.switch).service)
     leaves = tuple(
         LeafPlace(leaf.service, tuple(map(str, networks_of(leaf, link)))) for leaf, link in leaves_of(record, config)
     )
-    return Located(leaves[0].send_to, workers, leaves)
+    return located(leaves[0].send_to, leaves=leaves)
 
 
 def _parts(record: JobRecord, counters: Mapping[str, Mapping[str, int]]) -> tuple[PartView, ...]:

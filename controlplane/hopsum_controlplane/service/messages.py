@@ -60,6 +60,8 @@ def job_request(message: Any) -> JobRequest:
         lease_s=_given(message, "lease_s"),
         observers=message.observers,
         tree=message.tree,
+        codec=message.codec,
+        codec_options=message.codec_options,
     )
 
 
@@ -79,7 +81,13 @@ def created_message(made: CreatedJob) -> pb.CreateReply:
 def located_message(found: Located) -> pb.LocateReply:
     """Return what a worker is told that is to join."""
     leaves = [pb.LocateReply.Leaf(send_to=_endpoint(each.send_to), networks=each.networks) for each in found.leaves]
-    return pb.LocateReply(send_to=_endpoint(found.send_to), workers=found.workers, leaves=leaves)
+    return pb.LocateReply(
+        send_to=_endpoint(found.send_to),
+        workers=found.workers,
+        leaves=leaves,
+        codec=found.codec,
+        codec_options=found.codec_options,
+    )
 
 
 def pending_message(pending: Pending, again_s: float) -> pb.AwaitMembershipReply:
@@ -136,6 +144,8 @@ def job_message(view: JobView) -> pb.Job:
         last_refusal_age_s=view.last_refusal_age_s,
         ended_age_s=view.ended_age_s,
         begun_age_s=view.begun_age_s,
+        codec=view.codec,
+        codec_options=view.codec_options,
     )
 
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hopsum.rpc.channel import CALL_S, Channel
@@ -40,6 +41,8 @@ class JobsClient:
         lease_s: float | None = None,
         observers: int = 0,
         tree: bool = False,
+        codec: str = "",
+        codec_options: Mapping[str, Any] | None = None,
     ) -> pb.CreateReply:
         """Make a job; the reply has the token that its workers join with, which nobody is told again.
 
@@ -49,6 +52,7 @@ class JobsClient:
             switch: by name; the controller chooses if left out.
             lease_s: how long a silent worker is waited for; the controller's if left out.
             tree: over a spine and all leaves below it, though one switch would do; `switch` is the spine then.
+            codec, codec_options: of the workers, who take them from the job; left out, each worker's settings say.
         """
         request = pb.CreateRequest(
             name=name,
@@ -62,6 +66,8 @@ class JobsClient:
             lease_s=lease_s,
             observers=observers,
             tree=tree,
+            codec=codec,
+            codec_options=json.dumps(codec_options) if codec_options else "",
         )
         reply: pb.CreateReply = self._call("Create", request, CHANGE_S)
         return reply

@@ -62,6 +62,10 @@ class Location(NamedTuple):
     send_to: tuple[str, int]
     workers: int
     leaves: tuple[Leaf, ...] = ()
+    codec: str = ""
+    """Codec that the job records; empty: the workers choose."""
+    codec_options: str = ""
+    """Its options, a JSON object, or empty."""
 
 
 class MemberClient:
@@ -70,14 +74,10 @@ class MemberClient:
     Args:
         token: of the job.
         version: of hopsum, for the controller's lists.
-        settings: that the controller compares with those of the other workers, by name.
     """
 
-    def __init__(
-        self, channel: Channel, job: str, token: str, *, version: str = "", settings: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, channel: Channel, job: str, token: str, *, version: str = "") -> None:
         self.job = job
-        self._settings = dict(settings or {})
         self._channel = channel
         self._token = token
         self._version = version
@@ -101,7 +101,8 @@ class MemberClient:
         request = pb.LocateRequest(job=self.job)
         reply = _until(wait_s, lambda left_s: self._call("Locate", request, timeout_s=left_s), self._notice())
         leaves = (Leaf((each.send_to.ip, each.send_to.udp_port), tuple(each.networks)) for each in reply.leaves)
-        return Location((reply.send_to.ip, reply.send_to.udp_port), reply.workers, tuple(leaves))
+        send_to = (reply.send_to.ip, reply.send_to.udp_port)
+        return Location(send_to, reply.workers, tuple(leaves), reply.codec, reply.codec_options)
 
     def join(
         self,
@@ -111,6 +112,7 @@ class MemberClient:
         rank: int | None = None,
         mac: str | None = None,
         side_port: int | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> Registration:
         """Take a rank, and return it.
 
@@ -120,6 +122,7 @@ class MemberClient:
             rank: chosen by the controller if left out.
             mac: of the interface, where the switch is reached by Ethernet.
             side_port: TCP port, at the same address, for its peers.
+            settings: that the controller compares with those of the other workers, by name.
 
         Raises:
             ControllerError: refused, with the numbers, or no controller.
@@ -133,7 +136,7 @@ class MemberClient:
             incarnation=self._incarnation,
             wire_version=WIRE_VERSION,
             version=self._version,
-            settings=self._settings,
+            settings=settings,
         )
         return self._join(wait_s)
 

@@ -10,13 +10,14 @@ What fails on the way gives everything back: sockets are closed and the rank is 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import stat
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final
@@ -25,7 +26,7 @@ from hopsum.agent import Agent
 from hopsum.agreement import hopsum_version, shared_settings
 from hopsum.codec import Codec
 from hopsum.communicator.unfinished import why_unfinished
-from hopsum.config import Config, ConfigError
+from hopsum.config import DEFAULT_CODEC, Config, ConfigError
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.interfaces import listen_tcp, mac_of, source_towards
 from hopsum.rpc.job_agent import JobAgent
@@ -41,8 +42,8 @@ _log: Final = logging.getLogger(__name__)
 class Ways:
     """The factories with which `connection` makes a codec and an agent once the job's size is known."""
 
-    codec: Callable[[int], Codec]
-    """For a number of workers."""
+    codec: Callable[[Config, int], Codec]
+    """For settings that name a codec, and a number of workers."""
     agent: Callable[..., Any]
     """For a membership, a rank, a codec, and what else `Agent` takes; `make` is the class."""
 
@@ -58,17 +59,25 @@ def open_job(config: Config, address: ControllerAddress, job: str, token: str, w
     wait_s = config.membership_wait_s
     with ExitStack() as stack:
         channel = stack.enter_context(Channel(address))
-        member = MemberClient(channel, job, token, version=hopsum_version(), settings=shared_settings(config))
+        member = MemberClient(channel, job, token, version=hopsum_version())
         located = member.locate(wait_s)
+        config = with_codec_of(located, config, job)
         send_to = leaf_of(located, config.ip)
-        codec = ways.codec(located.workers)  # what does not fit the job takes no rank
+        codec = ways.codec(config, located.workers)  # what does not fit the job takes no rank
         link = UdpLink((config.ip or "0.0.0.0", config.udp_port), send_to)
         stack.callback(link.close)
         ip = link.local[0]
         # with on_lost="zero" peers would be served zeros
         side = None if config.on_lost == "zero" else stack.enter_context(listen_tcp(ip))
         side_port = None if side is None else side.getsockname()[1]
-        registration = member.join(link.local, wait_s, rank=config.rank, mac=mac_of(ip), side_port=side_port)
+        registration = member.join(
+            link.local,
+            wait_s,
+            rank=config.rank,
+            mac=mac_of(ip),
+            side_port=side_port,
+            settings=shared_settings(config),
+        )
         lease = Lease(member)
         stack.push(partial(_stop, lease))
         membership = member.membership(wait_s)
@@ -100,6 +109,24 @@ def _stop(lease: Lease, kind: Any, error: BaseException | None, trace: Any) -> N
     if why := why_unfinished(error):
         lease.abandon(why)
     lease.stop()
+
+
+def with_codec_of(located: Location, config: Config, job: str) -> Config:
+    """Return the settings with the codec and the options that the job records, where it records a codec.
+
+    Raises ConfigError when the settings name another codec, or other options.
+    """
+    if not located.codec:
+        return replace(config, codec=config.codec or DEFAULT_CODEC)
+    recorded = json.loads(located.codec_options or "{}")
+    own = replace(config, codec=config.codec or located.codec, codec_options=config.codec_options or recorded)
+    if (own.codec, own.codec_options) != (located.codec, recorded):
+        raise ConfigError(
+            f"job {job!r} was made for codec {located.codec} with options {recorded}, and this worker's settings say "
+            f"codec {own.codec} with options {own.codec_options}: leave codec and codec_options out of the settings, "
+            f"or make the job again with `hopsum job create --codec {own.codec}`"
+        )
+    return own
 
 
 def leaf_of(located: Location, ip: str) -> tuple[str, int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 39989a212b181483021038e98b2243c9
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 084b933de3fae5797833ab254e48bc61
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -70,7 +70,7 @@ class LocateRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class LocateReply(_message.Message):
-    __slots__ = ("send_to", "workers", "leaves")
+    __slots__ = ("send_to", "workers", "leaves", "codec", "codec_options")
     class Leaf(_message.Message):
         __slots__ = ("send_to", "networks")
         SEND_TO_FIELD_NUMBER: _ClassVar[int]
@@ -81,10 +81,14 @@ class LocateReply(_message.Message):
     SEND_TO_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    CODEC_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     send_to: Endpoint
     workers: int
     leaves: _containers.RepeatedCompositeFieldContainer[LocateReply.Leaf]
-    def __init__(self, send_to: _Optional[_Union[Endpoint, _Mapping]] = ..., workers: _Optional[int] = ..., leaves: _Optional[_Iterable[_Union[LocateReply.Leaf, _Mapping]]] = ...) -> None: ...
+    codec: str
+    codec_options: str
+    def __init__(self, send_to: _Optional[_Union[Endpoint, _Mapping]] = ..., workers: _Optional[int] = ..., leaves: _Optional[_Iterable[_Union[LocateReply.Leaf, _Mapping]]] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("job", "rank", "endpoint", "mac", "side_port", "incarnation", "wire_version", "version", "report", "settings")
@@ -245,7 +249,7 @@ class LeaveReply(_message.Message):
     def __init__(self) -> None: ...
 
 class CreateRequest(_message.Message):
-    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree")
+    __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree", "codec", "codec_options")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +261,8 @@ class CreateRequest(_message.Message):
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     OBSERVERS_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    CODEC_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     name: str
     workers: int
     slots: int
@@ -268,7 +274,9 @@ class CreateRequest(_message.Message):
     lease_s: float
     observers: int
     tree: bool
-    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ...) -> None: ...
+    codec: str
+    codec_options: str
+    def __init__(self, name: _Optional[str] = ..., workers: _Optional[int] = ..., slots: _Optional[int] = ..., table: _Optional[_Iterable[int]] = ..., table16: _Optional[_Iterable[int]] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., switch: _Optional[str] = ..., lease_s: _Optional[float] = ..., observers: _Optional[int] = ..., tree: bool = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("switch", "job_index", "slot_base", "slots", "counters")
@@ -326,7 +334,7 @@ class ShowRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("name", "state", "reason", "trouble", "epoch", "switch", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "epochs_begun", "joins_refused", "last_refusal", "parts", "health", "health_reason", "last_refusal_age_s", "ended_age_s", "begun_age_s")
+    __slots__ = ("name", "state", "reason", "trouble", "epoch", "switch", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "epochs_begun", "joins_refused", "last_refusal", "parts", "health", "health_reason", "last_refusal_age_s", "ended_age_s", "begun_age_s", "codec", "codec_options")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -360,6 +368,8 @@ class Job(_message.Message):
     LAST_REFUSAL_AGE_S_FIELD_NUMBER: _ClassVar[int]
     ENDED_AGE_S_FIELD_NUMBER: _ClassVar[int]
     BEGUN_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    CODEC_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: JobState
     reason: str
@@ -386,7 +396,9 @@ class Job(_message.Message):
     last_refusal_age_s: float
     ended_age_s: float
     begun_age_s: float
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., trouble: _Optional[str] = ..., epoch: _Optional[int] = ..., switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., epochs_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., health: _Optional[_Union[JobHealth, str]] = ..., health_reason: _Optional[str] = ..., last_refusal_age_s: _Optional[float] = ..., ended_age_s: _Optional[float] = ..., begun_age_s: _Optional[float] = ...) -> None: ...
+    codec: str
+    codec_options: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., trouble: _Optional[str] = ..., epoch: _Optional[int] = ..., switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., epochs_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., health: _Optional[_Union[JobHealth, str]] = ..., health_reason: _Optional[str] = ..., last_refusal_age_s: _Optional[float] = ..., ended_age_s: _Optional[float] = ..., begun_age_s: _Optional[float] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("rank", "phase", "endpoint", "side_port", "port", "version", "lease_left_s", "statistics", "heartbeat_age_s", "reason")
