@@ -48,6 +48,11 @@ def register_codec(name: str, make: Callable[..., Codec]) -> None:
     CODECS[name] = make
 
 
+def codec_names() -> tuple[str, ...]:
+    """Return the names of all codecs that are registered or offered by an installed package, which is not imported."""
+    return tuple(dict.fromkeys([*CODECS, *(entry.name for entry in entry_points(group=ENTRY_POINTS))]))
+
+
 def is_codec(name: str) -> bool:
     """Return whether a codec of this name is registered, or offered by an installed package; register it then."""
     if name not in CODECS:
