@@ -54,7 +54,9 @@ class Int16(RangeCodec):
     ) -> NDArray[np.float32]:  # fmt: skip
         """Return what was sent of the vector; the rest of it stays in the error feedback."""
         values = (payloads.view(">u2").astype(np.float32) - self._limit) * self._units(shared)
-        return np.where(True if included is None else included[:, None], values, 0).astype(np.float32).ravel()[:elements]
+        if included is not None:
+            values[~included] = 0
+        return values.ravel()[:elements]
 
     def _units(self, shared: SharedRanges) -> NDArray[np.float32]:
         """Return the distance between two levels of each block, a column."""

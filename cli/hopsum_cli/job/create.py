@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from hopsum.codec import CODECS, CodecError, job_tables, make_codec
+from hopsum.codec import CodecError, codec_names, job_tables, make_codec
 from hopsum.config import DEFAULT_CODEC
 from hopsum.errors import HopsumError
 from hopsum.rpc.channel import ControllerAddress
@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tables", "what the switch looks codes up in; codecs fixed and lossless need none"
     )
     codec = tables.add_mutually_exclusive_group()
-    codec.add_argument("--codec", choices=CODECS, help="codec of the workers; selects the lookup table (default: thc)")
+    codec.add_argument(
+        "--codec", choices=codec_names(), help="codec of the workers; selects the lookup table (default: thc)"
+    )
     codec.add_argument(
         "--table",
         type=_table,

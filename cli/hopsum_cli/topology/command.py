@@ -13,7 +13,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from hopsum.codec import CODECS
+from hopsum.codec import codec_names
 from hopsum_cli.topology.drawing import in_words, tree
 from hopsum_cli.topology.svg import drawing
 from hopsum_topologies.catalogue import CATALOGUE, topology
@@ -47,7 +47,9 @@ def build_parser() -> argparse.ArgumentParser:
     running.add_argument(
         "--target", choices=TARGETS, default="native", help="switches and hosts of the network (default %(default)s)"
     )
-    running.add_argument("--codec", choices=CODECS, default="thc", help="codec of the jobs (default %(default)s)")
+    running.add_argument(
+        "--codec", choices=codec_names(), default="thc", help="codec of the jobs (default %(default)s)"
+    )
     running.add_argument("--slots", type=int, default=32, metavar="N", help="slots of every job (default %(default)s)")
     running.add_argument(
         "--aggregate-at",

@@ -32,7 +32,7 @@ from hopsum.codec.base import (
 )
 from hopsum.codec.feedback import ErrorFeedback
 from hopsum.codec.ranges import SharedRanges
-from hopsum.codec.registry import CODECS, WITH_CODES, make_codec, register_codec
+from hopsum.codec.registry import CODECS, WITH_CODES, codec_names, make_codec, register_codec
 from hopsum.codec.table import LookupTable, best_table
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "ReductionContext",
     "SharedRanges",
     "best_table",
+    "codec_names",
     "job_tables",
     "make_codec",
     "register_codec",
