@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from hopsum.agent.order import append, end_series, next_in_stream
+from hopsum.agent.order import append, end_group, next_in_stream
 from hopsum.codec import ErrorFeedback
 from hopsum.communicator.task import Task
 
@@ -42,7 +42,7 @@ class Rank:
     """Per all-reduce, whether its last phase says so when it is sent."""
     rng: random.Random
     taken_back: list[bool]
-    """Per all-reduce, whether the program ends the series behind it."""
+    """Per all-reduce, whether the program ends the group after it."""
     overlap: bool = True
     tasks: list[Task] = field(default_factory=list)
     stream: list[tuple[int, int]] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Rank:
         while program or self.tasks:
             if program and self.rng.random() < 0.3:
                 number, what = program.pop(0)
-                append(self.tasks, task(number, self.more[number])) if what == "submit" else end_series(self.tasks)
+                append(self.tasks, task(number, self.more[number])) if what == "submit" else end_group(self.tasks)
             following, _ = next_in_stream(self.tasks, overlap=self.overlap)
             if following is not None and self.rng.random() < 0.7:
                 self._send(following)

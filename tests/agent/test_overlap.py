@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,10 @@ def test_the_codec_works_while_the_network_has_the_vector_before(stack: ExitStac
         ),
         cluster.agent(1, "fixed", PATIENT),
     ]  # fmt: skip
-    futures = [[agent.submit(X, more=more), agent.submit(2 * X)] for agent in agents]
+    futures = []
+    for agent in agents:
+        with agent.group() if more else nullcontext():
+            futures.append([agent.submit(X), agent.submit(2 * X)])
     for first, second in futures:
         np.testing.assert_array_equal(first.result(WAIT_S).mean, X)
         np.testing.assert_array_equal(second.result(WAIT_S).mean, 2 * X)
@@ -71,21 +74,27 @@ def test_without_overlap_one_is_over_before_the_next_begins(stack: ExitStack) ->
         )
         for rank in range(2)
     ]  # fmt: skip
-    futures = [agent.submit(X, more=number < 2) for number in range(3) for agent in agents]
+    for agent in agents:
+        agent.group_start()
+    futures = [agent.submit(X) for _ in range(3) for agent in agents]
+    for agent in agents:
+        agent.group_end()
     for future in futures:
         future.result(WAIT_S)
     assert [span.number for span in spans] == [0] * 5 + [1] * 5 + [2] * 5
     assert overlap_s(spans) == 0.0
 
 
-def test_the_stream_with_more(stack: ExitStack) -> None:
+def test_the_stream_with_a_group(stack: ExitStack) -> None:
     """One rank submits all at once, the other one after the other, when the first has sent all that it can."""
     cluster = Cluster(stack, 2)
     eager, late = cluster.agents("thc", PATIENT)
-    sizes, more = [1500, 3000, 9000, 1024], [True, True, False, False]
-    vectors = [np.full(size, 0.5, np.float32) for size in sizes]
-    futures = [eager.submit(x, more=each) for x, each in zip(vectors, more, strict=True)]
-    futures += [late.submit(x, more=each) for x, each in zip(vectors, more, strict=True)]
+    vectors = [np.full(size, 0.5, np.float32) for size in (1500, 3000, 9000, 1024)]
+    futures = []
+    for agent in (eager, late):
+        with agent.group():
+            futures += [agent.submit(x) for x in vectors[:3]]
+        futures.append(agent.submit(vectors[3]))
     means = [future.result(WAIT_S).mean.tobytes() for future in futures]
     assert means[:4] == means[4:]
     codes = [(Op.LOOKUP_ADD8, 2), (Op.LOOKUP_ADD8, 3), (Op.LOOKUP_ADD8, 9), (Op.LOOKUP_ADD8, 1)]
@@ -98,7 +107,7 @@ def test_the_stream_with_more(stack: ExitStack) -> None:
         assert [(header.round - 1) * WINDOW + header.slot for header in sent] == list(range(len(expected)))
 
 
-def test_error_feedback_through_a_series(stack: ExitStack) -> None:
+def test_error_feedback_through_a_group(stack: ExitStack) -> None:
     """Every tensor has its own; what went in is what came out and what is left."""
     agents = Cluster(stack, 2).agents("thc")
     feedback = [[ErrorFeedback(2000) for _ in range(3)] for _ in agents]
@@ -107,10 +116,10 @@ def test_error_feedback_through_a_series(stack: ExitStack) -> None:
     for _ in range(4):
         vectors = rng.standard_normal((2, 3, 2000)).astype(np.float32)
         into += vectors.mean(axis=0)
-        futures = [
-            [agent.submit(x, feedback=each, more=n < 2) for n, (x, each) in enumerate(zip(xs, own, strict=True))]
-            for agent, xs, own in zip(agents, vectors, feedback, strict=True)
-        ]
+        futures = []
+        for agent, xs, own in zip(agents, vectors, feedback, strict=True):
+            with agent.group():
+                futures.append([agent.submit(x, feedback=each) for x, each in zip(xs, own, strict=True)])
         out += np.stack([future.result(WAIT_S).mean for future in futures[0]])
         for future in futures[1]:
             future.result(WAIT_S)
@@ -119,35 +128,52 @@ def test_error_feedback_through_a_series(stack: ExitStack) -> None:
     np.testing.assert_allclose(out + left, into, atol=1e-4)
 
 
-def test_more_with_the_same_feedback_is_refused(stack: ExitStack) -> None:
+def test_the_same_feedback_in_a_group_is_refused(stack: ExitStack) -> None:
     agent, feedback = Cluster(stack, 1).agent(0, "fixed"), ErrorFeedback(X.size)
-    first = agent.submit(X, feedback=feedback, more=True)
-    with pytest.raises(CodecError, match="more=True and has the same error feedback"):
-        agent.submit(X, feedback=feedback)
-    agent.allreduce(X)
+    with agent.group():
+        first = agent.submit(X, feedback=feedback)
+        with pytest.raises(CodecError, match="in the same group and has the same error feedback"):
+            agent.submit(X, feedback=feedback)
+    agent.allreduce(X, feedback=feedback)
     assert first.result(WAIT_S).mean.tolist() == X.tolist()
 
 
-def test_a_promise_that_is_not_kept_is_an_error(stack: ExitStack) -> None:
+def test_groups_inside_each_other_end_with_the_outermost(stack: ExitStack) -> None:
+    agent = Cluster(stack, 1).agent(0, "fixed")
+    with agent.group():
+        with agent.group():
+            inner = agent.submit(X)
+        with pytest.raises(RuntimeError, match="allreduce in a group would wait for the group's end: use submit"):
+            agent.allreduce(X)
+        outer = agent.submit(2 * X)
+    assert inner.result(WAIT_S).mean.tolist() == X.tolist()
+    assert outer.result(WAIT_S).mean.tolist() == (2 * X).tolist()
+    with pytest.raises(RuntimeError, match="group_end without group_start"):
+        agent.group_end()
+
+
+def test_a_group_that_does_not_end_is_an_error(stack: ExitStack) -> None:
     agent, feedback = Cluster(stack, 1).agent(0, "fixed", HASTY), ErrorFeedback(X.size)
-    future = agent.submit(X, feedback=feedback, more=True)
-    with pytest.raises(HopsumError, match=r"none followed within 0\.3 s"):
+    agent.group_start()
+    future = agent.submit(X, feedback=feedback)
+    with pytest.raises(HopsumError, match=r"in an open group, and none followed within 0\.3 s"):
         future.result(WAIT_S)
     np.testing.assert_array_equal(feedback.residual, X)
     with pytest.raises(EpochEndedError):
         agent.submit(X)
 
 
-def test_a_promise_that_is_taken_back_leaves_the_stream_as_without_it(stack: ExitStack) -> None:
+def test_a_group_of_one_leaves_the_stream_as_without_it(stack: ExitStack) -> None:
     cluster = Cluster(stack, 2)
     eager, late = cluster.agents("thc", PATIENT)
     futures = []
     for agent in (eager, late):
         feedback = ErrorFeedback(X.size)
-        futures.append(agent.submit(X, feedback=feedback, more=True))
-        agent.end_series()
-        agent.end_series()
-        futures.append(agent.submit(X, feedback=feedback))  # the same one: the promise is no longer in its way
+        with agent.group():
+            futures.append(agent.submit(X, feedback=feedback))
+        with agent.group():
+            pass
+        futures.append(agent.submit(X, feedback=feedback))  # the same one: the group is no longer in its way
     means = [future.result(WAIT_S).mean.tobytes() for future in futures]
     assert means[:2] == means[2:]
     for link in cluster.links:

@@ -131,19 +131,20 @@ def test_a_switch_that_is_gone_is_said_and_then_the_error(
         assert "is not there: all that was sent to it" in said[0]
 
 
-def test_a_promise_that_is_not_kept_is_said(
+def test_a_group_that_does_not_end_is_said(
     stack: ExitStack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An all-reduce with more=True waits for the one that was promised."""
+    """The last all-reduce of an open group waits for the group's end."""
     monkeypatch.setattr("hopsum.notice.AFTER_S", 0.1)
     agent = Cluster(stack, 1).agent(0, "fixed", replace(EAGER, deadline_s=WAIT_S))
     said = threading.Event()
     handler = logging.Handler()
-    handler.emit = lambda record: said.set() if "more=True" in record.getMessage() else None  # type: ignore[method-assign]
+    handler.emit = lambda record: said.set() if "its end" in record.getMessage() else None  # type: ignore[method-assign]
     logger = logging.getLogger("hopsum.agent.engine")
     logger.addHandler(handler)
     stack.callback(logger.removeHandler, handler)
-    future = agent.submit(X, more=True)
+    agent.group_start()
+    future = agent.submit(X)
     assert said.wait(WAIT_S)
-    agent.end_series()
+    agent.group_end()
     future.result(WAIT_S)

@@ -116,9 +116,8 @@ def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
 
 def reduce_in_place(agent: Agent, buckets: Sequence[NDArray[np.float32]]) -> None:
     """Put the means in the place of the vectors, as DDP does with its buckets."""
-    futures: deque[Future[AllReduceResult]] = deque(
-        agent.submit(bucket, more=number + 1 < len(buckets), out=bucket) for number, bucket in enumerate(buckets)
-    )
+    with agent.group():
+        futures: deque[Future[AllReduceResult]] = deque(agent.submit(bucket, out=bucket) for bucket in buckets)
     while futures:
         futures.popleft().result()
 

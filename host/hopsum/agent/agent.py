@@ -34,7 +34,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum.agent.engine import CLOSE, END_SERIES, AllReduceEngine
+from hopsum.agent.engine import CLOSE, END_GROUP, AllReduceEngine
 from hopsum.agent.epochs import Epochs
 from hopsum.agent.network import Failed
 from hopsum.codec import WITH_CODES, Codec, CodecError, ReductionContext, job_tables, make_codec
@@ -281,8 +281,8 @@ class Agent(Communicator):
         self._futures = [*self._under_way(), weakref.ref(task.future)]
         self._engine.inbox.put(task)
 
-    def _queue_end_of_series(self) -> None:
-        self._engine.inbox.put(END_SERIES)
+    def _queue_end_of_group(self) -> None:
+        self._engine.inbox.put(END_GROUP)
 
     def _stop(self) -> None:
         self._engine.inbox.put(CLOSE)

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.agent.network import Failed, NetworkThread, ResumeCommand
-from hopsum.agent.order import append, end_series, next_in_stream
+from hopsum.agent.order import append, end_group, next_in_stream
 from hopsum.agent.stats_recorder import StatsRecorder
 from hopsum.codec import Codec, CollectiveError, ReductionContext
 from hopsum.codec.base import CollectivePhase, Reduction
@@ -56,9 +56,9 @@ from hopsum_wire.membership import MembershipError
 _log: Final = logging.getLogger(__name__)
 CLOSE: Final = None
 """The message that `close` puts into the inbox."""
-END_SERIES: Final = "end of series"
-"""The message that `end_series` puts into the inbox."""
-Message = Task | Arrived | Failed | ResumeCommand | Literal["end of series"] | None
+END_GROUP: Final = "end of group"
+"""The message that `group_end` puts into the inbox."""
+Message = Task | Arrived | Failed | ResumeCommand | Literal["end of group"] | None
 
 
 class AllReduceEngine:
@@ -168,7 +168,7 @@ class AllReduceEngine:
             alone = self._alone_since is not None and time.monotonic() >= self._alone_since + self._follow_s
             if self._alone_since is not None:
                 left_s = self._alone_since + self._follow_s - time.monotonic()
-                self._alone.check(lambda: "the all-reduce that more=True promised, from the program", left_s)
+                self._alone.check(lambda: "another all-reduce of the group, or its end, from the program", left_s)
             if block and alone and self._failure is None:
                 self._fail(self._tasks[-1], self._nobody_followed())
 
@@ -186,7 +186,7 @@ class AllReduceEngine:
         elif isinstance(message, ResumeCommand):
             self._go_on = message
         else:
-            end_series(self._tasks)
+            end_group(self._tasks)
 
     def _note_failed(self, failed: Failed) -> None:
         if failed.task is None:
@@ -389,9 +389,8 @@ class AllReduceEngine:
 
     def _nobody_followed(self) -> HopsumError:
         return HopsumError(
-            f"the last all-reduce was submitted with more=True, but none followed within {self._follow_s:.3g} s: its "
-            "chunks wait for the ranges of the next one. Submit the last of a series with more=False, or call "
-            "end_series, on all ranks"
+            f"the last all-reduce is in an open group, and none followed within {self._follow_s:.3g} s: its chunks "
+            "wait for the ranges of the next one. End the group on all ranks before a result is waited for"
         )
 
     def _note_span(self, task: Task, stage: str, start_s: float) -> None:

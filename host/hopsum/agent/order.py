@@ -3,13 +3,13 @@
 
 r, c are the first phase of an all-reduce and the others (ranges and codes of most codecs); 0, 1, 2 in the order of
 submission. Those submitted with `more` promise that another one follows; every rank's program says the same. A promise
-may be taken back: after the end of a series it is as if the last one had been without `more`.
+may be taken back: after the end of a group it is as if the last one had been without `more`.
 
     submitted                  stream
     0, 1, 2                    r0 c0 r1 c1 r2 c2
     0 more, 1 more, 2          r0 r1 c0 r2 c1 c2
     0 more, 1, 2               r0 r1 c0 c1 r2 c2
-    0 more, end of series, 1   r0 c0 r1 c1
+    0 more, end of group, 1    r0 c0 r1 c1
 
 So with `more` the codes of one vector are encoded while those of the one before are on their way; without it only its
 ranges are found meanwhile, since codes need the ranges of all ranks, which stand behind those codes in the stream.
@@ -36,7 +36,7 @@ def append(tasks: list[Task], task: Task) -> None:
     tasks.append(task)
 
 
-def end_series(tasks: list[Task]) -> None:
+def end_group(tasks: list[Task]) -> None:
     """Take the promise of the last one submitted back, unless it was kept."""
     if tasks and tasks[-1].follower is None:
         tasks[-1].more = False

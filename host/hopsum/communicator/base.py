@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -52,7 +53,9 @@ class Communicator(ABC):
         self._closed = False
         self._submitted = 0
         self._followed_by_other: ErrorFeedback | None = None
-        """Of the last vector, if it was submitted with `more`."""
+        """The error feedback of the last vector, if a group is open: it serves one vector at a time."""
+        self._groups = 0
+        """Groups that are open, one inside the other."""
         self._thread = threading.Thread(target=self._serve, name=thread, daemon=True)
 
     @abstractmethod
@@ -64,8 +67,8 @@ class Communicator(ABC):
         """Take what was submitted; with the lock held, so in order."""
 
     @abstractmethod
-    def _queue_end_of_series(self) -> None:
-        """Take note, in the same order, that the last one is followed by none."""
+    def _queue_end_of_group(self) -> None:
+        """Take note, in the same order, that the last one is followed by none in its group."""
 
     @abstractmethod
     def _stop(self) -> None:
@@ -98,6 +101,10 @@ class Communicator(ABC):
         """Return the mean of x over all workers; blocks until it is here. See `submit`, also for what it raises."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"allreduce in a callback of a future of {self._who} would wait for itself: use submit")
+        if self._groups:
+            raise RuntimeError(
+                "allreduce in a group would wait for the group's end: use submit"
+            )
         submitted = self.submit(x, feedback=feedback, step=step, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
         return submitted.result()
 
@@ -109,7 +116,6 @@ class Communicator(ABC):
         step: int | None = None,
         tensors: Tensors = (),
         on_nonfinite: OnNonfinite = "raise",
-        more: bool = False,
         out: NDArray[np.float32] | None = None,
     ) -> Future[AllReduceResult]:
         """Queue an all-reduce and return its future, whose callbacks run in the thread that serves.
@@ -122,9 +128,6 @@ class Communicator(ABC):
             tensors: names and elements of what x consists of, for messages.
             on_nonfinite: the same on all ranks. "raise": if some rank's x has NaN or infinity, the future of every rank
                 has NonFiniteError; "skip": a result that says so. Either way the next one can follow.
-            more: the same on all ranks. Another one is submitted before anybody waits for this one, with another
-                feedback. At a switch its ranges go first, so that it is encoded while the chunks of this one are on
-                their way; until it is submitted, or `end_series` says that none comes, this one does not go on.
             out: becomes the mean, contiguous float32[elements]; may be x itself, which saves memory. As it was where
                 the result is skipped, or an error came before the last results.
 
@@ -132,8 +135,8 @@ class Communicator(ABC):
             EpochEndedError: an earlier all-reduce failed. Connect all ranks again, agents with a membership of a new
                 epoch.
             CommunicatorClosedError: it is closed.
-            CodecError: x is no such vector, or the one before has `more` and the same feedback. After any of these
-                nothing was submitted.
+            CodecError: x is no such vector, or the one before is in the same group and has the same feedback. After any
+                of these nothing was submitted.
                 The future may have AllReduceTimeoutError, ResultLostError or EpochEndedError from the network,
                 CodecError, CommunicatorClosedError; and, in a job of a controller, WorkersReplacedError until `resume`:
                 then x is in the feedback.
@@ -143,30 +146,54 @@ class Communicator(ABC):
             raise CodecError(f"vector of {x.size} elements with an error feedback of {feedback.residual.size}")
         require_on_nonfinite(on_nonfinite)
         require_out(out, x)
-        task = Task(x, feedback, tensors, on_nonfinite, more, out)
-        task.future.set_running_or_notify_cancel()  # a cancelled one would be missing on this rank alone
         with self._lock:
             self._require_open()
             if feedback is not None and feedback is self._followed_by_other:
                 raise CodecError(
-                    "the all-reduce before was submitted with more=True and has the same error feedback, which serves "
-                    "one at a time: use one feedback per vector, or more=False"
+                    "the all-reduce before is in the same group and has the same error feedback, which serves one at a "
+                    "time: use one feedback per vector, or end the group between them"
                 )
-            self._followed_by_other = feedback if more else None
+            task = Task(x, feedback, tensors, on_nonfinite, self._groups > 0, out)
+            task.future.set_running_or_notify_cancel()  # a cancelled one would be missing on this rank alone
+            self._followed_by_other = feedback if task.more else None
             task.number = self._submitted
             task.step = task.number if step is None else step
             self._submitted += 1
             self._queue_task(task)
         return task.future
 
-    def end_series(self) -> None:
-        """Take the promise of `more` back: none follows. At the same place of the program on all ranks.
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Group the all-reduces that are submitted inside; see `group_start`. Wait for their futures after it."""
+        self.group_start()
+        try:
+            yield
+        finally:
+            self.group_end()
 
-        Harmless where nothing was promised, or it is closed or has failed.
+    def group_start(self) -> None:
+        """Begin a group of all-reduces, at the same place of the program on all ranks, as NCCL's groups.
+
+        Each vector of a group needs an error feedback of its own. At a switch the ranges of a vector go before the
+        chunks of the one before, so a vector is encoded while the one before is on its way. The last vector of an open
+        group does not go on before another follows, or the group ends. Groups may be inside each other.
         """
         with self._lock:
-            self._followed_by_other = None
-            self._queue_end_of_series()
+            self._groups += 1
+
+    def group_end(self) -> None:
+        """End the group that was started last. Harmless where the communicator is closed or has failed.
+
+        Raises:
+            RuntimeError: no group is open.
+        """
+        with self._lock:
+            if not self._groups:
+                raise RuntimeError("group_end without group_start")
+            self._groups -= 1
+            if not self._groups:
+                self._followed_by_other = None
+                self._queue_end_of_group()
 
     @property
     def is_newcomer(self) -> bool:

@@ -109,7 +109,7 @@ class SerialCommunicator(Communicator):
     def _queue_task(self, task: Task) -> None:
         self._queue.put(task)
 
-    def _queue_end_of_series(self) -> None:
+    def _queue_end_of_group(self) -> None:
         """Do nothing: all-reduces follow one after the other anyway."""
 
     def _stop(self) -> None:

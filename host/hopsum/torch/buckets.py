@@ -52,8 +52,8 @@ class Sender:
     def send(self, bucket: Bucket, step: Step, sums: list[PortionSum], *, number: int, compress: bool) -> None:
         """Begin the sums of a bucket, and append them to `sums`.
 
-        The agent is promised another all-reduce by every bucket but the last (`Agent.submit`, more): only DDP knows
-        whether one follows, and it knows the same on all ranks.
+        The buckets of a step are a group (`Communicator.group_start`), which `HopsumState` starts and ends: DDP knows
+        which bucket is the last, and knows the same on all ranks.
 
         Args:
             number: of the all-reduce that the agent is handed, if any.
@@ -72,8 +72,7 @@ class Sender:
             ]
             if chosen:
                 portion = Portion(buffer, [name for name, _ in chosen], [place for _, place in chosen])
-                more = not bucket.is_last()
-                sums.append(self._to_group(portion, step) if plain else self._to_agent(portion, step, number, more))
+                sums.append(self._to_group(portion, step) if plain else self._to_agent(portion, step, number))
         if self.drops_unused:
             self._ask_for_use(used, buffer.device, step, sums)
 
@@ -89,7 +88,7 @@ class Sender:
             raise ValueError(f"bucket of {buffer.numel()} elements for parameters of {elements}")
         return [self.names[each] for each in parameters]
 
-    def _to_agent(self, portion: Portion, step: Step, number: int, more: bool) -> PortionSum:
+    def _to_agent(self, portion: Portion, step: Step, number: int) -> PortionSum:
         names, sizes = portion.names, portion.sizes
         feedback = self.residuals.feedback(names, sizes) if self.error_feedback else None
         begun = PortionSum(portion, portion.gather().to("cpu", torch.float32).contiguous(), feedback, compressed=True)
@@ -100,7 +99,6 @@ class Sender:
             step=number,
             tensors=list(zip(names, sizes, strict=True)),
             on_nonfinite=self.on_nonfinite,
-            more=more,
             out=vector,
         )
         step.begin(begun)

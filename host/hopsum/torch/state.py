@@ -126,6 +126,8 @@ class HopsumState:
         """The error of a failed all-reduce, of which `backward` raises only the text: what ended all, else the last."""
         self._residuals = residuals
         self._step: Step | None = None
+        self._grouping: Communicator | None = None
+        """Where a group of the step's buckets is open."""
         self._sender: Sender | None = None
         self._scaler: Scaler | None = None
 
@@ -192,8 +194,7 @@ class HopsumState:
         compressed = sum(each.compressed for each in sums)
         self.allreduces += compressed
         if bucket.is_last():
-            if not compressed:
-                self._end_series()
+            self._end_group()
             self.steps += 1
             step.complete()
         return Submitted(bucket.buffer(), step, sums)
@@ -222,17 +223,20 @@ class HopsumState:
         return self._sender
 
     def _begin_step(self) -> Step:
-        """Begin a step. One still open was given up, as its backward pass was, with what it had promised the agent."""
-        if self._step is not None and not self._step.is_complete:
-            self._end_series()
+        """Begin a step and its group. One still open was given up, as its backward pass was."""
+        self._end_group()
         self._step = Step(self._residuals.clear)
+        if self._sender is not None:
+            self._grouping = self._sender.agent
+            self._grouping.group_start()
         self._follow_scale()
         return self._step
 
-    def _end_series(self) -> None:
-        """Tell the agent that no bucket of this step follows to keep the promise of the one before."""
-        if self._sender is not None:
-            self._sender.agent.end_series()
+    def _end_group(self) -> None:
+        """End the group of the step's buckets, if one is open."""
+        if self._grouping is not None:
+            self._grouping.group_end()
+            self._grouping = None
 
     def _follow_scale(self) -> None:
         """Bring residuals to the scale of the gradients that come."""
