@@ -7,7 +7,7 @@
     tables       what a job puts on a switch            plan         all of it, in the order of writing
     entries      changes to a switch as plain values    entry_transaction  written and removed with a memory of both
     resource_allocator, slots, epochs, lanes   what is allocated and checked
-    devices      one driver file per target             losses       the loss simulator of a switch
+    devices      one driver file per target             drop_simulator  losses on purpose at a switch
     trees        one job over a spine and its leaves
 
 Importing this package imports neither grpc nor protobuf; opening a device does.
@@ -16,15 +16,15 @@ Importing this package imports neither grpc nor protobuf; opening a device does.
 from __future__ import annotations
 
 from hopsum_controlplane.adoption import Adoption, AdoptionStatus
-from hopsum_controlplane.audit import Audit, Repair
+from hopsum_controlplane.audit import Audit, RepairResult
+from hopsum_controlplane.drop_simulator import DropStats
 from hopsum_controlplane.epochs import EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
 from hopsum_controlplane.jobs import Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
-from hopsum_controlplane.losses import Lost
 from hopsum_controlplane.membership import job_membership, write_membership
 from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity
 from hopsum_controlplane.switch_controller import SwitchController
-from hopsum_controlplane.trees import Rack, TreeController, TreeJob, TreeSpec
+from hopsum_controlplane.trees import LeafGroup, TreeController, TreeJob, TreeSpec
 
 __all__ = [
     "Adoption",
@@ -32,15 +32,15 @@ __all__ = [
     "Allocation",
     "Audit",
     "ControlPlaneError",
+    "DropStats",
     "EpochAllocator",
     "FreeCapacity",
     "Job",
     "JobSpec",
     "LeafEndpoint",
-    "Lost",
+    "LeafGroup",
     "ParentEndpoint",
-    "Rack",
-    "Repair",
+    "RepairResult",
     "SwitchController",
     "SwitchEndpoint",
     "TreeController",

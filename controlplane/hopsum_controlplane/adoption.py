@@ -58,7 +58,7 @@ def adoptions(jobs: Sequence[Job], audit: Audit, switch: SwitchEndpoint) -> dict
     return result
 
 
-def check_books(jobs: Sequence[Job]) -> None:
+def check_no_duplicates(jobs: Sequence[Job]) -> None:
     """Raise ControlPlaneError when two of the jobs cannot stand on one switch, as far as names and epochs tell."""
     for what in ("epoch", "name"):
         values = [job.epoch if what == "epoch" else job.spec.name for job in jobs]

@@ -42,7 +42,7 @@ class Changed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finding:
+class JobFinding:
     """What is wrong with a running job of `entries` entries: never nothing."""
 
     job: Job
@@ -81,7 +81,7 @@ class Audit:
     checked: int
     foreign: tuple[Entity, ...] = ()
     leftover: tuple[Entity, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[JobFinding, ...] = ()
     address: Insert | Modify | None = None
 
     @property
@@ -116,7 +116,7 @@ class Audit:
 
 
 @dataclass(frozen=True)
-class Repair:
+class RepairResult:
     """The outcome of `SwitchController.put_right`.
 
     Entries were `removed` and `restored`; jobs were found `lost`; `ended` are these and those whose end was due.
@@ -137,7 +137,7 @@ class DesiredJob:
     ending: bool
 
 
-def read_standing(device: Device, *, thorough: bool = False) -> dict[Key, Entity]:
+def read_installed(device: Device, *, thorough: bool = False) -> dict[Key, Entity]:
     """Read everything that is compared, by key; half-words too if `thorough`, and they are by far the most.
 
     Raises ControlPlaneError when the switch does not answer.
@@ -153,7 +153,7 @@ def compare(where: str, standing: Mapping[Key, Entity], jobs: Iterable[DesiredJo
     """Hold what stands against what should: jobs in the order of the result, and the address of the service."""
     unclaimed = dict(standing)
     leftover: list[Entity] = []
-    findings: list[Finding] = []
+    findings: list[JobFinding] = []
     for wanted in jobs:
         found = {entity.key(): unclaimed.pop(entity.key(), None) for entity in wanted.entities}
         if wanted.ending:
@@ -166,7 +166,7 @@ def compare(where: str, standing: Mapping[Key, Entity], jobs: Iterable[DesiredJo
             if (other := found[entity.key()]) is not None and other != entity
         )
         if missing or changed:
-            findings.append(Finding(wanted.job, len(wanted.entities), missing, changed))
+            findings.append(JobFinding(wanted.job, len(wanted.entities), missing, changed))
     announced = unclaimed.pop(address.key(), None)
     need = Insert(address) if announced is None else Modify(address) if announced != address else None
     return Audit(where, len(standing), tuple(unclaimed.values()), tuple(leftover), tuple(findings), need)

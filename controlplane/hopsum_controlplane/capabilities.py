@@ -22,7 +22,7 @@ def validate_capabilities(device: Device, spec: JobSpec) -> None:
     _check_growth(device, spec)
 
 
-def check_lookups(device: Device, spec: JobSpec, others: Iterable[JobSpec]) -> None:
+def validate_lookups(device: Device, spec: JobSpec, others: Iterable[JobSpec]) -> None:
     """Raise ControlPlaneError when the job needs a lookup table, and the `others` here have taken all there are."""
     room, having = device.program.lookups, sum(other.table is not None for other in others)
     if spec.table is not None and having >= room:

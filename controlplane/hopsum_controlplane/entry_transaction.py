@@ -50,7 +50,7 @@ class EntryTransaction:
         try:
             self._device.write([Insert(entity) for entity in step])
         except WriteError as error:
-            self._steps[-1] = error.may_stand()
+            self._steps[-1] = error.may_be_installed()
             raise
         except ControlPlaneError:  # nothing of it was applied
             self._steps.pop()

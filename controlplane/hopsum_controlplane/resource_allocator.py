@@ -41,7 +41,7 @@ class ResourceAllocator:
         self._taken: set[Allocation] = set()
 
     @property
-    def room(self) -> FreeCapacity:
+    def free_capacity(self) -> FreeCapacity:
         """Return what is left."""
         jobs = MAX_JOBS - len(self._reserved) - len(self._taken)
         return FreeCapacity(self._slots.free_slots, self._slots.largest_free, jobs)

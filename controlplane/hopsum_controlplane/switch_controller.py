@@ -21,16 +21,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from hopsum_controlplane.adoption import Adoption, adoptions, check_books, moved
-from hopsum_controlplane.audit import Audit, DesiredJob, Repair, compare, epochs_in, is_of_a_job, read_standing
-from hopsum_controlplane.capabilities import check_lookups, validate_capabilities
+from hopsum_controlplane.adoption import Adoption, adoptions, check_no_duplicates, moved
+from hopsum_controlplane.audit import Audit, DesiredJob, RepairResult, compare, epochs_in, is_of_a_job, read_installed
+from hopsum_controlplane.capabilities import validate_capabilities, validate_lookups
 from hopsum_controlplane.devices.base import Device
+from hopsum_controlplane.drop_simulator import DropStats, clear_losses, read_drop_stats, set_loss
 from hopsum_controlplane.entries import Entity, Insert, Modify, Update
 from hopsum_controlplane.entry_transaction import EntryTransaction
 from hopsum_controlplane.epochs import MAX_EPOCH, EpochAllocator
 from hopsum_controlplane.errors import ControlPlaneError, WriteError
 from hopsum_controlplane.jobs import Job, JobSpec, SwitchEndpoint
-from hopsum_controlplane.losses import Lost, clear_losses, read_lost, set_loss
 from hopsum_controlplane.plan import JOB_TABLES, Plan, plan
 from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity, ResourceAllocator
 from hopsum_controlplane.slots import SlotRange
@@ -82,7 +82,7 @@ class SwitchController:
         self._allocator = ResourceAllocator(slots)
         self._installed: dict[int, _InstalledJob] = {}  # by epoch: everything that is not confirmed gone
         self._used_epochs: set[int] = set()
-        self.taken_over = Repair()
+        self.taken_over = RepairResult()
         """Entries that were removed and restored when it took the switch over."""
         self._adoptions = self._take_over(adopt, remove_existing)
 
@@ -107,9 +107,9 @@ class SwitchController:
         return MappingProxyType(self._adoptions)
 
     @property
-    def room(self) -> FreeCapacity:
+    def free_capacity(self) -> FreeCapacity:
         """Return how much is neither used nor reserved."""
-        return self._allocator.room
+        return self._allocator.free_capacity
 
     def reserve(self, slots: int, *, at: Allocation | None = None) -> Allocation:
         """Set job index and slots aside for a job to come: the lowest that are free, or exactly `at`.
@@ -138,7 +138,7 @@ class SwitchController:
         so, its slots stay taken, and `delete_job` on the job found in `ending` tries again.
         """
         self.check(spec)
-        check_lookups(self._device, spec, [installed.job.spec for installed in self._installed.values()])
+        validate_lookups(self._device, spec, [installed.job.spec for installed in self._installed.values()])
         if any(installed.job.spec.name == spec.name for installed in self._installed.values()):
             raise ControlPlaneError(f"a job {spec.name!r} exists", hint="delete it first, or choose another name")
         installed = self._allot(spec, job_index, region, epoch)
@@ -173,9 +173,9 @@ class SwitchController:
         Half-words are not looked at: an audit of them takes long, and is made at construction.
         Raises ControlPlaneError when the switch does not answer.
         """
-        return self._compare(read_standing(self._device))
+        return self._compare(read_installed(self._device))
 
-    def put_right(self, audit: Audit) -> Repair:
+    def put_right(self, audit: Audit) -> RepairResult:
         """Make the switch hold what it should, as far as `audit` found that it does not.
 
         Jobs that are lost are ended, their slots are free then; see `Audit.lost` beforehand. Entries of nobody are
@@ -194,7 +194,7 @@ class SwitchController:
             self._end(installed)
         removed = self._remove_foreign(audit.foreign)
         restored = self._restore(audit)
-        return Repair(
+        return RepairResult(
             removed, restored, tuple(installed.job for installed in lost), tuple(installed.job for installed in ending)
         )
 
@@ -233,12 +233,12 @@ class SwitchController:
         """Switch the loss simulator off on all ports. Raises ControlPlaneError when the switch fails."""
         clear_losses(self._device)
 
-    def loss_counters(self) -> dict[int, Lost]:
+    def loss_counters(self) -> dict[int, DropStats]:
         """Read how many frames the loss simulator dropped, by port and direction; ports without loss are left out.
 
         Raises ControlPlaneError when the switch does not answer.
         """
-        return read_lost(self._device)
+        return read_drop_stats(self._device)
 
     def _known(self, job: Job) -> _InstalledJob:
         installed = self._installed.get(job.epoch)
@@ -254,14 +254,14 @@ class SwitchController:
 
     def _take_over(self, adopt: Sequence[Job], remove_existing: bool) -> dict[int, Adoption]:
         """Adopt what stands of the jobs in the database, and see that nobody else's job does."""
-        check_books(adopt)
+        check_no_duplicates(adopt)
         for job in adopt:
             self._allocator.take(job.slots, job.job_index, job.region)
             wants = plan(job, self._device.program)
             transaction = EntryTransaction(self._device, wants.steps)
             self._installed[job.epoch] = _InstalledJob(job, wants, transaction, ending=bool(moved(job, self._switch)))
             self._use_epoch(job.epoch)
-        standing = read_standing(self._device, thorough=True)
+        standing = read_installed(self._device, thorough=True)
         for epoch in epochs_in(standing.values(), *JOB_TABLES):
             self._use_epoch(epoch)
         audit = self._compare(standing, thorough=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from hopsum_controlplane.devices.base import Capabilities, Device, Pipeline
+from hopsum_controlplane.devices.base import Capabilities, Device, PipelineConfig
 from hopsum_controlplane.encoding import encode_update
 from hopsum_controlplane.entries import (
     CounterValue,
@@ -124,7 +124,7 @@ class FakeDevice(Device):
         """Return the cookie of what was pushed."""
         return self._cookie
 
-    def push(self, pipeline: Pipeline) -> None:
+    def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """Forget everything, as a switch does."""
         self.entities.clear()
         self.counters.clear()

@@ -31,7 +31,7 @@ from hopsum_wire.membership import JobMembership
 
 
 @dataclass(frozen=True)
-class Rack:
+class LeafGroup:
     """The workers of one leaf, the leaf's port towards the spine, and the spine's port towards the leaf."""
 
     workers: tuple[WorkerEndpoint, ...]
@@ -48,7 +48,7 @@ class TreeSpec:
     """
 
     name: str
-    racks: tuple[Rack, ...]
+    racks: tuple[LeafGroup, ...]
     slots: int
     table: tuple[int, ...] | None = None
     table16: tuple[int, ...] | None = None
@@ -76,7 +76,7 @@ class TreeSpec:
         top = JobSpec(self.name, (), self.slots, quorum=self.quorum, min_quorum=self.min_racks, leaves=below)
         return top, tuple(self._leaf(rack, spine) for rack in self.racks)
 
-    def _leaf(self, rack: Rack, spine: SwitchEndpoint) -> JobSpec:
+    def _leaf(self, rack: LeafGroup, spine: SwitchEndpoint) -> JobSpec:
         above = ParentEndpoint(_number(rack), rack.uplink, spine.mac, spine.ip, len(self.workers))
         return JobSpec(
             self.name, rack.workers, self.slots, self.table, self.rack_quorum, self.min_quorum, self.table16,
@@ -203,5 +203,5 @@ def _end_all(made: Sequence[tuple[SwitchController, Job]]) -> list[ControlPlaneE
     return failures
 
 
-def _number(rack: Rack) -> int:
+def _number(rack: LeafGroup) -> int:
     return min(worker.rank for worker in rack.workers)

@@ -28,7 +28,7 @@ from hopsum.transport.link import DatagramLink, UdpLink
 from hopsum.transport.lossy import LossyLink, Mishaps
 from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, job_membership
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
@@ -67,7 +67,7 @@ def open_bench() -> Iterator[Bench]:
     with ExitStack() as stack:
         switch = stack.enter_context(NativeSwitch(json_path, p4info, extra=("--backend", "native")))
         device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
-        ensure_pipeline(device, Pipeline.load(json_path, p4info))
+        ensure_pipeline(device, PipelineConfig.load(json_path, p4info))
         management = stack.enter_context(ManagementClient(switch.address))
         ports = {}
         for rank in range(WORKERS):

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchEndpoint, WorkerEndpoint, artifacts
-from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.p4info import P4Info
 from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 
@@ -51,15 +51,15 @@ def observer() -> WorkerEndpoint:
 
 
 @pytest.fixture(scope="session")
-def pipeline() -> Pipeline:
+def pipeline() -> PipelineConfig:
     try:
-        return Pipeline.load(*artifacts.compiled_program())
+        return PipelineConfig.load(*artifacts.compiled_program())
     except ControlPlaneError as error:
         pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
-def p4info(pipeline: Pipeline) -> P4Info:
+def p4info(pipeline: PipelineConfig) -> P4Info:
     return P4Info.from_text(pipeline.p4info)
 
 

@@ -18,7 +18,7 @@ from hopsum_controlplane import (
     SwitchController,
     SwitchEndpoint,
 )
-from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.entries import Delete, Insert, Modify, MulticastGroup, Replica
 from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.tables import admit, reply
@@ -99,12 +99,12 @@ def test_an_incomplete_job_is_lost(
 def test_a_switch_that_forgot_is_not_filled_again(
     device: FakeDevice, connect: Connect, books: list[Job], switch_endpoint: SwitchEndpoint
 ) -> None:
-    device.push(Pipeline(b"", ""))
+    device.set_pipeline_config(PipelineConfig(b"", ""))
     device.batches.clear()
     controller = connect(device, adopt=books)
     assert [controller.adoptions[job.epoch].status for job in books] == [AdoptionStatus.LOST, AdoptionStatus.LOST]
     assert device.entities == desired(switch_endpoint)
-    assert (controller.jobs, controller.room.slots) == ((), 2048)
+    assert (controller.jobs, controller.free_capacity.slots) == ((), 2048)
     with pytest.raises(ControlPlaneError, match=f"epoch {books[0].epoch} has been on this switch before"):
         controller.create_job(books[0].spec, epoch=books[0].epoch)
 
@@ -224,7 +224,7 @@ def test_allotments_that_the_books_choose(device: FakeDevice, connect: Connect, 
     controller = connect(device, epochs=epochs)
     place = controller.reserve(100)
     assert place == Allocation(0, SlotRange(0, 100))
-    assert controller.room == (1948, 1948, 63)
+    assert controller.free_capacity == (1948, 1948, 63)
     assert controller.create_job(make_spec("other")).slot_base == 100, "what is reserved is not given away"
     epoch = epochs.allot(NOW)
     job = controller.create_job(make_spec(slots=100), job_index=0, region=place.region, epoch=epoch)
@@ -232,7 +232,7 @@ def test_allotments_that_the_books_choose(device: FakeDevice, connect: Connect, 
     controller.delete_job(job)
     assert controller.reserve(100, at=place) == place
     controller.release(place)
-    assert controller.room == (2032, 1932, 63)
+    assert controller.free_capacity == (2032, 1932, 63)
 
 
 def test_a_failed_creation_gives_a_reservation_back_as_it_was(
@@ -243,7 +243,7 @@ def test_a_failed_creation_gives_a_reservation_back_as_it_was(
     device.fail(at=device.updates + 3, failure=Failure.REFUSED)
     with pytest.raises(ControlPlaneError):
         controller.create_job(make_spec(), job_index=0, region=place.region)
-    assert (controller.jobs, controller.room) == ((), (2032, 2032, 63))
+    assert (controller.jobs, controller.free_capacity) == ((), (2032, 2032, 63))
     controller.create_job(make_spec(), job_index=0, region=place.region)
 
 
@@ -266,4 +266,4 @@ def test_allotments_that_cannot_be(device: FakeDevice, connect: Connect, make_sp
     with pytest.raises(ControlPlaneError, match=r"job index 0 and slots 0 \.\. 15 are not reserved"):
         controller.release(Allocation(0, job.region))
     assert device.updates == written
-    assert controller.room == (48, 48, 63)
+    assert controller.free_capacity == (48, 48, 63)

@@ -217,7 +217,7 @@ def test_putting_right_goes_on_where_it_stopped(
             device.repair()
             controller.put_right(controller.audit())
         assert device.entities == desired(switch_endpoint, moved)
-        assert (controller.jobs, controller.room.jobs) == ((moved,), 63)
+        assert (controller.jobs, controller.free_capacity.jobs) == ((moved,), 63)
         k += 1
     assert k > 2 * ENTRIES, "every update that there was has failed once"
 
@@ -255,4 +255,4 @@ def test_whatever_happens_the_switch_ends_up_as_it_should(
     controller.put_right(controller.audit())
     assert controller.ending == ()
     assert device.entities == desired(switch_endpoint, *controller.jobs)
-    assert controller.room.slots == 2048 - sum(job.slots for job in controller.jobs)
+    assert controller.free_capacity.slots == 2048 - sum(job.slots for job in controller.jobs)

@@ -17,7 +17,7 @@ from google.rpc import code_pb2, status_pb2
 
 from hopsum_controlplane import ControlPlaneError, WriteError
 from hopsum_controlplane.devices import _session
-from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.entries import Insert, MulticastGroup, Replica
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from tests.controlplane.conftest import Server
 
 DEADLINE_S = 60.0
-PIPELINE = Pipeline(b'{"program": []}', 'tables { preamble { id: 33554433 name: "t" alias: "t" } }')
+PIPELINE = PipelineConfig(b'{"program": []}', 'tables { preamble { id: 33554433 name: "t" alias: "t" } }')
 BATCH = [Insert(MulticastGroup(group, (Replica(1, 0),))) for group in (1, 2, 3)]
 
 
 @contextmanager
 def opened(address: str, **options: object) -> Iterator[NativeDevice]:
     with NativeDevice(address, **options) as device:  # type: ignore[arg-type]
-        device.push(PIPELINE)
+        device.set_pipeline_config(PIPELINE)
         yield device
 
 
@@ -72,7 +72,7 @@ def test_a_write_error_names_the_updates(server: Server) -> None:
     with opened(server.address) as device, pytest.raises(WriteError) as error:
         device.write(BATCH)
     assert [(failure.position, failure.update) for failure in error.value.failures] == [(1, BATCH[1])]
-    assert error.value.may_stand() == [BATCH[0].entity, BATCH[2].entity]
+    assert error.value.may_be_installed() == [BATCH[0].entity, BATCH[2].entity]
     assert str(error.value) == (
         f"switch 0 at {server.address}: 1 of 3 updates refused: update 1 (insert multicast group 2 of 1/0): "
         "ALREADY_EXISTS 'because'; the others of the batch stand"
@@ -86,7 +86,7 @@ def test_an_unanswered_write_may_stand(server: Server) -> None:
         device.write(BATCH)
     release.set()
     assert error.value.failures == ()
-    assert error.value.may_stand() == [update.entity for update in BATCH]
+    assert error.value.may_be_installed() == [update.entity for update in BATCH]
     assert "Write of 3 updates ended without an answer: DEADLINE_EXCEEDED" in str(error.value)
 
 
@@ -124,7 +124,7 @@ def test_a_pipeline_is_pushed_once(server: Server) -> None:
 
 def test_a_cookie_depends_on_both_files() -> None:
     cookies = {
-        Pipeline(json, p4info).cookie for json, p4info in [(b"ab", "c"), (b"a", "bc"), (b"ab", "d"), (b"ab", "c")]
+        PipelineConfig(json, p4info).cookie for json, p4info in [(b"ab", "c"), (b"a", "bc"), (b"ab", "d"), (b"ab", "c")]
     }
     assert len(cookies) == 3
 
@@ -174,7 +174,7 @@ def test_mastership_that_comes_back_is_not_taken(server: Server) -> None:
         server.pushed.put((code_pb2.OK, 1))
         server.pushed.put(None)
         device._session._stream.receiver.join(DEADLINE_S)  # so both have arrived
-        for call in (device.cookie, lambda: device.write(BATCH), lambda: device.push(PIPELINE)):
+        for call in (device.cookie, lambda: device.write(BATCH), lambda: device.set_pipeline_config(PIPELINE)):
             with pytest.raises(NotPrimaryError, match="the highest so far is 5;"):
                 call()
 

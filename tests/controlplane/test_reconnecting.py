@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from hopsum_controlplane import ControlPlaneError, WriteError
-from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import DRIVERS, check_driver, open_device
 from hopsum_controlplane.devices.reconnecting import FIRST_PAUSE_S, LONGEST_PAUSE_S, ReconnectingDevice
 from hopsum_controlplane.entries import Insert, MulticastGroup, Replica
 from hopsum_controlplane.errors import NotPrimaryError, SessionLostError, SwitchStateLostError
 from hopsum_controlplane.testing import Failure, FakeDevice
 
-OURS, OTHER = Pipeline(b"ours", ""), Pipeline(b"another", "")
+OURS, OTHER = PipelineConfig(b"ours", ""), PipelineConfig(b"another", "")
 BATCH = [Insert(MulticastGroup(1, (Replica(1, 0),)))]
 
 
@@ -25,7 +25,7 @@ class Switch:
 
     def __init__(self) -> None:
         self.memory = FakeDevice()
-        self.memory.push(OURS)
+        self.memory.set_pipeline_config(OURS)
         self.up = True
         self.attempts = 0
         self.sessions: list[Session] = []
@@ -67,9 +67,9 @@ class Session(FakeDevice):
         self._check()
         return self.switch.memory.cookie()
 
-    def push(self, pipeline: Pipeline) -> None:
+    def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         self._check()
-        self.switch.memory.push(pipeline)
+        self.switch.memory.set_pipeline_config(pipeline)
 
     def close(self) -> None:
         self.closed = True
@@ -174,10 +174,10 @@ def test_a_switch_that_forgot_takes_nothing_but_a_program(switch: Switch, device
 
 def test_somebody_pushed_another_program(switch: Switch, device: ReconnectingDevice) -> None:
     switch.cut()
-    switch.memory.push(OTHER)
+    switch.memory.set_pipeline_config(OTHER)
     with pytest.raises(SwitchStateLostError):
         device.read_groups()
-    device.push(OTHER)
+    device.set_pipeline_config(OTHER)
     assert device.read_groups() == []
     switch.cut()
     assert device.read_groups() == [], "what was pushed is expected from then on"

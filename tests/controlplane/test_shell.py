@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController, SwitchEndpoint, artifacts
-from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.shell import open_shell
 from hopsum_topologies import NativeSwitch
@@ -41,7 +41,7 @@ def run_shell(address: str, tmp_path: Path, options: str, typed: str) -> subproc
 
 
 def test_a_look_leaves_everything_as_it_is(
-    pipeline: Pipeline, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, tmp_path: Path
+    pipeline: PipelineConfig, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, tmp_path: Path
 ) -> None:
     with (
         NativeSwitch(*artifacts.compiled_program()) as switch,

@@ -18,7 +18,7 @@ from hopsum_controlplane import (
     WriteError,
     artifacts,
 )
-from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
@@ -32,7 +32,7 @@ Start = Callable[..., P4RuntimeDevice]
 
 
 @pytest.fixture(params=["native", "bmv2"])
-def start(request: pytest.FixtureRequest, pipeline: Pipeline) -> Iterator[Start]:
+def start(request: pytest.FixtureRequest, pipeline: PipelineConfig) -> Iterator[Start]:
     """Start switches of one target, each running the compiled program."""
     if request.param == "bmv2" and shutil.which("simple_switch_grpc") is None:
         pytest.skip("simple_switch_grpc is not on PATH")
@@ -110,7 +110,7 @@ def test_a_write_error_names_the_update(start: Start) -> None:
     with pytest.raises(WriteError) as error:
         device.write([Insert(entry) for entry in stations])
     assert [(failure.position, failure.code) for failure in error.value.failures] == [(1, "ALREADY_EXISTS")]
-    assert error.value.may_stand() == [stations[0], stations[2]]
+    assert error.value.may_be_installed() == [stations[0], stations[2]]
     assert len(device.read_table("l2")) == 3
     with pytest.raises(WriteError) as error:
         device.write([Delete(entry) for entry in (*stations, stations[0])])
@@ -127,14 +127,14 @@ def test_forwarding_and_defaults(start: Start) -> None:
 
 
 def test_pushing_again_forgets_everything(
-    start: Start, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, pipeline: Pipeline
+    start: Start, make_spec: Callable[..., JobSpec], switch_endpoint: SwitchEndpoint, pipeline: PipelineConfig
 ) -> None:
     device = start()
     SwitchController(device, switch_endpoint).create_job(make_spec())
     assert not ensure_pipeline(device, pipeline), "the switch runs it already, and must not lose its jobs"
     with pytest.raises(ControlPlaneError, match="another controller"):
         SwitchController(device, switch_endpoint)
-    device.push(pipeline)
+    device.set_pipeline_config(pipeline)
     assert standing(device) == expected()
     assert device.cookie() == pipeline.cookie
     SwitchController(device, switch_endpoint).create_job(make_spec())

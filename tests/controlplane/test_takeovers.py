@@ -20,8 +20,8 @@ from hopsum_controlplane import (
     SwitchEndpoint,
     artifacts,
 )
-from hopsum_controlplane.audit import read_standing
-from hopsum_controlplane.devices.base import Device, Pipeline, ensure_pipeline
+from hopsum_controlplane.audit import read_installed
+from hopsum_controlplane.devices.base import Device, PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
@@ -78,7 +78,7 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
 
 
 @pytest.fixture
-def device(rig: Rig, pipeline: Pipeline) -> Device:
+def device(rig: Rig, pipeline: PipelineConfig) -> Device:
     device = ReconnectingDevice(rig.open, pipeline.cookie)
     ensure_pipeline(device, pipeline)
     return device
@@ -108,7 +108,7 @@ def jobs_of(controller: SwitchController, make_spec: MakeSpec) -> list[Job]:
 
 
 def test_a_restarted_switch_is_never_filled_again(
-    rig: Rig, device: ReconnectingDevice, pipeline: Pipeline, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
+    rig: Rig, device: ReconnectingDevice, pipeline: PipelineConfig, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
 ) -> None:
     controller = SwitchController(device, switch_endpoint)
     old = jobs_of(controller, make_spec)
@@ -122,15 +122,15 @@ def test_a_restarted_switch_is_never_filled_again(
     audit = controller.audit()
     assert audit.lost == tuple(old)
     controller.put_right(audit)
-    assert read_standing(device) == desired(switch_endpoint)
+    assert read_installed(device) == desired(switch_endpoint)
     new = jobs_of(controller, make_spec)
     assert min(job.epoch for job in new) > max(job.epoch for job in old)
-    assert read_standing(device) == desired(switch_endpoint, *new)
+    assert read_installed(device) == desired(switch_endpoint, *new)
     assert controller.audit().clean
 
 
 def test_a_new_controller_adopts(
-    rig: Rig, device: ReconnectingDevice, pipeline: Pipeline, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
+    rig: Rig, device: ReconnectingDevice, pipeline: PipelineConfig, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
 ) -> None:
     old = jobs_of(SwitchController(device, switch_endpoint), make_spec)
     device.write([Delete(admit.workers(old[0])[1]), Modify(altered(reply.group(old[1])[0]))])
@@ -139,12 +139,12 @@ def test_a_new_controller_adopts(
     assert not ensure_pipeline(again, pipeline)
     controller = SwitchController(again, switch_endpoint, adopt=old)
     assert [controller.adoptions[job.epoch].status for job in old] == [AdoptionStatus.LOST, AdoptionStatus.RUNNING]
-    assert read_standing(again) == desired(switch_endpoint, old[1])
+    assert read_installed(again) == desired(switch_endpoint, old[1])
     rig.restart()
     ensure_pipeline(again, pipeline)
     later = SwitchController(again, switch_endpoint, adopt=controller.jobs)
     assert later.adoptions[old[1].epoch].status is AdoptionStatus.LOST
-    assert read_standing(again) == desired(switch_endpoint)
+    assert read_installed(again) == desired(switch_endpoint)
 
 
 def test_what_another_client_changed_is_put_right(
@@ -168,7 +168,7 @@ def test_what_another_client_changed_is_put_right(
     }
     repair = controller.put_right(audit)
     assert (repair.lost, len(repair.removed), len(repair.restored)) == ((lost,), 2, 2)
-    assert read_standing(device) == desired(switch_endpoint, kept)
+    assert read_installed(device) == desired(switch_endpoint, kept)
     assert controller.audit().clean
 
 
@@ -180,7 +180,7 @@ def test_two_controllers(
     with pytest.raises(NotPrimaryError, match=r"\(0, 9\) is not the primary's"):
         rig.open(election_id=(0, 9))
     with rig.open(election_id=(3, 0)) as higher:
-        before = read_standing(higher)
+        before = read_installed(higher)
         with pytest.raises(ControlPlaneError, match="entries of another controller stand here"):
             SwitchController(higher, switch_endpoint)
         second = SwitchController(higher, switch_endpoint, adopt=[job, other])
@@ -190,7 +190,7 @@ def test_two_controllers(
         for action in (lambda: first.create_job(make_spec("third")), lambda: first.delete_job(job)):
             with pytest.raises(NotPrimaryError):
                 action()
-        assert read_standing(higher) == before
+        assert read_installed(higher) == before
         second.delete_job(other)
     with pytest.raises(NotPrimaryError):  # also when the other has gone
         first.audit()
@@ -201,11 +201,11 @@ def test_two_controllers(
             AdoptionStatus.RUNNING,
             AdoptionStatus.LOST,
         ]
-        assert read_standing(again) == desired(switch_endpoint, job)
+        assert read_installed(again) == desired(switch_endpoint, job)
 
 
 def test_after_a_dead_connection_the_same_controller_has_its_switch_again(
-    rig: Rig, pipeline: Pipeline, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
+    rig: Rig, pipeline: PipelineConfig, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
 ) -> None:
     """The switch still believes in the session that is dead; so it does after a power loss of the controller's host."""
     with BlackHoles(rig.address) as way:
@@ -222,14 +222,14 @@ def test_after_a_dead_connection_the_same_controller_has_its_switch_again(
             assert device.sessions == 2
             again = SwitchController(device, switch_endpoint, adopt=[job])
             again.delete_job(job)
-            assert read_standing(device) == desired(switch_endpoint)
+            assert read_installed(device) == desired(switch_endpoint)
         finally:
             device.close()
 
 
-def test_two_controllers_with_one_election_id(rig: Rig, pipeline: Pipeline) -> None:
+def test_two_controllers_with_one_election_id(rig: Rig, pipeline: PipelineConfig) -> None:
     with open_device(rig.target, rig.address, owner=7) as first:
-        first.push(pipeline)
+        first.set_pipeline_config(pipeline)
         with pytest.raises(NotPrimaryError, match="with the same election_id 1 as this one; stop that"):
             open_device(rig.target, rig.address, owner=8)
         assert first.cookie() == pipeline.cookie

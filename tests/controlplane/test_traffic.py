@@ -14,7 +14,7 @@ import pytest
 
 from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, artifacts
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
-from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_topologies import NativeSwitch
 from hopsum_wire import HOPSUM_UDP_PORT, Header, Kind, Op, pack_codes
@@ -27,7 +27,7 @@ ANSWER_S = 60.0
 
 
 @pytest.fixture
-def network(tmp_path: Path, pipeline: Pipeline) -> Iterator[tuple[NativeDevice, dict[int, socket.socket]]]:
+def network(tmp_path: Path, pipeline: PipelineConfig) -> Iterator[tuple[NativeDevice, dict[int, socket.socket]]]:
     """Start a switch with a cable to each worker."""
     paths = {port: tmp_path / f"port{port}" for port in range(1, WORKERS + 1)}
     with ExitStack() as stack:

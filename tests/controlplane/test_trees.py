@@ -16,13 +16,13 @@ from hopsum_controlplane import (
     EpochAllocator,
     JobSpec,
     LeafEndpoint,
+    LeafGroup,
     ParentEndpoint,
-    Rack,
     SwitchController,
     TreeController,
     TreeSpec,
 )
-from hopsum_controlplane.cluster.codec import job_from_json, job_to_json
+from hopsum_controlplane.cluster.serialization import job_from_json, job_to_json
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.testing import Failure, FakeDevice
 from hopsum_wire import Event, Op
@@ -37,10 +37,10 @@ LOSSY = Weather(drop=0.05, duplicate=0.05)
 CALM = Weather(drop=0, duplicate=0, delay_s=0.001, straggle=0)
 
 
-def racks(*sizes: int) -> tuple[Rack, ...]:
+def racks(*sizes: int) -> tuple[LeafGroup, ...]:
     first = [sum(sizes[:at]) for at in range(len(sizes))]
     return tuple(
-        Rack(tuple(worker_at(start + i, 10 + i) for i in range(size)), 1, 1 + at)
+        LeafGroup(tuple(worker_at(start + i, 10 + i) for i in range(size)), 1, 1 + at)
         for at, (start, size) in enumerate(zip(first, sizes, strict=True))
     )
 

@@ -16,7 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hopsum.protocol.worker import Membership, Worker
-from hopsum_controlplane import EpochAllocator, Rack, SwitchController, SwitchEndpoint, TreeController, WorkerEndpoint
+from hopsum_controlplane import (
+    EpochAllocator,
+    LeafGroup,
+    SwitchController,
+    SwitchEndpoint,
+    TreeController,
+    WorkerEndpoint,
+)
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.entries import Delete, Entity, Insert, MulticastGroup, TableEntry, Update
@@ -105,7 +112,7 @@ class Fabric:
         ]
         self.trees = TreeController(self.controllers[0], self.controllers[1:], epochs, clock=lambda: CLOCK_S)
         self.racks = tuple(
-            Rack(tuple(worker_at(sum(sizes[:rack]) + i, 10 + i) for i in range(size)), UPLINK, 1 + rack)
+            LeafGroup(tuple(worker_at(sum(sizes[:rack]) + i, 10 + i) for i in range(size)), UPLINK, 1 + rack)
             for rack, size in enumerate(sizes)
         )
         self.frames: Counter[tuple[int, int]] = Counter()

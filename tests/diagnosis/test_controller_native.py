@@ -13,7 +13,7 @@ import pytest
 
 from hopsum.diagnosis.rows import DiagnosisReport, Status
 from hopsum_controlplane import artifacts
-from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_topologies import NativeSwitch
@@ -29,7 +29,7 @@ class Ward:
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         self._stack = stack
-        self.pipeline = Pipeline.load(*artifacts.compiled_program())
+        self.pipeline = PipelineConfig.load(*artifacts.compiled_program())
         self.start()
         self.practice = Practice(folder, self._open, pipeline=self.pipeline)
         stack.callback(self.practice.close)
@@ -95,7 +95,7 @@ def test_it_was_given_another_program(ward: Ward) -> None:
     ward.process.stop()
     ward.start()
     other = ward.connect(0, 5)
-    other.push(dataclasses.replace(ward.pipeline, p4info=ward.pipeline.p4info + "\n"))
+    other.set_pipeline_config(dataclasses.replace(ward.pipeline, p4info=ward.pipeline.p4info + "\n"))
     other.close()
     report = ward.examine_until("program")
     assert first_failure(report) == "program"

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.entries import Delete, Entity, Insert, MulticastGroup, Replica, TableEntry
 from hopsum_controlplane.p4info import P4Info
@@ -92,7 +92,7 @@ def reference() -> Iterator[Reference]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsum-fuzz-")))
         switch = stack.enter_context(bmv2.running(folder))
         device = stack.enter_context(Bmv2Device(switch.address, bmv2.DEVICE_ID))
-        device.push(Pipeline.load(json, p4info))
+        device.set_pipeline_config(PipelineConfig.load(json, p4info))
         yield Reference(switch, device, P4Info.from_file(p4info))
 
 

@@ -25,7 +25,7 @@ from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.job import main as job
 from hopsum_controlplane import artifacts
-from hopsum_controlplane.audit import read_standing
+from hopsum_controlplane.audit import read_installed
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
@@ -132,7 +132,7 @@ class Site:
     def standing(self, name: str) -> int:
         """Return how many entries of jobs a switch has."""
         with open_device("native", self.switches[name].address, election_id=(9, 0)) as device:
-            return len(read_standing(device)) - 1  # the address of its service
+            return len(read_installed(device)) - 1  # the address of its service
 
 
 def _number(name: str) -> int:

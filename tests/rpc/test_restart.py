@@ -20,7 +20,7 @@ import pytest
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.cluster import ClusterConfig, ClusterController, PortRule, StateStore, SwitchConfig
-from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.service.server import Service
@@ -104,7 +104,7 @@ class Stage:
 def stage(tmp_path: Path) -> Iterator[Stage]:
     with ExitStack() as switches, ExitStack() as stack:  # the controller goes first, whatever was restarted
         switch = Switch(switches)
-        pipeline = Pipeline.load(switch.program, switch.p4info)
+        pipeline = PipelineConfig.load(switch.program, switch.p4info)
         host, port = switch.bound.split(":")
         rules = (PortRule(PORT, IPv4Network("127.0.0.0/8")),)
         config = ClusterConfig(

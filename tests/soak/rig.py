@@ -22,7 +22,7 @@ import numpy as np
 from hopsum.protocol.worker import Membership, Timing
 from hopsum_controlplane import Job, JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
@@ -62,7 +62,7 @@ def bench(quorum: int, loss: float, seed: int) -> Iterator[Bench]:
     with ExitStack() as stack:
         switch = stack.enter_context(NativeSwitch(json, p4info, grpc="unix", extra=extra))
         device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
-        ensure_pipeline(device, Pipeline.load(json, p4info))
+        ensure_pipeline(device, PipelineConfig.load(json, p4info))
         management = stack.enter_context(ManagementClient(switch.address))
         members, endpoints = [], []
         for rank in range(WORKERS):

@@ -179,11 +179,11 @@ import sys
 from pathlib import Path
 from hopsum_controlplane import JobSpec, SwitchController, SwitchEndpoint, WorkerEndpoint, write_membership
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.native import NativeDevice
 address, path, *macs = sys.argv[1:]
 with NativeDevice(address) as device:
-    ensure_pipeline(device, Pipeline.load(*compiled_program()))
+    ensure_pipeline(device, PipelineConfig.load(*compiled_program()))
     workers = tuple(WorkerEndpoint(rank, rank + 1, mac, f"10.0.0.{rank + 1}", 6000) for rank, mac in enumerate(macs))
     controller = SwitchController(device, SwitchEndpoint("02:00:00:00:00:fe", "10.0.0.254"))
     write_membership(controller.create_job(JobSpec("raw", workers, 16)), Path(path))

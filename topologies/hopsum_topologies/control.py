@@ -14,7 +14,7 @@ from hopsum_controlplane import (
     EpochAllocator,
     Job,
     JobSpec,
-    Rack,
+    LeafGroup,
     SwitchController,
     SwitchEndpoint,
     TreeController,
@@ -24,7 +24,7 @@ from hopsum_controlplane import (
     write_membership,
 )
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.entries import Entity, Insert
 from hopsum_controlplane.membership import SideChannels, write_file
@@ -161,11 +161,11 @@ class Control:
         """Hang up."""
         self._stack.close()
 
-    def _rack(self, plan: JobPlan, leaf: str, spine: str, places: Places | None) -> Rack:
+    def _rack(self, plan: JobPlan, leaf: str, spine: str, places: Places | None) -> LeafGroup:
         link = self.topology.link_between(leaf, spine)
         hosts = [host for host in plan.workers if self.topology.switch_of(host) == leaf]
         ports = self.topology.port(leaf, link), self.topology.port(spine, link)
-        return Rack(self._workers(plan, leaf, hosts, places), *ports)
+        return LeafGroup(self._workers(plan, leaf, hosts, places), *ports)
 
     def _workers(
         self, plan: JobPlan, switch: str, hosts: Sequence[str], places: Places | None
@@ -182,7 +182,7 @@ class Control:
     def _take(self, stack: ExitStack, driver: str, switch: str, address: str) -> SwitchController:
         device = open_device(driver, address, self.topology.device_id(switch))
         stack.callback(device.close)
-        ensure_pipeline(device, Pipeline.load(*compiled_program()))
+        ensure_pipeline(device, PipelineConfig.load(*compiled_program()))
         endpoint = SwitchEndpoint(self.topology.mac(switch), self.topology.ip(switch))
         controller = SwitchController(device, endpoint, epochs=self._epochs)
         entries: list[Entity] = [*l2(stations(self.topology, switch))]

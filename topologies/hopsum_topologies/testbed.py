@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hopsum_controlplane import SwitchEndpoint
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.bmv2 import Bmv2Device
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_switch.management import ManagementClient
@@ -83,7 +83,7 @@ def native_testbed(
     with ExitStack() as stack:
         switch = stack.enter_context(NativeSwitch(json, p4info, extra=extra, environment=environment))
         device = stack.enter_context(NativeDevice(switch.address, switch.device_id))
-        device.push(Pipeline.load(json, p4info))
+        device.set_pipeline_config(PipelineConfig.load(json, p4info))
         management = stack.enter_context(ManagementClient(switch.address))
         own_ip = "127.0.0.1" if star is None else star.middle_ip
         bound = management.bind_udp(NATIVE_PORT, f"{own_ip}:0", f"{SWITCH.ip}:{HOPSUM_UDP_PORT}")
@@ -127,7 +127,7 @@ def bmv2_testbed(
         seats, interfaces = seats_around(stack, home, workers, prefix)
         switch = stack.enter_context(Bmv2Switch(interfaces))
         device = stack.enter_context(Bmv2Device(switch.address, switch.device_id))
-        device.push(Pipeline.load(*(program or compiled_program())))
+        device.set_pipeline_config(PipelineConfig.load(*(program or compiled_program())))
         where = f"bmv2, process {switch.process.pid}, namespace {home.name}"
         yield Testbed(device, seats, where, switch.process.pid, partial(_read_veths, home, list(interfaces.values())))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from hopsum_controlplane.cluster.cluster_controller import ClusterController
 from hopsum_controlplane.cluster.config import ClusterConfig, PortRule, SwitchConfig, load_config
+from hopsum_controlplane.cluster.device_factory import device_factories, pipelines
 from hopsum_controlplane.cluster.errors import (
     ClusterConfigError,
     InvalidRequestError,
@@ -23,7 +24,6 @@ from hopsum_controlplane.cluster.errors import (
     UnauthenticatedError,
     UnknownJobError,
 )
-from hopsum_controlplane.cluster.opening import openers, pipelines
 from hopsum_controlplane.cluster.records import Phase, State
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.cluster.state_store import StateStore
@@ -64,7 +64,7 @@ __all__ = [
     "SwitchView",
     "UnauthenticatedError",
     "UnknownJobError",
+    "device_factories",
     "load_config",
-    "openers",
     "pipelines",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hopsum_controlplane.cluster.errors import trouble_kind
+from hopsum_controlplane.cluster.errors import condition_reason
 
 _FIRST_S, _LONGEST_S = 1.0, 30.0
 _UNREACHABLE = "unreachable"
@@ -31,7 +31,7 @@ class Backoff:
 
     def failed(self, error: Exception, part: str | None = None) -> float:
         """Note a failure, and return in how many seconds to try again."""
-        last, kind = self._failures.get(part), trouble_kind(error)
+        last, kind = self._failures.get(part), condition_reason(error)
         delay_s = _FIRST_S if last is None or kind == _UNREACHABLE else min(2 * last.delay_s, _LONGEST_S)
         times = 1 + (0 if last is None or last.kind != kind else last.times)
         self._failures[part] = _Failure(str(error), kind, delay_s, self._monotonic() + delay_s, times)
@@ -57,6 +57,6 @@ class Backoff:
         return "" if failure is None else failure.trouble
 
     def kind(self, part: str | None = None) -> str:
-        """Return the last failure's kind, see `trouble_kind`, an empty string when there is none."""
+        """Return the last failure's kind, see `condition_reason`, an empty string when there is none."""
         failure = self._failures.get(part)
         return "" if failure is None else failure.kind

@@ -3,9 +3,8 @@
 
     lifecycle  what happens to a job, pure      job_state_cache, state_store  the database in memory, on disk
     decision   how its stream goes on, pure     placement  where it goes, pure
-    documents  what an epoch is made of, pure
+    membership_builder  what an epoch is made of, pure      leases  who was heard when      views  what is answered
     switch_reconciler, switch_reconcilers       one switch; all of them, for jobs over trees
-    leases     who was heard when               views   what is answered
 
 Whoever asks for something changes the database, and is answered from it. The switch follows: at once where that is
 possible, else when `tick` comes by, so nobody waits for a switch that does not answer, but who deletes a job.
@@ -22,7 +21,6 @@ from dataclasses import replace
 
 from hopsum_controlplane.cluster import agreement, lifecycle, placement, views
 from hopsum_controlplane.cluster.config import ClusterConfig
-from hopsum_controlplane.cluster.documents import leaves_of, membership_of, where
 from hopsum_controlplane.cluster.errors import (
     ClusterConfigError,
     InvalidRequestError,
@@ -32,7 +30,8 @@ from hopsum_controlplane.cluster.errors import (
 )
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.leases import Leases
-from hopsum_controlplane.cluster.placement import Candidate
+from hopsum_controlplane.cluster.membership_builder import leaves_of, membership_of, where
+from hopsum_controlplane.cluster.placement import SwitchCapacity
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
 from hopsum_controlplane.cluster.rejected_joins import RejectedJoins
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest, check_statistics, printable
@@ -41,7 +40,7 @@ from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchRe
 from hopsum_controlplane.cluster.switch_reconcilers import SwitchReconcilers
 from hopsum_controlplane.cluster.tokens import RandomSource, digest, matches, member_secret, new_token
 from hopsum_controlplane.cluster.views import CreatedJob, HeartbeatResult, JobView, Joined, Located, Pending, SwitchView
-from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import WorkerEndpoint
 from hopsum_wire.membership import JobMembership
@@ -77,7 +76,7 @@ class ClusterController:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         random: RandomSource = secrets,
-        pipeline: Pipeline | Mapping[str, Pipeline] | None = None,
+        pipeline: PipelineConfig | Mapping[str, PipelineConfig] | None = None,
         remove_existing: bool = False,
     ) -> None:
         config.check()
@@ -92,7 +91,7 @@ class ClusterController:
         self._successors: dict[str, tuple[int, float]] = {}
         """By job the epoch that a worker waits for the end of whose predecessor has left it, and since when."""
         self._disputes = agreement.Disputes()
-        self._check_fit(devices)
+        self._validate_devices(devices)
         timing = {"clock": clock, "monotonic": monotonic}
         self._reconcilers = SwitchReconcilers(
             config, devices, self._cache, pipeline=pipeline, remove_existing=remove_existing, **timing
@@ -116,8 +115,8 @@ class ClusterController:
             self._cache.check_new(request.name)
             if request.switch is not None:
                 self._known_switch(request.switch)
-            candidates = [self._candidate(request, reconciler) for reconciler in self._reconcilers.values()]
-            switch, at, branches = placement.place(request, candidates, self._config.links)
+            switches = [self._capacity(request, reconciler) for reconciler in self._reconcilers.values()]
+            switch, at, branches = placement.place(request, switches, self._config.links)
             record = JobRecord(request, digest(token), switch, at.job_index, at.region, branches=branches)
             self._cache.add(record)
         return views.of_created(record, token)
@@ -184,7 +183,7 @@ class ClusterController:
         try:
             return self._join(request)
         except ControlPlaneError as error:
-            self._note_refusal(request, error)
+            self._note_rejection(request, error)
             raise
 
     def _join(self, request: JoinRequest) -> Joined:
@@ -406,11 +405,11 @@ class ClusterController:
         if after is not None and after.state is before.state is State.RUNNING:
             _log.warning("%s; epoch %d of job %s goes on", why, after.epoch, after.name, extra={"job": after.name})
 
-    def _check_fit(self, devices: Mapping[str, DeviceSource]) -> None:
+    def _validate_devices(self, devices: Mapping[str, DeviceSource]) -> None:
         for switch in self._config.switches:
             if switch.name not in devices:
                 raise ClusterConfigError(f"no device for switch {switch.name!r}", hint="open one for each switch")
-            placement.taken(switch, self._cache.records(switch.name))
+            placement.allocator_from_records(switch, self._cache.records(switch.name))
         configured = [switch.name for switch in self._config.switches]
         for record in self._cache.records():
             for name in record.switches:
@@ -425,11 +424,11 @@ class ClusterController:
         if name not in self._reconcilers:
             raise InvalidRequestError(f"no switch {name!r:.80}", hint=f"there are {', '.join(self._reconcilers)}")
 
-    def _candidate(self, request: JobRequest, reconciler: SwitchReconciler) -> Candidate:
-        allocator = placement.taken(reconciler.config, self._cache.records(reconciler.config.name))
+    def _capacity(self, request: JobRequest, reconciler: SwitchReconciler) -> SwitchCapacity:
+        allocator = placement.allocator_from_records(reconciler.config, self._cache.records(reconciler.config.name))
         trial = request.trial()
         obstacles = (reconciler.refusal(trial), reconciler.refusal(replace(trial, table=None, table16=None)))
-        return Candidate(reconciler.config, allocator, *obstacles)
+        return SwitchCapacity(reconciler.config, allocator, *obstacles)
 
     def _stand(self, record: JobRecord, request: JoinRequest, rank: int) -> tuple[WorkerEndpoint, str]:
         """Return where a member stands, and at which leaf of a tree. Raises InvalidRequestError."""
@@ -443,7 +442,7 @@ class ClusterController:
             if record.branches and record.next_switches:
                 self._reconcilers.follow(record.name)
 
-    def _note_refusal(self, request: JoinRequest, error: ControlPlaneError) -> None:
+    def _note_rejection(self, request: JoinRequest, error: ControlPlaneError) -> None:
         """Remember why a join was refused, if who asked had the job's token."""
         with self._cache.changed:
             record = self._cache.find(request.job)
@@ -491,10 +490,11 @@ class ClusterController:
                 trouble=self._reconcilers.trouble(record),
                 counters=read,
                 past=self._cache.past(record.name),
-                refused=self._rejected_joins.of(record.name),
+                rejections=self._rejected_joins.of(record.name),
             )
 
     def _switch_view(self, reconciler: SwitchReconciler, drops: bool) -> SwitchView:
         read = reconciler.drops() if drops else {}
         records = self._cache.records(reconciler.config.name)
-        return views.of_switch(reconciler, placement.taken(reconciler.config, records).room, len(records), read)
+        allocator = placement.allocator_from_records(reconciler.config, records)
+        return views.of_switch(reconciler, allocator.free_capacity, len(records), read)

@@ -48,7 +48,7 @@ class StoreError(ControlPlaneError):
     """The database cannot be opened, read or written. Nothing is half changed."""
 
 
-def trouble_kind(error: Exception) -> str:
+def condition_reason(error: Exception) -> str:
     """Return in one word what a switch's failure is, for programs that act on it.
 
     `not_primary`, `other_program`, `unreachable` (no session, or no answer), `store`, or `other`.

@@ -20,7 +20,7 @@ from hopsum_controlplane.tables import forward
 _Forwarding = dict[tuple[object, ...], TableEntry | MulticastGroup]
 
 
-class Forwarding:
+class L2Forwarding:
     """What stands on one switch of layer-2 forwarding, all of which is this object's. Not thread-safe."""
 
     def __init__(self, config: SwitchConfig, device: Device, links: Sequence[LinkConfig] = ()) -> None:
@@ -29,11 +29,11 @@ class Forwarding:
         self._device = device
         self._standing: _Forwarding | None = None
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Look at the switch again before anything is written next."""
         self._standing = None
 
-    def follow(self, records: Iterable[JobRecord]) -> None:
+    def sync(self, records: Iterable[JobRecord]) -> None:
         """Make the switch forward to the members of these jobs, and to nobody else. Raises ControlPlaneError."""
         found = ((member.endpoint.mac, self._port(record, member)) for record in records for member in record.members)
         stations = {mac: port for mac, port in found if port is not None}

@@ -22,7 +22,7 @@ from hopsum_controlplane.resource_allocator import Allocation, FreeCapacity, Res
 from hopsum_wire import MAX_JOBS
 
 
-class Candidate(NamedTuple):
+class SwitchCapacity(NamedTuple):
     """A switch that a job may go to: what is left there, and why it cannot be used if it cannot.
 
     `obstacle` is to a job's workers there, `spine_obstacle` to its part on a spine.
@@ -34,12 +34,12 @@ class Candidate(NamedTuple):
     spine_obstacle: str = ""
 
     @property
-    def room(self) -> FreeCapacity:
+    def free_capacity(self) -> FreeCapacity:
         """Return what is left."""
-        return self.allocator.room
+        return self.allocator.free_capacity
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """Where a job goes: its switch, or spine, with its place there; and the leaves below the spine."""
 
     switch: str
@@ -47,31 +47,31 @@ class Place(NamedTuple):
     branches: tuple[Branch, ...] = ()
 
 
-class _Site(NamedTuple):
+class _Candidate(NamedTuple):
     """A switch that would take a part of a job, as a spine or not."""
 
-    candidate: Candidate
+    switch: SwitchCapacity
     is_spine: bool
 
     def why_not(self, request: JobRequest) -> str:
         """Return why it cannot, an empty string when it can."""
-        config, room = self.candidate.config, self.candidate.room
-        obstacle = self.candidate.spine_obstacle if self.is_spine else self.candidate.obstacle
+        config, free = self.switch.config, self.switch.free_capacity
+        obstacle = self.switch.spine_obstacle if self.is_spine else self.switch.obstacle
         if obstacle:
             return obstacle
-        if room.jobs == 0:
+        if free.jobs == 0:
             return f"all {MAX_JOBS} jobs are taken"
-        if room.largest_range < request.slots:
-            of = f"{room.largest_range} of {config.slots} slots"
-            return f"the largest free range has {of}, {room.slots} are free in all"
+        if free.largest_range < request.slots:
+            of = f"{free.largest_range} of {config.slots} slots"
+            return f"the largest free range has {of}, {free.slots} are free in all"
         return ""
 
 
-_Sites = tuple[_Site, ...]
+_Candidates = tuple[_Candidate, ...]
 """What a job needs together: one switch; or a spine, then its leaves."""
 
 
-def taken(config: SwitchConfig, records: Iterable[JobRecord]) -> ResourceAllocator:
+def allocator_from_records(config: SwitchConfig, records: Iterable[JobRecord]) -> ResourceAllocator:
     """Return what the records of a switch leave of it. Raises ControlPlaneError when they do not fit its slots."""
     allocator = ResourceAllocator(config.slots)
     for record in records:
@@ -87,21 +87,22 @@ def taken(config: SwitchConfig, records: Iterable[JobRecord]) -> ResourceAllocat
     return allocator
 
 
-def place(request: JobRequest, candidates: Sequence[Candidate], links: Sequence[LinkConfig] = ()) -> Place:
-    """Return where a job goes; its places are reserved by the candidates' allocators.
+def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig] = ()) -> Placement:
+    """Return where a job goes; its places are reserved by the switches' allocators.
 
     It is the switch that the request names, or of those that reach every network of the cluster the one with most free
     slots, the first of equals; where there is none, or a tree is asked for, the same with spines, each with the leaves
     below it: of a tree the switch with the fewest free slots counts. Raises ResourceExhaustedError or
     InvalidRequestError saying for every switch why not, and what would fit.
     """
-    choices = _choices(request, candidates, links)
-    fitting = [sites for sites in choices if not any(site.why_not(request) for site in sites)]
+    choices = _choices(request, switches, links)
+    fitting = [candidates for candidates in choices if not any(candidate.why_not(request) for candidate in candidates)]
     if not fitting:
         raise _no_room(request, choices)
-    best = max(fitting, key=lambda sites: min(site.candidate.room.slots for site in sites))  # the first of equals
-    top, *below = [(site.candidate.config.name, site.candidate.allocator.reserve(request.slots)) for site in best]
-    return Place(*top, tuple(Branch(name, *allocation) for name, allocation in below))
+    # max() takes the first of equals.
+    best = max(fitting, key=lambda choice: min(each.switch.free_capacity.slots for each in choice))
+    top, *below = [(each.switch.config.name, each.switch.allocator.reserve(request.slots)) for each in best]
+    return Placement(*top, tuple(Branch(name, *allocation) for name, allocation in below))
 
 
 def endpoint(request: JoinRequest, rank: int, switch: SwitchConfig, but: int | None = None) -> WorkerEndpoint:
@@ -140,72 +141,72 @@ def networks_of(leaf: SwitchConfig, link: LinkConfig) -> list[IPv4Network]:
     return [rule.network for rule in leaf.ports if rule.port != link.leaf_port]
 
 
-def _choices(request: JobRequest, candidates: Sequence[Candidate], links: Sequence[LinkConfig]) -> list[_Sites]:
+def _choices(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig]) -> list[_Candidates]:
     """Return where the request may go. Raises InvalidRequestError."""
-    named = [each for each in candidates if each.config.name == request.switch]
+    named = [each for each in switches if each.config.name == request.switch]
     spines = list(dict.fromkeys(link.spine for link in links))
     if request.switch is not None:
         if not request.tree and named[0].config.ports:
-            return [(_Site(named[0], False),)]
+            return [(_Candidate(named[0], False),)]
         if request.switch not in spines:
             hint = f"name a spine: {', '.join(spines)}" if spines else "configure links of leaves and a spine"
             raise InvalidRequestError(f"switch {request.switch!r} has no leaves below it for a tree", hint=hint)
         spines = [request.switch]
     lacking: list[str] = []
     if not request.tree and request.switch is None:
-        flat, lacking = _reaching([(_Site(each, False),) for each in candidates], candidates, links)
+        flat, lacking = _reaching([(_Candidate(each, False),) for each in switches], switches, links)
         if flat or not spines:
             return _some(flat, lacking)
     request.check_tree()
-    trees = [_tree(spine, candidates, links) for spine in spines]
+    trees = [_tree(spine, switches, links) for spine in spines]
     if request.switch is not None:
         return trees
     if not trees:
         raise InvalidRequestError(
             "no switch has leaves below it for a tree", hint="configure links of leaves and a spine"
         )
-    reaching, also_lacking = _reaching(trees, candidates, links)
+    reaching, also_lacking = _reaching(trees, switches, links)
     return _some(reaching, [*lacking, *also_lacking])
 
 
-def _tree(spine: str, candidates: Sequence[Candidate], links: Sequence[LinkConfig]) -> _Sites:
-    by_name = {each.config.name: each for each in candidates}
-    leaves = [_Site(by_name[link.leaf], False) for link in links if link.spine == spine]
-    return (_Site(by_name[spine], True), *leaves)
+def _tree(spine: str, switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig]) -> _Candidates:
+    by_name = {each.config.name: each for each in switches}
+    leaves = [_Candidate(by_name[link.leaf], False) for link in links if link.spine == spine]
+    return (_Candidate(by_name[spine], True), *leaves)
 
 
 def _reaching(
-    choices: Iterable[_Sites], candidates: Sequence[Candidate], links: Sequence[LinkConfig]
-) -> tuple[list[_Sites], list[str]]:
+    choices: Iterable[_Candidates], switches: Sequence[SwitchCapacity], links: Sequence[LinkConfig]
+) -> tuple[list[_Candidates], list[str]]:
     """Return those that reach all networks, and what the others lack; what is behind a link is at another switch."""
     ends = {end for link in links for end in link.ends}
     networks = {
         rule.network
-        for candidate in candidates
-        for rule in candidate.config.ports
-        if (candidate.config.name, rule.port) not in ends
+        for switch in switches
+        for rule in switch.config.ports
+        if (switch.config.name, rule.port) not in ends
     }
     reaching, lacking = [], []
-    for sites in choices:
-        unreached = _unreached(_networks(sites, links), networks)
+    for candidates in choices:
+        unreached = _unreached(_networks(candidates, links), networks)
         if unreached is None:
-            reaching.append(sites)
+            reaching.append(candidates)
         else:
-            name, below = sites[0].candidate.config.name, len(sites) > 1
+            name, below = candidates[0].switch.config.name, len(candidates) > 1
             lacking.append(f"{f'the leaves below {name} lack' if below else f'{name} lacks'} {unreached}")
     return reaching, lacking
 
 
-def _networks(sites: _Sites, links: Sequence[LinkConfig]) -> list[IPv4Network]:
+def _networks(candidates: _Candidates, links: Sequence[LinkConfig]) -> list[IPv4Network]:
     """Return the networks whose workers a choice has: those of one switch, or of a spine's leaves."""
-    if len(sites) == 1:
-        return [rule.network for rule in sites[0].candidate.config.ports]
+    if len(candidates) == 1:
+        return [rule.network for rule in candidates[0].switch.config.ports]
     by_leaf = {link.leaf: link for link in links}
-    leaves = [site.candidate.config for site in sites[1:]]
+    leaves = [candidate.switch.config for candidate in candidates[1:]]
     return [network for leaf in leaves for network in networks_of(leaf, by_leaf[leaf.name])]
 
 
-def _some(reaching: list[_Sites], lacking: Sequence[str]) -> list[_Sites]:
+def _some(reaching: list[_Candidates], lacking: Sequence[str]) -> list[_Candidates]:
     if not reaching:
         raise InvalidRequestError(
             f"no switch reaches the workers of all networks: {'; '.join(lacking)}",
@@ -219,20 +220,20 @@ def _unreached(own: Iterable[IPv4Network], networks: Iterable[IPv4Network]) -> I
     return next((each for each in sorted(networks) if not any(each.subnet_of(known) for known in reached)), None)
 
 
-def _no_room(request: JobRequest, choices: Sequence[_Sites]) -> ResourceExhaustedError:
-    named = {site.candidate.config.name: site.why_not(request) for sites in choices for site in sites}
+def _no_room(request: JobRequest, choices: Sequence[_Candidates]) -> ResourceExhaustedError:
+    named = {each.switch.config.name: each.why_not(request) for candidates in choices for each in candidates}
     reasons = "; ".join(f"{name}: {why}" for name, why in named.items() if why)
-    most = max((_most(sites) for sites in choices), default=0)
+    most = max((_most(candidates) for candidates in choices), default=0)
     hint = f"ask for up to {most} slots, or delete a job" if most else "delete a job, or see to the switches"
     return ResourceExhaustedError(f"no place for job {request.name!r} with {request.slots} slots: {reasons}", hint=hint)
 
 
-def _most(sites: _Sites) -> int:
+def _most(candidates: _Candidates) -> int:
     """Return how many slots a job could have there."""
-    obstacles = [each.candidate.spine_obstacle if each.is_spine else each.candidate.obstacle for each in sites]
-    if any(obstacles) or not all(each.candidate.room.jobs for each in sites):
+    obstacles = [each.switch.spine_obstacle if each.is_spine else each.switch.obstacle for each in candidates]
+    if any(obstacles) or not all(each.switch.free_capacity.jobs for each in candidates):
         return 0
-    return min(each.candidate.room.largest_range for each in sites)
+    return min(each.switch.free_capacity.largest_range for each in candidates)
 
 
 def _made_up_mac(switch: SwitchConfig, port: int) -> str:

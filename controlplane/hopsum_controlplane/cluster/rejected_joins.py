@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Refused:
+class JoinRejections:
     """The number of refused joins of a job, with reason and time of the last one; an empty string and None for none."""
 
     count: int = 0
@@ -23,16 +23,16 @@ class RejectedJoins:
     """The refused joins of all jobs, by name. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._refused: dict[str, Refused] = {}
+        self._rejected: dict[str, JoinRejections] = {}
 
     def note(self, job: str, why: str, at_s: float) -> None:
         """Count a refusal at a time in seconds."""
-        self._refused[job] = Refused(self.of(job).count + 1, why, at_s)
+        self._rejected[job] = JoinRejections(self.of(job).count + 1, why, at_s)
 
-    def of(self, job: str) -> Refused:
+    def of(self, job: str) -> JoinRejections:
         """Return what a job has been refused."""
-        return self._refused.get(job, Refused())
+        return self._rejected.get(job, JoinRejections())
 
     def keep_only(self, jobs: Collection[str]) -> None:
         """Forget the refusals of other jobs."""
-        self._refused = {job: refused for job, refused in self._refused.items() if job in jobs}
+        self._rejected = {job: rejections for job, rejections in self._rejected.items() if job in jobs}

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopsum_controlplane.cluster import codec
+from hopsum_controlplane.cluster import serialization
 from hopsum_controlplane.cluster.errors import StoreError
 from hopsum_controlplane.cluster.records import JobRecord, Member, Phase, State
 from hopsum_controlplane.jobs import WorkerEndpoint
@@ -239,20 +239,20 @@ class StateStore:
         retired = self._database.execute("SELECT incarnation FROM retired WHERE name = ? ORDER BY position", (name,))
         try:
             record = JobRecord(
-                request=codec.request_from_json(request),
+                request=serialization.request_from_json(request),
                 token_digest=bytes(token_digest),  # type: ignore[arg-type]
                 switch=switch,
                 job_index=int(job_index),
                 region=SlotRange(int(slot_base), int(slots)),
                 state=State(state),
-                job=None if job is None else codec.job_from_json(job),
+                job=None if job is None else serialization.job_from_json(job),
                 reason=reason,
                 members=tuple(_member(member) for member in members),
                 retired=tuple(incarnation for (incarnation,) in retired),
-                resume=None if resume is None else codec.resume_from_json(resume),
-                newcomers=None if newcomers is None else codec.resume_from_json(newcomers),
-                branches=codec.branches_from_json(branches),
-                confirmed=codec.names_from_json(confirmed),
+                resume=None if resume is None else serialization.resume_from_json(resume),
+                newcomers=None if newcomers is None else serialization.resume_from_json(newcomers),
+                branches=serialization.branches_from_json(branches),
+                confirmed=serialization.names_from_json(confirmed),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(f"{self.path} is damaged: job {name!r}: {error!r:.200}", hint=_DAMAGED) from error
@@ -300,26 +300,26 @@ def _marks(columns: list[str]) -> str:
 def _job_row(record: JobRecord) -> tuple[object, ...]:
     return (
         record.name,
-        codec.request_to_json(record.request),
+        serialization.request_to_json(record.request),
         record.token_digest,
         record.switch,
         record.job_index,
         *record.region,
         record.state.value,
-        None if record.job is None else codec.job_to_json(record.job),
+        None if record.job is None else serialization.job_to_json(record.job),
         record.reason,
-        None if record.resume is None else codec.resume_to_json(record.resume),
-        None if record.newcomers is None else codec.resume_to_json(record.newcomers),
-        codec.branches_to_json(record.branches),
-        codec.names_to_json(record.confirmed),
+        None if record.resume is None else serialization.resume_to_json(record.resume),
+        None if record.newcomers is None else serialization.resume_to_json(record.newcomers),
+        serialization.branches_to_json(record.branches),
+        serialization.names_to_json(record.confirmed),
     )
 
 
 def _member_row(name: str, member: Member) -> tuple[object, ...]:
     at = member.endpoint
     where = (at.rank, at.port, at.mac, at.ip, at.udp_port, member.side_port)
-    report = None if member.report is None else codec.report_to_json(member.report)
-    settings = codec.settings_to_json(member.settings)
+    report = None if member.report is None else serialization.report_to_json(member.report)
+    settings = serialization.settings_to_json(member.settings)
     phase = (member.phase.value, member.entered, member.told, report, member.why, member.leaf, settings)
     return (name, *where, member.incarnation, member.secret_digest, member.version, *phase)
 
@@ -328,6 +328,6 @@ def _member(row: tuple[Any, ...]) -> Member:
     _, rank, port, mac, ip, udp_port, side_port, incarnation, secret, version, *rest = row
     phase, entered, told, report, why, leaf, settings = rest
     endpoint = WorkerEndpoint(rank=rank, port=port, mac=mac, ip=ip, udp_port=udp_port)
-    held = None if report is None else codec.report_from_json(report)
+    held = None if report is None else serialization.report_from_json(report)
     seat = (endpoint, side_port, incarnation, secret, version, Phase(phase), entered, told, held, why, leaf)
-    return Member(*seat, settings=codec.settings_from_json(settings))
+    return Member(*seat, settings=serialization.settings_from_json(settings))

@@ -28,14 +28,14 @@ from hopsum_controlplane.audit import Audit
 from hopsum_controlplane.cluster import lifecycle
 from hopsum_controlplane.cluster.backoff import Backoff
 from hopsum_controlplane.cluster.config import SwitchConfig
-from hopsum_controlplane.cluster.documents import Limits, Parts
 from hopsum_controlplane.cluster.errors import PipelineMismatchError, StoreError
-from hopsum_controlplane.cluster.forwarding import Forwarding
+from hopsum_controlplane.cluster.forwarding import L2Forwarding
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
 from hopsum_controlplane.cluster.links import LinkConfig
+from hopsum_controlplane.cluster.membership_builder import Limits, Parts
 from hopsum_controlplane.cluster.pace import Pace
 from hopsum_controlplane.cluster.records import JobRecord, State
-from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import Entity
 from hopsum_controlplane.epochs import EpochAllocator
@@ -76,7 +76,7 @@ class SwitchReconciler:
         links: Sequence[LinkConfig],
         clock: Callable[[], float],
         monotonic: Callable[[], float],
-        pipeline: Pipeline | None = None,
+        pipeline: PipelineConfig | None = None,
         remove_existing: bool = False,
     ) -> None:
         self.config = config
@@ -86,7 +86,7 @@ class SwitchReconciler:
         self.findings: tuple[str, ...] = ()
         self._connect = device
         self._device: Device | None = None
-        self._forwarding: Forwarding | None = None
+        self._forwarding: L2Forwarding | None = None
         self._sessions = 0
         self._cache = cache
         self._audit_s = audit_s
@@ -268,7 +268,7 @@ class SwitchReconciler:
     def _forward(self) -> None:
         """Let the switch forward to all who have joined by now, where it is to."""
         if self._forwarding is not None:
-            self._forwarding.follow(self._cache.records(self.config.name))
+            self._forwarding.sync(self._cache.records(self.config.name))
 
     def _begin(self, controller: SwitchController, record: JobRecord) -> None:
         self._forward()
@@ -346,7 +346,7 @@ class SwitchReconciler:
                 self._over(record.parts[name], "the controller was interrupted while it was written")
         self._tell("took off", controller.taken_over.removed)
         self.controller = controller
-        self._forwarding = Forwarding(self.config, device, self._links) if self.config.forward else None
+        self._forwarding = L2Forwarding(self.config, device, self._links) if self.config.forward else None
         self._audit_at_s = self._monotonic() + self._audit_s
         _log.info("switch %s: %d jobs adopted", self.config.name, len(controller.jobs))
         return controller
@@ -372,7 +372,7 @@ class SwitchReconciler:
                 where=device.where,
                 hint="stop what uses it, or let the controller remove it, which ends what runs there",
             )
-        device.push(self._pipeline)
+        device.set_pipeline_config(self._pipeline)
         if cookie is not None:
             what = "switch %s: took off a program with cookie %#x, and all that stood there; pushed ours"
             _log.warning(what, name, cookie, extra={"switch": name})
@@ -386,7 +386,7 @@ class SwitchReconciler:
 
     def _audit(self, controller: SwitchController) -> None:
         if self._forwarding is not None:
-            self._forwarding.forget()
+            self._forwarding.invalidate()
         audit = controller.audit()
         self.audits += 1
         self._audit_at_s = self._monotonic() + self._audit_s

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hopsum_controlplane.cluster.config import ClusterConfig
-from hopsum_controlplane.cluster.documents import Parts, parts_of
 from hopsum_controlplane.cluster.job_state_cache import JobStateCache
+from hopsum_controlplane.cluster.membership_builder import Parts, parts_of
 from hopsum_controlplane.cluster.records import JobRecord, Phase, State
 from hopsum_controlplane.cluster.switch_reconciler import DeviceSource, SwitchReconciler
-from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.devices.base import PipelineConfig
 
 
 class SwitchReconcilers(Mapping[str, SwitchReconciler]):
@@ -30,7 +30,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         devices: Mapping[str, DeviceSource],
         cache: JobStateCache,
         *,
-        pipeline: Pipeline | Mapping[str, Pipeline] | None = None,
+        pipeline: PipelineConfig | Mapping[str, PipelineConfig] | None = None,
         **options: Any,
     ) -> None:
         self._config = config

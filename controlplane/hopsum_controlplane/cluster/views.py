@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hopsum_controlplane.cluster.config import ClusterConfig
-from hopsum_controlplane.cluster.documents import leaves_of, where
 from hopsum_controlplane.cluster.health import Health, condition_of, why_lost
 from hopsum_controlplane.cluster.job_state_cache import EpochHistory
 from hopsum_controlplane.cluster.leases import Leases
+from hopsum_controlplane.cluster.membership_builder import leaves_of, where
 from hopsum_controlplane.cluster.placement import networks_of
 from hopsum_controlplane.cluster.records import LEASED, JobRecord, Member, Phase, State
-from hopsum_controlplane.cluster.rejected_joins import Refused
+from hopsum_controlplane.cluster.rejected_joins import JoinRejections
 from hopsum_controlplane.cluster.switch_reconciler import SwitchReconciler
 from hopsum_controlplane.resource_allocator import FreeCapacity
 
@@ -212,7 +212,7 @@ def of_job(
     trouble: str,
     counters: Mapping[str, Mapping[str, int]],
     past: EpochHistory,
-    refused: Refused,
+    rejections: JoinRejections,
 ) -> JobView:
     """Return the view of a job at a time of the leases' clock; `counters` are by switch."""
     request = record.request
@@ -237,12 +237,12 @@ def of_job(
         missing_ranks=record.missing_ranks if record.state in (State.FORMING, State.CHANGING) else (),
         counters=_together(record, counters),
         epochs_begun=past.begun,
-        joins_refused=refused.count,
-        last_refusal=refused.last,
+        joins_refused=rejections.count,
+        last_refusal=rejections.last,
         parts=_parts(record, counters),
         health=condition.health,
         health_reason=condition.reason,
-        last_refusal_age_s=_age_s(refused.at_s, now_s),
+        last_refusal_age_s=_age_s(rejections.at_s, now_s),
         ended_age_s=_age_s(past.ended_at_s, now_s),
         begun_age_s=_age_s(past.begun_at_s, now_s),
         codec=request.codec,
@@ -309,7 +309,7 @@ def _of_member(job: str, member: Member, leases: Leases, now_s: float, lease_s: 
     )
 
 
-def of_switch(reconciler: SwitchReconciler, room: FreeCapacity, jobs: int, drops: Mapping[str, int]) -> SwitchView:
+def of_switch(reconciler: SwitchReconciler, free: FreeCapacity, jobs: int, drops: Mapping[str, int]) -> SwitchView:
     """Return the view of a switch on which so much is left."""
     config = reconciler.config
     return SwitchView(
@@ -319,8 +319,8 @@ def of_switch(reconciler: SwitchReconciler, room: FreeCapacity, jobs: int, drops
         reachable=reconciler.controller is not None,
         trouble=reconciler.trouble,
         slots=config.slots,
-        slots_used=config.slots - room.slots,
-        slots_largest_free=room.largest_range,
+        slots_used=config.slots - free.slots,
+        slots_largest_free=free.largest_range,
         jobs=jobs,
         drops=dict(drops),
         audits=reconciler.audits,

@@ -35,7 +35,7 @@ class Capabilities:
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PipelineConfig:
     """A compiled program: the compiler's P4Info as it lies on disk, and what the target takes to run it.
 
     `json` is the compiler's JSON for software switches; for others see their drivers.
@@ -45,7 +45,7 @@ class Pipeline:
     p4info: str
 
     @classmethod
-    def load(cls, json_path: Path, p4info_path: Path) -> Pipeline:
+    def load(cls, json_path: Path, p4info_path: Path) -> PipelineConfig:
         """Read both files. Raises ControlPlaneError when one cannot be read."""
         try:
             return cls(json_path.read_bytes(), p4info_path.read_text())
@@ -102,7 +102,7 @@ class Device(ABC):
         """Read the cookie of the program that runs; None when it has none, or no program runs."""
 
     @abstractmethod
-    def push(self, pipeline: Pipeline) -> None:
+    def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """Make the switch run `pipeline`. All its entries, registers and counters are lost (rule E1)."""
 
     @abstractmethod
@@ -110,12 +110,12 @@ class Device(ABC):
         """Hang up. Harmless when done before; what stands on the switch stays."""
 
 
-def ensure_pipeline(device: Device, pipeline: Pipeline) -> bool:
+def ensure_pipeline(device: Device, pipeline: PipelineConfig) -> bool:
     """Push `pipeline` unless the switch runs it already; return whether it was pushed.
 
     Raises ControlPlaneError. Every epoch that stood on the switch is over when it was pushed.
     """
     if device.cookie() == pipeline.cookie:
         return False
-    device.push(pipeline)
+    device.set_pipeline_config(pipeline)
     return True

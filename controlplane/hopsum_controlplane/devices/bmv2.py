@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum_controlplane.devices.base import Capabilities, Pipeline
+from hopsum_controlplane.devices.base import Capabilities, PipelineConfig
 from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
 from hopsum_controlplane.entries import Delete
 
@@ -17,10 +17,10 @@ class Bmv2Device(P4RuntimeDevice):
 
     capabilities = Capabilities("bmv2", max_window=32, max_growth_bytes=512)
 
-    def push(self, pipeline: Pipeline) -> None:
+    def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """Make the switch run `pipeline`, starting from nothing."""
         if self.cookie() is not None:
             # With the old program its P4Runtime server forgets the groups, but its replication engine goes on
             # sending to their members: a job in a group of the same number would get every result twice.
             self.write([Delete(group) for group in self.read_groups()])
-        super().push(pipeline)
+        super().set_pipeline_config(pipeline)

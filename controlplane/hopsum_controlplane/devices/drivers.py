@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hopsum_controlplane.errors import ControlPlaneError
 
 if TYPE_CHECKING:
-    from hopsum_controlplane.devices.base import Pipeline
+    from hopsum_controlplane.devices.base import PipelineConfig
     from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
 
 _CLASSES = {
@@ -51,9 +51,9 @@ def check_target(driver: str, device_id: int, program: Path | None) -> None:
     import_module(_CLASSES[driver][0]).check_device_id(device_id)
 
 
-def load_pipeline(driver: str, program: Path) -> Pipeline:
+def load_pipeline(driver: str, program: Path) -> PipelineConfig:
     """Read the program of a switch of this driver from what its compiler wrote. Raises ControlPlaneError."""
-    load: Callable[[Path], Pipeline] = import_module(_CLASSES[driver][0]).load_program
+    load: Callable[[Path], PipelineConfig] = import_module(_CLASSES[driver][0]).load_program
     return load(program)
 
 

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 
 from hopsum_controlplane.devices._session import Session
-from hopsum_controlplane.devices.base import Capabilities, Device, Pipeline
+from hopsum_controlplane.devices.base import Capabilities, Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import CONTROLLER_ELECTION_ID
 from hopsum_controlplane.devices.election import ElectionId
 from hopsum_controlplane.encoding import decode_counter, decode_entity, fill_update
@@ -87,7 +87,7 @@ class P4RuntimeDevice(Device):
             raise ControlPlaneError(_NO_PIPELINE, where=self.where, hint="push one")
         return self._p4info
 
-    def device_config(self, pipeline: Pipeline) -> bytes:
+    def device_config(self, pipeline: PipelineConfig) -> bytes:
         """Return the target's form of the compiled program."""
         return pipeline.json
 
@@ -145,7 +145,7 @@ class P4RuntimeDevice(Device):
         config = self._get_config(_GetConfig.COOKIE_ONLY)
         return int(config.cookie.cookie) if config.HasField("cookie") else None
 
-    def push(self, pipeline: Pipeline) -> None:
+    def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """Make the switch run `pipeline`. All its entries, registers and counters are lost (rule E1)."""
         p4info = P4Info.from_text(pipeline.p4info)
         self._session.check()

@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.entries import CounterValue, DefaultAction, MulticastGroup, TableEntry, Update
 from hopsum_controlplane.errors import (
     ControlPlaneError,
@@ -101,7 +101,7 @@ class ReconnectingDevice(Device):
         """See Device."""
         return self._call(lambda device: device.cookie(), program=False)
 
-    def push(self, pipeline: Pipeline) -> None:
+    def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """See Device. From now on this program is expected."""
         self._call(lambda device: self._push(device, pipeline), program=False)
         self._cookie = pipeline.cookie
@@ -112,8 +112,8 @@ class ReconnectingDevice(Device):
         self._closed = True
         self._drop()
 
-    def _push(self, device: Device, pipeline: Pipeline) -> None:
-        device.push(pipeline)
+    def _push(self, device: Device, pipeline: PipelineConfig) -> None:
+        device.set_pipeline_config(pipeline)
         self.program = device.program
 
     def _call(self, action: Callable[[Device], _T], *, program: bool = True) -> _T:

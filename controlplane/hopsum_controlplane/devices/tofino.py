@@ -24,7 +24,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from hopsum_controlplane.devices.base import Capabilities, Pipeline
+from hopsum_controlplane.devices.base import Capabilities, PipelineConfig
 from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_wire import Op
@@ -56,7 +56,7 @@ def check_device_id(device_id: int) -> None:
         raise ControlPlaneError(f"device id {device_id}", hint="Stratum's begin at 1: see its chassis configuration")
 
 
-def load_program(conf: Path) -> Pipeline:
+def load_program(conf: Path) -> PipelineConfig:
     """Read what the compiler made of the Tofino program: its .conf file, and the P4Info that lies beside it.
 
     Paths in the .conf file are absolute, or relative to its folder. Raises ControlPlaneError where a file is missing,
@@ -70,7 +70,7 @@ def load_program(conf: Path) -> Pipeline:
     if len(p4infos) != 1:
         raise _wrong(conf, f"has {len(p4infos)} files {_P4INFO_PATTERN} beside it, not one")
     try:
-        return Pipeline(_pack(conf, description), p4infos[0].read_text(encoding="utf-8"))
+        return PipelineConfig(_pack(conf, description), p4infos[0].read_text(encoding="utf-8"))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise _wrong(conf, f"describes no program as bf_pipeline_builder knows it: {error!r}") from error
     except OSError as error:

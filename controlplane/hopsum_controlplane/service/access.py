@@ -28,14 +28,14 @@ def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return ""
 
 
-class Administrator:
+class AdminAuth:
     """Knows the administrator by a token; without one, everybody who gets here is."""
 
     def __init__(self, token: str | None = None) -> None:
         self._token = token
 
     @property
-    def asks(self) -> bool:
+    def required(self) -> bool:
         """Return whether a token is asked for."""
         return self._token is not None
 

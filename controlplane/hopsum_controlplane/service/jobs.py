@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from hopsum_controlplane.service.access import Administrator
+from hopsum_controlplane.service.access import AdminAuth
 from hopsum_controlplane.service.gate import Gate
 from hopsum_controlplane.service.handlers import Answer, Call, Lane
 from hopsum_controlplane.service.messages import created_message, job_message, job_request, switch_message
@@ -25,9 +25,9 @@ _log: Final = logging.getLogger(__name__)
 class Jobs:
     """Answers the calls of who is the administrator, in threads of `lane`."""
 
-    def __init__(self, controller: ClusterController, administrator: Administrator, gate: Gate, lane: Lane) -> None:
+    def __init__(self, controller: ClusterController, administrator: AdminAuth, gate: Gate, lane: Lane) -> None:
         self._controller = controller
-        self._administrator = administrator
+        self._admin_auth = administrator
         self._gate = gate
         self._lane = lane
 
@@ -49,8 +49,8 @@ class Jobs:
         Raises UnauthenticatedError, and TooManyClientsError, see Gate.
         """
         if not (name == "Show" and self._controller.knows(call.token)):
-            self._administrator.require(call.token)
-        with self._gate.known(call.token if self._administrator.asks else "", _CALLS_MAX):
+            self._admin_auth.require(call.token)
+        with self._gate.known(call.token if self._admin_auth.required else "", _CALLS_MAX):
             yield
 
     def _create(self, request: Any, call: Call) -> Any:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.cluster import ClusterConfig, ClusterController, StateStore, openers, pipelines
-from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.cluster import ClusterConfig, ClusterController, StateStore, device_factories, pipelines
+from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.service.pulse import Pulse
 from hopsum_controlplane.service.server import Service, safeguards
 from hopsum_controlplane.web import WebServer
@@ -49,11 +49,11 @@ def running(
     Raises ControlPlaneError: the database cannot be had, an address is taken, a file cannot be read; nothing runs then.
     """
     safeguards(config)
-    pipeline = pipelines(config, Pipeline.load(*compiled_program()))
+    pipeline = pipelines(config, PipelineConfig.load(*compiled_program()))
     with ExitStack() as stack:
         store = StateStore(config.database)
         stack.callback(store.close)
-        sources = openers(config, pipeline, owner=store.owner, connect_timeout_s=CONNECT_S)
+        sources = device_factories(config, pipeline, owner=store.owner, connect_timeout_s=CONNECT_S)
         controller = ClusterController(
             config, store, sources, clock=clock, pipeline=pipeline, remove_existing=remove_existing
         )

@@ -17,7 +17,7 @@ import grpc
 
 from hopsum_controlplane.cluster.config import ClusterConfig
 from hopsum_controlplane.errors import ControlPlaneError
-from hopsum_controlplane.service.access import Administrator, read_admin_token
+from hopsum_controlplane.service.access import AdminAuth, read_admin_token
 from hopsum_controlplane.service.bell import Bell
 from hopsum_controlplane.service.gate import Gate
 from hopsum_controlplane.service.handlers import Lane, handler_of
@@ -103,7 +103,7 @@ class Service:
         beats, rest, bell, gate = Lane(self._beats), Lane(self._rest), Bell(self._events.loop), Gate()
         self._workers = Workers(controller, gate, bell, beats=beats, rest=rest)
         self._unwatch = controller.watch(bell.ring)
-        jobs = Jobs(controller, Administrator(admin_token), gate, rest)
+        jobs = Jobs(controller, AdminAuth(admin_token), gate, rest)
         handlers = (
             handler_of(WORKERS, self._workers.answers(), self._workers.admit, rest),
             handler_of(JOBS, jobs.answers(), jobs.admit, rest),

@@ -20,8 +20,8 @@ from typing import TypeVar
 from hopsum.codec import best_table
 from hopsum_controlplane import AdoptionStatus, Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.audit import read_standing
-from hopsum_controlplane.devices.base import Device, Pipeline, ensure_pipeline
+from hopsum_controlplane.audit import read_installed
+from hopsum_controlplane.devices.base import Device, PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.entries import Delete, Entity, Insert
 from hopsum_controlplane.plan import plan
@@ -71,13 +71,13 @@ class Target:
         self._epochs: set[int] = set()
         self._stack = stack
         program = compiled_program()
-        self._pipeline = Pipeline.load(*program)
+        self._pipeline = PipelineConfig.load(*program)
         switch = NativeSwitch(*program) if name == "native" else Bmv2Switch({})
         stack.callback(switch.stop)
         self._address = switch.address
         self._device = self._open()
         self._controller = SwitchController(self._device, SWITCH)
-        self._before = len(read_standing(self._device))
+        self._before = len(read_installed(self._device))
 
     def cycle(self) -> None:
         """Make all jobs and end them in another order; look for what is left over."""
@@ -140,8 +140,8 @@ class Target:
             self._controller.delete_job(job)
 
     def _look(self) -> None:
-        self.leaks.entries += abs(len(read_standing(self._device)) - self._before)
-        self.leaks.slots += MAX_SLOTS - self._controller.room.slots
+        self.leaks.entries += abs(len(read_installed(self._device)) - self._before)
+        self.leaks.slots += MAX_SLOTS - self._controller.free_capacity.slots
 
     def _members(self, count: int) -> list[Entity]:
         """Return entries of members of jobs that are not."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.entries import (
     CounterValue,
     DefaultAction,
@@ -78,9 +78,9 @@ class NaiveDevice(Device):
         """See Device."""
         return self._device.cookie()
 
-    def push(self, pipeline: Pipeline) -> None:
+    def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """See Device."""
-        self._device.push(pipeline)
+        self._device.set_pipeline_config(pipeline)
 
     def close(self) -> None:
         """See Device."""

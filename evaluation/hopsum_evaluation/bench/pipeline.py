@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
-from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.native import NativeDevice
 from hopsum_evaluation.bench.traffic import CODES, VARIANTS, Pool, WrongResultError, headers_of, make_pool
 from hopsum_switch.backend import Backend, engine_maker
@@ -169,7 +169,7 @@ def engine_run(
     with ExitStack() as stack:
         server = stack.enter_context(SwitchServer(make_engine=engine_maker(backend)))
         device: Device = stack.enter_context(NativeDevice(server.grpc_address, server.device_id))
-        device.push(Pipeline.load(*program))
+        device.set_pipeline_config(PipelineConfig.load(*program))
         seats = tuple(
             WorkerEndpoint(r, r + 1, f"02:00:00:00:01:{r:02x}", f"10.0.0.{r + 1}", 6000) for r in range(workers)
         )

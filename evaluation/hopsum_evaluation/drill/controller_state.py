@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum_controlplane.audit import read_standing
+from hopsum_controlplane.audit import read_installed
 from hopsum_controlplane.cluster import ClusterConfig, StateStore
 from hopsum_controlplane.cluster.records import State
 from hopsum_controlplane.cluster.state_store import StoredState
@@ -23,7 +23,7 @@ def differences(config: ClusterConfig, stored: StoredState, device: Device) -> l
     wanted: dict[tuple[object, ...], Entity] = {}
     for entity in (switch_address(switch.endpoint), *_of_jobs(stored)):
         wanted[entity.key()] = entity
-    standing = dict(read_standing(device))
+    standing = dict(read_installed(device))
     found = [f"job {each.name} is {each.state.value}" for each in stored.records if each.state not in _SETTLED]
     found += [f"lacks {entity}" for key, entity in wanted.items() if key not in standing]
     found += [

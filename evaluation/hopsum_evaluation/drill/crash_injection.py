@@ -31,7 +31,7 @@ from hopsum_controlplane.cluster import (
     load_config,
 )
 from hopsum_controlplane.cluster.records import JobRecord
-from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_controlplane.entries import Update
@@ -177,7 +177,7 @@ class TakeoverReport(NamedTuple):
 def run_controller(config_path: str, scene: str, workers: int, at: int | None, pipe: Connection) -> None:
     """Be a controller: take over, send TakeoverReport, play the scene, send how many events it had; or die in it."""
     config = load_config(Path(config_path))
-    pipeline, crash_point = Pipeline.load(*compiled_program()), CrashPoint()
+    pipeline, crash_point = PipelineConfig.load(*compiled_program()), CrashPoint()
     CrashingDevice.crash_point = CrashingStore.crash_point = crash_point
     store = CrashingStore(config.database)
     (switch,) = config.switches

@@ -21,7 +21,7 @@ from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.cluster import load_config
-from hopsum_controlplane.devices.base import Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.losses import set_loss
 from hopsum_controlplane.plan import JOB_TABLES
@@ -147,7 +147,7 @@ class DrillTestbed:
     def lose(self, losses: Mapping[int, float]) -> None:
         """Let switch ports lose a share of their frames each way; before the controller has the switch."""
         with open_device(self.context.target, self.network.grpc_address) as device:
-            ensure_pipeline(device, Pipeline.load(*compiled_program()))
+            ensure_pipeline(device, PipelineConfig.load(*compiled_program()))
             for port, share in losses.items():
                 set_loss(device, port, share, share)
 

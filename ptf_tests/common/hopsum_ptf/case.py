@@ -26,7 +26,7 @@ from ptf.base_tests import BaseTest
 
 from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
-from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.entries import Insert
 from hopsum_controlplane.tables import forward
 from hopsum_oracle.aggregator import SwitchConfig
@@ -50,7 +50,7 @@ def _device() -> Device:
 
 
 @functools.cache
-def _pipeline() -> Pipeline:
+def _pipeline() -> PipelineConfig:
     return control.load_pipeline(testutils.test_params_get()["target"])
 
 
@@ -69,7 +69,7 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         self.device = _device()
         if testutils.test_param_get("record"):
             self.device = control.RecordingDevice(_device(), self._recording)
-        self.device.push(_pipeline())
+        self.device.set_pipeline_config(_pipeline())
         self.controller = SwitchController(self.device, SWITCH, clock=lambda: control.CLOCK_S)
         self.links = Links(ptf.dataplane_instance, PORTS)
         self._forwarding()

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_controlplane.devices.base import Capabilities, Device, Pipeline
+from hopsum_controlplane.devices.base import Capabilities, Device, PipelineConfig
 from hopsum_controlplane.encoding import encode_update
 from hopsum_controlplane.entries import (
     CounterValue,
@@ -79,22 +79,22 @@ class RecordingDevice(Device):
         """Read the cookie of the program that runs."""
         return self._device.cookie()
 
-    def push(self, pipeline: Pipeline) -> None:
+    def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """Start from nothing: recordings do too."""
-        self._device.push(pipeline)
+        self._device.set_pipeline_config(pipeline)
         self._p4info = P4Info.from_text(pipeline.p4info)
 
     def close(self) -> None:
         """Leave the device to its owner."""
 
 
-def load_pipeline(target: str = "native") -> Pipeline:
+def load_pipeline(target: str = "native") -> PipelineConfig:
     """Return the compiled program of this tree for a target."""
     if target == "tna":
         from hopsum_ptf.tna import compiled, p4info_of
 
-        return Pipeline.load(compiled("tofino"), p4info_of("tofino"))
-    return Pipeline.load(*compiled_program())
+        return PipelineConfig.load(compiled("tofino"), p4info_of("tofino"))
+    return PipelineConfig.load(*compiled_program())
 
 
 def open_device(target: str, address: str, device_id: int) -> Device:

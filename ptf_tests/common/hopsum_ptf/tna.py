@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.devices.tofino import TofinoDevice
 from hopsum_controlplane.entries import CounterValue, DefaultAction, Delete, MulticastGroup, Update
 from hopsum_controlplane.errors import ControlPlaneError
@@ -62,9 +62,9 @@ class EngineDevice(FakeDevice):
         known = p4info_of(name)
         self.program = read_program(P4Info.from_text(known.read_text())) if known.exists() else _program_of(self.switch)
 
-    def push(self, pipeline: Pipeline) -> None:
+    def set_pipeline_config(self, pipeline: PipelineConfig) -> None:
         """Start from nothing."""
-        super().push(pipeline)
+        super().set_pipeline_config(pipeline)
         self._boot()
 
     def exchange(self, port: int, frame: bytes) -> list[Sent]:

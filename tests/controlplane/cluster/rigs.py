@@ -18,7 +18,7 @@ from hopsum.protocol.worker import Timing
 from hopsum.transport.link import UdpLink
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.cluster import SwitchConfig
-from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_switch.management import ManagementClient
@@ -96,7 +96,7 @@ class Rig:
         if target == "bmv2" and (reason := bmv2_unavailable()) is not None:
             pytest.skip(reason)
         self._stack = stack
-        self.pipeline = Pipeline.load(*artifacts.compiled_program())
+        self.pipeline = PipelineConfig.load(*artifacts.compiled_program())
         self.ground = GROUNDS[target](stack, workers)
         self.process = stack.enter_context(self.ground.start())
         self.config = self.ground.config()

@@ -20,8 +20,8 @@ from hopsum.agent import Agent
 from hopsum.protocol.worker import Timing
 from hopsum.transport.link import UdpLink
 from hopsum_controlplane import artifacts
-from hopsum_controlplane.cluster import Pending, State, openers
-from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.cluster import Pending, State, device_factories
+from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.service.pulse import Pulse
 from hopsum_topologies import NativeSwitch
 from hopsum_wire import HOPSUM_UDP_PORT
@@ -60,8 +60,8 @@ def cluster(machine: Machine, tmp_path: Path) -> Iterator[Cluster]:
     config = switch_config(1, {PORT: "127.0.0.0/8"}, send_to=(LOCALHOST, machine.udp_port))
     cluster = Cluster(tmp_path, (replace(config, address=machine.address),), {})
     cluster.config = replace(cluster.config, lease_s=DEADLINE_S)
-    pipeline = Pipeline.load(*artifacts.compiled_program())
-    cluster.devices = openers(cluster.config, pipeline, connect_timeout_s=3.0)  # type: ignore[assignment]
+    pipeline = PipelineConfig.load(*artifacts.compiled_program())
+    cluster.devices = device_factories(cluster.config, pipeline, connect_timeout_s=3.0)  # type: ignore[assignment]
     cluster.start(pipeline=pipeline, clock=time.time, monotonic=time.monotonic)
     with Pulse(cluster.controller, ["s1"]):
         yield cluster

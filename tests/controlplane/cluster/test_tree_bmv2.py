@@ -14,7 +14,7 @@ from hopsum.agent import Agent
 from hopsum.protocol.worker import Timing
 from hopsum_controlplane import artifacts
 from hopsum_controlplane.cluster import State, SwitchConfig
-from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 from hopsum_topologies import Bmv2Switch, Namespace, bmv2_unavailable
@@ -69,7 +69,7 @@ class Racks:
         self.processes[name].stop()
         self.processes[name] = self._start(name)
 
-    def opener(self, name: str, pipeline: Pipeline) -> Callable[[], Device]:
+    def opener(self, name: str, pipeline: PipelineConfig) -> Callable[[], Device]:
         return lambda: ReconnectingDevice(
             lambda: open_device("bmv2", self.processes[name].address, election_id=(1, 0)), pipeline.cookie
         )
@@ -96,7 +96,7 @@ def enter(stack: ExitStack, racks: Racks, crew: list[Worker]) -> list[Agent]:
 
 
 def test_a_leaf_restarts(racks: Racks, tmp_path: Path) -> None:
-    pipeline = Pipeline.load(*artifacts.compiled_program())
+    pipeline = PipelineConfig.load(*artifacts.compiled_program())
     devices = {each.name: racks.opener(each.name, pipeline) for each in racks.configs}
     cluster = Cluster(tmp_path, racks.configs, devices, TREE_LINKS)  # type: ignore[arg-type]
     with ExitStack() as stack:

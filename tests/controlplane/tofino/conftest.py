@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.devices.tofino import load_program
 from hopsum_controlplane.p4info import P4Info
 from hopsum_controlplane.program import HALF_WORD_KEYS, PAIRS
@@ -75,7 +75,7 @@ def conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tofino_pipeline(conf: Path) -> Pipeline:
+def tofino_pipeline(conf: Path) -> PipelineConfig:
     return load_program(conf)
 
 

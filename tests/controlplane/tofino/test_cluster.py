@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_controlplane.cluster import Pending, openers, pipelines
-from hopsum_controlplane.devices.base import Pipeline
+from hopsum_controlplane.cluster import Pending, device_factories, pipelines
+from hopsum_controlplane.devices.base import PipelineConfig
 from hopsum_controlplane.devices.tofino import load_program
 from hopsum_wire import Op
 from hopsum_wire.membership import parse_membership
@@ -19,7 +19,7 @@ from hopsum_wire.membership import parse_membership
 from ..cluster.world import Cluster, switch_config
 from .stratum import DEVICE_ID, Stratum
 
-OURS = Pipeline(b"{}", "")
+OURS = PipelineConfig(b"{}", "")
 
 
 def test_each_switch_has_its_program(tmp_path: Path, conf: Path) -> None:
@@ -36,7 +36,7 @@ def test_workers_are_told_the_group_of_codes(tmp_path: Path, conf: Path, chip: S
     switch = replace(switch_config(1), driver="tofino", device_id=DEVICE_ID, program=conf, address=chip.address)
     cluster = Cluster(tmp_path, (switch,), {})
     programs = pipelines(cluster.config, OURS)
-    cluster.devices = openers(cluster.config, programs)  # type: ignore[assignment]
+    cluster.devices = device_factories(cluster.config, programs)  # type: ignore[assignment]
     cluster.start(pipeline=programs)
     try:
         assert len(chip.configs) == 1

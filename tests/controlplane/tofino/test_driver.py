@@ -18,7 +18,7 @@ from hopsum_controlplane import (
     WorkerEndpoint,
     WriteError,
 )
-from hopsum_controlplane.devices.base import Device, Pipeline, ensure_pipeline
+from hopsum_controlplane.devices.base import Device, PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.devices.p4runtime import P4RuntimeDevice
 from hopsum_controlplane.devices.tofino import TofinoDevice, load_program
@@ -41,7 +41,7 @@ MakeSpec = Callable[..., JobSpec]
 
 
 @pytest.fixture
-def device(chip: Stratum, tofino_pipeline: Pipeline) -> Iterator[P4RuntimeDevice]:
+def device(chip: Stratum, tofino_pipeline: PipelineConfig) -> Iterator[P4RuntimeDevice]:
     with open_device("tofino", chip.address, DEVICE_ID) as device:
         assert ensure_pipeline(device, tofino_pipeline)
         yield device
@@ -58,7 +58,7 @@ def half_word(device: Device, number: int = 0, **match: int) -> TableEntry:
 
 
 def test_a_build_is_pushed_as_stratum_packs_it(
-    chip: Stratum, device: P4RuntimeDevice, tofino_pipeline: Pipeline
+    chip: Stratum, device: P4RuntimeDevice, tofino_pipeline: PipelineConfig
 ) -> None:
     (config,) = chip.configs
     assert (config.p4_name, config.bfruntime_info) == ("hopsum", FILES["bfrt.json"])
@@ -85,7 +85,7 @@ def test_every_table_takes_an_entry(chip: Stratum, tmp_path: Path, chip_name: st
     """Of the whole program: each table of half-words, those of jobs, the address, forwarding and its group."""
     whole = load_program(make_build(tmp_path, p4info_of(chip_name)))
     with TofinoDevice(chip.address, DEVICE_ID) as device:
-        device.push(whole)
+        device.set_pipeline_config(whole)
         wants = plan(job_of(device, make_spec()), device.program)
         last = [entity for entity in wants.tables if isinstance(entity, TableEntry) and entity.match["c1"] == 15]
         last = [entity for entity in last if entity.match["c0"] == 15]
@@ -209,7 +209,7 @@ def test_a_batch_is_written_in_parts(chip: Stratum, device: P4RuntimeDevice, mon
     with pytest.raises(WriteError) as error:
         device.write([Delete(entry) for entry in entries[50:]] + [Insert(entries[0])] + [Delete(entries[60])])
     assert [failure.position for failure in error.value.failures] == [200, 201]
-    assert len(error.value.may_stand()) == 200
+    assert len(error.value.may_be_installed()) == 200
 
 
 def test_a_batch_that_ends_early_may_stand(
@@ -226,7 +226,7 @@ def test_a_batch_that_ends_early_may_stand(
     with pytest.raises(WriteError, match="Write of 16 updates ended after 10") as error:
         device.write([Insert(entry) for entry in entries])
     assert error.value.failures == ()
-    assert error.value.may_stand() == entries
+    assert error.value.may_be_installed() == entries
     with pytest.raises(NotPrimaryError), others[0]:
         device.cookie()
 

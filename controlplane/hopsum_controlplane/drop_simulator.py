@@ -13,7 +13,7 @@ from hopsum_controlplane.entries import Delete, Insert, Modify, TableEntry, Upda
 from hopsum_controlplane.tables.loss import Direction, loss
 
 
-class Lost(NamedTuple):
+class DropStats(NamedTuple):
     """Frames that a port has lost since the program started."""
 
     ingress: int
@@ -44,10 +44,10 @@ def clear_losses(device: Device) -> None:
         device.write(updates)
 
 
-def read_lost(device: Device) -> dict[int, Lost]:
+def read_drop_stats(device: Device) -> dict[int, DropStats]:
     """Read what was lost, by port; ports without loss are left out."""
     cells = [device.read_counter(direction.counter) for direction in Direction]
-    lost = (Lost(*(cell.packets for cell in pair)) for pair in zip(*cells, strict=True))
+    lost = (DropStats(*(cell.packets for cell in pair)) for pair in zip(*cells, strict=True))
     return {port: both for port, both in enumerate(lost) if any(both)}
 
 

@@ -16,7 +16,7 @@ from hopsum_controlplane.cluster.links import LinkConfig
 from hopsum_controlplane.cluster.records import JobRecord, Phase
 from hopsum_controlplane.jobs import ALL_OPS, Job
 from hopsum_controlplane.membership import SideChannels, job_membership
-from hopsum_controlplane.trees import Rack, TreeJob, TreeSpec
+from hopsum_controlplane.trees import LeafGroup, TreeJob, TreeSpec
 from hopsum_wire import LANE_GROUP_CODES, MAX_WORKERS, Op
 from hopsum_wire.membership import JobMembership
 
@@ -65,11 +65,11 @@ def parts_of(record: JobRecord, epoch: int, config: ClusterConfig, limits: Mappi
     if not record.branches:
         return Parts(at(record.switch, record.spec()), {})
     waiting = [(member.leaf, member.endpoint) for member in record.members if member.phase is Phase.WAITING]
-    racks: dict[str, Rack] = {}
+    racks: dict[str, LeafGroup] = {}
     for leaf, link in leaves_of(record, config):
         workers = tuple(worker for name, worker in waiting if name == leaf.name)
         if workers:
-            racks[leaf.name] = Rack(workers, link.leaf_port, link.spine_port)
+            racks[leaf.name] = LeafGroup(workers, link.leaf_port, link.spine_port)
     request = record.request
     tree = TreeSpec(record.name, tuple(racks.values()), request.slots, request.table, request.table16)
     top, below = tree.parts(config.switch(record.switch).endpoint, [config.switch(name).endpoint for name in racks])
@@ -108,7 +108,7 @@ def _tree(spine: Job, leaves: list[Job]) -> TreeJob:
     """Return the tree that stands on these switches, from their parts."""
     downlinks = {leaf.number: leaf.port for leaf in spine.spec.leaves}
     racks = [
-        Rack(job.spec.workers, job.spec.parent.port, downlinks[job.spec.parent.number])
+        LeafGroup(job.spec.workers, job.spec.parent.port, downlinks[job.spec.parent.number])
         for job in leaves
         if job.spec.parent is not None
     ]

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hopsum_controlplane.cluster.config import ClusterConfig, SwitchConfig
-from hopsum_controlplane.devices.base import Device, Pipeline
+from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.devices.drivers import load_pipeline, open_device
 from hopsum_controlplane.devices.reconnecting import ReconnectingDevice
 
 
-def pipelines(config: ClusterConfig, pipeline: Pipeline) -> dict[str, Pipeline]:
+def pipelines(config: ClusterConfig, pipeline: PipelineConfig) -> dict[str, PipelineConfig]:
     """Return by switch name what it is to run: `pipeline`, or what its `program` says.
 
     Raises ControlPlaneError when a program cannot be read.
@@ -22,24 +22,25 @@ def pipelines(config: ClusterConfig, pipeline: Pipeline) -> dict[str, Pipeline]:
     }
 
 
-def openers(
-    config: ClusterConfig, pipeline: Pipeline | Mapping[str, Pipeline], *, owner: int = 0, **timeouts: float
+def device_factories(
+    config: ClusterConfig, pipeline: PipelineConfig | Mapping[str, PipelineConfig], *, owner: int = 0, **timeouts: float
 ) -> dict[str, Callable[[], Device]]:
     """Return by switch name what opens a session with it that comes back as long as the switch runs `pipeline`.
 
-    `owner` and `timeouts` are those of `open_device`. Nothing is opened yet; give the result to a ClusterController,
-    and
-    `pipeline` as well: one for all switches, or by name.
+    `owner` and `timeouts` are those of `open_device`. Nothing is opened yet; give the result to a
+    ClusterController, and `pipeline` as well: one for all switches, or by name.
     """
     return {
-        switch.name: _opener(
+        switch.name: _device_factory(
             switch, pipeline[switch.name] if isinstance(pipeline, Mapping) else pipeline, owner, timeouts
         )
         for switch in config.switches
     }
 
 
-def _opener(switch: SwitchConfig, pipeline: Pipeline, owner: int, timeouts: dict[str, float]) -> Callable[[], Device]:
+def _device_factory(
+    switch: SwitchConfig, pipeline: PipelineConfig, owner: int, timeouts: dict[str, float]
+) -> Callable[[], Device]:
     def connect() -> Device:
         election_id = (switch.election_id, 0)
         return open_device(
