@@ -103,7 +103,7 @@ def end(process: ManagedProcess) -> int:
 def packets(text: str) -> dict[str, float]:
     """Return by job how many packets the metrics say that its switch added."""
     found = re.findall(r'^hopsum_controller_job_packets_total\{(.*event="added".*)\} (\S+)$', text, re.MULTILINE)
-    return {re.findall(r'job="([^"]*)"', labels)[0]: float(value) for labels, value in found}
+    return {re.findall(r'job_name="([^"]*)"', labels)[0]: float(value) for labels, value in found}
 
 
 def test_the_context_on_the_page_is_read(tmp_path: Path) -> None:

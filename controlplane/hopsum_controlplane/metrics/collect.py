@@ -3,8 +3,8 @@
 
 How many values there are is bounded: a switch has at most 64 jobs, events, drops and statistics have the names that
 this version knows (what else an agent says is left out), and at most MAX_MEMBERS members are shown, of the first jobs
-by name; `members_not_shown` says how many are not. The label `switch` of a job over a tree has all its switches in
-words, "leaf1, leaf2, then spine"; its packets alone are counted at each.
+by name; `members_truncated` says how many are not. A job over a tree has its slots and its packets once for each of its
+switches, and every other value once, so that a sum over the switches counts nothing twice.
 """
 
 from __future__ import annotations
@@ -23,48 +23,49 @@ if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
 
 MAX_MEMBERS: Final = 1024
-TROUBLES: Final = ("unreachable", "not_primary", "other_program", "store", "other")
+CONDITION_REASONS: Final = ("unreachable", "not_primary", "other_program", "store", "other")
 
 _SWITCH: Final = ("switch",)
-_JOB: Final = ("job", "switch")
-_MEMBER: Final = ("job", "rank")
+_JOB: Final = ("job_name",)
+_PART: Final = ("job_name", "switch")
+_MEMBER: Final = ("job_name", "rank")
 _Declared = tuple[str, Kind, str, tuple[str, ...]]
 
 FAMILIES: Final[Sequence[_Declared]] = (
     ("switch_up", "gauge", "1 while the controller drives the switch.", _SWITCH),
-    ("switch_trouble", "gauge", "1 for the kind of trouble that the switch is in.", ("switch", "kind")),
+    ("switch_condition", "gauge", "1 for the reason why the controller cannot use the switch.", ("switch", "reason")),
     ("switch_slots", "gauge", "Slots that jobs may use.", _SWITCH),
     ("switch_slots_used", "gauge", "Slots that jobs have.", _SWITCH),
     ("switch_slots_largest_free", "gauge", "Slots of the largest job that there is room for.", _SWITCH),
     ("switch_jobs", "gauge", "Jobs in a state.", ("switch", "state")),
     ("switch_dropped_packets_total", "counter", "Packets that the program dropped.", ("switch", "reason")),
     ("switch_audits_total", "counter", "Comparisons of the switch with the database.", _SWITCH),
-    ("switch_put_right_total", "counter", "Entries that audits removed or restored.", _SWITCH),
+    ("switch_entries_repaired_total", "counter", "Entries that audits removed or restored.", _SWITCH),
     ("switch_sessions_total", "counter", "P4Runtime sessions: all but the first are reconnects.", _SWITCH),
     ("job_epochs_begun_total", "counter", "Epochs that were begun.", _JOB),
     ("job_joins_refused_total", "counter", "Joins with the right token that were refused.", _JOB),
-    ("job_trouble", "gauge", "1 while the switch does not do what the job wants.", _JOB),
+    ("job_condition", "gauge", "1 while a switch lacks what the job needs.", _JOB),
     ("job_health", "gauge", "1 for how well the job is.", (*_JOB, "health")),
-    ("job_slots", "gauge", "Slots of the job.", _JOB),
+    ("job_slots", "gauge", "Slots of the job at a switch.", _PART),
     ("job_workers", "gauge", "Workers that the job was made for.", _JOB),
     ("job_quorum", "gauge", "Workers that complete a sum.", _JOB),
     ("job_members", "gauge", "Members in a phase, observers among them.", (*_JOB, "phase")),
     ("job_missing_ranks", "gauge", "Workers that the next epoch lacks.", _JOB),
-    ("job_packets_total", "counter", "Packets of this epoch at a switch, by what they did.", (*_JOB, "event")),
-    ("member_lease_left_seconds", "gauge", "Until the member is given up.", _MEMBER),
+    ("job_packets_total", "counter", "Packets of this epoch at a switch, by what they did.", (*_PART, "event")),
+    ("member_lease_remaining_seconds", "gauge", "Until the member is given up.", _MEMBER),
     ("member_allreduces_total", "counter", "All-reduces that the agent finished.", _MEMBER),
-    ("member_allreduce_seconds", "histogram", "Time of these, from vector to mean.", _MEMBER),
+    ("member_allreduce_duration_seconds", "histogram", "Time of these, from vector to mean.", _MEMBER),
     ("member_skipped_total", "counter", "Of these: without a mean.", _MEMBER),
     ("member_elements_total", "counter", "Elements that the agent summed.", _MEMBER),
     ("member_codes_total", "counter", "Lanes of which the agent has the sums, bits for OR.", (*_MEMBER, "op")),
-    ("member_error_squares_total", "counter", "Of what error feedback keeps: squares in a sample.", _MEMBER),
-    ("member_vector_squares_total", "counter", "The same of what was to be delivered.", _MEMBER),
+    ("member_quantization_error_energy_total", "counter", "Sum of squares of a sample of the residuals.", _MEMBER),
+    ("member_gradient_energy_total", "counter", "Sum of squares of the same sample of the gradients with their residuals.", _MEMBER),
     ("member_datagrams_sent_total", "counter", "Datagrams that the agent sent.", _MEMBER),
     ("member_datagrams_received_total", "counter", "Datagrams that the agent received.", _MEMBER),
     ("member_retransmits_total", "counter", "Datagrams that the agent sent again.", _MEMBER),
     ("member_sent_bytes_total", "counter", "UDP payload that the agent sent.", _MEMBER),
     ("member_received_bytes_total", "counter", "UDP payload that the agent received.", _MEMBER),
-    ("members_not_shown", "gauge", "Members beyond those of which values are shown.", ()),
+    ("members_truncated", "gauge", "Members beyond those of which values are shown.", ()),
 )
 PREFIX: Final = "hopsum_controller_"
 
@@ -72,8 +73,8 @@ STATISTICS: Final = {
     "allreduces": "member_allreduces_total",
     "skipped": "member_skipped_total",
     "elements": "member_elements_total",
-    "error_squares": "member_error_squares_total",
-    "vector_squares": "member_vector_squares_total",
+    "error_squares": "member_quantization_error_energy_total",
+    "vector_squares": "member_gradient_energy_total",
     "datagrams_sent": "member_datagrams_sent_total",
     "datagrams_received": "member_datagrams_received_total",
     "retransmits": "member_retransmits_total",
@@ -94,45 +95,45 @@ def collect(controller: ClusterController, max_members: int = MAX_MEMBERS) -> li
     members = [(job.name, member) for job in jobs for member in job.members]
     for name, member in members[:max_members]:
         _add_member(made, name, member)
-    made["members_not_shown"].add(max(len(members) - max_members, 0))
+    made["members_truncated"].add(max(len(members) - max_members, 0))
     return list(made.values())
 
 
 def _add_switch(made: dict[str, Family], switch: SwitchView, jobs: Iterable[JobView]) -> None:
     name = switch.name
     made["switch_up"].add(int(switch.reachable), name)
-    for kind in TROUBLES:
-        made["switch_trouble"].add(int(switch.trouble_kind == kind), name, kind)
+    for reason in CONDITION_REASONS:
+        made["switch_condition"].add(int(switch.trouble_kind == reason), name, reason)
     made["switch_slots"].add(switch.slots, name)
     made["switch_slots_used"].add(switch.slots_used, name)
     made["switch_slots_largest_free"].add(switch.slots_largest_free, name)
     states = [job.state for job in jobs]
     for state in State:
         made["switch_jobs"].add(states.count(state), name, state.value)
-    for reason in Drop:
-        if (word := reason.name.lower()) in switch.drops:
+    for drop in Drop:
+        if (word := drop.name.lower()) in switch.drops:
             made["switch_dropped_packets_total"].add(switch.drops[word], name, word)
     made["switch_audits_total"].add(switch.audits, name)
-    made["switch_put_right_total"].add(switch.put_right, name)
+    made["switch_entries_repaired_total"].add(switch.put_right, name)
     made["switch_sessions_total"].add(switch.sessions, name)
 
 
 def _add_job(made: dict[str, Family], job: JobView) -> None:
-    labels = (job.name, job.switch)
+    labels = (job.name,)
     made["job_epochs_begun_total"].add(job.epochs_begun, *labels)
     made["job_joins_refused_total"].add(job.joins_refused, *labels)
-    made["job_trouble"].add(int(bool(job.trouble)), *labels)
+    made["job_condition"].add(int(bool(job.trouble)), *labels)
     for health in Health:
         made["job_health"].add(int(job.health is health), *labels, health.value)
-    made["job_slots"].add(job.slots, *labels)
     made["job_workers"].add(job.workers, *labels)
     made["job_quorum"].add(job.quorum, *labels)
     phases = [member.phase for member in job.members]
     for phase in Phase:
         made["job_members"].add(phases.count(phase), *labels, phase.value)
     made["job_missing_ranks"].add(len(job.missing_ranks), *labels)
-    counters = {part.switch: part.counters for part in job.parts} or {job.switch: job.counters}
-    for switch, counted in counters.items():
+    parts = [(part.switch, part.slots, part.counters) for part in job.parts] or [(job.switch, job.slots, job.counters)]
+    for switch, slots, counted in parts:
+        made["job_slots"].add(slots, job.name, switch)
         for event in Event:
             if (word := event.name.lower()) in counted:
                 made["job_packets_total"].add(counted[word], job.name, switch, word)
@@ -145,14 +146,14 @@ def _switches(job: JobView) -> tuple[str, ...]:
 def _add_member(made: dict[str, Family], job: str, member: MemberView) -> None:
     labels = (job, str(member.rank))
     if member.lease_left_s is not None:
-        made["member_lease_left_seconds"].add(round(member.lease_left_s, 3), *labels)
+        made["member_lease_remaining_seconds"].add(round(member.lease_left_s, 3), *labels)
     for statistic, name in STATISTICS.items():
         if statistic in member.statistics:
             made[name].add(member.statistics[statistic], *labels)
     for op in Op:
         if (statistic := codes_name(op)) in member.statistics:
             made["member_codes_total"].add(member.statistics[statistic], *labels, op.name.lower())
-    _add_times(made["member_allreduce_seconds"], member.statistics, labels)
+    _add_times(made["member_allreduce_duration_seconds"], member.statistics, labels)
 
 
 def _add_times(family: Family, told: Mapping[str, float], labels: tuple[str, ...]) -> None:

@@ -48,34 +48,34 @@ def test_a_switch_and_its_jobs(cluster: Cluster) -> None:
     crew[1].beat()
     values = values_of(cluster.controller)
     assert values['switch_up{switch="s1"}'] == 1
-    assert values['switch_trouble{switch="s1",kind="unreachable"}'] == 0
+    assert values['switch_condition{switch="s1",reason="unreachable"}'] == 0
     assert values['switch_slots_used{switch="s1"}'] == 24
     assert values['switch_slots{switch="s1"}'] == 2048
     assert values['switch_jobs{switch="s1",state="running"}'] == 1
     assert values['switch_jobs{switch="s1",state="forming"}'] == 1
     assert values['switch_jobs{switch="s1",state="ending"}'] == 0
     assert values['switch_dropped_packets_total{switch="s1",reason="unknown_epoch"}'] == 5
-    assert values['job_packets_total{job="train",switch="s1",event="added"}'] == 40
-    assert values['job_packets_total{job="train",switch="s1",event="duplicate"}'] == 3
-    assert 'job_packets_total{job="next",switch="s1",event="added"}' not in values
-    assert values['job_epochs_begun_total{job="train",switch="s1"}'] == 1
-    assert values['job_missing_ranks{job="next",switch="s1"}'] == 3
-    assert values['job_members{job="train",switch="s1",phase="in"}'] == 2
-    assert values['member_lease_left_seconds{job="train",rank="0"}'] == LEASE_S - 4
-    assert values['member_lease_left_seconds{job="train",rank="1"}'] == LEASE_S
-    assert values['member_allreduces_total{job="train",rank="0"}'] == 7
-    assert values['member_allreduce_seconds_sum{job="train",rank="0"}'] == 1.25
-    assert values['member_allreduce_seconds_count{job="train",rank="0"}'] == 7
+    assert values['job_packets_total{job_name="train",switch="s1",event="added"}'] == 40
+    assert values['job_packets_total{job_name="train",switch="s1",event="duplicate"}'] == 3
+    assert 'job_packets_total{job_name="next",switch="s1",event="added"}' not in values
+    assert values['job_epochs_begun_total{job_name="train"}'] == 1
+    assert values['job_missing_ranks{job_name="next"}'] == 3
+    assert values['job_members{job_name="train",phase="in"}'] == 2
+    assert values['member_lease_remaining_seconds{job_name="train",rank="0"}'] == LEASE_S - 4
+    assert values['member_lease_remaining_seconds{job_name="train",rank="1"}'] == LEASE_S
+    assert values['member_allreduces_total{job_name="train",rank="0"}'] == 7
+    assert values['member_allreduce_duration_seconds_sum{job_name="train",rank="0"}'] == 1.25
+    assert values['member_allreduce_duration_seconds_count{job_name="train",rank="0"}'] == 7
     told = [
-        (bound, values.get(f'member_allreduce_seconds_bucket{{job="train",rank="0",le="{bound}"}}'))
+        (bound, values.get(f'member_allreduce_duration_seconds_bucket{{job_name="train",rank="0",le="{bound}"}}'))
         for bound in ("0.03", "0.1", "0.3", "1", "3", "+Inf")
     ]
     assert told == [("0.03", None), ("0.1", 3), ("0.3", 6), ("1", 7), ("3", None), ("+Inf", 7)]
-    assert not any(name.startswith("member_allreduce_seconds") and 'rank="1"' in name for name in values)
-    assert values['member_codes_total{job="train",rank="0",op="add16"}'] == 5
-    assert values['member_retransmits_total{job="train",rank="0"}'] == 2
-    assert values['member_sent_bytes_total{job="train",rank="0"}'] == 2**53 - 1
-    assert values["members_not_shown"] == 0
+    assert not any(name.startswith("member_allreduce_duration_seconds") and 'rank="1"' in name for name in values)
+    assert values['member_codes_total{job_name="train",rank="0",op="add16"}'] == 5
+    assert values['member_retransmits_total{job_name="train",rank="0"}'] == 2
+    assert values['member_sent_bytes_total{job_name="train",rank="0"}'] == 2**53 - 1
+    assert values["members_truncated"] == 0
 
 
 def test_epochs_are_counted_and_losses_seen(cluster: Cluster) -> None:
@@ -84,12 +84,12 @@ def test_epochs_are_counted_and_losses_seen(cluster: Cluster) -> None:
         crew[1].start_again()
         crew[0].join()
         crew[0].membership()
-    assert values_of(cluster.controller)['job_epochs_begun_total{job="train",switch="s1"}'] == 3
+    assert values_of(cluster.controller)['job_epochs_begun_total{job_name="train"}'] == 3
     cluster.clock.sleep(LEASE_S + 1)
     cluster.controller.tick()
     values = values_of(cluster.controller)
-    assert values['job_members{job="train",switch="s1",phase="lost"}'] == 2
-    assert 'member_lease_left_seconds{job="train",rank="0"}' not in values
+    assert values['job_members{job_name="train",phase="lost"}'] == 2
+    assert 'member_lease_remaining_seconds{job_name="train",rank="0"}' not in values
     cluster.controller.delete_job("train")
     assert not any("train" in name for name in values_of(cluster.controller))
 
@@ -103,7 +103,7 @@ def test_refused_joins_count_if_the_token_is_right(cluster: Cluster) -> None:
     view = cluster.controller.job("train")
     assert (view.joins_refused, "192.0.2.1" in view.last_refusal) == (2, True)
     assert first.token not in view.last_refusal
-    assert values_of(cluster.controller)['job_joins_refused_total{job="train",switch="s1"}'] == 2
+    assert values_of(cluster.controller)['job_joins_refused_total{job_name="train"}'] == 2
 
 
 def test_audits_and_what_they_put_right(cluster: Cluster) -> None:
@@ -118,7 +118,7 @@ def test_audits_and_what_they_put_right(cluster: Cluster) -> None:
     cluster.controller.reconcile("s1")
     values = values_of(cluster.controller)
     assert values['switch_audits_total{switch="s1"}'] == 1
-    assert values['switch_put_right_total{switch="s1"}'] == 1
+    assert values['switch_entries_repaired_total{switch="s1"}'] == 1
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_trouble_has_a_kind(
     monkeypatch.setattr(fake(cluster), "read_counter", fail)
     assert values_of(cluster.controller)['switch_up{switch="s1"}'] == 0
     values = values_of(cluster.controller)
-    assert {name for name in values if name.startswith("switch_trouble") and values[name]} == {
-        f'switch_trouble{{switch="s1",kind="{kind}"}}'
+    assert {name for name in values if name.startswith("switch_condition") and values[name]} == {
+        f'switch_condition{{switch="s1",reason="{kind}"}}'
     }
     assert not any(name.startswith("switch_dropped") for name in values)
 
@@ -167,7 +167,7 @@ def test_members_are_bounded_and_other_statistics_left_out(cluster: Cluster) -> 
         for worker in cluster.run(f"job{number}"):
             worker.beat(allreduces=1, **{f"made-up{n}": 1.0 for n in range(60)})
     values = values_of(cluster.controller, max_members=4)
-    assert values["members_not_shown"] == 2
+    assert values["members_truncated"] == 2
     shown = sum(name.startswith("member_allreduces_total") for name in values)
     assert shown == 4
     assert not any("made" in name for name in values)

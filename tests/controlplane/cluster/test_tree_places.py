@@ -135,8 +135,9 @@ def test_views_have_every_switch(tree: Cluster) -> None:
     assert (view.counters["added"], view.counters["completed"]) == (30, 1)
     assert list(job_message(view).parts[1].counters.items())[:1] == [("added", 10)]
     values = parse(expose(collect(tree.controller)))
-    assert values['job_packets_total{job="train",switch="s2",event="added"}'] == 10
-    assert values['job_workers{job="train",switch="s1, s2, then s3"}'] == 3
+    assert values['job_packets_total{job_name="train",switch="s2",event="added"}'] == 10
+    assert values['job_workers{job_name="train"}'] == 3
+    assert [values[f'job_slots{{job_name="train",switch="{name}"}}'] for name in ("s1", "s2", "s3")] == [16] * 3
     assert [values[f'switch_jobs{{switch="{name}",state="running"}}'] for name in ("s1", "s2", "s3")] == [1, 1, 1]
 
 
