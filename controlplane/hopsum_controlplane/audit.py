@@ -91,7 +91,7 @@ class Audit:
 
     @property
     def lost(self) -> tuple[Job, ...]:
-        """Return the jobs that cannot go on under their epochs: `SwitchController.put_right` ends them."""
+        """Return the jobs that cannot go on under their epochs: `SwitchController.repair` ends them."""
         return tuple(finding.job for finding in self.findings if finding.lost)
 
     def counts(self) -> dict[str, int]:
@@ -117,7 +117,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class RepairResult:
-    """The outcome of `SwitchController.put_right`.
+    """The outcome of `SwitchController.repair`.
 
     Entries were `removed` and `restored`; jobs were found `lost`; `ended` are these and those whose end was due.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller of one switch: makes jobs and ends them, adopts those that it finds, and puts right what others did.
+"""The controller of one switch: makes jobs and ends them, adopts those that it finds, and repairs what others did.
 
 A job's life on the switch (rules S1, S5, E1, R3):
 
@@ -7,7 +7,7 @@ A job's life on the switch (rules S1, S5, E1, R3):
            any failure: remove what was written, the last first, and give everything back
   adopt    all of it stands: live; a part of it is missing, or decides sums and was changed: lost, see delete
   delete   remove jobs: no packet is admitted any more -> remove the rest -> give index and slots back
-           any failure: keep them; delete or put_right again goes on where it stopped
+           any failure: keep them; delete or repair again goes on where it stopped
 
 The `jobs` entry is the switch of life: everything else stands before it comes and until it has gone. Slots
 and job index are free again only when the switch has confirmed that all entries of their epoch are gone, so
@@ -98,7 +98,7 @@ class SwitchController:
 
     @property
     def ending(self) -> tuple[Job, ...]:
-        """Return those of `jobs` that are not yet confirmed gone: `delete_job` or `put_right` tries again."""
+        """Return those of `jobs` that are not yet confirmed gone: `delete_job` or `repair` tries again."""
         return tuple(job for job in self.jobs if self._installed[job.epoch].ending)
 
     @property
@@ -175,7 +175,7 @@ class SwitchController:
         """
         return self._compare(read_installed(self._device))
 
-    def put_right(self, audit: Audit) -> RepairResult:
+    def repair(self, audit: Audit) -> RepairResult:
         """Make the switch hold what it should, as far as `audit` found that it does not.
 
         Jobs that are lost are ended, their slots are free then; see `Audit.lost` beforehand. Entries of nobody are
@@ -273,7 +273,7 @@ class SwitchController:
                 where=self._device.where,
                 hint="use that controller, or remove them, which cuts their workers off",
             )
-        self.taken_over = self.put_right(audit)
+        self.taken_over = self.repair(audit)
         return adoptions(adopt, audit, self._switch)
 
     def _compare(self, standing: Mapping[tuple[object, ...], Entity], *, thorough: bool = False) -> Audit:

@@ -46,27 +46,27 @@ def device() -> FakeDevice:
 
 
 @pytest.fixture
-def books(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> list[Job]:
+def recorded_jobs(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> list[Job]:
     """Make two jobs with a controller that is forgotten then."""
     controller = connect(device)
     return [controller.create_job(make_spec(name)) for name in ("first", "second")]
 
 
 def test_complete_jobs_go_on(
-    device: FakeDevice, connect: Connect, make_spec: MakeSpec, books: list[Job], switch_endpoint: SwitchEndpoint
+    device: FakeDevice, connect: Connect, make_spec: MakeSpec, recorded_jobs: list[Job], switch_endpoint: SwitchEndpoint
 ) -> None:
     written = device.updates
-    controller = connect(device, adopt=books)
+    controller = connect(device, adopt=recorded_jobs)
     assert device.updates == written
     assert {epoch: adoption.status for epoch, adoption in controller.adoptions.items()} == {
-        job.epoch: AdoptionStatus.RUNNING for job in books
+        job.epoch: AdoptionStatus.RUNNING for job in recorded_jobs
     }
-    assert controller.jobs == tuple(books)
+    assert controller.jobs == tuple(recorded_jobs)
     third = controller.create_job(make_spec("third"))
     assert (third.job_index, third.slot_base) == (2, 32)
-    assert third.epoch > max(job.epoch for job in books)
-    controller.delete_job(books[0])
-    assert device.entities == desired(switch_endpoint, books[1], third)
+    assert third.epoch > max(job.epoch for job in recorded_jobs)
+    controller.delete_job(recorded_jobs[0])
+    assert device.entities == desired(switch_endpoint, recorded_jobs[1], third)
 
 
 def test_counters_go_on(device: FakeDevice, connect: Connect, make_spec: MakeSpec) -> None:
@@ -80,13 +80,18 @@ def test_counters_go_on(device: FakeDevice, connect: Connect, make_spec: MakeSpe
 
 @pytest.mark.parametrize("k", range(ENTRIES))
 def test_an_incomplete_job_is_lost(
-    device: FakeDevice, connect: Connect, make_spec: MakeSpec, books: list[Job], switch_endpoint: SwitchEndpoint, k: int
+    device: FakeDevice,
+    connect: Connect,
+    make_spec: MakeSpec,
+    recorded_jobs: list[Job],
+    switch_endpoint: SwitchEndpoint,
+    k: int,
 ) -> None:
-    first, second = books
+    first, second = recorded_jobs
     gone = entities_of(first)[k]
     device.write([Delete(gone)])
     device.batches.clear()
-    controller = connect(device, adopt=books)
+    controller = connect(device, adopt=recorded_jobs)
     adoption = controller.adoptions[first.epoch]
     assert (adoption.status, adoption.missing, adoption.changed) == (AdoptionStatus.LOST, (gone,), ())
     assert f"1 of {ENTRIES} entries missing, among them {gone}" in adoption.reason
@@ -97,34 +102,37 @@ def test_an_incomplete_job_is_lost(
 
 
 def test_a_switch_that_forgot_is_not_filled_again(
-    device: FakeDevice, connect: Connect, books: list[Job], switch_endpoint: SwitchEndpoint
+    device: FakeDevice, connect: Connect, recorded_jobs: list[Job], switch_endpoint: SwitchEndpoint
 ) -> None:
     device.set_pipeline_config(PipelineConfig(b"", ""))
     device.batches.clear()
-    controller = connect(device, adopt=books)
-    assert [controller.adoptions[job.epoch].status for job in books] == [AdoptionStatus.LOST, AdoptionStatus.LOST]
+    controller = connect(device, adopt=recorded_jobs)
+    assert [controller.adoptions[job.epoch].status for job in recorded_jobs] == [
+        AdoptionStatus.LOST,
+        AdoptionStatus.LOST,
+    ]
     assert device.entities == desired(switch_endpoint)
     assert (controller.jobs, controller.free_capacity.slots) == ((), 2048)
-    with pytest.raises(ControlPlaneError, match=f"epoch {books[0].epoch} has been on this switch before"):
-        controller.create_job(books[0].spec, epoch=books[0].epoch)
+    with pytest.raises(ControlPlaneError, match=f"epoch {recorded_jobs[0].epoch} has been on this switch before"):
+        controller.create_job(recorded_jobs[0].spec, epoch=recorded_jobs[0].epoch)
 
 
 def test_changed_entries(
-    device: FakeDevice, connect: Connect, books: list[Job], switch_endpoint: SwitchEndpoint
+    device: FakeDevice, connect: Connect, recorded_jobs: list[Job], switch_endpoint: SwitchEndpoint
 ) -> None:
-    first, second = books
+    first, second = recorded_jobs
     wanted = reply.rewrite(first)[1]
     device.write([Modify(altered(wanted)), Modify(altered(admit.workers(second)[2]))])
-    adoptions = connect(device, adopt=books).adoptions
-    assert [adoptions[job.epoch].status for job in books] == [AdoptionStatus.RUNNING, AdoptionStatus.LOST]
+    adoptions = connect(device, adopt=recorded_jobs).adoptions
+    assert [adoptions[job.epoch].status for job in recorded_jobs] == [AdoptionStatus.RUNNING, AdoptionStatus.LOST]
     assert adoptions[first.epoch].changed == ((wanted, altered(wanted)),)
     assert device.entities == desired(switch_endpoint, first)
 
 
 def test_jobs_of_nobody_stop_it(
-    device: FakeDevice, connect: Connect, books: list[Job], switch_endpoint: SwitchEndpoint
+    device: FakeDevice, connect: Connect, recorded_jobs: list[Job], switch_endpoint: SwitchEndpoint
 ) -> None:
-    first, second = books
+    first, second = recorded_jobs
     before = dict(device.entities)
     with pytest.raises(ControlPlaneError, match=rf"{ENTRIES} entries of another .* live epochs \[{second.epoch}\]"):
         connect(device, adopt=[first])
@@ -134,12 +142,12 @@ def test_jobs_of_nobody_stop_it(
     assert device.entities == desired(switch_endpoint, first)
 
 
-def test_a_service_that_has_moved(device: FakeDevice, books: list[Job]) -> None:
+def test_a_service_that_has_moved(device: FakeDevice, recorded_jobs: list[Job]) -> None:
     elsewhere = SwitchEndpoint("02:00:00:00:00:aa", "10.0.0.250")
-    controller = SwitchController(device, elsewhere, adopt=books)
+    controller = SwitchController(device, elsewhere, adopt=recorded_jobs)
     assert [adoption.status for adoption in controller.adoptions.values()] == [AdoptionStatus.LOST, AdoptionStatus.LOST]
     assert "made for the service at 10.0.0.254 (02:00:00:00:00:aa), which is at 10.0.0.250" in (
-        controller.adoptions[books[0].epoch].reason
+        controller.adoptions[recorded_jobs[0].epoch].reason
     )
     assert device.entities == desired(elsewhere)
 
@@ -154,9 +162,9 @@ def test_a_service_that_has_moved(device: FakeDevice, books: list[Job]) -> None:
     ],
 )
 def test_books_that_contradict_themselves(
-    device: FakeDevice, connect: Connect, books: list[Job], change: dict[str, object], message: str
+    device: FakeDevice, connect: Connect, recorded_jobs: list[Job], change: dict[str, object], message: str
 ) -> None:
-    first, second = books
+    first, second = recorded_jobs
     before = dict(device.entities)
     with pytest.raises(ControlPlaneError, match=message):
         connect(device, adopt=[first, replace(second, **change)])  # type: ignore[arg-type]

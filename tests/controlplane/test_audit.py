@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What others changed on a switch: told, and put right, however often the switch fails meanwhile."""
+"""What others changed on a switch: reported, and repaired, however often the switch fails meanwhile."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_nothing_is_wrong(make_spec: MakeSpec, connect: Connect) -> None:
     assert audit.counts() == {
         "checked": ENTRIES + 1, "foreign": 0, "leftover": 0, "missing": 0, "changed": 0, "lost_jobs": 0,
     }  # fmt: skip
-    repair = controller.put_right(audit)
+    repair = controller.repair(audit)
     assert (repair.removed, repair.restored, repair.lost, repair.ended) == ((), (), (), ())
     assert device.updates == written
 
@@ -89,7 +89,7 @@ def test_a_job_of_which_an_entry_is_missing_is_never_filled_up(
     assert audit.counts()["missing"] == 1
     (line,) = audit.in_words()
     assert line.startswith(f"lost: job 'job', epoch {job.epoch}: 1 of {ENTRIES} entries missing, among them {gone}")
-    repair = controller.put_right(audit)
+    repair = controller.repair(audit)
     assert (repair.lost, repair.ended, controller.jobs) == ((job,), (job,), (other,))
     assert device.entities == desired(switch_endpoint, other)
     assert not [update for batch in device.batches for update in batch if not isinstance(update, Delete)]
@@ -111,7 +111,7 @@ def test_a_changed_entry(make_spec: MakeSpec, connect: Connect, switch_endpoint:
     assert audit.counts()["changed"] == 1
     (line,) = audit.in_words()
     assert f"1 of {ENTRIES} entries changed, among them {altered(wanted)} instead of {wanted}" in line
-    repair = controller.put_right(audit)
+    repair = controller.repair(audit)
     if isinstance(wanted, TableEntry) and wanted.table in ("jobs", "workers", "lookup"):  # sums may be wrong
         assert (audit.lost, repair.lost, repair.restored, controller.jobs) == ((job,), (job,), (), ())
         assert device.entities == desired(switch_endpoint)
@@ -130,7 +130,7 @@ def test_entries_of_nobody_are_removed(make_spec: MakeSpec, connect: Connect, sw
     audit = controller.audit()
     assert set(map(str, audit.foreign)) == set(map(str, STRANGERS))
     assert sorted(audit.in_words()) == sorted(f"foreign: {entity}" for entity in STRANGERS)
-    assert set(map(str, controller.put_right(audit).removed)) == set(map(str, STRANGERS))
+    assert set(map(str, controller.repair(audit).removed)) == set(map(str, STRANGERS))
     assert [update.entity for update in device.batches[0]] == [STRANGERS[2]], "what admits packets goes first"
     assert device.entities == desired(switch_endpoint, job)
 
@@ -147,7 +147,7 @@ def test_the_address_of_the_service_comes_back(
     needed = "insert" if change is Delete else "modify"
     assert audit.in_words() == [f"address of the service: {needed} {entry} is needed"]
     for _ in range(2):  # the second time there is nothing to do
-        controller.put_right(audit)
+        controller.repair(audit)
         assert device.entities == desired(switch_endpoint)
 
 
@@ -164,7 +164,7 @@ def test_an_old_audit_harms_nothing_that_came_later(
     controller.delete_job(lost)
     controller.delete_job(changed)
     jobs = [controller.create_job(make_spec(f"new {number}")) for number in range(3)]
-    repair = controller.put_right(old)
+    repair = controller.repair(old)
     assert (repair.removed, repair.restored, repair.lost, repair.ended) == ((), (), (), ())
     assert device.entities == desired(switch_endpoint, *jobs)
 
@@ -180,7 +180,7 @@ def test_an_unfinished_removal_goes_on(make_spec: MakeSpec, connect: Connect, sw
     audit = controller.audit()
     assert (audit.counts()["leftover"], audit.lost) == (ENTRIES - 3, ())
     assert audit.in_words()[0].startswith("leftover: ")
-    assert controller.put_right(audit).ended == (job,)
+    assert controller.repair(audit).ended == (job,)
     assert device.entities == desired(switch_endpoint)
     assert controller.jobs == ()
 
@@ -211,11 +211,11 @@ def test_putting_right_goes_on_where_it_stopped(
         assert audit.lost == (lost, spoiled)
         device.fail(at=device.updates + k, failure=failure)
         try:
-            controller.put_right(audit)
+            controller.repair(audit)
             failed = False
         except ControlPlaneError:
             device.repair()
-            controller.put_right(controller.audit())
+            controller.repair(controller.audit())
         assert device.entities == desired(switch_endpoint, moved)
         assert (controller.jobs, controller.free_capacity.jobs) == ((moved,), 63)
         k += 1
@@ -246,13 +246,13 @@ def test_whatever_happens_the_switch_ends_up_as_it_should(
                     entity = choose.choice(list(device.entities.values()))
                     device.write([Delete(entity) if choose.random() < 0.5 else Modify(altered(entity))])
                 case _:
-                    controller.put_right(controller.audit())
+                    controller.repair(controller.audit())
         except ControlPlaneError:
             if choose.random() < 0.5:
                 device.repair()
                 controller = connect(device, adopt=controller.jobs, epochs=controller._epochs)
     device.repair()
-    controller.put_right(controller.audit())
+    controller.repair(controller.audit())
     assert controller.ending == ()
     assert device.entities == desired(switch_endpoint, *controller.jobs)
     assert controller.free_capacity.slots == 2048 - sum(job.slots for job in controller.jobs)

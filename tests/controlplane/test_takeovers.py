@@ -121,7 +121,7 @@ def test_a_restarted_switch_is_never_filled_again(
     assert ensure_pipeline(device, pipeline)
     audit = controller.audit()
     assert audit.lost == tuple(old)
-    controller.put_right(audit)
+    controller.repair(audit)
     assert read_installed(device) == desired(switch_endpoint)
     new = jobs_of(controller, make_spec)
     assert min(job.epoch for job in new) > max(job.epoch for job in old)
@@ -147,7 +147,7 @@ def test_a_new_controller_adopts(
     assert read_installed(again) == desired(switch_endpoint)
 
 
-def test_what_another_client_changed_is_put_right(
+def test_what_another_client_changed_is_repaired(
     rig: Rig, device: ReconnectingDevice, make_spec: MakeSpec, switch_endpoint: SwitchEndpoint
 ) -> None:
     controller = SwitchController(device, switch_endpoint)
@@ -166,7 +166,7 @@ def test_what_another_client_changed_is_put_right(
     assert {change.wanted.key() for finding in audit.findings for change in finding.changed} == {
         entity.key() for entity in changed
     }
-    repair = controller.put_right(audit)
+    repair = controller.repair(audit)
     assert (repair.lost, len(repair.removed), len(repair.restored)) == ((lost,), 2, 2)
     assert read_installed(device) == desired(switch_endpoint, kept)
     assert controller.audit().clean

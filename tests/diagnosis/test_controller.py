@@ -113,7 +113,7 @@ def test_a_cluster_that_is_well(practice: Practice) -> None:
         (NotPrimaryError("our election id 1 is not the primary's"), "primary"),
     ],
 )
-def test_a_switch_in_trouble(
+def test_a_switch_with_a_condition(
     practice: Practice, monkeypatch: pytest.MonkeyPatch, error: ControlPlaneError, check: str
 ) -> None:
     practice.cluster.run("train")
@@ -141,7 +141,7 @@ def test_entries_that_somebody_else_writes(practice: Practice) -> None:
 
     crew = practice.cluster.run("other")
     row = fails(practice.examine(write, job="other"), "entries")
-    assert row["put_right"] == {"s1": 1}
+    assert row["entries_repaired"] == {"s1": 1}
     assert "foreign: " in row["finding"]
 
 

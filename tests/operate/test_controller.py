@@ -119,14 +119,14 @@ def test_it_pushes_the_program_and_finds_its_jobs_again(
     assert (job.name, job.slots) == ("train", 16)
     (seen,) = second.operator(stack).switches()
     assert seen.reachable
-    assert (seen.slots_used, seen.trouble) == (16, "")
+    assert (seen.slots_used, seen.condition) == (16, "")
 
 
 def test_a_switch_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path, stack: ExitStack) -> None:
     controller = start(stack, write_config(tmp_path, NOBODY))
     (seen,) = controller.operator(stack).switches()
     assert not seen.reachable
-    assert NOBODY in seen.trouble
+    assert NOBODY in seen.condition
     assert "next attempt in" in controller.process.log_text()
     assert controller.process.stop() == 0
 

@@ -136,10 +136,10 @@ def test_words_are_text_and_fit_a_phone(
     name = "a" * 64
     crew = cluster.run(name, 8)
     hurt = "<img src=x onerror=document.title='hurt'><script>document.title='hurt'</script>" + "x" * 300
-    monkeypatch.setattr(type(cluster.controller._reconcilers["s1"]), "trouble", hurt)
+    monkeypatch.setattr(type(cluster.controller._reconcilers["s1"]), "condition", hurt)
     browser.look(360, 740, dark=dark)
     browser.go(server.url)
-    browser.wait_for("document.querySelectorAll('.note.bad').length > 1", "the trouble")
+    browser.wait_for("document.querySelectorAll('.note.bad').length > 1", "the condition")
     cluster.clock.sleep(6)
     for worker in crew:
         seconds = 9.876 * (1 + worker.rank)

@@ -38,7 +38,7 @@ OFTEN = "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
 
 
 class World:
-    """A cluster in which whatever the dashboard shows goes on: jobs, drops, trouble, refusals, repairs."""
+    """A cluster in which whatever the dashboard shows goes on: jobs, drops, conditions, refusals, repairs."""
 
     def __init__(self, folder: Path) -> None:
         networks = {1: "10.0.0.0/16"}

@@ -22,7 +22,7 @@ _SHOWN_RANKS = 8
 _WIDE = 150
 _GAP = 2
 _LEFT_OUT = {
-    "switches": ("put right", "audits", "largest free", "driver", "jobs"),
+    "switches": ("repaired", "audits", "largest free", "driver", "jobs"),
     "jobs": (
         *(
             "slots",
@@ -49,9 +49,9 @@ def screen(document: Mapping[str, Any], width: int = _WIDE) -> Group:
     """
     notes = [
         *(
-            f"[red]{escape(each['name'])}:[/] {escape(each['trouble'])}"
+            f"[red]{escape(each['name'])}:[/] {escape(each['condition'])}"
             for each in document["switches"]
-            if each["trouble"]
+            if each["condition"]
         ),
         *(note for job in document["jobs"] for note in _notes(job)),
     ]
@@ -98,7 +98,7 @@ def _table(title: str, rows: Sequence[Mapping[str, str]], width: int) -> Table:
 
 
 def _switch(switch: Mapping[str, Any]) -> dict[str, str]:
-    kind = (switch["trouble_kind"] or "down").replace("_", " ")
+    kind = (switch["condition_reason"] or "down").replace("_", " ")
     drops = ", ".join(f"{reason} {amount(rate)}" for reason, rate in switch["rates"].items())
     return {
         "switch": escape(switch["name"]),
@@ -108,7 +108,7 @@ def _switch(switch: Mapping[str, Any]) -> dict[str, str]:
         "slots": f"{switch['slots_used']}/{switch['slots']}",
         "largest free": str(switch["slots_largest_free"]),
         "audits": str(switch["audits"]),
-        "put right": str(switch["put_right"]),
+        "repaired": str(switch["entries_repaired"]),
         "drops/s": drops or "0",
     }
 

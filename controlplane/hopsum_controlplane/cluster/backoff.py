@@ -15,7 +15,7 @@ _UNREACHABLE = "unreachable"
 
 
 class _Failure(NamedTuple):
-    trouble: str
+    condition: str
     kind: str
     delay_s: float
     again_s: float
@@ -51,10 +51,10 @@ class Backoff:
         failure = self._failures.get(part)
         return failure is None or self._monotonic() >= failure.again_s
 
-    def trouble(self, part: str | None = None) -> str:
+    def condition(self, part: str | None = None) -> str:
         """Return the last failure in words, an empty string when there is none."""
         failure = self._failures.get(part)
-        return "" if failure is None else failure.trouble
+        return "" if failure is None else failure.condition
 
     def kind(self, part: str | None = None) -> str:
         """Return the last failure's kind, see `condition_reason`, an empty string when there is none."""

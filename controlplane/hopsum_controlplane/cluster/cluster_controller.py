@@ -60,7 +60,7 @@ class ClusterController:
     """The only one who uses `store` and drives `devices`, by switch name: open ones, or what opens them. Thread-safe.
 
     Construction takes every switch over that answers: jobs of the database that are still installed there go on, those
-    that do not are over, entries of nobody are a trouble of that switch unless `remove_existing`. With `pipeline` the
+    that do not are over, entries of nobody are a problem of that switch unless `remove_existing`. With `pipeline` the
     switches must run that program, or each its own where several are given by switch name, see SwitchReconciler.
     `clock` gives unix seconds, for epochs; `monotonic` those of leases.
 
@@ -131,13 +131,13 @@ class ClusterController:
         """
         before, by = self._cache.get(name), printable(by)
         reason = f"the job was deleted{' by ' if by else ''}{by}"
-        self._cache.apply(name, lambda now: lifecycle.end(now, reason))
+        self._cache.apply(name, lambda now: lifecycle.delete_job(now, reason))
         self._reconcilers.end(before)
         record = self._cache.find(name)
         if record is not None and record.state is State.ENDING:
             raise SwitchUnavailableError(
                 f"job {name!r} is ending, and {record.request.slots} slots of switch {where(record)!r} stay taken: "
-                f"{self._reconcilers.trouble(record)}",
+                f"{self._reconcilers.condition(record)}",
                 hint="the controller goes on trying; see to the switch",
             )
 
@@ -241,12 +241,12 @@ class ClusterController:
                 if member.phase is Phase.LOST:
                     raise UnauthenticatedError(self._given_up(record, member), hint="close, and connect again")
                 if member.phase is Phase.IN and record.state is State.RUNNING and record.epoch != known_epoch:
-                    self._cache.apply(job, lambda now: lifecycle.told(now, rank))  # it may know from now on
+                    self._cache.apply(job, lambda now: lifecycle.mark_notified(now, rank))  # it may know from now on
                     return membership_of(record, rank, self._config)
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
-                    trouble = self._reconcilers.trouble(record)
-                    return Pending(record.missing_ranks, record.state, trouble, record.gone_ranks, record.reason)
+                    condition = self._reconcilers.condition(record)
+                    return Pending(record.missing_ranks, record.state, condition, record.gone_ranks, record.reason)
                 self._cache.changed.wait(left_s)
                 record, member = self._with_secret(job, rank, secret)
 
@@ -289,7 +289,7 @@ class ClusterController:
             f"rank {member.rank} has used {rounds:.0f} of the {ROUNDS} rounds that a slot has in an epoch: they begin "
             "anew in another"
         )
-        self._cache.apply(record.name, lambda now: lifecycle.change(now, why))
+        self._cache.apply(record.name, lambda now: lifecycle.end_epoch(now, why))
 
     def leave(self, job: str, rank: int, secret: bytes, *, unfinished: str | None = None) -> None:
         """Let a member go: its switch serves the epoch until all its workers have. Harmless when it has left.
@@ -390,7 +390,7 @@ class ClusterController:
         elif now_s - since_s >= self._lease_s(record):
             lease_s = self._lease_s(record)
             why = f"rank {ranks[0]} had left and was started again, and the others did not leave within {lease_s:g} s"
-            self._step(record.name, lambda now: lifecycle.change(now, why))
+            self._step(record.name, lambda now: lifecycle.end_epoch(now, why))
 
     def _step(self, job: str, step: Callable[[JobRecord], JobRecord | None]) -> None:
         """Take a step that the next `tick` tries again if the database cannot be written."""
@@ -487,7 +487,7 @@ class ClusterController:
                 self._leases,
                 self._monotonic(),
                 lease_s=self._lease_s(record),
-                trouble=self._reconcilers.trouble(record),
+                condition=self._reconcilers.condition(record),
                 counters=read,
                 past=self._cache.past(record.name),
                 rejections=self._rejected_joins.of(record.name),

@@ -4,7 +4,7 @@
 healthy   its epoch runs with all its workers
 idle      no worker has joined, or all have left: nothing is wrong, and nothing happens
 waiting   workers wait for others to join, or for entries that are being written or removed
-degraded  something is wrong: a worker is gone or silent, or a switch is in trouble; sums may go on
+degraded  something is wrong: a worker is gone or silent, or a switch has a problem; sums may go on
 stalled   fewer workers are left in the epoch than complete a sum, or a switch lacks what the job needs
 failed    its last epoch ended because workers were lost, and none is there
 """
@@ -33,63 +33,63 @@ class Health(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Condition:
+class JobHealth:
     """A job's health, and the reason in words, empty for a healthy one."""
 
     health: Health
     reason: str = ""
 
 
-def condition_of(record: JobRecord, trouble: str, left_s: Mapping[int, float | None], lease_s: float) -> Condition:
+def health_of(record: JobRecord, condition: str, left_s: Mapping[int, float | None], lease_s: float) -> JobHealth:
     """Return how well a job is.
 
     Args:
-        trouble: why its switches do not do what its state wants, empty if they do.
+        condition: why its switches do not do what its state wants, empty if they do.
         left_s: by rank, the seconds until the member is given up.
         lease_s: seconds that a member may be silent.
     """
     if record.state is State.RUNNING:
-        return _running(record, trouble, left_s, lease_s)
+        return _running(record, condition, left_s, lease_s)
     if record.state is State.FORMING:
-        return _forming(record, trouble)
-    if trouble:
-        return Condition(Health.STALLED, trouble)
+        return _forming(record, condition)
+    if condition:
+        return JobHealth(Health.STALLED, condition)
     doing = {
         State.INSTALLING: "its entries are being written",
         State.CHANGING: f"its entries are being removed: {record.reason}",
         State.ENDING: "it is being deleted",
     }
-    return Condition(Health.WAITING, doing[record.state])
+    return JobHealth(Health.WAITING, doing[record.state])
 
 
-def _running(record: JobRecord, trouble: str, left_s: Mapping[int, float | None], lease_s: float) -> Condition:
-    workers = [member for member in record.members if member.is_worker and member.entered == record.epoch]
+def _running(record: JobRecord, condition: str, left_s: Mapping[int, float | None], lease_s: float) -> JobHealth:
+    workers = [member for member in record.members if member.is_worker and member.joined_epoch == record.epoch]
     inside = [member for member in workers if member.phase is Phase.IN]
     found = [_gone(member, lease_s) for member in workers if member.phase in (Phase.LEFT, Phase.LOST)]
     if found and len(inside) < record.quorum:
         left = f"{_ranks(inside)} {'is' if len(inside) == 1 else 'are'} left, {record.quorum} complete a sum"
-        return Condition(Health.STALLED, "; ".join((*found, left, *([trouble] if trouble else []))))
+        return JobHealth(Health.STALLED, "; ".join((*found, left, *([condition] if condition else []))))
     for member in inside:
         remaining_s = left_s.get(member.rank)
         if remaining_s is not None and remaining_s < lease_s * LITTLE_LEFT:
             found.append(f"rank {member.rank} has missed heartbeats: it is given up in {remaining_s:.1f} s")
-    if trouble:
-        found.append(trouble)
-    return Condition(Health.DEGRADED, "; ".join(found)) if found else Condition(Health.HEALTHY)
+    if condition:
+        found.append(condition)
+    return JobHealth(Health.DEGRADED, "; ".join(found)) if found else JobHealth(Health.HEALTHY)
 
 
-def _forming(record: JobRecord, trouble: str) -> Condition:
+def _forming(record: JobRecord, condition: str) -> JobHealth:
     workers = [member for member in record.members if member.is_worker]
     present = [member for member in workers if member.phase is not Phase.LOST]
     ended = f"its last epoch ended: {record.reason}" if record.reason else ""
-    if trouble:
-        return Condition(Health.STALLED if present else Health.DEGRADED, trouble)
+    if condition:
+        return JobHealth(Health.STALLED if present else Health.DEGRADED, condition)
     if present:
         lack = f"waits for {_numbers(record.missing_ranks)} of {record.request.workers} to join"
-        return Condition(Health.WAITING, "; ".join(filter(None, (lack, ended))))
+        return JobHealth(Health.WAITING, "; ".join(filter(None, (lack, ended))))
     if len(workers) > len(present):
-        return Condition(Health.FAILED, ended or "its workers were given up before they were all there")
-    return Condition(Health.IDLE, ended or "no worker has joined")
+        return JobHealth(Health.FAILED, ended or "its workers were given up before they were all there")
+    return JobHealth(Health.IDLE, ended or "no worker has joined")
 
 
 def _gone(member: Member, lease_s: float) -> str:

@@ -12,18 +12,18 @@ States, and what may stand on the switch::
 Transitions::
 
   state       event                                             to          function
-  FORMING     every worker waits, the switch answers            INSTALLING  begin       under a new epoch
-  INSTALLING  everything is written and confirmed               RUNNING     installed
-  INSTALLING  write refused, member lost or replaced, restart   CHANGING    change
+  FORMING     every worker waits, the switch answers            INSTALLING  start_epoch   under a new epoch
+  INSTALLING  everything is written and confirmed               RUNNING     on_installed
+  INSTALLING  write refused, member lost or replaced, restart   CHANGING    end_epoch
   RUNNING     worker lost, and less than a quorum is left       CHANGING    lose
-  RUNNING     worker lost, enough are left                      RUNNING     lose        its entries stay
+  RUNNING     worker lost, enough are left                      RUNNING     lose          its entries stay
   RUNNING     worker replaced, also a lost one; or sealed it    CHANGING    join
-  RUNNING     worker that left started again, others stay       CHANGING    change      after a lease
-  RUNNING     entries lost, all left or lost, rounds run out    CHANGING    change
-  CHANGING    nothing of the epoch stands, confirmed            FORMING     removed
-  FORMING     deleted                                           gone        end
-  others      deleted                                           ENDING      end
-  ENDING      nothing of the epoch stands, confirmed            gone        removed
+  RUNNING     worker that left started again, others stay       CHANGING    end_epoch     after a lease
+  RUNNING     entries lost, all left or lost, rounds run out    CHANGING    end_epoch
+  CHANGING    nothing of the epoch stands, confirmed            FORMING     on_removed
+  FORMING     deleted                                           gone        delete_job
+  others      deleted                                           ENDING      delete_job
+  ENDING      nothing of the epoch stands, confirmed            gone        on_removed
 
 Phases of a member::
 
@@ -31,15 +31,15 @@ Phases of a member::
   OVER     its epoch is over: is to join again   LEFT     belonged to the epoch, has no part any more
   LOST     was silent for a lease, left unfinished, or is too far behind: given up
 
-  begin:  WAITING -> IN.   told: notes that an IN member knows of its epoch.
-  change: IN -> OVER, or WAITING with the report that it had if it was not told of this epoch; LEFT is forgotten.
+  start_epoch: WAITING -> IN.   mark_notified: notes that an IN member knows of its epoch.
+  end_epoch: IN -> OVER, or WAITING with the report that it had if it was not told of this epoch; LEFT is forgotten.
   join:   absent -> WAITING, OVER -> WAITING with a report; another incarnation takes any rank over, as WAITING.
   leave:  IN -> LEFT, in RUNNING only, or LOST if unfinished; LOST stays while its epoch runs; others are forgotten.
-  lose:   WAITING, IN, OVER -> LOST.   expel: WAITING -> LOST, who lacks what nobody has any more.
+  lose:   WAITING, IN, OVER -> LOST.   evict_laggards: WAITING -> LOST, who lacks what nobody has any more.
   dispute: WAITING -> LOST, all workers, whose settings differ before the first epoch.
 
-A job over a tree of switches has one record, and these states. What `installed` and `removed` note of each switch
-counts when all have it; which is next, `JobRecord.next_switches` says.
+A job over a tree of switches has one record, and these states. What `on_installed` and `on_removed` note of each
+switch counts when all have it; which is next, `JobRecord.next_switches` says.
 
 Rules:
 
@@ -47,7 +47,7 @@ Rules:
   other one begins before nothing of it stands on any.
 - E1: whatever ends an epoch, the job goes on under another one only, after CHANGING. Entries are never written
   again under an epoch that has been on a switch.
-- E2, E3: `begin` decides how the stream goes on (see `decision`), from the reports of those who wait.
+- E2, E3: `start_epoch` decides how the stream goes on (see `decision`), from the reports of those who wait.
 - E4: who was told of an epoch joins again with a report of that one, the last; else as a newcomer, which is another
   incarnation. So do those that were lost after they were told of one, and all who left or were replaced.
 - R3: a worker that leaves keeps its entries: the epoch lasts until all its workers have left or are lost.
@@ -117,12 +117,12 @@ def join(record: JobRecord, member: Member) -> JobRecord:
     if member.report is not None:
         raise _no_newcomer(record, member, f"reports epoch {member.report.epoch}, and is in the database with none")
     _check_address(record, member)
-    after = _with_member(record, replace(member, phase=Phase.WAITING, entered=0, told=0))
+    after = _with_member(record, replace(member, phase=Phase.WAITING, joined_epoch=0, notified_epoch=0))
     if before is None:
         return after
     after = _retire(after, before)
     if _belongs(record, before):
-        return change(after, f"rank {member.rank} was started again, at {_show(member.endpoint)}")
+        return end_epoch(after, f"rank {member.rank} was started again, at {_show(member.endpoint)}")
     return after
 
 
@@ -135,39 +135,42 @@ def _join_again(record: JobRecord, before: Member, member: Member) -> JobRecord:
             f"and now comes from {_show(member.endpoint)}",
             hint="start it again: who joins anew draws a new incarnation",
         )
-    if before.phase is Phase.LOST and (before.told or report is not None):
+    if before.phase is Phase.LOST and (before.notified_epoch or report is not None):
         raise _no_newcomer(record, member, f"was given up: {before.why or 'it was silent for its lease'}")
     if before.phase in (Phase.IN, Phase.WAITING) and report in (None, before.report):
         return record
-    if report is None and before.told and member.is_worker:
-        raise _no_newcomer(record, member, f"was in epoch {before.told}, of which it reports nothing")
+    if report is None and before.notified_epoch and member.is_worker:
+        raise _no_newcomer(record, member, f"was in epoch {before.notified_epoch}, of which it reports nothing")
     if report is not None:
-        if before.phase is Phase.IN and report.epoch < before.told:
+        if before.phase is Phase.IN and report.epoch < before.notified_epoch:
             return record  # the join that let it into this epoch, once more
         _check_report(record, before, report)
     _check_address(record, member)
     if _belongs(record, before):
-        record = change(record, f"rank {member.rank} is out of epoch {record.epoch}, and joins again")
-    return _with_member(record, replace(member, phase=Phase.WAITING, entered=before.entered, told=before.told))
+        record = end_epoch(record, f"rank {member.rank} is out of epoch {record.epoch}, and joins again")
+    return _with_member(
+        record,
+        replace(member, phase=Phase.WAITING, joined_epoch=before.joined_epoch, notified_epoch=before.notified_epoch),
+    )
 
 
 def _check_report(record: JobRecord, before: Member, report: Report) -> None:
     if not before.is_worker:
         raise InvalidRequestError(f"a report of observer {before.rank}", hint="observers join again without one")
-    if report.epoch != before.told:
-        what = f"reports epoch {report.epoch}, the last one that it was told of is {before.told or 'none'}"
+    if report.epoch != before.notified_epoch:
+        what = f"reports epoch {report.epoch}, the last one that it was told of is {before.notified_epoch or 'none'}"
         raise _no_newcomer(record, before, what)
     if before.report is not None:
         raise _no_newcomer(record, before, f"has reported epoch {report.epoch} otherwise before")
     check_together({**_reports(record), before.rank: report}, record.region.size)
 
 
-def told(record: JobRecord, rank: int) -> JobRecord:
+def mark_notified(record: JobRecord, rank: int) -> JobRecord:
     """Note, before it is told, that a member knows of the epoch that runs, and that it is in."""
     member = record.member(rank)
     if member is None or member.phase is not Phase.IN or record.state is not State.RUNNING:
         raise _fault(record, f"tell rank {rank} of its epoch")
-    return _with_member(record, replace(member, told=record.epoch, report=None))
+    return _with_member(record, replace(member, notified_epoch=record.epoch, report=None))
 
 
 def leave(record: JobRecord, rank: int, unfinished: str | None = None) -> JobRecord:
@@ -185,7 +188,7 @@ def leave(record: JobRecord, rank: int, unfinished: str | None = None) -> JobRec
     if member.phase is not Phase.IN:
         return _retire(_without(record, rank), member)
     if record.state is State.INSTALLING and member.is_worker:
-        return change(_retire(_without(record, rank), member), f"rank {rank} left before the job ran")
+        return end_epoch(_retire(_without(record, rank), member), f"rank {rank} left before the job ran")
     return _end_if_all_gone(_with_member(record, replace(member, phase=Phase.LEFT)))
 
 
@@ -210,7 +213,7 @@ def lose(record: JobRecord, rank: int, why: str, told: str = "") -> JobRecord:
         return _end_if_all_gone(after)
     workers = record.request.workers
     left = f"; {after.live} of {workers} workers are left, a quorum is {record.quorum}"
-    return change(after, why + (left if record.quorum < workers else ""))
+    return end_epoch(after, why + (left if record.quorum < workers else ""))
 
 
 def dispute(record: JobRecord, why: str) -> JobRecord:
@@ -221,7 +224,7 @@ def dispute(record: JobRecord, why: str) -> JobRecord:
     return record
 
 
-def expel(record: JobRecord) -> JobRecord:
+def evict_laggards(record: JobRecord) -> JobRecord:
     """Give those up, before an epoch begins, who lack results that nobody has any more."""
     if not record.ready:
         return record
@@ -233,7 +236,7 @@ def expel(record: JobRecord) -> JobRecord:
     return record
 
 
-def begin(record: JobRecord, job: Job, below: Mapping[str, Job] | None = None) -> JobRecord:
+def start_epoch(record: JobRecord, job: Job, below: Mapping[str, Job] | None = None) -> JobRecord:
     """Take an epoch for everybody who waits: it is to be written now.
 
     `job` has the record's place and `spec()`. In a tree it is the spine's part, and `below` has those of the leaves at
@@ -250,7 +253,9 @@ def begin(record: JobRecord, job: Job, below: Mapping[str, Job] | None = None) -
     reports = _reports(record)
     newcomers = [rank for rank in record.request.worker_ranks if rank not in reports]
     resume = decide(reports, newcomers, slots=window, epoch=job.epoch, before=record.newcomers)
-    members = (replace(m, phase=Phase.IN, entered=job.epoch) if m.phase is Phase.WAITING else m for m in record.members)
+    members = (
+        replace(m, phase=Phase.IN, joined_epoch=job.epoch) if m.phase is Phase.WAITING else m for m in record.members
+    )
     after = replace(record, state=State.INSTALLING, job=job, members=tuple(members), resume=resume)
     return replace(after, branches=branches, confirmed=())
 
@@ -266,7 +271,7 @@ def _has_all(record: JobRecord, job: Job, below: Mapping[str, Job]) -> bool:
     return placed == waiting and numbers == ranks and not job.spec.workers
 
 
-def installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
+def on_installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
     """Note that a switch has confirmed all its entries; the epoch runs when all switches have.
 
     `job` is what the controller of the switch `at` returned, of the record's own if left out.
@@ -288,13 +293,15 @@ def installed(record: JobRecord, job: Job, at: str = "") -> JobRecord:
     return replace(record, state=State.RUNNING, newcomers=newcomers, confirmed=())
 
 
-def change(record: JobRecord, reason: str) -> JobRecord:
+def end_epoch(record: JobRecord, reason: str) -> JobRecord:
     """End the epoch, for this reason, if there is one that is not over: its entries are to be removed."""
     if record.state not in (State.INSTALLING, State.RUNNING):
         return record
     gone = [m.incarnation for m in record.members if m.phase is Phase.LEFT]
     members = (
-        replace(m, phase=Phase.OVER if m.told == record.epoch else Phase.WAITING) if m.phase is Phase.IN else m
+        replace(m, phase=Phase.OVER if m.notified_epoch == record.epoch else Phase.WAITING)
+        if m.phase is Phase.IN
+        else m
         for m in record.members
         if m.phase is not Phase.LEFT
     )
@@ -302,7 +309,7 @@ def change(record: JobRecord, reason: str) -> JobRecord:
     return replace(after, retired=_last((*after.retired, *gone)))
 
 
-def end(record: JobRecord, reason: str = "the job was deleted") -> JobRecord | None:
+def delete_job(record: JobRecord, reason: str = "the job was deleted") -> JobRecord | None:
     """Delete the job: None when it is gone at once, because nothing of it is on a switch."""
     if record.state is State.FORMING:
         return None
@@ -310,7 +317,7 @@ def end(record: JobRecord, reason: str = "the job was deleted") -> JobRecord | N
     return replace(record, state=State.ENDING, reason=reason, confirmed=confirmed)
 
 
-def removed(record: JobRecord, at: str = "") -> JobRecord | None:
+def on_removed(record: JobRecord, at: str = "") -> JobRecord | None:
     """Go on after a switch has confirmed that nothing of the epoch stands there; None when the job is gone.
 
     The job forms again, or is gone, when all switches have. `at` is the record's own if left out.
@@ -341,13 +348,13 @@ def _end_if_all_gone(record: JobRecord) -> JobRecord:
     if any(member.phase is Phase.IN and member.is_worker for member in record.members):
         return record
     lost = any(member.phase is Phase.LOST and _belongs(record, member) for member in record.members)
-    return change(record, f"{FINISHED}{' or are lost' if lost else ''}")
+    return end_epoch(record, f"{FINISHED}{' or are lost' if lost else ''}")
 
 
 def _belongs(record: JobRecord, member: Member) -> bool:
     """Return whether a member is a worker of an epoch that is not over, lost or not: who takes its rank ends it."""
     lasts = record.state in (State.INSTALLING, State.RUNNING)
-    inside = member.entered == record.epoch and member.phase in (Phase.IN, Phase.LOST)
+    inside = member.joined_epoch == record.epoch and member.phase in (Phase.IN, Phase.LOST)
     return lasts and inside and member.is_worker
 
 

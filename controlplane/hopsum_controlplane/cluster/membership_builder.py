@@ -93,7 +93,7 @@ def _membership(record: JobRecord, rank: int, config: ClusterConfig) -> JobMembe
         for switch, job in record.parts.items()
         for worker in job.spec.workers
     }
-    entered = [member for member in record.members if member.entered == record.epoch and member.rank in services]
+    entered = [member for member in record.members if member.joined_epoch == record.epoch and member.rank in services]
     sides = {m.rank: (m.endpoint.ip, m.side_port) for m in entered if m.side_port is not None}
     all_sides: SideChannels = sides if len(sides) == len(services) else False
     if not record.branches:

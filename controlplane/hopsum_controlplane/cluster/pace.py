@@ -47,7 +47,7 @@ class Pace:
         last = self._begun.get(job)
         return last is None or self._monotonic() >= last.next_s
 
-    def trouble(self, job: str) -> str:
+    def condition(self, job: str) -> str:
         """Return why the next epoch does not begin, an empty string if it may."""
         last = self._begun.get(job)
         if last is None or self.due(job):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hopsum_controlplane.cluster.config import SwitchConfig
 from hopsum_controlplane.cluster.errors import InvalidRequestError, ResourceExhaustedError
 from hopsum_controlplane.cluster.links import LinkConfig
-from hopsum_controlplane.cluster.records import Branch, JobRecord
+from hopsum_controlplane.cluster.records import JobRecord, LeafAssignment
 from hopsum_controlplane.cluster.requests import JobRequest, JoinRequest
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.jobs import WorkerEndpoint
@@ -44,7 +44,7 @@ class Placement(NamedTuple):
 
     switch: str
     allocation: Allocation
-    branches: tuple[Branch, ...] = ()
+    branches: tuple[LeafAssignment, ...] = ()
 
 
 class _Candidate(NamedTuple):
@@ -102,7 +102,7 @@ def place(request: JobRequest, switches: Sequence[SwitchCapacity], links: Sequen
     # max() takes the first of equals.
     best = max(fitting, key=lambda choice: min(each.switch.free_capacity.slots for each in choice))
     top, *below = [(each.switch.config.name, each.switch.allocator.reserve(request.slots)) for each in best]
-    return Placement(*top, tuple(Branch(name, *allocation) for name, allocation in below))
+    return Placement(*top, tuple(LeafAssignment(name, *allocation) for name, allocation in below))
 
 
 def endpoint(request: JoinRequest, rank: int, switch: SwitchConfig, but: int | None = None) -> WorkerEndpoint:

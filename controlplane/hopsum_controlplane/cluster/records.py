@@ -45,8 +45,9 @@ LEASED = (Phase.WAITING, Phase.IN, Phase.OVER)
 class Member:
     """One rank, as it joined. `secret_digest` is of its secret, `version` that of its hopsum.
 
-    `entered` is the last epoch that it was let into, `told` the last one that it may know of: it has been answered
-    with it, or was to be. `report` is what it holds of that one, until it is told of another; 0 and None for none.
+    `joined_epoch` is the last epoch that it was let into, `notified_epoch` the last one that it may know of, because
+    the controller has answered with it, or was about to; 0 for none. `report` is what it holds of that one, until it is
+    told of another; None for none.
     `why` says why it was given up, if not for silence. `leaf` is the switch that it stands at in a tree, "" elsewhere.
     `settings` are what it needs to have in common with the other workers, name and value, by name.
     """
@@ -57,8 +58,8 @@ class Member:
     secret_digest: bytes = field(repr=False)
     version: str = ""
     phase: Phase = Phase.WAITING
-    entered: int = 0
-    told: int = 0
+    joined_epoch: int = 0
+    notified_epoch: int = 0
     report: Report | None = field(default=None, repr=False)
     why: str = ""
     leaf: str = ""
@@ -76,7 +77,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Branch:
+class LeafAssignment:
     """A leaf of a job over a tree, and the job's place there.
 
     `job` is what stands there, or may, of the record's epoch; None in FORMING, and where it has no worker.
@@ -115,7 +116,7 @@ class JobRecord:
     retired: tuple[bytes, ...] = field(default=(), repr=False)
     resume: Resume | None = field(default=None, repr=False)
     newcomers: Resume | None = field(default=None, repr=False)
-    branches: tuple[Branch, ...] = ()
+    branches: tuple[LeafAssignment, ...] = ()
     confirmed: tuple[str, ...] = ()
 
     @property
@@ -199,7 +200,7 @@ class JobRecord:
     @property
     def live(self) -> int:
         """Return how many workers of the epoch are not lost; who has left has given all that it ever will."""
-        phases = [m.phase for m in self.members if m.is_worker and m.entered == self.epoch]
+        phases = [m.phase for m in self.members if m.is_worker and m.joined_epoch == self.epoch]
         return phases.count(Phase.IN) + phases.count(Phase.LEFT)
 
     def member(self, rank: int) -> Member | None:

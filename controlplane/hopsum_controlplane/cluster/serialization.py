@@ -10,7 +10,7 @@ from typing import Any
 
 from hopsum_controlplane.cluster.decision import Report
 from hopsum_controlplane.cluster.errors import InvalidRequestError
-from hopsum_controlplane.cluster.records import Branch
+from hopsum_controlplane.cluster.records import LeafAssignment
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.jobs import ALL_OPS, Job, JobSpec, LeafEndpoint, ParentEndpoint, SwitchEndpoint, WorkerEndpoint
 from hopsum_controlplane.slots import SlotRange
@@ -52,15 +52,15 @@ def _job(values: dict[str, Any]) -> Job:
     )
 
 
-def branches_to_json(branches: Iterable[Branch]) -> str:
+def branches_to_json(branches: Iterable[LeafAssignment]) -> str:
     """Return the leaves of a job over a tree as text."""
     return json.dumps([asdict(branch) for branch in branches])
 
 
-def branches_from_json(text: str) -> tuple[Branch, ...]:
+def branches_from_json(text: str) -> tuple[LeafAssignment, ...]:
     """Return the leaves of a text. Raises ValueError, KeyError or TypeError when it holds none."""
     return tuple(
-        Branch(
+        LeafAssignment(
             **{
                 **values,
                 "region": SlotRange(*values["region"]),

@@ -320,14 +320,23 @@ def _member_row(name: str, member: Member) -> tuple[object, ...]:
     where = (at.rank, at.port, at.mac, at.ip, at.udp_port, member.side_port)
     report = None if member.report is None else serialization.report_to_json(member.report)
     settings = serialization.settings_to_json(member.settings)
-    phase = (member.phase.value, member.entered, member.told, report, member.why, member.leaf, settings)
+    phase = (member.phase.value, member.joined_epoch, member.notified_epoch, report, member.why, member.leaf, settings)
     return (name, *where, member.incarnation, member.secret_digest, member.version, *phase)
 
 
 def _member(row: tuple[Any, ...]) -> Member:
     _, rank, port, mac, ip, udp_port, side_port, incarnation, secret, version, *rest = row
-    phase, entered, told, report, why, leaf, settings = rest
+    phase, joined_epoch, notified_epoch, report, why, leaf, settings = rest
     endpoint = WorkerEndpoint(rank=rank, port=port, mac=mac, ip=ip, udp_port=udp_port)
     held = None if report is None else serialization.report_from_json(report)
-    seat = (endpoint, side_port, incarnation, secret, version, Phase(phase), entered, told, held, why, leaf)
-    return Member(*seat, settings=serialization.settings_from_json(settings))
+    identity = (endpoint, side_port, incarnation, secret, version)
+    return Member(
+        *identity,
+        Phase(phase),
+        joined_epoch,
+        notified_epoch,
+        held,
+        why,
+        leaf,
+        settings=serialization.settings_from_json(settings),
+    )

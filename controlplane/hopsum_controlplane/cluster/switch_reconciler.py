@@ -6,7 +6,7 @@
     in turn         one thing for each job that wants something, then again; a pass ends whatever one job wants (pace)
     over, deleted   remove the entries, confirm, then the database
     trees           of a job over several switches a reconciler does its part, when the database says that it is next
-    audit           what others changed is put right; a job that lost entries is over first (rule E1)
+    audit           what others changed is repaired; a job that lost entries is over first (rule E1)
     probe           between audits: a switch that restarted, or was given another program, has lost all its jobs
     forward         where the switch is to be one for its workers' other frames too: see forwarding
 
@@ -82,7 +82,7 @@ class SwitchReconciler:
         self.config = config
         self.controller: SwitchController | None = None
         self.audits = 0
-        self.put_right = 0
+        self.entries_repaired = 0
         self.findings: tuple[str, ...] = ()
         self._connect = device
         self._device: Device | None = None
@@ -104,13 +104,13 @@ class SwitchReconciler:
         self._probe_at_s = 0.0
 
     @property
-    def trouble(self) -> str:
+    def condition(self) -> str:
         """Return what is wrong with the switch, an empty string when nothing is known to be."""
-        return self._backoff.trouble()
+        return self._backoff.condition()
 
     @property
-    def trouble_kind(self) -> str:
-        """Return what kind of trouble it is, see `errors.trouble_kind`, an empty string for none."""
+    def condition_reason(self) -> str:
+        """Return the reason of the condition in one word, see `errors.condition_reason`; empty for none."""
         return self._backoff.kind()
 
     @property
@@ -130,19 +130,19 @@ class SwitchReconciler:
         """Return whether the switch answers, and has not refused this job too short ago."""
         return self.controller is not None and self._backoff.due(job)
 
-    def job_trouble(self, job: str) -> str:
+    def job_condition(self, job: str) -> str:
         """Return why the switch does not do what a job wants, an empty string when it does."""
-        return self.trouble or self._backoff.trouble(job)
+        return self.condition or self._backoff.condition(job)
 
     def pause(self, job: str) -> str:
         """Return why the switch does not begin the next epoch of a job that is ready, an empty string if it does."""
-        return self._pace.trouble(job)
+        return self._pace.condition(job)
 
     def refusal(self, spec: JobSpec) -> str:
         """Return why a job like this cannot go on this switch, however much room there is, or an empty string."""
         controller = self.controller
         if controller is None:
-            return self.trouble or "it has not answered yet"
+            return self.condition or "it has not answered yet"
         try:
             controller.check(spec)
         except ControlPlaneError as error:
@@ -153,7 +153,7 @@ class SwitchReconciler:
         """Do what is to be done, unless a failure was too short ago; `urgent` is a job for which it is not.
 
         Without `wait` return at once when another thread is at it: what it does not see, the next call does. What
-        fails is logged, told by `trouble`, and tried again later.
+        fails is logged, told by `condition`, and tried again later.
         """
         if not self._lock.acquire(blocking=wait):
             return
@@ -278,10 +278,10 @@ class SwitchReconciler:
             self._write(controller, begun)
 
     def _take_epoch(self, record: JobRecord) -> JobRecord:
-        record = lifecycle.expel(record)
+        record = lifecycle.evict_laggards(record)
         if not record.ready:
             return record
-        return lifecycle.begin(record, *self._parts(record, self._cache.allot_epoch(self._clock())))
+        return lifecycle.start_epoch(record, *self._parts(record, self._cache.allot_epoch(self._clock())))
 
     def _write(self, controller: SwitchController, record: JobRecord) -> None:
         """Write this switch's part, unless it stands already; what cannot be written is over."""
@@ -299,7 +299,7 @@ class SwitchReconciler:
                 raise
         confirmed = made
         self._if_current(
-            job, lambda now: lifecycle.installed(now, confirmed, name) if now.state is State.INSTALLING else now
+            job, lambda now: lifecycle.on_installed(now, confirmed, name) if now.state is State.INSTALLING else now
         )
 
     def _remove(self, controller: SwitchController, record: JobRecord) -> None:
@@ -312,11 +312,11 @@ class SwitchReconciler:
         """Note that nothing of an epoch stands here, if it is time for that: a spine notes it after its leaves."""
         name = self.config.name
         self._if_current(
-            job, lambda now: lifecycle.removed(now, name) if name in now.next_switches and not now.ready else now
+            job, lambda now: lifecycle.on_removed(now, name) if name in now.next_switches and not now.ready else now
         )
 
     def _over(self, job: Job, reason: str) -> None:
-        self._if_current(job, lambda record: lifecycle.change(record, reason))
+        self._if_current(job, lambda record: lifecycle.end_epoch(record, reason))
 
     def _if_current(self, job: Job, step: Callable[[JobRecord], JobRecord | None]) -> None:
         """Take a step of a job if it still has this epoch."""
@@ -391,19 +391,19 @@ class SwitchReconciler:
         self.audits += 1
         self._audit_at_s = self._monotonic() + self._audit_s
         if not audit.clean:
-            self._put_right(controller, audit)
+            self._repair(controller, audit)
 
-    def _put_right(self, controller: SwitchController, audit: Audit) -> None:
+    def _repair(self, controller: SwitchController, audit: Audit) -> None:
         self.findings = tuple(audit.in_words())
         for line in _first(self.findings):
             _log.warning("switch %s: %s", self.config.name, line, extra={"switch": self.config.name})
         for finding in audit.findings:
             if finding.lost:
                 self._over(finding.job, f"switch {self.config.name} lost entries: {finding}")
-        repair = controller.put_right(audit)
+        repair = controller.repair(audit)
         self._tell("took off", repair.removed)
         self._tell("wrote again", repair.restored)
-        self.put_right += len(repair.removed) + len(repair.restored)
+        self.entries_repaired += len(repair.removed) + len(repair.restored)
 
     def _tell(self, what: str, entities: Sequence[Entity]) -> None:
         """Log what was done with entries that others had changed: so many, and the first few."""

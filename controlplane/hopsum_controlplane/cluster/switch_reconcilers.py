@@ -82,19 +82,19 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
         for reconciler in self.of(record)[::-1]:
             reconciler.reconcile(urgent=record.name)
 
-    def trouble(self, record: JobRecord) -> str:
+    def condition(self, record: JobRecord) -> str:
         """Return why the switches do not do what a job wants, an empty string when they do."""
-        troubles = {reconciler.config.name: reconciler.job_trouble(record.name) for reconciler in self.of(record)}
+        conditions = {reconciler.config.name: reconciler.job_condition(record.name) for reconciler in self.of(record)}
         if record.ready:
-            troubles[record.switch] = troubles[record.switch] or self._reconcilers[record.switch].pause(record.name)
+            conditions[record.switch] = conditions[record.switch] or self._reconcilers[record.switch].pause(record.name)
         if not record.branches:
-            return troubles[record.switch]
-        return "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items() if trouble)
+            return conditions[record.switch]
+        return "; ".join(f"{name}: {condition}" for name, condition in conditions.items() if condition)
 
     def unreachable(self, record: JobRecord) -> str:
         """Return which switches of a job cannot be reached, and why; an empty string when all can."""
-        reconcilers = [reconciler for reconciler in self.of(record) if reconciler.trouble_kind == "unreachable"]
-        return "; ".join(f"{reconciler.config.name}: {reconciler.trouble}" for reconciler in reconcilers)
+        reconcilers = [reconciler for reconciler in self.of(record) if reconciler.condition_reason == "unreachable"]
+        return "; ".join(f"{reconciler.config.name}: {reconciler.condition}" for reconciler in reconcilers)
 
     def counters(self, record: JobRecord) -> dict[str, Mapping[str, int]]:
         """Read what the switches did with the packets of a job that runs, by switch; nothing where one cannot say."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hopsum_controlplane.cluster.config import ClusterConfig
-from hopsum_controlplane.cluster.health import Health, condition_of, why_lost
+from hopsum_controlplane.cluster.health import Health, health_of, why_lost
 from hopsum_controlplane.cluster.job_state_cache import EpochHistory
 from hopsum_controlplane.cluster.leases import Leases
 from hopsum_controlplane.cluster.membership_builder import leaves_of, where
@@ -89,7 +89,7 @@ class Pending:
 
     missing_ranks: tuple[int, ...]
     state: State
-    trouble: str = ""
+    condition: str = ""
     gone_ranks: tuple[int, ...] = ()
     reason: str = ""
 
@@ -137,7 +137,7 @@ class JobView:
     `counters` are what the switch did with its packets in this epoch, by event: empty when it was not asked.
     Over a tree `switch` is all of them in words, `parts` each, the leaves first, and `counters` those of the leaves
     together, where workers' packets come, but `completed`, which is the spine's; so are index and slots.
-    `trouble` says why the switch does not do what the state wants, if so. Since the controller was started,
+    `condition` says why the switch does not do what the state wants, if so. Since the controller was started,
     `epochs_begun` epochs were begun and `joins_refused` joins with the right token refused, the last one with the
     words `last_refusal`.
 
@@ -149,7 +149,7 @@ class JobView:
     name: str
     state: State
     reason: str
-    trouble: str
+    condition: str
     epoch: int
     switch: str
     job_index: int
@@ -178,10 +178,10 @@ class JobView:
 
 @dataclass(frozen=True)
 class SwitchView:
-    """A switch. `trouble` is what is wrong with it, if anything is, `trouble_kind` that in one word (`errors`).
+    """A switch. `condition` is what is wrong with it, if anything is, `condition_reason` that in one word (`errors`).
 
     `slots` may be used, `slots_used` are; `jobs` is the number of jobs. `drops` are packets by reason, empty when it
-    was not asked. `audits` counts audits and `put_right` the entries that were removed or restored by them, since
+    was not asked. `audits` counts audits and `entries_repaired` the entries that audits removed or restored, since
     the controller was started; `findings` is what the last audit that found something found, in words. `sessions`
     counts P4Runtime sessions: all but the first are reconnects.
     """
@@ -190,16 +190,16 @@ class SwitchView:
     driver: str
     address: str
     reachable: bool
-    trouble: str
+    condition: str
     slots: int
     slots_used: int
     slots_largest_free: int
     jobs: int
     drops: Mapping[str, int]
     audits: int
-    put_right: int
+    entries_repaired: int
     findings: tuple[str, ...]
-    trouble_kind: str
+    condition_reason: str
     sessions: int
 
 
@@ -209,7 +209,7 @@ def of_job(
     now_s: float,
     *,
     lease_s: float,
-    trouble: str,
+    condition: str,
     counters: Mapping[str, Mapping[str, int]],
     past: EpochHistory,
     rejections: JoinRejections,
@@ -217,12 +217,12 @@ def of_job(
     """Return the view of a job at a time of the leases' clock; `counters` are by switch."""
     request = record.request
     members = tuple(_of_member(record.name, member, leases, now_s, lease_s) for member in record.members)
-    condition = condition_of(record, trouble, {member.rank: member.lease_left_s for member in members}, lease_s)
+    health = health_of(record, condition, {member.rank: member.lease_left_s for member in members}, lease_s)
     return JobView(
         name=record.name,
         state=record.state,
         reason=record.reason,
-        trouble=trouble,
+        condition=condition,
         epoch=record.epoch,
         switch=where(record),
         job_index=record.job_index,
@@ -240,8 +240,8 @@ def of_job(
         joins_refused=rejections.count,
         last_refusal=rejections.last,
         parts=_parts(record, counters),
-        health=condition.health,
-        health_reason=condition.reason,
+        health=health.health,
+        health_reason=health.reason,
         last_refusal_age_s=_age_s(rejections.at_s, now_s),
         ended_age_s=_age_s(past.ended_at_s, now_s),
         begun_age_s=_age_s(past.begun_at_s, now_s),
@@ -317,15 +317,15 @@ def of_switch(reconciler: SwitchReconciler, free: FreeCapacity, jobs: int, drops
         driver=config.driver,
         address=config.address,
         reachable=reconciler.controller is not None,
-        trouble=reconciler.trouble,
+        condition=reconciler.condition,
         slots=config.slots,
         slots_used=config.slots - free.slots,
         slots_largest_free=free.largest_range,
         jobs=jobs,
         drops=dict(drops),
         audits=reconciler.audits,
-        put_right=reconciler.put_right,
+        entries_repaired=reconciler.entries_repaired,
         findings=reconciler.findings,
-        trouble_kind=reconciler.trouble_kind,
+        condition_reason=reconciler.condition_reason,
         sessions=reconciler.sessions,
     )

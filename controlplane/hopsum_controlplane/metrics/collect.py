@@ -59,7 +59,7 @@ FAMILIES: Final[Sequence[_Declared]] = (
     ("member_elements_total", "counter", "Elements that the agent summed.", _MEMBER),
     ("member_codes_total", "counter", "Lanes of which the agent has the sums, bits for OR.", (*_MEMBER, "op")),
     ("member_quantization_error_energy_total", "counter", "Sum of squares of a sample of the residuals.", _MEMBER),
-    ("member_gradient_energy_total", "counter", "Sum of squares of the same sample of the gradients with their residuals.", _MEMBER),
+    ("member_gradient_energy_total", "counter", "The same of the gradients, with residuals.", _MEMBER),
     ("member_datagrams_sent_total", "counter", "Datagrams that the agent sent.", _MEMBER),
     ("member_datagrams_received_total", "counter", "Datagrams that the agent received.", _MEMBER),
     ("member_retransmits_total", "counter", "Datagrams that the agent sent again.", _MEMBER),
@@ -103,7 +103,7 @@ def _add_switch(made: dict[str, Family], switch: SwitchView, jobs: Iterable[JobV
     name = switch.name
     made["switch_up"].add(int(switch.reachable), name)
     for reason in CONDITION_REASONS:
-        made["switch_condition"].add(int(switch.trouble_kind == reason), name, reason)
+        made["switch_condition"].add(int(switch.condition_reason == reason), name, reason)
     made["switch_slots"].add(switch.slots, name)
     made["switch_slots_used"].add(switch.slots_used, name)
     made["switch_slots_largest_free"].add(switch.slots_largest_free, name)
@@ -114,7 +114,7 @@ def _add_switch(made: dict[str, Family], switch: SwitchView, jobs: Iterable[JobV
         if (word := drop.name.lower()) in switch.drops:
             made["switch_dropped_packets_total"].add(switch.drops[word], name, word)
     made["switch_audits_total"].add(switch.audits, name)
-    made["switch_entries_repaired_total"].add(switch.put_right, name)
+    made["switch_entries_repaired_total"].add(switch.entries_repaired, name)
     made["switch_sessions_total"].add(switch.sessions, name)
 
 
@@ -122,7 +122,7 @@ def _add_job(made: dict[str, Family], job: JobView) -> None:
     labels = (job.name,)
     made["job_epochs_begun_total"].add(job.epochs_begun, *labels)
     made["job_joins_refused_total"].add(job.joins_refused, *labels)
-    made["job_condition"].add(int(bool(job.trouble)), *labels)
+    made["job_condition"].add(int(bool(job.condition)), *labels)
     for health in Health:
         made["job_health"].add(int(job.health is health), *labels, health.value)
     made["job_workers"].add(job.workers, *labels)

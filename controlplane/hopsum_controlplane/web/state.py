@@ -27,11 +27,11 @@ KEPT: Final = 10
 """Parts of a window: no more than two snapshots are kept of each."""
 
 SWITCH: Final = (
-    *("name", "driver", "reachable", "trouble", "trouble_kind", "slots", "slots_used", "slots_largest_free"),
-    *("jobs", "drops", "audits", "put_right", "sessions", "rates"),
+    *("name", "driver", "reachable", "condition", "condition_reason", "slots", "slots_used", "slots_largest_free"),
+    *("jobs", "drops", "audits", "entries_repaired", "sessions", "rates"),
 )
 JOB: Final = (
-    *("name", "state", "health", "health_reason", "reason", "trouble", "switch", "parts", "slot_base"),
+    *("name", "state", "health", "health_reason", "reason", "condition", "switch", "parts", "slot_base"),
     *("slots", "workers", "quorum", "observers", "lease_s", "missing_ranks"),
     *("epochs_begun", "joins_refused", "ended_age_s"),
     *("rates", "codes", "latency_s", "nmse", "ratio_up", "ratio_down", "behind", "late"),

@@ -74,7 +74,7 @@ def _rival(testbed: DrillTestbed) -> None:
     with testbed.operator() as operator:
 
         def noticed() -> float | None:
-            return testbed.now() if "primary" in operator.switches()[0].trouble else None
+            return testbed.now() if "primary" in operator.switches()[0].condition else None
 
         testbed.report.detected_ms = 1e3 * (first_sign(noticed, "sign of another primary client") - began_s)
     testbed.report.detected = "the first says that another client is primary, from the start of the second's process"
@@ -102,7 +102,7 @@ def _again(testbed: DrillTestbed, other: Probe) -> None:
     testbed.happened("first controller started again, with the highest election id")
     testbed.start_controller()
     with testbed.operator() as operator:
-        await_that(lambda: not operator.switches()[0].trouble, "a switch without trouble")
+        await_that(lambda: not operator.switches()[0].condition, "a switch without a condition")
         gone = lambda: [job.name for job in operator.jobs()] == ["train"]  # noqa: E731
         await_that(gone, f"the end of job {other.name}, which was deleted meanwhile")
 

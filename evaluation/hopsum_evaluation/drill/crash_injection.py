@@ -195,7 +195,7 @@ def run_controller(config_path: str, scene: str, workers: int, at: int | None, p
     here[0].ahead_s += config.audit_s
     controller.reconcile(switch.name)
     view = controller.switches(drops=False)[0]
-    audited = [view.trouble] if view.trouble else list(view.findings)
+    audited = [view.condition] if view.condition else list(view.findings)
     audited += [] if view.audits else ["no audit was made"]
     epochs = {job.name: job.epoch for job in controller.jobs()}
     pipe.send(TakeoverReport(before, after, audited, epochs, taken_over_s))

@@ -44,10 +44,10 @@ DROPS: Final = {
 def check_switches(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that every switch answers and does what it is asked."""
     check, kinds = "switches", ("", "other_program", "not_primary")
-    wrong = [each for each in after.switches if each["trouble_kind"] not in kinds]
-    silent = [each for each in after.switches if not each["trouble_kind"] and not each["reachable"]]
+    wrong = [each for each in after.switches if each["condition_reason"] not in kinds]
+    silent = [each for each in after.switches if not each["condition_reason"] and not each["reachable"]]
     if wrong:
-        fix = _FIXES.get(wrong[0]["trouble_kind"], _FIXES["other"])
+        fix = _FIXES.get(wrong[0]["condition_reason"], _FIXES["other"])
         return failed(check, _words(wrong), fix, {"switches": _names(wrong)})
     if silent:
         return failed(
@@ -77,16 +77,18 @@ def check_entries(before: ControllerSnapshot, after: ControllerSnapshot) -> Chec
     changed = {}
     for switch in after.switches:
         earlier = before.switch(switch["name"])
-        if earlier is not None and switch["put_right"] > earlier["put_right"]:
-            changed[switch["name"]] = switch["put_right"] - earlier["put_right"]
+        if earlier is not None and switch["entries_repaired"] > earlier["entries_repaired"]:
+            changed[switch["name"]] = switch["entries_repaired"] - earlier["entries_repaired"]
     if changed:
-        told = "; ".join(f"{name}: {count} entries put right" for name, count in changed.items())
+        told = "; ".join(f"{name}: {count} entries repaired" for name, count in changed.items())
         findings = [finding for switch in after.switches if switch["name"] in changed for finding in switch["findings"]]
         fix = "somebody else writes to it (a second controller, a shell): stop that"
-        return failed(check, f"{told}, such as {findings[0] if findings else 'unknown'}", fix, {"put_right": changed})
+        return failed(
+            check, f"{told}, such as {findings[0] if findings else 'unknown'}", fix, {"entries_repaired": changed}
+        )
     audits = sum(switch["audits"] for switch in after.switches)
-    righted = sum(switch["put_right"] for switch in after.switches)
-    advice = f"{righted} entries were put right since the controller was started" if righted else ""
+    repaired = sum(switch["entries_repaired"] for switch in after.switches)
+    advice = f"{repaired} entries were repaired since the controller was started" if repaired else ""
     return passed(check, f"{audits} audits", advice=advice)
 
 
@@ -114,7 +116,7 @@ def check_drops(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckR
 
 
 def _kind(check: str, kind: str, snapshot: ControllerSnapshot, good: str, fix: str) -> CheckRow:
-    wrong = [each for each in snapshot.switches if each["trouble_kind"] == kind]
+    wrong = [each for each in snapshot.switches if each["condition_reason"] == kind]
     if wrong:
         return failed(check, _words(wrong), fix, {"switches": _names(wrong)})
     return passed(check, good)
@@ -125,4 +127,4 @@ def _names(switches: list[Any]) -> list[str]:
 
 
 def _words(switches: list[Any]) -> str:
-    return "; ".join(f"{each['name']}: {each['trouble']}" for each in switches)
+    return "; ".join(f"{each['name']}: {each['condition']}" for each in switches)

@@ -135,10 +135,10 @@ def check_epochs(before: ControllerSnapshot, after: ControllerSnapshot) -> Check
 def check_writing(before: ControllerSnapshot, after: ControllerSnapshot) -> CheckRow:
     """Check that the switches do what the states of jobs want."""
     check = "writing"
-    stuck = [job for job in after.jobs if job["trouble"]]
+    stuck = [job for job in after.jobs if job["condition"]]
     if not stuck:
         return passed(check, "the switches do what the jobs' states want")
-    told = "; ".join(f"job {job['name']!r}, {job['state']}: {job['trouble']}" for job in stuck)
+    told = "; ".join(f"job {job['name']!r}, {job['state']}: {job['condition']}" for job in stuck)
     fix = "see to switch " + ", ".join(sorted({job["switch"] for job in stuck})) + "; the controller goes on trying"
     return failed(check, told, fix, {"jobs": [job["name"] for job in stuck]})
 

@@ -281,14 +281,14 @@ def _lack(pending: Any) -> str:
     """Say what a job waits for."""
     if pending.missing_ranks:
         return f"ranks {', '.join(map(str, pending.missing_ranks))} have not joined"
-    return f"its switch is not written{': ' if pending.trouble else ''}{pending.trouble}"
+    return f"its switch is not written{': ' if pending.condition else ''}{pending.condition}"
 
 
 def _awaited(pending: Any) -> str:
     """Say the same as what somebody waits for."""
     if pending.missing_ranks:
         return f"{_ranks(pending.missing_ranks)} to join"
-    return f"the job's switch to be written{': ' if pending.trouble else ''}{pending.trouble}"
+    return f"the job's switch to be written{': ' if pending.condition else ''}{pending.condition}"
 
 
 def _ranks(ranks: Iterable[int]) -> str:

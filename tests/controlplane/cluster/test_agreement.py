@@ -45,7 +45,7 @@ def test_while_the_job_forms_all_ranks_have_the_error(cluster: Cluster) -> None:
         crew[2].join(settings=SEED_0)
     (view,) = cluster.controller.jobs()
     assert (view.state, view.joins_refused) == (State.FORMING, 2)
-    for worker in crew:  # and once they have been put right they run
+    for worker in crew:  # and once they have been corrected they run
         worker.lives += 1
         worker.join(settings=SEED_0)
     assert not any(isinstance(worker.membership(), Pending) for worker in crew)

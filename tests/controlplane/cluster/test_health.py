@@ -113,7 +113,7 @@ def test_a_job_whose_workers_all_died_has_failed(cluster: Cluster) -> None:
     assert view(cluster).begun_age_s == pytest.approx(100.1)
 
 
-def test_a_switch_in_trouble(cluster: Cluster, switch: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_switch_with_a_condition(cluster: Cluster, switch: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     crew = cluster.make("job")
 
     def fail(*_: object, **__: object) -> None:

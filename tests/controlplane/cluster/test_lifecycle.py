@@ -50,25 +50,25 @@ def forming(workers: int = 2, observers: int = 0, quorum: int | None = None) -> 
 
 def installing() -> JobRecord:
     now = forming()
-    return lifecycle.begin(now, job_of(now, 7))
+    return lifecycle.start_epoch(now, job_of(now, 7))
 
 
 def running(now: JobRecord | None = None) -> JobRecord:
     now = installing() if now is None else now
     assert now.job is not None
-    return all_told(lifecycle.installed(now, now.job))
+    return all_told(lifecycle.on_installed(now, now.job))
 
 
 def all_told(now: JobRecord) -> JobRecord:
     for each in now.members:
         if each.phase is Phase.IN:
-            now = lifecycle.told(now, each.rank)
+            now = lifecycle.mark_notified(now, each.rank)
     return now
 
 
 def begun(now: JobRecord, epoch: int) -> JobRecord:
     """Let the epoch run that everybody waits for."""
-    return running(lifecycle.begin(now, job_of(now, epoch)))
+    return running(lifecycle.start_epoch(now, job_of(now, epoch)))
 
 
 def report(epoch: int = 7, end: int = 0, *held: tuple[int, int], allreduces: int = 0) -> Report:
@@ -82,7 +82,7 @@ def back(now: JobRecord, rank: int, what: Report | None, life: int = 0) -> JobRe
 
 def over(now: JobRecord, reason: str = "because") -> JobRecord:
     """End an epoch, and take it off the switch."""
-    after = lifecycle.removed(lifecycle.change(now, reason))
+    after = lifecycle.on_removed(lifecycle.end_epoch(now, reason))
     assert after is not None
     return after
 
@@ -97,7 +97,7 @@ def test_the_first_epoch() -> None:
     now = lifecycle.join(now, member(0))
     assert now.ready
     assert [worker.rank for worker in now.spec().workers] == [0, 1]
-    now = lifecycle.begin(now, job_of(now, 7))
+    now = lifecycle.start_epoch(now, job_of(now, 7))
     assert (now.state, now.epoch, phases(now)) == (State.INSTALLING, 7, {0: Phase.IN, 1: Phase.IN})
     assert running(now).state is State.RUNNING
 
@@ -105,22 +105,22 @@ def test_the_first_epoch() -> None:
 def test_an_epoch_begins_only_as_it_was_planned() -> None:
     now = lifecycle.join(record(), member(0))
     with pytest.raises(ControlPlaneError, match="cannot begin epoch 7"):
-        lifecycle.begin(now, job_of(now, 7))
+        lifecycle.start_epoch(now, job_of(now, 7))
     now = forming()
     for wrong in (replace(job_of(now, 7), job_index=4), replace(job_of(now, 7), region=SlotRange(0, 16))):
         with pytest.raises(ControlPlaneError, match="cannot begin epoch 7"):
-            lifecycle.begin(now, wrong)
+            lifecycle.start_epoch(now, wrong)
     with pytest.raises(ControlPlaneError, match="cannot run epoch 8"):
-        lifecycle.installed(installing(), replace(job_of(now, 8)))
+        lifecycle.on_installed(installing(), replace(job_of(now, 8)))
     with pytest.raises(ControlPlaneError, match="cannot form again"):
-        lifecycle.removed(running())
+        lifecycle.on_removed(running())
 
 
 def test_a_member_that_is_lost_ends_the_epoch_and_all_join_again() -> None:
     now = lifecycle.lose(running(), 1, "silence")
     assert (now.state, now.reason, now.epoch) == (State.CHANGING, "silence", 7)
     assert phases(now) == {0: Phase.OVER, 1: Phase.LOST}
-    now = lifecycle.removed(now)
+    now = lifecycle.on_removed(now)
     assert now is not None
     assert (now.state, now.epoch, now.missing_ranks) == (State.FORMING, 0, (0, 1))
     now = back(now, 0, report())
@@ -131,9 +131,9 @@ def test_a_member_that_is_lost_ends_the_epoch_and_all_join_again() -> None:
 
 
 def test_what_was_not_told_need_not_join_again() -> None:
-    now = lifecycle.change(installing(), "the switch refused")
+    now = lifecycle.end_epoch(installing(), "the switch refused")
     assert phases(now) == {0: Phase.WAITING, 1: Phase.WAITING}
-    again = lifecycle.removed(now)
+    again = lifecycle.on_removed(now)
     assert again is not None
     assert again.ready
 
@@ -188,7 +188,9 @@ def test_who_leaves_unfinished_is_lost() -> None:
     assert phases(lifecycle.join(now, member(1, life=1))) == {0: Phase.OVER, 1: Phase.WAITING}
     assert lifecycle.leave(installing(), 0, "why").state is State.CHANGING
     assert phases(lifecycle.leave(forming(), 0, "why")) == {1: Phase.WAITING}, "of no epoch: forgotten"
-    enough = lifecycle.leave(running(lifecycle.begin(forming(3, quorum=2), job_of(forming(3, quorum=2), 7))), 2, "why")
+    enough = lifecycle.leave(
+        running(lifecycle.start_epoch(forming(3, quorum=2), job_of(forming(3, quorum=2), 7))), 2, "why"
+    )
     assert (enough.state, phases(enough)[2]) == (State.RUNNING, Phase.LOST)
 
 
@@ -200,15 +202,15 @@ def test_successors() -> None:
 
 
 def test_deletion() -> None:
-    assert lifecycle.end(forming()) is None
+    assert lifecycle.delete_job(forming()) is None
     for state in (installing(), running(), lifecycle.lose(running(), 0, "silence")):
-        ending = lifecycle.end(state)
+        ending = lifecycle.delete_job(state)
         assert ending is not None
         assert (ending.state, ending.epoch) == (State.ENDING, 7)
         with pytest.raises(UnauthenticatedError, match="being deleted"):
             lifecycle.join(ending, member(0, life=1))
-        assert lifecycle.change(ending, "no matter") is ending
-        assert lifecycle.removed(ending) is None
+        assert lifecycle.end_epoch(ending, "no matter") is ending
+        assert lifecycle.on_removed(ending) is None
 
 
 def test_ranks() -> None:
@@ -230,7 +232,7 @@ def test_observers_come_and_go() -> None:
     now = forming(observers=2)
     assert now.ready
     now = lifecycle.join(now, member(65))
-    now = lifecycle.begin(now, job_of(now, 7))
+    now = lifecycle.start_epoch(now, job_of(now, 7))
     assert now.job is not None
     assert [observer.rank for observer in now.job.spec.observers] == [65]
     now = running(now)
@@ -259,21 +261,21 @@ def step(now: JobRecord, what: str, rank: int, lives: dict[int, int], epoch: int
         return lifecycle.join(now, who)
     if what == "report":
         known = now.member(rank)
-        who = replace(member(rank, lives[rank]), report=report(known.told) if known is not None else None)
+        who = replace(member(rank, lives[rank]), report=report(known.notified_epoch) if known is not None else None)
         lifecycle.choose_rank(now, rank, who.incarnation)
         return lifecycle.join(now, who)
     if what == "told" and now.state is State.RUNNING:
         known = now.member(rank)
-        return now if known is None or known.phase is not Phase.IN else lifecycle.told(now, rank)
+        return now if known is None or known.phase is not Phase.IN else lifecycle.mark_notified(now, rank)
     if what == "begin" and now.ready:
-        return lifecycle.begin(now, job_of(now, epoch))
+        return lifecycle.start_epoch(now, job_of(now, epoch))
     if what == "installed" and now.state is State.INSTALLING and now.job is not None:
-        return lifecycle.installed(now, now.job)
+        return lifecycle.on_installed(now, now.job)
     if what == "removed" and now.state in (State.CHANGING, State.ENDING):
-        return lifecycle.removed(now)
+        return lifecycle.on_removed(now)
     others = {"leave": lambda: lifecycle.leave(now, rank), "lose": lambda: lifecycle.lose(now, rank, "silence")}
     others |= {"fail": lambda: lifecycle.leave(now, rank, "RuntimeError")}
-    others |= {"change": lambda: lifecycle.change(now, "because"), "end": lambda: lifecycle.end(now)}
+    others |= {"change": lambda: lifecycle.end_epoch(now, "because"), "end": lambda: lifecycle.delete_job(now)}
     return others[what]() if what in others else now
 
 
@@ -291,8 +293,10 @@ def check(now: JobRecord) -> None:
         assert {each.endpoint for each in inside} <= set(now.job.spec.members)
     assert now.resume is None or now.job is not None
     for each in now.members:
-        assert each.report is None or (each.report.epoch == each.told and each.phase in (Phase.WAITING, Phase.IN))
-        assert each.told <= max(each.entered, now.epoch)
+        assert each.report is None or (
+            each.report.epoch == each.notified_epoch and each.phase in (Phase.WAITING, Phase.IN)
+        )
+        assert each.notified_epoch <= max(each.joined_epoch, now.epoch)
     if now.state is State.INSTALLING:
         assert {each.rank for each in inside} >= set(now.request.worker_ranks)
     if now.state is State.RUNNING:

@@ -106,7 +106,7 @@ def test_refused_joins_count_if_the_token_is_right(cluster: Cluster) -> None:
     assert values_of(cluster.controller)['job_joins_refused_total{job_name="train"}'] == 2
 
 
-def test_audits_and_what_they_put_right(cluster: Cluster) -> None:
+def test_audits_and_what_they_repair(cluster: Cluster) -> None:
     cluster.run("train")
     entities = fake(cluster).entities
     stray = next(key for key, entity in entities.items() if isinstance(entity, TableEntry) and entity.table == "jobs")
@@ -129,7 +129,7 @@ def test_audits_and_what_they_put_right(cluster: Cluster) -> None:
         (ControlPlaneError("odd"), "other"),
     ],
 )
-def test_trouble_has_a_kind(
+def test_a_condition_has_a_reason(
     make_cluster: MakeCluster,
     monkeypatch: pytest.MonkeyPatch,
     error: ControlPlaneError,

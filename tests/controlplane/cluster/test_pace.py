@@ -17,7 +17,7 @@ def test_short_epochs_make_the_next_one_wait_longer_and_longer() -> None:
         pace.begun("job")
         waited = 0.0
         while not pace.due("job"):
-            assert f"its last {len(waits)} epochs were shorter than {SHORT_S:g} s" in pace.trouble("job")
+            assert f"its last {len(waits)} epochs were shorter than {SHORT_S:g} s" in pace.condition("job")
             clock.sleep(0.5)
             waited += 0.5
         waits.append(waited)

@@ -104,4 +104,4 @@ def test_a_killed_switch_is_back(cluster: Cluster, machine: Machine) -> None:
     until(lambda: not any(worker.beat().epoch for worker in crew))
     assert crew[0].beat().reason == "switch s1 does not have it any more: it runs no program"
     check_sum(crew)
-    assert cluster.controller.switches()[0].trouble == ""
+    assert cluster.controller.switches()[0].condition == ""

@@ -49,9 +49,9 @@ def test_all_new_begins_at_nothing() -> None:
 def test_who_was_not_told_waits_with_what_it_has_reported() -> None:
     now = over(running())
     now = back(back(now, 0, report(7, 9, (0, 5))), 1, report(7, 9, (3, 9)))
-    now = lifecycle.begin(now, job_of(now, 9))
+    now = lifecycle.start_epoch(now, job_of(now, 9))
     assert now.job is not None
-    now = lifecycle.told(lifecycle.installed(now, now.job), 0)
+    now = lifecycle.mark_notified(lifecycle.on_installed(now, now.job), 0)
     now = over(now)
     assert phases(now) == {0: Phase.OVER, 1: Phase.WAITING}
     now = begun(back(now, 0, report(9, 9, (0, 9))), 11)
@@ -61,10 +61,10 @@ def test_who_was_not_told_waits_with_what_it_has_reported() -> None:
 def test_who_missed_the_newcomers_hears_of_them_later() -> None:
     now = over(lifecycle.join(running(forming_three()), member(2, life=1)))
     now = back(back(now, 0, report(7, 30, allreduces=2)), 1, report(7, 33, allreduces=3))
-    now = lifecycle.begin(now, job_of(now, 9))
+    now = lifecycle.start_epoch(now, job_of(now, 9))
     assert now.job is not None
-    now = lifecycle.installed(now, now.job)
-    now = over(lifecycle.told(lifecycle.told(now, 0), 2))
+    now = lifecycle.on_installed(now, now.job)
+    now = over(lifecycle.mark_notified(lifecycle.mark_notified(now, 0), 2))
     now = begun(back(back(now, 0, report(9, 40, allreduces=4)), 2, report(9, 40, allreduces=4), life=1), 11)
     assert now.resume == Resume(0, 33, 9, 3, (2,), ())
     now = back(back(back(over(now), 0, report(11, 50)), 1, report(11, 50)), 2, report(11, 50), life=1)
@@ -74,7 +74,7 @@ def test_who_missed_the_newcomers_hears_of_them_later() -> None:
 def test_newcomers_that_never_ran_are_forgotten() -> None:
     now = over(lifecycle.join(running(), member(1, life=1)))
     now = back(now, 0, report(7, 30))
-    now = over(lifecycle.begin(now, job_of(now, 9)), "the switch refused")
+    now = over(lifecycle.start_epoch(now, job_of(now, 9)), "the switch refused")
     assert now.newcomers is None
     assert phases(now) == {0: Phase.WAITING, 1: Phase.WAITING}
     assert begun(now, 11).resume == Resume(0, 30, 11, 0, (1,), ())
@@ -82,7 +82,7 @@ def test_newcomers_that_never_ran_are_forgotten() -> None:
 
 def forming_three() -> JobRecord:
     now = forming(workers=3)
-    return lifecycle.begin(now, job_of(now, 7))
+    return lifecycle.start_epoch(now, job_of(now, 7))
 
 
 def test_a_join_that_is_repeated() -> None:
@@ -90,10 +90,10 @@ def test_a_join_that_is_repeated() -> None:
     assert back(now, 0, report(7, 9)) is now
     assert back(now, 0, None) is now  # the first join of its life, late
     now = back(now, 1, report(7, 9))
-    now = lifecycle.begin(now, job_of(now, 9))
+    now = lifecycle.start_epoch(now, job_of(now, 9))
     assert back(now, 0, report(7, 9)) is now
     assert now.job is not None
-    untold = lifecycle.installed(now, now.job)
+    untold = lifecycle.on_installed(now, now.job)
     assert back(untold, 0, report(7, 9)) is untold
     ran = running(now)
     assert back(ran, 0, report(7, 9)) is ran
@@ -124,7 +124,7 @@ def test_reports_of_nobody() -> None:
     with pytest.raises(UnauthenticatedError, match="the last one that it was told of is none"):
         back(forming(), 0, report())
     watched = lifecycle.join(forming(observers=1), member(64))
-    watched = over(running(lifecycle.begin(watched, job_of(watched, 7))))
+    watched = over(running(lifecycle.start_epoch(watched, job_of(watched, 7))))
     with pytest.raises(InvalidRequestError, match="a report of observer 64"):
         back(watched, 64, report())
     assert phases(back(watched, 64, None))[64] is Phase.WAITING
@@ -138,7 +138,7 @@ def test_who_seals_an_epoch_that_runs_ends_it() -> None:
 
 def quorate(workers: int = 3, quorum: int = 2) -> JobRecord:
     now = forming(workers, quorum=quorum)
-    return running(lifecycle.begin(now, job_of(now, 7)))
+    return running(lifecycle.start_epoch(now, job_of(now, 7)))
 
 
 def test_a_quorum_goes_on_without_a_lost_worker() -> None:
@@ -159,10 +159,10 @@ def test_a_quorum_goes_on_without_a_lost_worker() -> None:
 
 def test_lost_before_it_was_told() -> None:
     now = forming(3, quorum=2)
-    now = lifecycle.begin(now, job_of(now, 7))
+    now = lifecycle.start_epoch(now, job_of(now, 7))
     assert lifecycle.lose(now, 1, "silence").state is State.CHANGING  # nobody waits for a job that does not run
     assert now.job is not None
-    now = lifecycle.lose(lifecycle.installed(now, now.job), 1, "silence")
+    now = lifecycle.lose(lifecycle.on_installed(now, now.job), 1, "silence")
     assert now.state is State.RUNNING
     again = lifecycle.join(now, member(1))  # it has never been in any epoch
     assert (again.state, phases(again)[1]) == (State.CHANGING, Phase.WAITING)
@@ -188,10 +188,10 @@ def test_a_report_is_kept_until_its_worker_is_told_or_lost() -> None:
     assert now.members[0].report == report(7, 9)
     assert lifecycle.lose(now, 0, "silence").members[0].report is None
     now = back(now, 1, report(7, 9))
-    now = lifecycle.begin(now, job_of(now, 9))
+    now = lifecycle.start_epoch(now, job_of(now, 9))
     assert now.members[0].report == report(7, 9)
     assert now.job is not None
-    assert all_told(lifecycle.installed(now, now.job)).members[0].report is None
+    assert all_told(lifecycle.on_installed(now, now.job)).members[0].report is None
 
 
 def test_who_lacks_what_nobody_has_any_more_is_out() -> None:
@@ -199,9 +199,9 @@ def test_who_lacks_what_nobody_has_any_more_is_out() -> None:
     now = back(now, 0, Report(7, 40, 60, ((40, 50),), 3))
     now = back(now, 1, Report(7, 40, 60, ((40, 60),), 3))
     near = back(now, 2, Report(7, 35, 60, ((30, 36), (36, 40)), 3))  # all that it lacks is to be summed or had
-    assert lifecycle.expel(near) is near
+    assert lifecycle.evict_laggards(near) is near
     now = back(now, 2, Report(7, 35, 60, ((30, 36), (37, 40)), 3))  # 36 was delivered by the others
-    out = lifecycle.expel(now)
+    out = lifecycle.evict_laggards(now)
     assert (out.ready, out.missing_ranks, phases(out)[2]) == (False, (2,), Phase.LOST)
     with pytest.raises(
         UnauthenticatedError, match="given up: it lacks results that the others have delivered and dropped"
@@ -217,9 +217,9 @@ def test_what_is_void_is_not_lacking() -> None:
     now = begun(back(now, 0, Report(7, 20, 60, ((22, 30),), 3)), 9)  # 20, 21 and 30 .. 59 are void
     now = back(over(now), 1, Report(9, 64, 80, ((60, 64),), 3), life=1)
     for held in ((22, 30), (20, 30)):
-        assert lifecycle.expel(behind := back(now, 0, Report(9, 22, 80, (held, (60, 62)), 3))) is behind
+        assert lifecycle.evict_laggards(behind := back(now, 0, Report(9, 22, 80, (held, (60, 62)), 3))) is behind
     for held in ((23, 30), (22, 29)):  # of these nobody has the first, or the last
-        assert phases(lifecycle.expel(back(now, 0, Report(9, 22, 80, (held,), 3))))[0] is Phase.LOST
+        assert phases(lifecycle.evict_laggards(back(now, 0, Report(9, 22, 80, (held,), 3))))[0] is Phase.LOST
 
 
 def test_a_report_that_is_more_than_can_be_told() -> None:
@@ -310,7 +310,7 @@ class Chain:
                 if self.chance.random() < 0.25:
                     worker.start_again()
                 self.join(worker)
-        while not (out := lifecycle.expel(self.now)).ready:
+        while not (out := lifecycle.evict_laggards(self.now)).ready:
             self.now = out
             for worker in self.crew:
                 if phases(self.now)[worker.rank] is Phase.LOST:
@@ -318,13 +318,13 @@ class Chain:
                     worker.start_again()
                     self.join(worker)
         self.epoch += 1
-        self.now = lifecycle.begin(self.now, job_of(self.now, self.epoch))
+        self.now = lifecycle.start_epoch(self.now, job_of(self.now, self.epoch))
         assert self.now.job is not None
         if self.chance.random() < 0.8:
-            self.now = lifecycle.installed(self.now, self.now.job)
+            self.now = lifecycle.on_installed(self.now, self.now.job)
             told = [worker for worker in self.crew if self.chance.random() < 0.8]
             for worker in told:
-                self.now = lifecycle.told(self.now, worker.rank)
+                self.now = lifecycle.mark_notified(self.now, worker.rank)
                 worker.resume(self.epoch, self.now.resume)
             self.fetch(told)
             if len(told) == len(self.crew):

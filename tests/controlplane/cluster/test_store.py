@@ -35,10 +35,18 @@ def store(path: Path) -> Iterator[StateStore]:
 def many() -> list[JobRecord]:
     lost = life.lose(running(), 1, "silence")
     odd = replace(record(observers=3).request, table=TABLE, quorum=1, min_quorum=1, lease_s=2.5, switch="s1")
-    states = [record(), forming(), installing(), running(), lost, life.end(running()), life.join(lost, member(0, 1))]
+    states = [
+        record(),
+        forming(),
+        installing(),
+        running(),
+        lost,
+        life.delete_job(running()),
+        life.join(lost, member(0, 1)),
+    ]
     states.append(replace(record(), request=odd))
     waits = back(over(life.join(running(), member(1, 1))), 0, report(7, 90, (3, 9), (12, 90), allreduces=4))
-    states += [waits, life.begin(waits, job_of(waits, 9)), begun(waits, 9)]
+    states += [waits, life.start_epoch(waits, job_of(waits, 9)), begun(waits, 9)]
     return [
         replace(each, request=replace(each.request, name=f"job{number:02}"), job_index=number)
         for number, each in enumerate(states)
@@ -263,7 +271,7 @@ def test_an_older_version_is_brought_up(store: StateStore, tmp_path: Path) -> No
     path = tmp_path / "old.sqlite"
     left = life.leave(running(), 0)
     again = over(running())
-    states = [record(), forming(), installing(), running(), left, life.change(running(), "because"), again]
+    states = [record(), forming(), installing(), running(), left, life.end_epoch(running(), "because"), again]
     records = [
         replace(each, request=replace(each.request, name=f"job{number}"), job_index=number)
         for number, each in enumerate(states)
@@ -273,7 +281,7 @@ def test_an_older_version_is_brought_up(store: StateStore, tmp_path: Path) -> No
     assert brought.load().last_epoch == 7
     found = list(brought.load().records)
     old = found[-1]  # nobody knows which epoch it was: whoever joins begins anew
-    assert [(each.entered, each.told) for each in old.members] == [(0, 0), (0, 0)]
+    assert [(each.joined_epoch, each.notified_epoch) for each in old.members] == [(0, 0), (0, 0)]
     assert found[:-1] == records[:-1]
     assert begun(life.join(life.join(old, member(0)), member(1)), 9).resume is None
     brought.close()

@@ -116,7 +116,7 @@ def test_another_controller_takes_the_switch(cluster: Cluster, rig: Rig) -> None
         stack.callback(theirs.close)
         with pytest.raises(SwitchUnavailableError, match="primary"):
             cluster.controller.delete_job("job")
-        assert "primary" in cluster.controller.switches()[0].trouble
+        assert "primary" in cluster.controller.switches()[0].condition
         check_sum(agents)  # what stands there stays
         theirs.close()
         cluster.devices = {"s1": lambda: rig.open(election_id=3)}  # type: ignore[dict-item]

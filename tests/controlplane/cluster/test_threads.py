@@ -79,7 +79,7 @@ def test_workers_and_operators_at_once(make_cluster: MakeCluster) -> None:
         while any(thread.is_alive() for thread in threads):
             cluster.controller.tick()
             cluster.controller.jobs(counters=True)
-            assert [switch.trouble for switch in cluster.controller.switches()] == ["", ""]
+            assert [switch.condition for switch in cluster.controller.switches()] == ["", ""]
             cluster.make("more")
             cluster.controller.delete_job("more")
     finally:

@@ -150,7 +150,7 @@ def test_no_epoch_begins_before_all_switches_answer(tree: Cluster) -> None:
     tree.clock.sleep(1.5)
     tree.controller.tick()
     assert isinstance(pending := crew[0].membership(), Pending)
-    assert "s2: " in pending.trouble
+    assert "s2: " in pending.condition
     begun = tree.controller.job("train").epochs_begun
     device(tree, "s2").repair()
     tree.clock.sleep(1.5)

@@ -242,8 +242,8 @@ def test_no_secret_and_no_address_is_in_the_values(make_cluster: MakeCluster, mo
     (waiting, *_) = cluster.make("next")
     with pytest.raises(ControlPlaneError):
         waiting.join(ip="192.0.2.7")
-    trouble = "no answer of [::1]:9559, 10.1.2.3:9559, 10.9.8.7/24 and 02:aa:00:00:00:01 at 12:30, version 1.2.3"
-    monkeypatch.setattr(type(cluster.controller._reconcilers["s1"]), "trouble", trouble)
+    condition = "no answer of [::1]:9559, 10.1.2.3:9559, 10.9.8.7/24 and 02:aa:00:00:00:01 at 12:30, version 1.2.3"
+    monkeypatch.setattr(type(cluster.controller._reconcilers["s1"]), "condition", condition)
     cluster.clock.sleep(LEASE_S + 1)
     crew[0].join(report=crew[0].report())
     assert str(crew[1].epoch) in cluster.controller.job("train").reason
@@ -251,7 +251,7 @@ def test_no_secret_and_no_address_is_in_the_values(make_cluster: MakeCluster, mo
     assert "train" in text
     assert str(crew[1].epoch) not in text
     said = "no answer of (address), (address), (address) and (address) at 12:30, version 1.2.3"
-    assert json.loads(text)["switches"][0]["trouble"] == said
+    assert json.loads(text)["switches"][0]["condition"] == said
     assert re.findall(r"\d+\.\d+\.\d+\.\d+|udp_port|token|secret|incarnation|endpoint", text) == []
     for worker in crew:
         for secret in (worker.token, repr(worker.secret)[2:-1], worker.secret.hex(), worker.request().ip):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 084b933de3fae5797833ab254e48bc61
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 a22e1ba6723a51ce4fca2fdc3a7f36ca
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -169,20 +169,20 @@ class AwaitMembershipRequest(_message.Message):
 class AwaitMembershipReply(_message.Message):
     __slots__ = ("membership", "pending")
     class Pending(_message.Message):
-        __slots__ = ("missing_ranks", "again_s", "state", "trouble", "gone_ranks", "reason")
+        __slots__ = ("missing_ranks", "again_s", "state", "condition", "gone_ranks", "reason")
         MISSING_RANKS_FIELD_NUMBER: _ClassVar[int]
         AGAIN_S_FIELD_NUMBER: _ClassVar[int]
         STATE_FIELD_NUMBER: _ClassVar[int]
-        TROUBLE_FIELD_NUMBER: _ClassVar[int]
+        CONDITION_FIELD_NUMBER: _ClassVar[int]
         GONE_RANKS_FIELD_NUMBER: _ClassVar[int]
         REASON_FIELD_NUMBER: _ClassVar[int]
         missing_ranks: _containers.RepeatedScalarFieldContainer[int]
         again_s: float
         state: JobState
-        trouble: str
+        condition: str
         gone_ranks: _containers.RepeatedScalarFieldContainer[int]
         reason: str
-        def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ..., again_s: _Optional[float] = ..., state: _Optional[_Union[JobState, str]] = ..., trouble: _Optional[str] = ..., gone_ranks: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
+        def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ..., again_s: _Optional[float] = ..., state: _Optional[_Union[JobState, str]] = ..., condition: _Optional[str] = ..., gone_ranks: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     membership: str
@@ -334,7 +334,7 @@ class ShowRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("name", "state", "reason", "trouble", "epoch", "switch", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "epochs_begun", "joins_refused", "last_refusal", "parts", "health", "health_reason", "last_refusal_age_s", "ended_age_s", "begun_age_s", "codec", "codec_options")
+    __slots__ = ("name", "state", "reason", "condition", "epoch", "switch", "job_index", "slot_base", "slots", "workers", "quorum", "min_quorum", "observers", "lease_s", "members", "missing_ranks", "counters", "epochs_begun", "joins_refused", "last_refusal", "parts", "health", "health_reason", "last_refusal_age_s", "ended_age_s", "begun_age_s", "codec", "codec_options")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -345,7 +345,7 @@ class Job(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     JOB_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -373,7 +373,7 @@ class Job(_message.Message):
     name: str
     state: JobState
     reason: str
-    trouble: str
+    condition: str
     epoch: int
     switch: str
     job_index: int
@@ -398,7 +398,7 @@ class Job(_message.Message):
     begun_age_s: float
     codec: str
     codec_options: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., trouble: _Optional[str] = ..., epoch: _Optional[int] = ..., switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., epochs_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., health: _Optional[_Union[JobHealth, str]] = ..., health_reason: _Optional[str] = ..., last_refusal_age_s: _Optional[float] = ..., ended_age_s: _Optional[float] = ..., begun_age_s: _Optional[float] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., condition: _Optional[str] = ..., epoch: _Optional[int] = ..., switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., quorum: _Optional[int] = ..., min_quorum: _Optional[int] = ..., observers: _Optional[int] = ..., lease_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing_ranks: _Optional[_Iterable[int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., epochs_begun: _Optional[int] = ..., joins_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., health: _Optional[_Union[JobHealth, str]] = ..., health_reason: _Optional[str] = ..., last_refusal_age_s: _Optional[float] = ..., ended_age_s: _Optional[float] = ..., begun_age_s: _Optional[float] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("rank", "phase", "endpoint", "side_port", "port", "version", "lease_left_s", "statistics", "heartbeat_age_s", "reason")
@@ -452,7 +452,7 @@ class SwitchesReply(_message.Message):
     def __init__(self, switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ...) -> None: ...
 
 class Switch(_message.Message):
-    __slots__ = ("name", "driver", "address", "reachable", "trouble", "slots", "slots_used", "slots_largest_free", "jobs", "drops", "audits", "put_right", "findings", "trouble_kind", "sessions")
+    __slots__ = ("name", "driver", "address", "reachable", "condition", "slots", "slots_used", "slots_largest_free", "jobs", "drops", "audits", "entries_repaired", "findings", "condition_reason", "sessions")
     class DropsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -464,30 +464,30 @@ class Switch(_message.Message):
     DRIVER_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     REACHABLE_FIELD_NUMBER: _ClassVar[int]
-    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_USED_FIELD_NUMBER: _ClassVar[int]
     SLOTS_LARGEST_FREE_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     DROPS_FIELD_NUMBER: _ClassVar[int]
     AUDITS_FIELD_NUMBER: _ClassVar[int]
-    PUT_RIGHT_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_REPAIRED_FIELD_NUMBER: _ClassVar[int]
     FINDINGS_FIELD_NUMBER: _ClassVar[int]
-    TROUBLE_KIND_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_REASON_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     name: str
     driver: str
     address: str
     reachable: bool
-    trouble: str
+    condition: str
     slots: int
     slots_used: int
     slots_largest_free: int
     jobs: int
     drops: _containers.ScalarMap[str, int]
     audits: int
-    put_right: int
+    entries_repaired: int
     findings: _containers.RepeatedScalarFieldContainer[str]
-    trouble_kind: str
+    condition_reason: str
     sessions: int
-    def __init__(self, name: _Optional[str] = ..., driver: _Optional[str] = ..., address: _Optional[str] = ..., reachable: bool = ..., trouble: _Optional[str] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., slots_largest_free: _Optional[int] = ..., jobs: _Optional[int] = ..., drops: _Optional[_Mapping[str, int]] = ..., audits: _Optional[int] = ..., put_right: _Optional[int] = ..., findings: _Optional[_Iterable[str]] = ..., trouble_kind: _Optional[str] = ..., sessions: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., driver: _Optional[str] = ..., address: _Optional[str] = ..., reachable: bool = ..., condition: _Optional[str] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., slots_largest_free: _Optional[int] = ..., jobs: _Optional[int] = ..., drops: _Optional[_Mapping[str, int]] = ..., audits: _Optional[int] = ..., entries_repaired: _Optional[int] = ..., findings: _Optional[_Iterable[str]] = ..., condition_reason: _Optional[str] = ..., sessions: _Optional[int] = ...) -> None: ...

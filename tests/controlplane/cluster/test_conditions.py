@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers and operators see of a cluster in trouble: restarts, silent switches, full disks, strangers."""
+"""What workers and operators see of a cluster with problems: restarts, silent switches, full disks, strangers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_restarted_switch_gets_new_epochs(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_what_others_change_is_put_right(cluster: Cluster, restart: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_others_change_is_repaired(cluster: Cluster, restart: bool, caplog: pytest.LogCaptureFixture) -> None:
     crew, other = cluster.run(), cluster.run("other")
     device = device_of(cluster)
     device.write([Insert(MulticastGroup(9, (Replica(1, 1),))), Insert(TableEntry("jobs", {"epoch": 5}, "job", {}))])
@@ -84,7 +84,7 @@ def test_what_others_change_is_put_right(cluster: Cluster, restart: bool, caplog
         cluster.clock.sleep(1)
         cluster.controller.tick()
         view = cluster.controller.switches()[0]
-        assert (view.audits, view.put_right) == (1, 2)
+        assert (view.audits, view.entries_repaired) == (1, 2)
         assert [line.split(":")[0] for line in view.findings] == ["foreign", "foreign"]
     assert "switch s1: took off 2 entries: " in caplog.text
     assert "jobs[epoch=5]" in caplog.text
@@ -116,13 +116,13 @@ def test_a_switch_of_somebody_else_is_left_alone(make_cluster: MakeCluster) -> N
     device.write([Insert(theirs)])
     cluster.start()
     view = cluster.controller.switches()[0]
-    assert (view.reachable, "1 entries of another controller stand here" in view.trouble) == (False, True)
+    assert (view.reachable, "1 entries of another controller stand here" in view.condition) == (False, True)
     with pytest.raises(ResourceExhaustedError, match=r"s1: .*entries of another controller"):
         cluster.make()
     device.write([Delete(theirs)])
     cluster.clock.sleep(1)
     cluster.controller.tick()
-    assert cluster.controller.switches()[0].trouble == ""
+    assert cluster.controller.switches()[0].condition == ""
     cluster.run()
 
 
@@ -134,14 +134,14 @@ def test_a_switch_that_refuses_is_asked_again(cluster: Cluster) -> None:
     pending = crew[0].membership()
     assert isinstance(pending, Pending)
     assert (pending.missing_ranks, pending.state) == ((), State.FORMING)
-    assert "ALREADY_EXISTS" in pending.trouble
-    other = cluster.run("other")  # the switch is not in trouble, only the job
+    assert "ALREADY_EXISTS" in pending.condition
+    other = cluster.run("other")  # the switch has no problem, only the job
     cluster.clock.sleep(1)
     cluster.controller.tick()  # removes what was in the way first
     assert isinstance(crew[0].membership(), dict)
     assert other[0].beat().reason == ""
     cluster.check()
-    assert cluster.controller.job("job").trouble == ""
+    assert cluster.controller.job("job").condition == ""
 
 
 @pytest.mark.parametrize("failure", [Failure.UNANSWERED, Failure.UNREACHABLE])
@@ -152,7 +152,7 @@ def test_a_switch_that_does_not_answer(cluster: Cluster, failure: Failure) -> No
     crew[1].join()  # is not refused: its job waits
     pending = crew[0].membership()
     assert isinstance(pending, Pending)
-    assert pending.trouble != ""
+    assert pending.condition != ""
     for _ in range(3):
         cluster.clock.sleep(1.0)
         cluster.controller.tick()
@@ -221,7 +221,7 @@ def test_a_switch_that_starts_later(make_cluster: MakeCluster) -> None:
     cluster.devices = {"s1": open_it}  # type: ignore[dict-item]
     cluster.start()
     view = cluster.controller.switches()[0]
-    assert (view.reachable, "no P4Runtime server answered" in view.trouble) == (False, True)
+    assert (view.reachable, "no P4Runtime server answered" in view.condition) == (False, True)
     up = True
     cluster.clock.sleep(1.0)
     cluster.controller.tick()
@@ -255,13 +255,13 @@ def test_nothing_shows_a_secret(cluster: Cluster, caplog: pytest.LogCaptureFixtu
     assert not any(JoinRequest.__name__ in text and "incarnation" in text for text in texts)
 
 
-def test_who_looks_at_an_epoch_that_is_just_over_makes_no_trouble(cluster: Cluster) -> None:
+def test_who_looks_at_an_epoch_that_is_just_over_makes_no_condition(cluster: Cluster) -> None:
     _, second = cluster.run()
     before = cluster.controller._cache.get("job").job
     assert before is not None
     second.start_again()
     assert cluster.controller._reconcilers["s1"].counters(before) == {}
-    assert cluster.controller.switches()[0].trouble == ""
+    assert cluster.controller.switches()[0].condition == ""
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_workers_hear_that_their_switch_is_not_reached(
         patched.setattr(device_of(cluster), "read_counter", fail)
         cluster.controller.job("job")
         (switch,) = (each for each in cluster.controller.switches() if each.name == "s1")
-        assert switch.trouble.startswith("nobody answers" if text else "odd")
+        assert switch.condition.startswith("nobody answers" if text else "odd")
         beat = crew[0].beat()
     assert beat.switch_unreachable == text
     assert (beat.state, beat.epoch) == (State.RUNNING, crew[0].epoch), "sums may go on"
