@@ -17,7 +17,7 @@ from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.context import complete
 from hopsum_controlplane.errors import ControlPlaneError
 from hopsum_controlplane.service.access import read_admin_token
-from hopsum_wire.control.values import as_values
+from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.snapshots import ControllerSnapshot
 
 
@@ -54,11 +54,11 @@ def operator(options: argparse.Namespace) -> Iterator[JobsClient]:
 
 def take_snapshot(client: JobsClient, clock: Callable[[], float] = time.monotonic) -> ControllerSnapshot:
     """Ask for switches and jobs, for running jobs with their counters. Raises ControllerError."""
-    switches = [as_values(switch) for switch in client.switches()]
+    switches = [message_to_dict(switch) for switch in client.switches()]
     jobs = []
     for listed in client.jobs():
         try:
-            jobs.append((clock(), as_values(client.job(listed.name))))
+            jobs.append((clock(), message_to_dict(client.job(listed.name))))
         except ControllerError as error:
             if error.code != "NOT_FOUND":  # deleted meanwhile
                 raise
@@ -67,7 +67,7 @@ def take_snapshot(client: JobsClient, clock: Callable[[], float] = time.monotoni
 
 def job_snapshot(client: JobsClient, name: str) -> ControllerSnapshot:
     """Ask for one job with its counters, and for no switch. Raises ControllerError."""
-    job, now_s = as_values(client.job(name)), time.monotonic()
+    job, now_s = message_to_dict(client.job(name)), time.monotonic()
     return _snapshot([], [(now_s, job)], now_s)
 
 

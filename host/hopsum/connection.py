@@ -279,8 +279,8 @@ def _open_controller(config: Config, parts: SplitResult, group: Any) -> Communic
     rpc, address, job, token = _controller(config, parts)
     # the controller is given time to bring a switch back
     patient = replace(config, unreachable_s=max(config.unreachable_s, config.membership_wait_s))
-    ways = rpc.Ways(codec=_codec_for, agent=partial(_open_agent, patient))
-    opened: Communicator = rpc.open_job(config, address, job, token, ways)
+    factories = rpc.Factories(codec=_codec_for, agent=partial(_open_agent, patient))
+    opened: Communicator = rpc.open_job(config, address, job, token, factories)
     return opened
 
 

@@ -23,7 +23,7 @@ from hopsum.rpc.jobs import JobsClient
 from hopsum_topologies.netns import enter_namespace
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.worker_pool import WorkerPool
-from hopsum_wire.control.values import as_values
+from hopsum_wire.control.values import message_to_dict
 
 FOLDER = str(Path(__file__).resolve().parent)
 ELEMENTS = 2500
@@ -46,7 +46,7 @@ class Member:
 
     def show(self, target: str, name: str, admin: str) -> dict[str, Any]:
         with Channel(ControllerAddress.of(target, tls=False)) as channel:
-            return as_values(JobsClient(channel, admin).job(name))
+            return message_to_dict(JobsClient(channel, admin).job(name))
 
     def connect(self, url: str, token: str, rank: int, wait_s: float) -> int:
         """Join; the JOIN that was sent is kept."""

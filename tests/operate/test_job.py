@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hopsum_controlplane.cluster.codec import request_from_json, request_to_json
 from rich.console import Console
 
 from hopsum.codec import job_tables, make_codec
@@ -21,7 +22,6 @@ from hopsum.rpc.jobs import JobsClient
 from hopsum_cli.job import main
 from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top.screen import screen
-from hopsum_controlplane.cluster.codec import request_from_json, request_to_json
 from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.cluster.requests import JobRequest
 from hopsum_controlplane.service.server import Service

@@ -31,7 +31,7 @@ from hopsum_switch.management import ManagementClient
 from hopsum_topologies import NativeSwitch
 from hopsum_topologies.process import ManagedProcess
 from hopsum_wire import HOPSUM_UDP_PORT
-from hopsum_wire.control.values import as_values
+from hopsum_wire.control.values import message_to_dict
 
 START_S, SUM_S = 300.0, 300.0
 WORKERS, UPLINK = 4, 9
@@ -171,7 +171,7 @@ def test_a_job_over_a_tree_lives_through_restarts(site: Site, capsys: pytest.Cap
     assert made.switch == "leaf1, leaf2, then spine"
     jobs = site.connect("train", made.token, ["leaf1", "leaf1", "leaf2", "leaf2"])
     assert summed(jobs) == expected
-    first = as_values(operator.job("train"))
+    first = message_to_dict(operator.job("train"))
     counted = {part["switch"]: part["counters"] for part in first["parts"]}
     assert counted["spine"]["added"] == 2 * counted["spine"]["completed"] > 0  # one sum of each leaf
     assert counted["leaf1"]["added"] == 2 * counted["spine"]["completed"]  # of its two workers
@@ -180,7 +180,7 @@ def test_a_job_over_a_tree_lives_through_restarts(site: Site, capsys: pytest.Cap
 
     site.restart("leaf2")
     assert summed(jobs) == expected
-    second = as_values(operator.job("train"))
+    second = message_to_dict(operator.job("train"))
     assert second["epoch"] > first["epoch"]
     assert "switch leaf2 " in second["reason"]
 
@@ -188,7 +188,7 @@ def test_a_job_over_a_tree_lives_through_restarts(site: Site, capsys: pytest.Cap
     assert summed(jobs) == expected
     site.controller.stop()
     site.start_controller()
-    assert as_values(operator.job("train"))["epoch"] == second["epoch"]
+    assert message_to_dict(operator.job("train"))["epoch"] == second["epoch"]
     assert summed(jobs) == expected
 
     close(jobs)

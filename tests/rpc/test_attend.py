@@ -17,7 +17,7 @@ from hopsum_controlplane.cluster import JobRequest
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.services import WORKERS
+from hopsum_wire.control.services import MEMBERSHIP_SERVICE
 from hopsum_wire.epochs import Sealed
 
 from ..controlplane.cluster.world import LEASE_S, Cluster, switch_config
@@ -61,7 +61,7 @@ class Crew:
 
     def attend(self, rank: int = 0, epoch: int | None = None) -> Replies:
         request = pb.AttendRequest(job="train", rank=rank, epoch=self.epoch if epoch is None else epoch)
-        return self.channel.stream(WORKERS, "Attend", request, secret=self.members[rank].registration.secret)
+        return self.channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=self.members[rank].registration.secret)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def crew(cluster: Cluster, channel: Channel) -> Crew:
 
 def test_the_present_answer_then_each_difference(cluster: Cluster, channel: Channel, crew: Crew) -> None:
     replies = crew.attend()
-    assert next(replies) == pb.HeartbeatReply(state=pb.JOB_STATE_RUNNING, epoch=crew.epoch)
+    assert next(replies) == pb.HeartbeatResponse(state=pb.JOB_STATE_RUNNING, epoch=crew.epoch)
     MemberClient(channel, "train", crew.token).join(("127.0.0.1", 5002), WAIT_S, rank=1)
     over = next(replies)
     assert (over.epoch, "rank 1 was started again" in over.reason) == (0, True)
@@ -110,7 +110,7 @@ def test_a_stream_renews_no_lease(cluster: Cluster, crew: Crew) -> None:
     replies = crew.attend(1)
     next(replies)
     cluster.clock.sleep(LEASE_S - 1)
-    crew.members[0].beat(crew.epoch, {})
+    crew.members[0].heartbeat(crew.epoch, {})
     cluster.clock.sleep(2)
     cluster.controller.expire()
     assert "rank 1" in next(replies).reason
@@ -120,14 +120,14 @@ def test_strangers_attend_nothing(channel: Channel, crew: Crew) -> None:
     for secret in ("", "zz", "00" * 32, crew.token, crew.members[1].registration.secret):
         request = pb.AttendRequest(job="train", rank=0, epoch=crew.epoch)
         with pytest.raises(ControllerError) as raised:
-            next(channel.stream(WORKERS, "Attend", request, secret=secret))
+            next(channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=secret))
         assert raised.value.code == "UNAUTHENTICATED"
 
 
 def test_a_connection_that_breaks_off_shortens_the_lease(cluster: Cluster, crew: Crew, channel: Channel) -> None:
     with Channel(channel.address) as own:
         request = pb.AttendRequest(job="train", rank=1, epoch=crew.epoch)
-        next(own.stream(WORKERS, "Attend", request, secret=crew.members[1].registration.secret))
+        next(own.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=crew.members[1].registration.secret))
     short = threading.Event()
     for _ in range(int(WAIT_S / 0.05)):
         left_s = cluster.controller.job("train", counters=False).members[1].lease_left_s
@@ -136,7 +136,7 @@ def test_a_connection_that_breaks_off_shortens_the_lease(cluster: Cluster, crew:
         short.wait(0.05)
     else:
         pytest.fail("the lease of rank 1 stayed as it was")
-    crew.members[1].beat(crew.epoch, {})
+    crew.members[1].heartbeat(crew.epoch, {})
     assert cluster.controller.job("train", counters=False).members[1].lease_left_s == LEASE_S
 
 
@@ -149,7 +149,7 @@ def test_only_the_last_stream_of_a_member_counts_and_no_end_of_a_stream_does() -
 
         def attend(channel: Channel, rank: int) -> Replies:
             secret = members[rank].registration.secret
-            replies = channel.stream(WORKERS, "Attend", pb.AttendRequest(job=NAME, rank=rank), secret=secret)
+            replies = channel.stream(MEMBERSHIP_SERVICE, "Attend", pb.AttendRequest(job=NAME, rank=rank), secret=secret)
             next(replies)
             return replies
 
@@ -169,7 +169,7 @@ def test_a_controller_that_ends_says_so_and_thinks_nobody_gone() -> None:
         member = MemberClient(channel, NAME, TOKEN)
         member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
         request = pb.AttendRequest(job=NAME, rank=0)
-        replies = channel.stream(WORKERS, "Attend", request, secret=member.registration.secret)
+        replies = channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=member.registration.secret)
         next(replies)
         service.close()
         with pytest.raises(ControllerUnreachableError):

@@ -11,7 +11,7 @@ from hopsum.rpc.channel import MISSED_MAX, Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerUnreachableError
 from hopsum.rpc.member import MemberClient
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.services import WORKERS
+from hopsum_wire.control.services import MEMBERSHIP_SERVICE
 
 from ..black_holes import BlackHoles
 from .desk import NAME, TOKEN, desk_service
@@ -29,13 +29,13 @@ def test_after_two_missed_answers_there_is_another_connection() -> None:
         member = MemberClient(channel, NAME, TOKEN)
         member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
         request = pb.AttendRequest(job=NAME, rank=0)
-        replies = channel.stream(WORKERS, "Attend", request, secret=member.registration.secret)
+        replies = channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=member.registration.secret)
         next(replies)
         way.swallow()
         for _ in range(MISSED_MAX):
             with pytest.raises(ControllerUnreachableError):
-                member.beat(0, {}, SHORT_S)
-        assert member.beat(0, {}, WAIT_S).reason == ""
+                member.heartbeat(0, {}, SHORT_S)
+        assert member.heartbeat(0, {}, WAIT_S).reason == ""
         assert way.connections == 2
         with pytest.raises(ControllerUnreachableError):  # who waited on the dead one hears that it is over
             next(replies)
@@ -54,9 +54,9 @@ def test_an_answer_between_two_that_are_missed_keeps_the_connection() -> None:
         for _ in range(2 * MISSED_MAX):
             go_on.clear()
             with pytest.raises(ControllerUnreachableError):
-                member.beat(0, {}, SHORT_S)
+                member.heartbeat(0, {}, SHORT_S)
             go_on.set()
-            member.beat(0, {}, WAIT_S)
+            member.heartbeat(0, {}, WAIT_S)
         assert channel._channel is before
         assert desk.left == []
 
@@ -71,7 +71,7 @@ def test_a_dead_connection_is_noticed_without_a_call() -> None:
         member = MemberClient(channel, NAME, TOKEN)
         member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
         request = pb.AttendRequest(job=NAME, rank=0)
-        replies = channel.stream(WORKERS, "Attend", request, secret=member.registration.secret)
+        replies = channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=member.registration.secret)
         next(replies)
         way.swallow()
         with pytest.raises(ControllerUnreachableError):

@@ -19,8 +19,8 @@ from hopsum.rpc.jobs import JobsClient
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.services import BEARER, JOBS, WORKERS, Method, methods
-from hopsum_wire.control.values import as_values
+from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, Method, methods
+from hopsum_wire.control.values import message_to_dict
 
 from ..controlplane.cluster.world import Cluster, Worker, switch_config
 
@@ -29,7 +29,11 @@ ADMIN: Final = "the-administrator-s-token"
 REFUSALS: Final = {
     "INVALID_ARGUMENT", "NOT_FOUND", "UNAUTHENTICATED", "FAILED_PRECONDITION", "ALREADY_EXISTS", "RESOURCE_EXHAUSTED",
 }  # fmt: skip
-METHODS: Final = [(service, name, method) for service in (WORKERS, JOBS) for name, method in methods(service).items()]
+METHODS: Final = [
+    (service, name, method)
+    for service in (MEMBERSHIP_SERVICE, JOB_SERVICE)
+    for name, method in methods(service).items()
+]
 
 
 @pytest.fixture
@@ -49,7 +53,7 @@ def address(cluster: Cluster) -> Iterator[str]:
 
 def _standing(cluster: Cluster, crew: list[Worker]) -> Any:
     """The state that must not change: the bystander's job in the database, on the switch, and as its workers hear."""
-    [job] = [as_values(_job(cluster, crew[0].job))]
+    [job] = [message_to_dict(_job(cluster, crew[0].job))]
     for each in (job, *job["members"]):  # what time alone changes
         for name in [name for name in each if name == "lease_left_s" or name.endswith("_age_s")]:
             del each[name]
@@ -69,7 +73,7 @@ def _raw(address: str, method: Method, data: bytes, metadata: tuple[tuple[str, s
     with grpc.insecure_channel(address, (("grpc.enable_http_proxy", 0),)) as channel:
         send = channel.unary_unary(method.path)
         try:
-            method.reply.FromString(send(data, timeout=60, metadata=metadata))
+            method.response.FromString(send(data, timeout=60, metadata=metadata))
         except grpc.RpcError as error:
             code: str = error.code().name
             return code
@@ -89,7 +93,7 @@ def test_random_bytes(cluster: Cluster, address: str) -> None:
             data = bytearray(_message(rng, method.request, {}).SerializeToString())
             for _ in range(rng.randrange(1, 4) if data else 0):
                 data[rng.randrange(len(data))] = rng.randrange(256)
-        secret = rng.choice((ADMIN if service == JOBS else crew[0].token, crew[0].secret.hex()))
+        secret = rng.choice((ADMIN if service == JOB_SERVICE else crew[0].token, crew[0].secret.hex()))
         metadata = rng.choice(((), (("authorization", BEARER + secret),), (("authorization", "Basic eA=="),)))
         codes[_raw(address, method, bytes(data), metadata)] += 1
     assert set(codes) <= REFUSALS | {"OK"}, codes
@@ -107,11 +111,11 @@ def test_random_values(cluster: Cluster, address: str) -> None:
             service, name, method = rng.choice(METHODS)
             known = {"job": target[0].job, "name": rng.choice((target[0].job, "new")), "incarnation": rng.randbytes(16)}
             request = _message(rng, method.request, known)
-            secret = ADMIN if service == JOBS else target[0].token
+            secret = ADMIN if service == JOB_SERVICE else target[0].token
             code, told = _call(channel, service, name, request, secret)
             codes[code] += 1
             assert secret not in told
-            if name in ("Delete", "Create") and "target" not in [job.name for job in cluster.controller.jobs()]:
+            if name in ("DeleteJob", "CreateJob") and "target" not in [job.name for job in cluster.controller.jobs()]:
                 target = cluster.make("target", 3, 8)
         assert set(codes) <= REFUSALS | {"OK"}, codes
         assert codes["OK"] > 10

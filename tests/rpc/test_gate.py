@@ -19,7 +19,7 @@ from hopsum.rpc.member import MemberClient
 from hopsum_controlplane.service import gate, handlers, workers
 from hopsum_controlplane.service.gate import Gate, TooManyClientsError, address_of
 from hopsum_controlplane.service.server import Service
-from hopsum_wire.control.services import BEARER, JOBS, WORKERS, methods
+from hopsum_wire.control.services import BEARER, JOB_SERVICE, MEMBERSHIP_SERVICE, methods
 
 from .desk import NAME, TOKEN, Desk, desk_service
 
@@ -72,7 +72,11 @@ def served() -> Iterator[tuple[Desk, Service]]:
         yield found
 
 
-ALL = [(service, name, method.path) for service in (WORKERS, JOBS) for name, method in methods(service).items()]
+ALL = [
+    (service, name, method.path)
+    for service in (MEMBERSHIP_SERVICE, JOB_SERVICE)
+    for name, method in methods(service).items()
+]
 
 
 @pytest.mark.parametrize(("service_name", "name", "path"), ALL)
@@ -81,7 +85,7 @@ def test_without_a_token_no_message_is_waited_for(
 ) -> None:
     with mute(served[1], path) as crowd:
         assert crowd.codes() == {"UNAUTHENTICATED": CALLS}
-    if service_name == JOBS:
+    if service_name == JOB_SERVICE:
         with mute(served[1], path, "not-the-administrator-s") as crowd:
             assert crowd.codes() == {"UNAUTHENTICATED": CALLS}
 
@@ -89,21 +93,21 @@ def test_without_a_token_no_message_is_waited_for(
 def test_tokens_that_nobody_has_are_few_at_a_time(served: tuple[Desk, Service]) -> None:
     _, service = served
     few = gate.STRANGERS_OF_ADDRESS_MAX
-    path = methods(WORKERS)["Heartbeat"].path
+    path = methods(MEMBERSHIP_SERVICE)["Heartbeat"].path
     with mute(service, path, "ab" * 32) as crowd, Channel(ControllerAddress.of(service.address)) as us:
         assert crowd.codes(CALLS - few)["RESOURCE_EXHAUSTED"] == CALLS - few
         member = MemberClient(us, NAME, TOKEN)
         member.join(("127.0.0.1", 5000), WAIT_S, rank=0)
-        assert member.beat(0, {}).reason == ""
+        assert member.heartbeat(0, {}).reason == ""
         assert JobsClient(us, ADMIN).jobs() == []
 
 
 def test_a_message_has_to_come_in_time(served: tuple[Desk, Service], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handlers, "MESSAGE_S", 0.2)
     for token in ("ab" * 32, TOKEN):
-        with mute(served[1], methods(WORKERS)["Join"].path, token, 8) as crowd:
+        with mute(served[1], methods(MEMBERSHIP_SERVICE)["Join"].path, token, 8) as crowd:
             assert crowd.codes(8) == {"DEADLINE_EXCEEDED": 8}
-    with mute(served[1], methods(JOBS)["List"].path, ADMIN, 8) as crowd:
+    with mute(served[1], methods(JOB_SERVICE)["ListJobs"].path, ADMIN, 8) as crowd:
         assert crowd.codes(8) == {"DEADLINE_EXCEEDED": 8}
 
 
@@ -116,12 +120,12 @@ def test_who_holds_one_token_cannot_take_the_calls_of_another(served: tuple[Desk
             member.join(("127.0.0.1", 5000 + rank), WAIT_S, rank=rank)
         most = workers._CALLS_OF_MEMBER
         secret = members[0].registration.secret
-        crowd = stack.enter_context(mute(service, methods(WORKERS)["Heartbeat"].path, secret))
+        crowd = stack.enter_context(mute(service, methods(MEMBERSHIP_SERVICE)["Heartbeat"].path, secret))
         assert crowd.codes(CALLS - most)["RESOURCE_EXHAUSTED"] == CALLS - most
         with pytest.raises(ControllerError, match=f"{most} calls with this token are in progress") as raised:
-            members[0].beat(0, {})
+            members[0].heartbeat(0, {})
         assert raised.value.code == "RESOURCE_EXHAUSTED"
-        members[1].beat(0, {})
+        members[1].heartbeat(0, {})
 
 
 def test_heartbeats_have_threads_of_their_own() -> None:
@@ -148,7 +152,7 @@ def test_heartbeats_have_threads_of_their_own() -> None:
         for _ in range(2):
             assert inside.acquire(timeout=WAIT_S)
         for _ in range(3):
-            members[0].beat(0, {})
+            members[0].heartbeat(0, {})
         go_on.set()
         for join in joins:
             join.join(WAIT_S)

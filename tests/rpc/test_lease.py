@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
-from hopsum.rpc.lease import HURRY_S, Lease
+from hopsum.rpc.lease import HEARTBEAT_GAP_S, Lease
 from hopsum.rpc.member import Registration
 from hopsum_wire.control import control_pb2 as pb
 
@@ -34,9 +34,9 @@ class Told:
         self.left = 0
         self.unfinished: list[str] = []
         self.news: Callable[[int], Any] = no_news
-        self.answer: Callable[[int], Any] = lambda epoch: pb.HeartbeatReply(state=pb.JOB_STATE_RUNNING, epoch=epoch)
+        self.answer: Callable[[int], Any] = lambda epoch: pb.HeartbeatResponse(state=pb.JOB_STATE_RUNNING, epoch=epoch)
 
-    def beat(self, epoch: int, statistics: Mapping[str, float], timeout_s: float) -> Any:
+    def heartbeat(self, epoch: int, statistics: Mapping[str, float], timeout_s: float) -> Any:
         with self.changed:
             self.epochs.append(epoch)
             self.beat_at.append(time.monotonic())
@@ -85,7 +85,7 @@ def test_epochs_end_one_after_the_other(quick: tuple[Told, Lease]) -> None:
         told.answer = running
         told.enter(lease, epoch)
         told.wait(lambda named=epoch: told.epochs[-1] == named)  # type: ignore[misc]
-        told.answer = lambda _: pb.HeartbeatReply(state=pb.JOB_STATE_CHANGING, reason="the switch was restarted")
+        told.answer = lambda _: pb.HeartbeatResponse(state=pb.JOB_STATE_CHANGING, reason="the switch was restarted")
         told.wait(lambda: told.epochs[-1] == 0)
         assert told.heard[-1] == ("over", f"the controller has ended epoch {epoch}: the switch was restarted")
         assert len(told.heard) == count, "once"
@@ -95,9 +95,9 @@ def test_ranks_that_the_epoch_goes_on_without(quick: tuple[Told, Lease]) -> None
     told, lease = quick
     without: list[Sequence[int]] = []
     lease.enter(70, dict, told.note("over"), told.note("lost"), without.append)
-    told.answer = lambda _: pb.HeartbeatReply(state=pb.JOB_STATE_RUNNING, epoch=69, lost_ranks=[5])
+    told.answer = lambda _: pb.HeartbeatResponse(state=pb.JOB_STATE_RUNNING, epoch=69, lost_ranks=[5])
     told.wait(lambda: bool(told.heard))  # of another epoch: not ours
-    told.answer = lambda epoch: pb.HeartbeatReply(state=pb.JOB_STATE_RUNNING, epoch=epoch, lost_ranks=[2, 0])
+    told.answer = lambda epoch: pb.HeartbeatResponse(state=pb.JOB_STATE_RUNNING, epoch=epoch, lost_ranks=[2, 0])
     lease.enter(71, dict, told.note("over"), told.note("lost"), without.append)
     told.wait(lambda: told.epochs.count(71) > 2)
     assert {tuple(ranks) for ranks in without} == {(2, 0)}
@@ -122,14 +122,14 @@ def test_a_heartbeat_in_a_hurry() -> None:
         told.enter(lease, 70)
         told.wait(lambda: len(told.epochs) == 1)
         began = time.monotonic()
-        told.answer = lambda _: pb.HeartbeatReply(state=pb.JOB_STATE_CHANGING, reason="entries were lost")
+        told.answer = lambda _: pb.HeartbeatResponse(state=pb.JOB_STATE_CHANGING, reason="entries were lost")
         while not told.heard:
-            lease.hurry()
+            lease.heartbeat_now()
             with told.changed:
                 told.changed.wait(0.02)
             assert time.monotonic() < began + WAIT_S
         assert len(told.epochs) == 2
-        assert told.beat_at[1] - told.beat_at[0] > HURRY_S / 2, "at most one in HURRY_S"
+        assert told.beat_at[1] - told.beat_at[0] > HEARTBEAT_GAP_S / 2, "at most one in HEARTBEAT_GAP_S"
     finally:
         lease.stop()
     assert told.left == 1

@@ -25,7 +25,7 @@ from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.values import as_values
+from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.membership import JobMembership, MembershipError
 
 from ..controlplane.cluster.world import Cluster, switch_config
@@ -80,9 +80,9 @@ def test_a_job_from_creation_to_deletion(operator: JobsClient, channel: Channel)
     assert (membership.job, membership.quorum, membership.table) == ("train", 1, tuple(range(16)))
     assert [worker.endpoint.udp_port for worker in membership.workers] == [5000, 5001]
     assert membership.side_channels == {0: ("127.0.0.1", 6000), 1: ("127.0.0.1", 6001)}
-    beat = first.beat(membership.epoch, {"retransmits": 3.0})
+    beat = first.heartbeat(membership.epoch, {"retransmits": 3.0})
     assert (beat.state, beat.epoch, beat.reason) == (pb.JOB_STATE_RUNNING, membership.epoch, "")
-    shown = as_values(operator.job("train"))
+    shown = message_to_dict(operator.job("train"))
     assert (shown["state"], shown["epoch"], shown["slots"]) == ("running", membership.epoch, 16)
     assert shown["members"][0]["statistics"] == {"retransmits": 3.0}
     assert [member["phase"] for member in shown["members"]] == ["in", "in"]
@@ -94,7 +94,7 @@ def test_a_job_from_creation_to_deletion(operator: JobsClient, channel: Channel)
     assert operator.jobs() == []
     for member in (first, second):
         with pytest.raises(ControllerError, match="no job 'train'") as raised:
-            member.beat(membership.epoch, {})
+            member.heartbeat(membership.epoch, {})
         assert _code(raised) == "NOT_FOUND"
 
 
@@ -119,11 +119,11 @@ def test_what_a_worker_says_is_no_order_to_a_terminal(operator: JobsClient, chan
     loud = MemberClient(channel, "train", made.token, version="\x1b]0;owned\x07\x1b[31m1.0\nrow\u202e\x9b2J")
     with pytest.raises(ControllerError, match="send printable characters"):
         loud.join(("127.0.0.1", 5000), 60.0, rank=0)
-    shown = as_values(operator.job("train"))
+    shown = message_to_dict(operator.job("train"))
     assert shown["members"] == []
     assert shown["last_refusal"].isprintable()
     raw = pb.Job(name="train", reason="\x1b[2J", last_refusal="a\nb", members=[pb.Member(version="\x07é")])
-    values = as_values(raw)
+    values = message_to_dict(raw)
     assert (values["reason"], values["last_refusal"]) == ("\\x1b[2J", "a\\nb")
     assert values["members"][0]["version"] == "\\x07é"
 
@@ -132,7 +132,7 @@ def test_a_job_forms_again_after_all_have_left(operator: JobsClient, channel: Ch
     made = operator.create("train", 2, 16)
     (first, before), (second, _) = _join_all(channel, "train", made.token)
     first.leave()
-    assert second.beat(before.epoch, {}).epoch == before.epoch  # R3: its entries stay
+    assert second.heartbeat(before.epoch, {}).epoch == before.epoch  # R3: its entries stay
     second.leave()
     second.leave()
     (_, after), _ = _join_all(channel, "train", made.token)
@@ -143,7 +143,7 @@ def test_leaving_twice_is_leaving(operator: JobsClient, channel: Channel) -> Non
     made = operator.create("train", 2, 16)
     member = MemberClient(channel, "train", made.token)
     seat = member.join(("127.0.0.1", 5000), 5.0)
-    channel.call("Workers", "Leave", pb.LeaveRequest(job="train", rank=seat.rank), secret=seat.secret)
+    channel.call("MembershipService", "Leave", pb.LeaveRequest(job="train", rank=seat.rank), secret=seat.secret)
     member.leave()  # as if the first answer was lost
     with pytest.raises(MembershipError, match="join first"):
         member.registration  # noqa: B018
@@ -155,11 +155,11 @@ def test_a_replayed_join_has_the_same_answer_and_a_superseded_one_none(operator:
     (first, membership), (second, _) = _join_all(channel, "train", made.token)
     seat = first.registration
     assert first.join(("127.0.0.1", 5000), 5.0, rank=0, side_port=6000) == seat
-    assert second.beat(membership.epoch, {}).epoch == membership.epoch  # and nothing else happened
+    assert second.heartbeat(membership.epoch, {}).epoch == membership.epoch  # and nothing else happened
     restarted = MemberClient(channel, "train", made.token)
     assert restarted.join(("127.0.0.1", 5002), 5.0, rank=0).rank == 0
-    assert "rank 0 was started again" in second.beat(membership.epoch, {}).reason
-    for call in (lambda: first.beat(membership.epoch, {}), lambda: first.join(("127.0.0.1", 5000), 5.0, rank=0)):
+    assert "rank 0 was started again" in second.heartbeat(membership.epoch, {}).reason
+    for call in (lambda: first.heartbeat(membership.epoch, {}), lambda: first.join(("127.0.0.1", 5000), 5.0, rank=0)):
         with pytest.raises(ControllerError, match="another") as raised:
             call()
         assert _code(raised) == "UNAUTHENTICATED"
@@ -179,11 +179,13 @@ def test_a_report_goes_over_the_wire(operator: JobsClient, channel: Channel) -> 
     ]
 
     def join(rank: int) -> str:
-        return str(channel.call("Workers", "Join", requests[rank], secret=made.token, timeout_s=60.0).secret.hex())
+        return str(
+            channel.call("MembershipService", "Join", requests[rank], secret=made.token, timeout_s=60.0).secret.hex()
+        )
 
     def ask(rank: int, secret: str) -> dict[str, Any]:
         request = pb.AwaitMembershipRequest(job="train", rank=rank, timeout_s=60.0)
-        reply = channel.call("Workers", "AwaitMembership", request, secret=secret, timeout_s=90.0)
+        reply = channel.call("MembershipService", "AwaitMembership", request, secret=secret, timeout_s=90.0)
         return dict(json.loads(reply.membership))
 
     seats = [join(rank) for rank in range(2)]
@@ -214,7 +216,7 @@ def test_nothing_without_the_right_secret(
     caplog.set_level(logging.DEBUG)
     made, other = operator.create("train", 2, 16), operator.create("other", 2, 16)
     (first, membership), (second, _) = _join_all(channel, "train", made.token)
-    before = as_values(operator.job("train"))
+    before = message_to_dict(operator.job("train"))
     for token in ("", "wrong", other.token, made.token[:-1], made.token + "x", "é".encode().hex(), "a" * 1000, ADMIN):
         intruder = MemberClient(channel, "train", token)
         for call in (lambda who=intruder: who.locate(5.0), lambda who=intruder: who.join(("127.0.0.1", 7000), 5.0)):
@@ -230,10 +232,10 @@ def test_nothing_without_the_right_secret(
             ("Leave", pb.LeaveRequest(job="train", rank=0)),
         ):
             with pytest.raises(ControllerError) as raised:
-                channel.call("Workers", name, request, secret=wrong)
+                channel.call("MembershipService", name, request, secret=wrong)
             assert _code(raised) == "UNAUTHENTICATED"
             assert secret not in str(raised.value)
-    assert _without_leases(as_values(operator.job("train"))) == _without_leases(before)
+    assert _without_leases(message_to_dict(operator.job("train"))) == _without_leases(before)
     for hidden in (made.token, secret, ADMIN):
         assert hidden not in caplog.text
 
@@ -302,7 +304,10 @@ def test_odd_timeouts_are_none(operator: JobsClient, channel: Channel, timeout_s
     member = MemberClient(channel, "train", made.token)
     seat = member.join(("127.0.0.1", 5000), 5.0)
     request = pb.AwaitMembershipRequest(job="train", rank=seat.rank, timeout_s=timeout_s)
-    assert channel.call("Workers", "AwaitMembership", request, secret=seat.secret).WhichOneof("outcome") == "pending"
+    assert (
+        channel.call("MembershipService", "AwaitMembership", request, secret=seat.secret).WhichOneof("outcome")
+        == "pending"
+    )
 
 
 def test_who_waits_keeps_nobody_from_a_heartbeat() -> None:
@@ -321,7 +326,7 @@ def test_who_waits_keeps_nobody_from_a_heartbeat() -> None:
             for _ in members:
                 assert waiting.acquire(timeout=60)
             for member in members:
-                member.beat(0, {})
+                member.heartbeat(0, {})
             MemberClient(channel, "ddp", TOKEN).join(("127.0.0.1", 5011), 5.0)
             assert {future.result(60).epoch for future in futures} == {70}
     assert len(desk.beats) == 11

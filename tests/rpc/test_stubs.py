@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hopsum_wire.control import control_pb2
-from hopsum_wire.control.services import JOBS, WORKERS, methods
+from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, methods
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,7 +62,7 @@ def test_client_works_on_the_newest_protobuf(tmp_path: Path) -> None:
         "from hopsum_wire.control import control_pb2 as pb, services, values as plain;"
         "assert __version__ >= '6', __version__;"
         "job = pb.Job.FromString(pb.Job(name='a', state=3, members=[pb.Member(rank=1)]).SerializeToString());"
-        "values = plain.as_values(job);"
+        "values = plain.message_to_dict(job);"
         "assert (values['name'], values['state'], values['members'][0]['rank']) == ('a', 'running', 1), values;"
         "assert list(services.methods('Workers'))[1] == 'Join';"
         "channel.Channel(channel.Place.of('127.0.0.1:1')).close()"
@@ -76,11 +76,11 @@ def test_services_have_the_methods_of_the_source(generator: dict[str, Any]) -> N
     declared = re.findall(r"^  rpc (\w+)\((\w+)\) returns \((stream )?(\w+)\)", source, re.MULTILINE)
     found = [
         (name, method.request.DESCRIPTOR.name, "stream " if method.streams else "", method.reply.DESCRIPTOR.name)
-        for service in (WORKERS, JOBS)
+        for service in (MEMBERSHIP_SERVICE, JOB_SERVICE)
         for name, method in methods(service).items()
     ]
     assert found == declared
-    assert methods(JOBS)["Show"].path == "/hopsum.control.v1.Jobs/Show"
+    assert methods(JOB_SERVICE)["GetJob"].path == "/hopsum.control.v1.JobService/GetJob"
 
 
 def test_states_are_numbered_for_good() -> None:

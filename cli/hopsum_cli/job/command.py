@@ -15,7 +15,7 @@ from hopsum.errors import HopsumError
 from hopsum_cli.job import create, report
 from hopsum_cli.operator import operator
 from hopsum_cli.operator_arguments import add_operator_arguments
-from hopsum_wire.control.values import as_values
+from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.snapshots import workers_of
 
 
@@ -57,7 +57,7 @@ def _word(words: Any, name: str, summary: str, run: Callable[[argparse.Namespace
 
 def _list(options: argparse.Namespace) -> int:
     with operator(options) as client:
-        jobs = [as_values(job) for job in client.jobs()]
+        jobs = [message_to_dict(job) for job in client.jobs()]
     if options.json:
         print(json.dumps({"jobs": jobs}))
     else:
@@ -67,7 +67,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     with operator(options) as client:
-        job = as_values(client.job(options.name))
+        job = message_to_dict(client.job(options.name))
     if options.json:
         print(json.dumps(job))
     else:
@@ -82,7 +82,7 @@ def _delete(options: argparse.Namespace) -> int:
     """
     gone: list[str] = []
     with operator(options) as client:
-        jobs = {job["name"]: job for job in map(as_values, client.jobs())}
+        jobs = {job["name"]: job for job in map(message_to_dict, client.jobs())}
         busy = [jobs[name] for name in dict.fromkeys(options.names) if name in jobs and _inside(jobs[name])]
         if busy and not options.yes and not _confirmed(busy):
             return 1

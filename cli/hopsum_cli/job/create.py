@@ -20,7 +20,7 @@ from hopsum.rpc.channel import ControllerAddress
 from hopsum_cli.operator import address_of, operator
 from hopsum_wire import MAX_WORKERS
 from hopsum_wire.control.places import UNIX, is_local
-from hopsum_wire.control.values import as_values
+from hopsum_wire.control.values import message_to_dict
 
 SUMMARY: Final = "make a job: its slots are reserved, and workers join with its token"
 _CODES: Final = 16
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         )
         write(made.token)
     url = None if address.target.startswith(UNIX) else _url(address, options.name, options.token_file)
-    values = {**as_values(made), "url": url}
+    values = {**message_to_dict(made), "url": url}
     if options.token_file is not None:
         values["token_file"] = str(options.token_file.absolute())
         del values["token"]

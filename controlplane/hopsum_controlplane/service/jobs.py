@@ -34,43 +34,43 @@ class Jobs:
     def answers(self) -> Mapping[str, Answer]:
         """Return an answer for each method."""
         answers: Mapping[str, Callable[[Any, Call], Any]] = {
-            "Create": self._create,
-            "List": self._list,
-            "Show": self._show,
-            "Delete": self._delete,
-            "Switches": self._switches,
+            "CreateJob": self._create_job,
+            "ListJobs": self._list_jobs,
+            "GetJob": self._get_job,
+            "DeleteJob": self._delete_job,
+            "ListSwitches": self._list_switches,
         }
         return {name: self._lane.answer(answer) for name, answer in answers.items()}
 
     @contextmanager
     def admit(self, name: str, call: Call) -> Iterator[None]:
-        """Let a call of the administrator pass for the block; Show also with the job's own token, as `_show` finds.
+        """Let a call of the administrator pass for the block, and GetJob with the job's own token, as `_get_job` finds.
 
         Raises UnauthenticatedError, and TooManyClientsError, see Gate.
         """
-        if not (name == "Show" and self._controller.knows(call.token)):
+        if not (name == "GetJob" and self._controller.knows(call.token)):
             self._admin_auth.require(call.token)
         with self._gate.known(call.token if self._admin_auth.required else "", _CALLS_MAX):
             yield
 
-    def _create(self, request: Any, call: Call) -> Any:
+    def _create_job(self, request: Any, call: Call) -> Any:
         made = self._controller.create_job(job_request(request))
         _log.info("job %s: made at the order of %s", made.name, call.peer, extra={"job": made.name, "peer": call.peer})
         return created_message(made)
 
-    def _list(self, request: Any, call: Call) -> Any:
-        return pb.ListReply(jobs=map(job_message, self._controller.jobs()))
+    def _list_jobs(self, request: Any, call: Call) -> Any:
+        return pb.ListJobsResponse(jobs=map(job_message, self._controller.jobs()))
 
-    def _show(self, request: Any, call: Call) -> Any:
+    def _get_job(self, request: Any, call: Call) -> Any:
         if self._controller.knows(call.token):
             self._controller.locate(request.name, call.token)  # refuses another job's token
         return job_message(self._controller.job(request.name))
 
-    def _delete(self, request: Any, call: Call) -> Any:
+    def _delete_job(self, request: Any, call: Call) -> Any:
         name = request.name
         self._controller.delete_job(name, by=call.peer)
         _log.info("job %s: deleted at the order of %s", name, call.peer, extra={"job": name, "peer": call.peer})
-        return pb.DeleteReply()
+        return pb.DeleteJobResponse()
 
-    def _switches(self, request: Any, call: Call) -> Any:
-        return pb.SwitchesReply(switches=map(switch_message, self._controller.switches()))
+    def _list_switches(self, request: Any, call: Call) -> Any:
+        return pb.ListSwitchesResponse(switches=map(switch_message, self._controller.switches()))

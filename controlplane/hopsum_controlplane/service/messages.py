@@ -65,9 +65,9 @@ def job_request(message: Any) -> JobRequest:
     )
 
 
-def created_message(made: CreatedJob) -> pb.CreateReply:
+def created_message(made: CreatedJob) -> pb.CreateJobResponse:
     """Return what an operator is told of a new job, its token among it."""
-    return pb.CreateReply(
+    return pb.CreateJobResponse(
         name=made.name,
         token=made.token,
         switch=made.switch,
@@ -78,10 +78,10 @@ def created_message(made: CreatedJob) -> pb.CreateReply:
     )
 
 
-def located_message(found: Located) -> pb.LocateReply:
+def located_message(found: Located) -> pb.LocateResponse:
     """Return what a worker is told that is to join."""
-    leaves = [pb.LocateReply.Leaf(send_to=_endpoint(each.send_to), networks=each.networks) for each in found.leaves]
-    return pb.LocateReply(
+    leaves = [pb.LocateResponse.Leaf(send_to=_endpoint(each.send_to), networks=each.networks) for each in found.leaves]
+    return pb.LocateResponse(
         send_to=_endpoint(found.send_to),
         workers=found.workers,
         leaves=leaves,
@@ -90,10 +90,10 @@ def located_message(found: Located) -> pb.LocateReply:
     )
 
 
-def pending_message(pending: Pending, again_s: float) -> pb.AwaitMembershipReply:
+def pending_message(pending: Pending, again_s: float) -> pb.AwaitMembershipResponse:
     """Return what a worker is told that waits."""
-    return pb.AwaitMembershipReply(
-        pending=pb.AwaitMembershipReply.Pending(
+    return pb.AwaitMembershipResponse(
+        pending=pb.AwaitMembershipResponse.Pending(
             missing_ranks=pending.missing_ranks,
             again_s=again_s,
             state=_state(pending.state),
@@ -104,9 +104,9 @@ def pending_message(pending: Pending, again_s: float) -> pb.AwaitMembershipReply
     )
 
 
-def beat_message(beat: HeartbeatResult) -> pb.HeartbeatReply:
+def beat_message(beat: HeartbeatResult) -> pb.HeartbeatResponse:
     """Return what a worker is told that lives."""
-    return pb.HeartbeatReply(
+    return pb.HeartbeatResponse(
         state=_state(beat.state),
         epoch=beat.epoch,
         reason=beat.reason,

@@ -25,7 +25,7 @@ from hopsum_controlplane.service.jobs import Jobs
 from hopsum_controlplane.service.loop import EventLoop
 from hopsum_controlplane.service.workers import Workers
 from hopsum_wire.control.places import UNIX, is_local
-from hopsum_wire.control.services import JOBS, MESSAGE_BYTES_MAX, WORKERS
+from hopsum_wire.control.services import JOB_SERVICE, MEMBERSHIP_SERVICE, MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from hopsum_controlplane.cluster.cluster_controller import ClusterController
@@ -105,8 +105,8 @@ class Service:
         self._unwatch = controller.watch(bell.ring)
         jobs = Jobs(controller, AdminAuth(admin_token), gate, rest)
         handlers = (
-            handler_of(WORKERS, self._workers.answers(), self._workers.admit, rest),
-            handler_of(JOBS, jobs.answers(), jobs.admit, rest),
+            handler_of(MEMBERSHIP_SERVICE, self._workers.answers(), self._workers.admit, rest),
+            handler_of(JOB_SERVICE, jobs.answers(), jobs.admit, rest),
         )
         try:
             self.address = self._events.run(self._listen(listen, credentials, handlers))

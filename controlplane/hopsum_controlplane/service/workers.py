@@ -103,7 +103,7 @@ class Workers:
             ResourceExhaustedError
         ) as error:  # its own status says "later", and later is not sooner than somebody leaves
             raise ControlPlaneError(error.what, where=error.where, hint=error.hint) from error
-        return pb.JoinReply(
+        return pb.JoinResponse(
             rank=joined.rank, secret=joined.secret, lease_s=joined.lease_s, heartbeat_s=joined.heartbeat_s
         )
 
@@ -117,7 +117,7 @@ class Workers:
                 request.job, request.rank, secret, known_epoch=request.known_epoch, timeout_s=0.0
             )
             if not isinstance(found, Pending):
-                return bytes(pb.AwaitMembershipReply(membership=format_membership(found)).SerializeToString())
+                return bytes(pb.AwaitMembershipResponse(membership=format_membership(found)).SerializeToString())
             if loop.time() < until_s and not self._closing:
                 return None
             return bytes(pending_message(found, 0.0).SerializeToString())
@@ -169,7 +169,7 @@ class Workers:
             presence.left = False
             raise
         self._bell.ring(job)
-        yield bytes(pb.LeaveReply().SerializeToString())
+        yield bytes(pb.LeaveResponse().SerializeToString())
 
     @contextmanager
     def _present_in(self, job: str, rank: int, secret: bytes) -> Iterator[_Presence]:

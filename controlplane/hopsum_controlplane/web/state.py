@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from hopsum_controlplane.service.messages import job_message, switch_message
-from hopsum_wire.control.values import as_values
+from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.rates import document
 from hopsum_wire.watch.snapshots import ControllerSnapshot, Values, snapshots_apart_s
 
@@ -61,8 +61,8 @@ class State:
         """Return it, fit for JSON. The first call, and one that comes long after another, knows no rates yet."""
         snapshot = ControllerSnapshot(
             self._clock(),
-            [as_values(switch_message(view)) for view in self._controller.switches()],
-            [as_values(job_message(view)) for view in self._controller.jobs(counters=True)],
+            [message_to_dict(switch_message(view)) for view in self._controller.switches()],
+            [message_to_dict(job_message(view)) for view in self._controller.jobs(counters=True)],
         )
         self._remember(snapshot)
         found = document(self._snapshots[0], snapshot)

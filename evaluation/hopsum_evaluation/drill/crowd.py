@@ -19,7 +19,7 @@ from hopsum_evaluation.drill.reference import same_bits
 from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed
 from hopsum_evaluation.drill.training_job import TrainingJob
 from hopsum_evaluation.drill.workers import judge, seats_for
-from hopsum_wire.control.services import WORKERS, methods
+from hopsum_wire.control.services import MEMBERSHIP_SERVICE, methods
 
 CALLS: Final = 200
 """Open calls whose message never comes."""
@@ -92,7 +92,7 @@ def _served(testbed: DrillTestbed, later: Probe, until_s: float) -> tuple[float,
 def _calls(address: str, count: int) -> Iterator[None]:
     """Hold calls open, without a token and without a message, for the block; those that are refused come again."""
     ending = threading.Event()
-    path = methods(WORKERS)["Heartbeat"].path
+    path = methods(MEMBERSHIP_SERVICE)["Heartbeat"].path
 
     def opened(send: Any) -> Any:
         over = threading.Event()

@@ -104,7 +104,7 @@ class Channel:
         """Return the reply to a request.
 
         Args:
-            service: WORKERS or JOBS.
+            service: MEMBERSHIP_SERVICE or JOB_SERVICE.
             name: of the method; `request` is its message.
             secret: whatever this method asks for, none if empty.
             timeout_s: seconds until it is given up.
@@ -208,7 +208,7 @@ class Replies(Iterator[Any]):
 
 def _forms(method: Method) -> tuple[Any, Any]:
     """Return what makes bytes of a method's request, and a message of its reply's bytes."""
-    return method.request.SerializeToString, method.reply.FromString
+    return method.request.SerializeToString, method.response.FromString
 
 
 def _metadata(secret: str) -> tuple[tuple[str, str], ...]:

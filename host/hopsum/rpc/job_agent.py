@@ -105,7 +105,7 @@ class JobAgent(Agent):
         return min(told_s, self._engine.network.stalled_s) if why else 0.0
 
     def _note_silence(self) -> None:
-        self._lease.hurry()
+        self._lease.heartbeat_now()
         if self._told_unreachable_s >= self._wait_s:
             why, _ = self._lease.switch_unreachable
             self.end(

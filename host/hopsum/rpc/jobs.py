@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from hopsum.rpc.channel import CALL_S, Channel
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.services import JOBS
+from hopsum_wire.control.services import JOB_SERVICE
 
 CHANGE_S: Final = 30.0
 """Deadline of a call that writes switches."""
@@ -43,7 +43,7 @@ class JobsClient:
         tree: bool = False,
         codec: str = "",
         codec_options: Mapping[str, Any] | None = None,
-    ) -> pb.CreateReply:
+    ) -> pb.CreateJobResponse:
         """Make a job; the reply has the token that its workers join with, which nobody is told again.
 
         Args:
@@ -54,7 +54,7 @@ class JobsClient:
             tree: over a spine and all leaves below it, though one switch would do; `switch` is the spine then.
             codec, codec_options: of the workers, who take them from the job; left out, each worker's settings say.
         """
-        request = pb.CreateRequest(
+        request = pb.CreateJobRequest(
             name=name,
             workers=workers,
             slots=slots,
@@ -69,25 +69,25 @@ class JobsClient:
             codec=codec,
             codec_options=json.dumps(codec_options) if codec_options else "",
         )
-        reply: pb.CreateReply = self._call("Create", request, CHANGE_S)
+        reply: pb.CreateJobResponse = self._call("CreateJob", request, CHANGE_S)
         return reply
 
     def jobs(self) -> list[pb.Job]:
         """Return all jobs."""
-        return list(self._call("List", pb.ListRequest()).jobs)
+        return list(self._call("ListJobs", pb.ListJobsRequest()).jobs)
 
     def job(self, name: str) -> pb.Job:
         """Return one job."""
-        found: pb.Job = self._call("Show", pb.ShowRequest(name=name))
+        found: pb.Job = self._call("GetJob", pb.GetJobRequest(name=name))
         return found
 
     def delete(self, name: str) -> None:
         """End a job; its workers hear of it with their next heartbeat."""
-        self._call("Delete", pb.DeleteRequest(name=name), CHANGE_S)
+        self._call("DeleteJob", pb.DeleteJobRequest(name=name), CHANGE_S)
 
     def switches(self) -> list[pb.Switch]:
         """Return all switches."""
-        return list(self._call("Switches", pb.SwitchesRequest()).switches)
+        return list(self._call("ListSwitches", pb.ListSwitchesRequest()).switches)
 
     def _call(self, name: str, request: Any, timeout_s: float = CALL_S) -> Any:
-        return self._channel.call(JOBS, name, request, secret=self._token, timeout_s=timeout_s)
+        return self._channel.call(JOB_SERVICE, name, request, secret=self._token, timeout_s=timeout_s)

@@ -9,7 +9,7 @@
     HELD      no answer                                        HELD      again soon: sums need no controller
     HELD      another state or epoch                           FORMING   `on_over` is called, once, in this thread
     HELD      refused                                          OVER      `on_lost` is called, once, in this thread
-    any       `hurry`                                          same      a heartbeat now, at most one in HURRY_S
+    any       `heartbeat_now`                                  same      a heartbeat now, one in HEARTBEAT_GAP_S at most
     any       news from the controller, or its stream broke    same      a heartbeat now
     any       `abandon`                                        LEFT      LEAVE at once, as unfinished, with the reason
     any       `stop`                                           STOPPED   LEAVE, unless it was refused or has left
@@ -41,7 +41,7 @@ from hopsum_wire.control.values import word_of
 Statistics = Callable[[], Mapping[str, float]]
 Told = Callable[[str], None]
 Without = Callable[[Sequence[int]], None]
-HURRY_S: Final = 1.0
+HEARTBEAT_GAP_S: Final = 1.0
 _FIRST_AGAIN_S: Final = 0.2
 _LONGEST_AGAIN_S: Final = 2.0
 _LEAVE_S: Final = 3.0
@@ -59,7 +59,7 @@ class Lease:
         self._registration = member.registration
         self._stopping = threading.Event()
         self._roused = threading.Event()
-        self._beat_at = -HURRY_S
+        self._heartbeat_at = -HEARTBEAT_GAP_S
         self._lock = threading.Lock()
         self._epoch = 0
         self._statistics: Statistics = dict
@@ -101,9 +101,9 @@ class Lease:
         if refused:
             self._end(refused, lost=True)
 
-    def hurry(self) -> None:
+    def heartbeat_now(self) -> None:
         """Ask soon whether the epoch goes on: the switch is silent. Any thread; may be called again and again."""
-        if time.monotonic() - self._beat_at >= HURRY_S:
+        if time.monotonic() - self._heartbeat_at >= HEARTBEAT_GAP_S:
             self._roused.set()
 
     @property
@@ -154,8 +154,8 @@ class Lease:
             if self._stopping.is_set():
                 return
             self._roused.clear()
-            self._beat_at = time.monotonic()
-            wait_s = self._leave_unfinished() if self._unfinished else self._beat()
+            self._heartbeat_at = time.monotonic()
+            wait_s = self._leave_unfinished() if self._unfinished else self._heartbeat()
 
     def _leave_unfinished(self) -> float:
         """Leave as unfinished, once; return how long to wait before the next try."""
@@ -195,13 +195,13 @@ class Lease:
         if threading.current_thread() is not self._attending:
             self._attending.join()
 
-    def _beat(self) -> float:
+    def _heartbeat(self) -> float:
         """Send one heartbeat; return how long to wait for the next one."""
         with self._lock:
             epoch, statistics, on_without = self._epoch, self._statistics, self._on_without
         interval_s = self._registration.heartbeat_s
         try:
-            reply = self._member.beat(epoch, statistics(), min(CALL_S, max(0.5, interval_s)))
+            reply = self._member.heartbeat(epoch, statistics(), min(CALL_S, max(0.5, interval_s)))
         except ControllerError as error:
             if isinstance(error, ControllerUnreachableError) or error.code == "RESOURCE_EXHAUSTED":
                 return self._note_silence(error)

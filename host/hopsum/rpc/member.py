@@ -27,7 +27,7 @@ from hopsum.rpc.channel import CALL_S, Channel, Replies
 from hopsum.rpc.errors import ControllerError, ControllerUnreachableError
 from hopsum_wire import WIRE_VERSION
 from hopsum_wire.control import control_pb2 as pb
-from hopsum_wire.control.services import WORKERS
+from hopsum_wire.control.services import MEMBERSHIP_SERVICE
 from hopsum_wire.epochs import Sealed
 from hopsum_wire.membership import JobMembership, MembershipError, parse_membership
 
@@ -221,8 +221,8 @@ class MemberClient:
             "wait longer (membership_wait_s)"
         )
 
-    def beat(self, epoch: int, statistics: Mapping[str, float], timeout_s: float = CALL_S) -> Any:
-        """Renew the lease; return the HeartbeatReply. Raises ControllerError."""
+    def heartbeat(self, epoch: int, statistics: Mapping[str, float], timeout_s: float = CALL_S) -> Any:
+        """Renew the lease; return the HeartbeatResponse. Raises ControllerError."""
         registration = self.registration
         request = pb.HeartbeatRequest(job=self.job, rank=registration.rank, epoch=epoch, statistics=statistics)
         return self._call("Heartbeat", request, secret=registration.secret, timeout_s=timeout_s)
@@ -235,7 +235,7 @@ class MemberClient:
         """
         registration = self.registration
         request = pb.AttendRequest(job=self.job, rank=registration.rank, epoch=epoch)
-        return self._channel.stream(WORKERS, "Attend", request, secret=registration.secret)
+        return self._channel.stream(MEMBERSHIP_SERVICE, "Attend", request, secret=registration.secret)
 
     def leave(self, wait_s: float = CALL_S, *, unfinished: str = "") -> None:
         """Give the rank back, trying for `wait_s` seconds. Harmless without one, or when the controller took it.
@@ -274,7 +274,7 @@ class MemberClient:
 
     def _call(self, name: str, request: Any, *, secret: str | None = None, timeout_s: float) -> Any:
         secret = self._token if secret is None else secret
-        return self._channel.call(WORKERS, name, request, secret=secret, timeout_s=timeout_s)
+        return self._channel.call(MEMBERSHIP_SERVICE, name, request, secret=secret, timeout_s=timeout_s)
 
 
 def _lack(pending: Any) -> str:

@@ -39,7 +39,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class Factories:
     """The factories with which `connection` makes a codec and an agent once the job's size is known."""
 
     codec: Callable[[Config, int], Codec]
@@ -48,7 +48,7 @@ class Ways:
     """For a membership, a rank, a codec, and what else `Agent` takes; `make` is the class."""
 
 
-def open_job(config: Config, address: ControllerAddress, job: str, token: str, ways: Ways) -> Agent:
+def open_job(config: Config, address: ControllerAddress, job: str, token: str, factories: Factories) -> Agent:
     """Take part in a job of the controller at `address`, as the settings say.
 
     Raises:
@@ -63,7 +63,7 @@ def open_job(config: Config, address: ControllerAddress, job: str, token: str, w
         located = member.locate(wait_s)
         config = with_codec_of(located, config, job)
         send_to = leaf_of(located, config.ip)
-        codec = ways.codec(config, located.workers)  # what does not fit the job takes no rank
+        codec = factories.codec(config, located.workers)  # what does not fit the job takes no rank
         link = UdpLink((config.ip or "0.0.0.0", config.udp_port), send_to)
         stack.callback(link.close)
         ip = link.local[0]
@@ -84,7 +84,7 @@ def open_job(config: Config, address: ControllerAddress, job: str, token: str, w
         _require_ours(membership, registration.rank, link, send_to)
         held = stack.pop_all()
         try:
-            made: Agent = ways.agent(
+            made: Agent = factories.agent(
                 membership,
                 registration.rank,
                 codec=codec,

@@ -18,7 +18,7 @@ from hopsum_controlplane.metrics.collect import collect
 from hopsum_controlplane.service.messages import job_message
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_controlplane.web.state import State
-from hopsum_wire.control.values import as_values
+from hopsum_wire.control.values import message_to_dict
 from hopsum_wire.watch.words import ago, state, tone
 
 from .world import LEASE_S, Cluster, Worker, switch_config
@@ -45,7 +45,7 @@ def is_now(cluster: Cluster, health: Health, *words: str) -> None:
     """Assert a job's health, in the manager's view, the operator's message, the page and the metrics."""
     found = view(cluster)
     assert (found.health, [word for word in words if word not in found.health_reason]) == (health, []), found
-    message = as_values(job_message(found))
+    message = message_to_dict(job_message(found))
     assert (message["health"], message["health_reason"]) == (health.value, found.health_reason)
     (shown,) = json.loads(json.dumps(State(cluster.controller).document()))["jobs"]
     assert shown["health"] == health.value

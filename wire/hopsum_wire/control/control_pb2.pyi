@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 a22e1ba6723a51ce4fca2fdc3a7f36ca
+# By tools/generate_rpc.py (grpcio-tools 1.62.3) from control.proto, sha256 1ac6e0d0e27cb1fd354dabf87c1832c9
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -69,7 +69,7 @@ class LocateRequest(_message.Message):
     job: str
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
-class LocateReply(_message.Message):
+class LocateResponse(_message.Message):
     __slots__ = ("send_to", "workers", "leaves", "codec", "codec_options")
     class Leaf(_message.Message):
         __slots__ = ("send_to", "networks")
@@ -85,10 +85,10 @@ class LocateReply(_message.Message):
     CODEC_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     send_to: Endpoint
     workers: int
-    leaves: _containers.RepeatedCompositeFieldContainer[LocateReply.Leaf]
+    leaves: _containers.RepeatedCompositeFieldContainer[LocateResponse.Leaf]
     codec: str
     codec_options: str
-    def __init__(self, send_to: _Optional[_Union[Endpoint, _Mapping]] = ..., workers: _Optional[int] = ..., leaves: _Optional[_Iterable[_Union[LocateReply.Leaf, _Mapping]]] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ...) -> None: ...
+    def __init__(self, send_to: _Optional[_Union[Endpoint, _Mapping]] = ..., workers: _Optional[int] = ..., leaves: _Optional[_Iterable[_Union[LocateResponse.Leaf, _Mapping]]] = ..., codec: _Optional[str] = ..., codec_options: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("job", "rank", "endpoint", "mac", "side_port", "incarnation", "wire_version", "version", "report", "settings")
@@ -142,7 +142,7 @@ class Report(_message.Message):
     allreduces_begun: int
     def __init__(self, epoch: _Optional[int] = ..., delivered_to: _Optional[int] = ..., submitted_to: _Optional[int] = ..., held: _Optional[_Iterable[_Union[Report.Run, _Mapping]]] = ..., allreduces_begun: _Optional[int] = ...) -> None: ...
 
-class JoinReply(_message.Message):
+class JoinResponse(_message.Message):
     __slots__ = ("rank", "secret", "lease_s", "heartbeat_s")
     RANK_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
@@ -166,7 +166,7 @@ class AwaitMembershipRequest(_message.Message):
     timeout_s: float
     def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., known_epoch: _Optional[int] = ..., timeout_s: _Optional[float] = ...) -> None: ...
 
-class AwaitMembershipReply(_message.Message):
+class AwaitMembershipResponse(_message.Message):
     __slots__ = ("membership", "pending")
     class Pending(_message.Message):
         __slots__ = ("missing_ranks", "again_s", "state", "condition", "gone_ranks", "reason")
@@ -186,8 +186,8 @@ class AwaitMembershipReply(_message.Message):
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     membership: str
-    pending: AwaitMembershipReply.Pending
-    def __init__(self, membership: _Optional[str] = ..., pending: _Optional[_Union[AwaitMembershipReply.Pending, _Mapping]] = ...) -> None: ...
+    pending: AwaitMembershipResponse.Pending
+    def __init__(self, membership: _Optional[str] = ..., pending: _Optional[_Union[AwaitMembershipResponse.Pending, _Mapping]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("job", "rank", "epoch", "statistics")
@@ -208,7 +208,7 @@ class HeartbeatRequest(_message.Message):
     statistics: _containers.ScalarMap[str, float]
     def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., epoch: _Optional[int] = ..., statistics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
-class HeartbeatReply(_message.Message):
+class HeartbeatResponse(_message.Message):
     __slots__ = ("state", "epoch", "reason", "lost_ranks", "switch_unreachable")
     STATE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -244,11 +244,11 @@ class LeaveRequest(_message.Message):
     reason: str
     def __init__(self, job: _Optional[str] = ..., rank: _Optional[int] = ..., unfinished: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
-class LeaveReply(_message.Message):
+class LeaveResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class CreateRequest(_message.Message):
+class CreateJobRequest(_message.Message):
     __slots__ = ("name", "workers", "slots", "table", "table16", "quorum", "min_quorum", "switch", "lease_s", "observers", "tree", "codec", "codec_options")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -299,7 +299,7 @@ class Part(_message.Message):
     counters: _containers.ScalarMap[str, int]
     def __init__(self, switch: _Optional[str] = ..., job_index: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
-class CreateReply(_message.Message):
+class CreateJobResponse(_message.Message):
     __slots__ = ("name", "token", "switch", "slot_base", "slots", "workers", "parts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -317,17 +317,17 @@ class CreateReply(_message.Message):
     parts: _containers.RepeatedCompositeFieldContainer[Part]
     def __init__(self, name: _Optional[str] = ..., token: _Optional[str] = ..., switch: _Optional[str] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., workers: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
-class ListRequest(_message.Message):
+class ListJobsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class ListReply(_message.Message):
+class ListJobsResponse(_message.Message):
     __slots__ = ("jobs",)
     JOBS_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
     def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ...) -> None: ...
 
-class ShowRequest(_message.Message):
+class GetJobRequest(_message.Message):
     __slots__ = ("name",)
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -431,21 +431,21 @@ class Member(_message.Message):
     reason: str
     def __init__(self, rank: _Optional[int] = ..., phase: _Optional[_Union[MemberPhase, str]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., side_port: _Optional[int] = ..., port: _Optional[int] = ..., version: _Optional[str] = ..., lease_left_s: _Optional[float] = ..., statistics: _Optional[_Mapping[str, float]] = ..., heartbeat_age_s: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
-class DeleteRequest(_message.Message):
+class DeleteJobRequest(_message.Message):
     __slots__ = ("name",)
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
-class DeleteReply(_message.Message):
+class DeleteJobResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class SwitchesRequest(_message.Message):
+class ListSwitchesRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class SwitchesReply(_message.Message):
+class ListSwitchesResponse(_message.Message):
     __slots__ = ("switches",)
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     switches: _containers.RepeatedCompositeFieldContainer[Switch]

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from hopsum_wire.control import control_pb2
 
-WORKERS: Final = "Workers"
-JOBS: Final = "Jobs"
+MEMBERSHIP_SERVICE: Final = "MembershipService"
+JOB_SERVICE: Final = "JobService"
 MESSAGE_BYTES_MAX: Final = 1 << 20
 """Either way. The largest is the list of 64 jobs of 64 members."""
 BEARER: Final = "Bearer "
@@ -21,9 +21,9 @@ class Method(NamedTuple):
     path: str
     request: Any
     """Class of the message."""
-    reply: Any
+    response: Any
     streams: bool = False
-    """True for a method with many replies."""
+    """True for a method with many responses."""
 
 
 def full_name(service: str) -> str:

@@ -18,7 +18,7 @@ def word_of(enum: Any, number: int) -> str:
     return str(number) if value is None else str(value.name).removeprefix(prefix).lower()
 
 
-def as_values(message: Any) -> dict[str, Any]:
+def message_to_dict(message: Any) -> dict[str, Any]:
     """Return a message as what JSON can hold: all its fields by name, states as words, optional ones that lack None.
 
     Of texts, some of which workers wrote, what a terminal may obey is escaped.
@@ -31,9 +31,9 @@ def as_values(message: Any) -> dict[str, Any]:
         elif isinstance(value, MutableMapping):
             value = {_escaped(key): each for key, each in sorted(value.items())}
         elif isinstance(value, MutableSequence):
-            value = [as_values(each) if field.message_type else _escaped(each) for each in value]
+            value = [message_to_dict(each) if field.message_type else _escaped(each) for each in value]
         elif field.message_type is not None:
-            value = as_values(value) if message.HasField(field.name) else None
+            value = message_to_dict(value) if message.HasField(field.name) else None
         elif field.enum_type is not None:
             value = word_of(field.enum_type, value)
         elif field.containing_oneof is not None and not message.HasField(field.name):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshots of a controller: the deltas between two of them, and the ranks that a job waits for.
 
-Switches and jobs are as `hopsum_wire.control.values.as_values` gives them. What agents say is as old as their last
-heartbeat, so two snapshots must lie some time apart before anything can be said of ranks: half a lease has a heartbeat
-of everybody.
+Switches and jobs are as `hopsum_wire.control.values.message_to_dict` gives them. The statistics of a rank are as old as
+its last heartbeat, so two snapshots must lie some time apart before they say anything of ranks: half a lease has a
+heartbeat of everybody.
 """
 
 from __future__ import annotations
