@@ -114,7 +114,7 @@ def test_a_pipeline_is_pushed_once(server: Server) -> None:
         with pytest.raises(ControlPlaneError, match="the switch runs no program; push one"):
             device.read_table("t")
         assert ensure_pipeline(device, PIPELINE)
-        assert server.config.p4_device_config == PIPELINE.json
+        assert server.config.p4_device_config == PIPELINE.device_config
         assert device.cookie() == PIPELINE.cookie
         assert not ensure_pipeline(device, PIPELINE)
         assert device.p4info.tables["t"].id == 0x02000001

@@ -134,7 +134,7 @@ def test_entries_that_somebody_else_writes(practice: Practice) -> None:
         entry = next(e for e in practice.switch.entities.values() if isinstance(e, TableEntry) and e.table == "jobs")
         foreign = TableEntry(entry.table, {**entry.match, "epoch": 77}, entry.action, entry.params)
         practice.switch.entities[foreign.key()] = foreign
-        practice.cluster.clock.sleep(practice.cluster.config.audit_s)
+        practice.cluster.clock.sleep(practice.cluster.config.reconcile_interval_s)
         for worker in crew:
             worker.beat()
         practice.controller.tick()

@@ -32,7 +32,7 @@ database = "{folder}/state.sqlite"
 listen = "0.0.0.0:4700"
 metrics_listen = ""
 heartbeat_s = 0.3
-audit_s = 1
+reconcile_interval_s = 1
 admin_token_file = "{folder}/admin.token"
 [[switch]]
 name = "s1"
@@ -40,7 +40,7 @@ driver = "bmv2"
 address = "{address}"
 mac = "{mac}"
 ip = "{ip}"
-forward = true
+l2_forwarding = true
 ports = [{ports}]
 """
 

@@ -112,7 +112,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
             tmp_path / "state.sqlite",
             lease_s=60.0,  # a killed worker is known by its connection; a slow one is none that was lost
             heartbeat_s=0.2,
-            audit_s=0.5,
+            reconcile_interval_s=0.5,
         )
 
         def opened() -> Device:

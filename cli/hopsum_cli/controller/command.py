@@ -103,7 +103,8 @@ def _in_words(config: ClusterConfig) -> str:
         f"database {config.database}",
         f"listens at {config.listen} {tls} TLS; who makes jobs needs {asks}",
         f"page and metrics at {config.metrics_listen or 'no address'}",
-        f"leases of {config.lease_s:g} s, heartbeats every {config.heartbeat_s:g} s, audits every {config.audit_s:g} s",
+        f"leases of {config.lease_s:g} s, heartbeats every {config.heartbeat_s:g} s, "
+        f"audits every {config.reconcile_interval_s:g} s",
     ]
     for switch in config.switches:
         ip, port = switch.service

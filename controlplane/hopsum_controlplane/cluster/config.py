@@ -7,7 +7,7 @@
   metrics_listen = "127.0.0.1:4701"          # "" for none
   lease_s = 15.0                             # a member that is silent for so long is given up
   heartbeat_s = 5.0                          # how often members are asked to say that they live
-  audit_s = 10.0                             # how often a switch is compared with the database; 0 for never
+  reconcile_interval_s = 10.0                # how often a switch is compared with the database; 0 for never
   tls_certificate = "/etc/hopsum/server.pem" # both or none
   tls_key = "/etc/hopsum/server.key"
   tls_client_ca = "/etc/hopsum/clients.pem"
@@ -23,7 +23,7 @@
   send_to = "127.0.0.1:47500"                # where workers send to, if not to `ip`
   slots = 2048
   election_id = 1                            # the highest of several controllers has the switch
-  forward = false                            # also carry what workers send to each other, see forwarding
+  l2_forwarding = false                      # also carry what workers send to each other, see forwarding
   # program = "/opt/hopsum/hopsum.conf"      # driver "tofino": the build's .conf file, its P4Info beside it
   ports = [{port = 1, network = "10.0.0.0/24"}]
 
@@ -83,9 +83,9 @@ class SwitchConfig:
 
     `driver` names a target, `address` its P4Runtime server. `send_to` is the (IPv4 address, UDP port) that workers
     send to, None for the service's own. `slots` is how many of its slots may be used. Of several controllers the one
-    with the highest `election_id`, 1 .. 2^63 - 1, has the switch. With `forward` it is its workers' Ethernet switch as
-    well, see `hopsum_controlplane.cluster.forwarding`. `program` is what the compiler wrote, for a driver whose program
-    is not installed with this package.
+    with the highest `election_id`, 1 .. 2^63 - 1, has the switch. With `l2_forwarding` it is
+    its workers' Ethernet switch as well, see `hopsum_controlplane.cluster.forwarding`. `program` is the compiler's
+    output, for a driver whose program is not installed with this package.
     """
 
     name: str
@@ -97,7 +97,7 @@ class SwitchConfig:
     send_to: tuple[str, int] | None = None
     slots: int = MAX_SLOTS
     election_id: int = CONTROLLER_ELECTION_ID[0]
-    forward: bool = False
+    l2_forwarding: bool = False
     program: Path | None = None
 
     @property
@@ -147,7 +147,7 @@ class ClusterConfig:
     metrics_listen: str = "127.0.0.1:4701"
     lease_s: float = 15.0
     heartbeat_s: float = 5.0
-    audit_s: float = 10.0
+    reconcile_interval_s: float = 10.0
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
@@ -185,8 +185,8 @@ class ClusterConfig:
         if not _MIN_HEARTBEAT_S <= self.heartbeat_s <= self.lease_s / 2:
             hint = f"it is {_MIN_HEARTBEAT_S:g} .. {self.lease_s / 2:g}: one may be lost within a lease"
             raise _wrong(f"heartbeat_s {self.heartbeat_s:g} with lease_s {self.lease_s:g}", hint)
-        if self.audit_s < 0:
-            raise _wrong(f"audit_s {self.audit_s:g}", "it is seconds, 0 for never")
+        if self.reconcile_interval_s < 0:
+            raise _wrong(f"reconcile_interval_s {self.reconcile_interval_s:g}", "it is seconds, 0 for never")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise _wrong("only one of tls_certificate and tls_key", "give both or none")
         if self.tls_client_ca is not None and self.tls_certificate is None:
@@ -260,7 +260,7 @@ def _switch(entry: Any, where: str) -> SwitchConfig:
 
 
 _MORE_OF_SWITCH: dict[str, type] = {
-    "slots": int, "election_id": int, "forward": bool, "program": Path, "ports": list,
+    "slots": int, "election_id": int, "l2_forwarding": bool, "program": Path, "ports": list,
 }  # fmt: skip
 
 

@@ -70,7 +70,7 @@ class SwitchReconciler:
         device: DeviceSource,
         cache: JobStateCache,
         *,
-        audit_s: float,
+        reconcile_interval_s: float,
         ready: Callable[[JobRecord], bool],
         parts: Callable[[JobRecord, int], Parts],
         links: Sequence[LinkConfig],
@@ -89,7 +89,7 @@ class SwitchReconciler:
         self._forwarding: L2Forwarding | None = None
         self._sessions = 0
         self._cache = cache
-        self._audit_s = audit_s
+        self._reconcile_interval_s = reconcile_interval_s
         self._ready, self._parts, self._links = ready, parts, links
         self._clock = clock
         self._monotonic = monotonic
@@ -346,8 +346,8 @@ class SwitchReconciler:
                 self._over(record.parts[name], "the controller was interrupted while it was written")
         self._tell("took off", controller.taken_over.removed)
         self.controller = controller
-        self._forwarding = L2Forwarding(self.config, device, self._links) if self.config.forward else None
-        self._audit_at_s = self._monotonic() + self._audit_s
+        self._forwarding = L2Forwarding(self.config, device, self._links) if self.config.l2_forwarding else None
+        self._audit_at_s = self._monotonic() + self._reconcile_interval_s
         _log.info("switch %s: %d jobs adopted", self.config.name, len(controller.jobs))
         return controller
 
@@ -382,14 +382,14 @@ class SwitchReconciler:
         sessions = self.sessions
         fresh = sessions != self._sessions
         self._sessions = sessions
-        return fresh or (self._audit_s > 0 and self._monotonic() >= self._audit_at_s)
+        return fresh or (self._reconcile_interval_s > 0 and self._monotonic() >= self._audit_at_s)
 
     def _audit(self, controller: SwitchController) -> None:
         if self._forwarding is not None:
             self._forwarding.invalidate()
         audit = controller.audit()
         self.audits += 1
-        self._audit_at_s = self._monotonic() + self._audit_s
+        self._audit_at_s = self._monotonic() + self._reconcile_interval_s
         if not audit.clean:
             self._repair(controller, audit)
 

@@ -40,7 +40,7 @@ class SwitchReconcilers(Mapping[str, SwitchReconciler]):
                 switch,
                 devices[switch.name],
                 cache,
-                audit_s=config.audit_s,
+                reconcile_interval_s=config.reconcile_interval_s,
                 ready=self._ready,
                 parts=self._parts,
                 links=config.links,

@@ -38,10 +38,10 @@ class Capabilities:
 class PipelineConfig:
     """A compiled program: the compiler's P4Info as it lies on disk, and what the target takes to run it.
 
-    `json` is the compiler's JSON for software switches; for others see their drivers.
+    `device_config` is the compiler's JSON for software switches; for others see their drivers.
     """
 
-    json: bytes
+    device_config: bytes
     p4info: str
 
     @classmethod
@@ -56,7 +56,7 @@ class PipelineConfig:
     def cookie(self) -> int:
         """Return what identifies this program on a switch: 64 bits of a hash over both files, never 0."""
         digest = hashlib.sha256()
-        for part in (self.json, self.p4info.encode()):
+        for part in (self.device_config, self.p4info.encode()):
             digest.update(len(part).to_bytes(8, "big") + part)
         # A switch without a cookie reads as 0 through some servers.
         return int.from_bytes(digest.digest()[:_COOKIE_BYTES], "big") or 1

@@ -89,7 +89,7 @@ class P4RuntimeDevice(Device):
 
     def device_config(self, pipeline: PipelineConfig) -> bytes:
         """Return the target's form of the compiled program."""
-        return pipeline.json
+        return pipeline.device_config
 
     def write(self, updates: Sequence[Update]) -> None:
         """Write one batch, as Device.write says, with one RPC for each `write_updates` of it."""

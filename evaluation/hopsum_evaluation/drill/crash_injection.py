@@ -192,7 +192,7 @@ def run_controller(config_path: str, scene: str, workers: int, at: int | None, p
     taken_over_s = time.monotonic()
     here.append(ControllerRun(config, controller, crash_point, workers))
     after = differences(config, store.load(), device)
-    here[0].ahead_s += config.audit_s
+    here[0].ahead_s += config.reconcile_interval_s
     controller.reconcile(switch.name)
     view = controller.switches(drops=False)[0]
     audited = [view.condition] if view.condition else list(view.findings)

@@ -52,7 +52,7 @@ metrics_listen = "{page}"
 admin_token_file = "{folder}/admin.token"
 lease_s = {lease_s}
 heartbeat_s = {heartbeat_s}
-audit_s = 1.0
+reconcile_interval_s = 1.0
 
 [[switch]]
 name = "leaf"

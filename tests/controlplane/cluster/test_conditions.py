@@ -54,7 +54,7 @@ def test_a_restarted_switch_gets_new_epochs(cluster: Cluster) -> None:
     forming[0].join()
     old = crew[0].epoch
     device_of(cluster).entities.clear()
-    cluster.clock.sleep(cluster.config.audit_s - 1)
+    cluster.clock.sleep(cluster.config.reconcile_interval_s - 1)
     for worker in (*crew, forming[0]):
         worker.beat()
     cluster.controller.tick()

@@ -28,7 +28,7 @@ listen = "unix:/run/hopsum.sock"
 metrics_listen = ""
 lease_s = 30
 heartbeat_s = 7.5
-audit_s = 0
+reconcile_interval_s = 0
 tls_certificate = "/etc/server.pem"
 tls_key = "/etc/server.key"
 tls_client_ca = "/etc/ca.pem"
@@ -44,7 +44,7 @@ ip = "10.0.0.254"
 send_to = "127.0.0.1:47500"
 slots = 512
 election_id = 9
-forward = true
+l2_forwarding = true
 ports = [{port = 1, network = "10.0.0.0/24"}, {port = 2, network = "10.0.0.128/25"}]
 """
 SHORT = """
@@ -77,7 +77,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         send_to=("127.0.0.1", 47500),
         slots=512,
         election_id=9,
-        forward=True,
+        l2_forwarding=True,
     )
     assert load(tmp_path, WHOLE) == ClusterConfig(
         switches=(switch,),
@@ -86,7 +86,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         metrics_listen="",
         lease_s=30.0,
         heartbeat_s=7.5,
-        audit_s=0.0,
+        reconcile_interval_s=0.0,
         tls_certificate=Path("/etc/server.pem"),
         tls_key=Path("/etc/server.key"),
         tls_client_ca=Path("/etc/ca.pem"),
@@ -120,13 +120,17 @@ def test_a_short_file(tmp_path: Path) -> None:
         ("lease_s = 30", "lease_s = true", r"\[controller\] lease_s = True; it is an integer or a number"),
         ("lease_s = 30", "lease_s = 0.5", r"lease_s 0\.5; it is 1 \.\. 86400 seconds"),
         ("heartbeat_s = 7.5", "heartbeat_s = 16", r"heartbeat_s 16 with lease_s 30; it is 0\.1 \.\. 15"),
-        ("audit_s = 0", "audit_s = -1", "audit_s -1; it is seconds, 0 for never"),
+        (
+            "reconcile_interval_s = 0",
+            "reconcile_interval_s = -1",
+            "reconcile_interval_s -1; it is seconds, 0 for never",
+        ),
         ('tls_key = "/etc/server.key"', "", "only one of tls_certificate and tls_key"),
         ('"127.0.0.1:47500"', '"127.0.0.1"', "'127.0.0.1' is not an IPv4 address and a port"),
         ('"127.0.0.1:47500"', '"127.0.0.1:0"', r"port 0; ports are 1 \.\. 65535"),
         ("10.0.0.0/24", "10.0.0.1/24", "network '10.0.0.1/24': .*has host bits set; write"),
         ("10.0.0.128/25", "10.0.0.0/24", r"switch 'leaf1': network 10\.0\.0\.0/24 at several ports"),
-        ("forward = true", "forward = 1", r"forward = 1; it is true or false"),
+        ("l2_forwarding = true", "l2_forwarding = 1", r"l2_forwarding = 1; it is true or false"),
         ("election_id = 9", "election_id = true", r"election_id = True; it is an integer"),
         ("election_id = 9", "election_id = 0", r"election_id 0; it is 1 \.\. 9223372036854775807"),
         ('driver = "native"', 'driver = "nativ"', "no driver 'nativ' among native, bmv2, tofino; did you"),

@@ -47,7 +47,7 @@ def test_nothing_is_forwarded_unless_it_is_asked_for(make_cluster: MakeCluster) 
 
 
 def test_members_are_forwarded_to_from_their_joining_to_the_end_of_their_jobs(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(switch_config(1, NETWORKS, forward=True))
+    cluster = make_cluster(switch_config(1, NETWORKS, l2_forwarding=True))
     assert same(cluster, FLOOD)
     crew, other = cluster.make(), cluster.make("other")
     join(crew)
@@ -67,7 +67,7 @@ def test_members_are_forwarded_to_from_their_joining_to_the_end_of_their_jobs(ma
 
 
 def test_what_others_changed_and_what_a_switch_forgot_is_written_again(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(switch_config(1, NETWORKS, forward=True))
+    cluster = make_cluster(switch_config(1, NETWORKS, l2_forwarding=True))
     crew = cluster.make()
     join(crew)
     for worker in crew:
@@ -76,10 +76,10 @@ def test_what_others_changed_and_what_a_switch_forgot_is_written_again(make_clus
     assert isinstance(device, FakeDevice)
     stranger, moved = forward.l2({"02:00:00:00:08:01": 7, MACS[0]: 9})
     device.write([Insert(stranger), Modify(moved), Delete(forward.l2({MACS[1]: 2})[0])])
-    cluster.clock.sleep(cluster.config.audit_s / 2)
+    cluster.clock.sleep(cluster.config.reconcile_interval_s / 2)
     for worker in crew:
         worker.beat()
-    cluster.clock.sleep(cluster.config.audit_s / 2)
+    cluster.clock.sleep(cluster.config.reconcile_interval_s / 2)
     cluster.controller.tick()
     assert same(cluster, stations())
     assert crew[0].beat().epoch == crew[0].epoch
@@ -89,7 +89,7 @@ def test_what_others_changed_and_what_a_switch_forgot_is_written_again(make_clus
 
 
 def test_a_write_of_it_that_fails_is_made_again(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(switch_config(1, NETWORKS, forward=True))
+    cluster = make_cluster(switch_config(1, NETWORKS, l2_forwarding=True))
     device = cluster.devices["s1"]
     assert isinstance(device, FakeDevice)
     crew = cluster.make()

@@ -114,7 +114,7 @@ def test_audits_and_what_they_repair(cluster: Cluster) -> None:
     assert isinstance(entry, TableEntry)
     foreign = TableEntry(entry.table, {**entry.match, "epoch": 77}, entry.action, entry.params)
     entities[foreign.key()] = foreign
-    cluster.clock.sleep(cluster.config.audit_s)
+    cluster.clock.sleep(cluster.config.reconcile_interval_s)
     cluster.controller.reconcile("s1")
     values = values_of(cluster.controller)
     assert values['switch_audits_total{switch="s1"}'] == 1

@@ -143,7 +143,7 @@ def test_views_have_every_switch(tree: Cluster) -> None:
 
 def test_switches_forward_between_the_racks(tmp_path: Path) -> None:
     """Frames of workers for each other find their way over the spine."""
-    configs = tree_configs(forward=True)
+    configs = tree_configs(l2_forwarding=True)
     cluster = Cluster(tmp_path, configs, {each.name: FakeDevice() for each in configs}, TREE_LINKS)
     cluster.start()
     crew = cluster.make("train", 3, 16)

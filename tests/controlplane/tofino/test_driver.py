@@ -65,7 +65,7 @@ def test_a_build_is_pushed_as_stratum_packs_it(
     (profile,) = config.profiles
     assert (profile.profile_name, list(profile.pipe_scope)) == ("pipe", [0, 1, 2, 300])
     assert (profile.context, profile.binary) == (FILES["pipe/context.json"], FILES["pipe/tofino.bin"])
-    assert config.SerializeToString() == tofino_pipeline.json, "nothing else, and in the canonical form"
+    assert config.SerializeToString() == tofino_pipeline.device_config, "nothing else, and in the canonical form"
     assert not ensure_pipeline(device, tofino_pipeline)
     with TofinoDevice(chip.address, DEVICE_ID, election_id=(2, 0)) as again:
         assert again.cookie() == tofino_pipeline.cookie
@@ -76,7 +76,7 @@ def test_a_build_is_pushed_as_stratum_packs_it(
 def test_lengths_of_any_size(tmp_path: Path, value: int) -> None:
     conf = make_build(tmp_path, p4info_of("tofino"))
     (tmp_path / "pipe/tofino.bin").write_bytes(bytes(value))
-    (profile,) = BfPipelineConfig.FromString(load_program(conf).json).profiles
+    (profile,) = BfPipelineConfig.FromString(load_program(conf).device_config).profiles
     assert profile.binary == bytes(value)
 
 
