@@ -75,7 +75,7 @@ def test_services_have_the_methods_of_the_source(generator: dict[str, Any]) -> N
     source = generator["SOURCE"].read_text()
     declared = re.findall(r"^  rpc (\w+)\((\w+)\) returns \((stream )?(\w+)\)", source, re.MULTILINE)
     found = [
-        (name, method.request.DESCRIPTOR.name, "stream " if method.streams else "", method.reply.DESCRIPTOR.name)
+        (name, method.request.DESCRIPTOR.name, "stream " if method.streams else "", method.response.DESCRIPTOR.name)
         for service in (MEMBERSHIP_SERVICE, JOB_SERVICE)
         for name, method in methods(service).items()
     ]
