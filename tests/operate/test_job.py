@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hopsum_controlplane.cluster.codec import request_from_json, request_to_json
 from rich.console import Console
 
 from hopsum.codec import job_tables, make_codec
@@ -24,6 +23,7 @@ from hopsum_cli.operator import take_snapshot
 from hopsum_cli.top.screen import screen
 from hopsum_controlplane.cluster.errors import InvalidRequestError
 from hopsum_controlplane.cluster.requests import JobRequest
+from hopsum_controlplane.cluster.serialization import request_from_json, request_to_json
 from hopsum_controlplane.service.server import Service
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_wire.watch.rates import document

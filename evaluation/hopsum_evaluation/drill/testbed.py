@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Final
 
-from hopsum_controlplane.losses import set_loss
-
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.jobs import JobsClient
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.cluster import load_config
 from hopsum_controlplane.devices.base import PipelineConfig, ensure_pipeline
 from hopsum_controlplane.devices.drivers import open_device
+from hopsum_controlplane.drop_simulator import set_loss
 from hopsum_controlplane.plan import JOB_TABLES
 from hopsum_controlplane.tables.forward import FLOOD_GROUP
 from hopsum_evaluation.drill.base import PATIENCE_S, Check, Context, DrillError, DrillReport, Event, await_that
