@@ -36,7 +36,7 @@ FLAGS = (
 
 
 @dataclass(frozen=True)
-class Program:
+class P4Program:
     """A program: `folder` is where p4c runs, and what paths are relative to, because the JSON embeds them."""
 
     folder: Path
@@ -63,8 +63,8 @@ class Program:
 P4 = ROOT / "p4"
 NAIVE = ROOT / "evaluation" / "naive"
 PROGRAMS = (
-    Program(P4, "v1model/main.p4", (P4 / "shared", P4 / "v1model"), P4 / "build", "hopsum"),
-    Program(ROOT, "evaluation/naive/main.p4", (P4 / "shared", P4 / "v1model", NAIVE), NAIVE / "build", "naive"),
+    P4Program(P4, "v1model/main.p4", (P4 / "shared", P4 / "v1model"), P4 / "build", "hopsum"),
+    P4Program(ROOT, "evaluation/naive/main.p4", (P4 / "shared", P4 / "v1model", NAIVE), NAIVE / "build", "naive"),
 )
 
 NAMES = tuple(program.stem for program in PROGRAMS)
@@ -75,7 +75,7 @@ def compiler_version() -> str | None:
     return version_of(COMPILER)
 
 
-def compile_into(program: Program, folder: Path) -> None:
+def compile_into(program: P4Program, folder: Path) -> None:
     """Compile into `folder`, which afterwards holds the artefacts; raises CompileError with p4c's own words."""
     if compiler_version() is None:
         raise CompileError(f"{COMPILER} is not on PATH: install p4lang's p4c package, then run this again")
@@ -94,7 +94,7 @@ def normalise(path: Path) -> None:
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def manifest(program: Program) -> dict[str, object]:
+def manifest(program: P4Program) -> dict[str, object]:
     """Return what a build folder's manifest.json should say for the sources and artefacts as they stand."""
     built = {name: hash_of(program.build / name) for name in program.artefacts}
     return {
@@ -119,7 +119,7 @@ def main() -> int:
     return exit_status(lambda: max(make(program, check=args.check) for program in wanted))
 
 
-def make(program: Program, *, check: bool) -> int:
+def make(program: P4Program, *, check: bool) -> int:
     """Compile a program; write its build folder, or compare with it and return 1 where it is stale."""
     with tempfile.TemporaryDirectory() as name:
         made = Path(name)

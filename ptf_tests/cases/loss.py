@@ -14,7 +14,7 @@ import time
 from hopsum_controlplane.addresses import mac_to_int
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import lanes32, plain, update
-from hopsum_ptf.links import Output
+from hopsum_ptf.links import OutputFrame
 from hopsum_ptf.testbed import BROADCAST_MAC, PORTS, station_mac
 from hopsum_wire import Drop, State
 
@@ -51,10 +51,10 @@ class _Loss(SwitchCase):
         self.links.send(port, frame)
         self.record(port, frame, [])
 
-    def delivered(self, port: int, frame: bytes, but: int) -> list[Output]:
+    def delivered(self, port: int, frame: bytes, but: int) -> list[OutputFrame]:
         """Send a frame whose copies arrive everywhere but at port `but`."""
         _, predicted = self.oracle.explain_frame(port, frame)
-        expected = sorted(Output(*output) for output in predicted if output[0] != but)
+        expected = sorted(OutputFrame(*output) for output in predicted if output[0] != but)
         self.links.send(port, frame)
         arrived = sorted(output for out in sorted(o.port for o in expected) for output in self.links.take(out))
         self.assertEqual(arrived, expected)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hopsum_controlplane.jobs import Job, ParentEndpoint
 from hopsum_ptf.case import SwitchCase
 from hopsum_ptf.frames import altered, codes, from_relative, hopsum_header, lanes32, payload, payload_of, update
-from hopsum_ptf.links import Output
+from hopsum_ptf.links import OutputFrame
 from hopsum_ptf.testbed import make_leaf, make_parent, make_workers
 from hopsum_wire import Drop, Event, Flag, Kind, Op, State
 from hopsum_wire.payload import lanes as lanes_of
@@ -38,21 +38,21 @@ class TreeCase(SwitchCase):
 
     def partial(
         self, job: Job, number: int, values: bytes, by: Iterable[int], *events: Event, **header: int
-    ) -> list[Output]:
+    ) -> list[OutputFrame]:
         """A leaf's partial sum arrives, and does this."""
         leaf = next(leaf for leaf in job.spec.leaves if leaf.number == number)
         outputs = self.send(leaf.port, from_relative(job, leaf, Kind.PARTIAL, values, by=by, **header))
         self.assertEqual(self.outcome.events, events)
         return outputs
 
-    def result(self, job: Job, values: bytes, by: Iterable[int], *events: Event, **header: int) -> list[Output]:
+    def result(self, job: Job, values: bytes, by: Iterable[int], *events: Event, **header: int) -> list[OutputFrame]:
         """The parent's RESULT arrives, and does this."""
         frame = from_relative(job, self.parent(job), Kind.RESULT, values, by=by, **header)
         outputs = self.send(self.parent(job).port, frame)
         self.assertEqual(self.outcome.events, events)
         return outputs
 
-    def update_does(self, job: Job, rank: int, values: bytes, *events: Event, **header: int) -> list[Output]:
+    def update_does(self, job: Job, rank: int, values: bytes, *events: Event, **header: int) -> list[OutputFrame]:
         """A worker's UPDATE arrives, and does this."""
         worker = next(worker for worker in job.spec.workers if worker.rank == rank)
         outputs = self.send(worker.port, self.update_of(job, rank, values, **header))
@@ -69,7 +69,7 @@ class TreeCase(SwitchCase):
         return job.spec.parent
 
     def went_up(
-        self, job: Job, outputs: list[Output], by: Iterable[int], *, op: int = Op.ADD32, flags: int = 0
+        self, job: Job, outputs: list[OutputFrame], by: Iterable[int], *, op: int = Op.ADD32, flags: int = 0
     ) -> NDArray[Any]:
         """One PARTIAL left towards the parent, with these ranks in it. Return its lanes."""
         ((port, frame),) = outputs
@@ -80,7 +80,9 @@ class TreeCase(SwitchCase):
         self.assertEqual((header.contributors, header.flags, header.op), (_bits(by), flags, op))
         return lanes_of(op, np.frombuffer(payload_of(frame), np.uint8))
 
-    def went_to_all(self, job: Job, outputs: list[Output], by: Iterable[int], *, op: int = Op.ADD32) -> NDArray[Any]:
+    def went_to_all(
+        self, job: Job, outputs: list[OutputFrame], by: Iterable[int], *, op: int = Op.ADD32
+    ) -> NDArray[Any]:
         """RESULT left to every worker and leaf of the job. Return its lanes."""
         children = [
             *((one.port, one.rank) for one in job.spec.workers),

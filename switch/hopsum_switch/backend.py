@@ -11,7 +11,7 @@ from functools import partial
 from .engine import Engine
 from .errors import UnsupportedError
 from .interp.observer import Observer
-from .program.ir import Program
+from .program.ir import ProgramIR
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class Backend(Enum):
     NATIVE = "native"
 
 
-def engine_maker(backend: Backend, *, seed: int = 0, observer: Observer | None = None) -> Callable[[Program], Engine]:
+def engine_maker(backend: Backend, *, seed: int = 0, observer: Observer | None = None) -> Callable[[ProgramIR], Engine]:
     """Return what makes an engine for a program; compiled programs are cached in the user's cache folder.
 
     Every engine starts the stream of `random()` at `seed`. An `observer` chooses the interpreter: machine code does
@@ -40,7 +40,7 @@ def engine_maker(backend: Backend, *, seed: int = 0, observer: Observer | None =
     return partial(_native if backend is Backend.NATIVE else _native_if_possible, seed=seed)
 
 
-def _native(program: Program, *, seed: int) -> Engine:
+def _native(program: ProgramIR, *, seed: int) -> Engine:
     try:
         from .native.cache import default_cache
         from .native.engine import NativeEngine
@@ -51,7 +51,7 @@ def _native(program: Program, *, seed: int) -> Engine:
     return NativeEngine(program, seed=seed, cache=default_cache())
 
 
-def _native_if_possible(program: Program, *, seed: int) -> Engine:
+def _native_if_possible(program: ProgramIR, *, seed: int) -> Engine:
     try:
         return _native(program, seed=seed)
     except UnsupportedError as error:

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from .interp.observer import Observer
 from .interp.v1model import Interpreter
-from .program.ir import Program
+from .program.ir import ProgramIR
 from .state.clones import CloneStore
 from .state.counters import CounterStore
 from .state.meters import MeterStore
@@ -33,7 +33,7 @@ class Output(NamedTuple):
 class Engine:
     """Runs one program with the reference interpreter."""
 
-    program: Program
+    program: ProgramIR
     tables: TableStore
     multicast: MulticastStore
     clones: CloneStore
@@ -45,7 +45,7 @@ class Engine:
     backend: ClassVar[str] = "interpreter"
 
     def __init__(
-        self, program: Program, *, ports: Collection[int] = (), seed: int = 0, observer: Observer | None = None
+        self, program: ProgramIR, *, ports: Collection[int] = (), seed: int = 0, observer: Observer | None = None
     ) -> None:
         """Start with empty state.
 

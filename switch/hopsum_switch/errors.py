@@ -35,7 +35,7 @@ class InvalidArgumentError(TableError):
     """A value is out of range, of the wrong kind, or not allowed here."""
 
 
-class ResourceExhaustedError(TableError):
+class OutOfSpaceError(TableError):
     """The table or the group space is full: delete something first."""
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from hopsum_oracle.aggregator import Aggregator, Outcome
+from hopsum_oracle.aggregator import Aggregator, PacketOutcome
 from hopsum_topologies.free_port import free_port
 from hopsum_wire import Event, Header, Kind, Op
 
@@ -46,7 +46,7 @@ class Switch(Aggregator):
         super().__init__()
         self.loses = threading.Event()
 
-    def receive(self, port: int, ip: int, udp_port: int, data: bytes | memoryview) -> Outcome:
+    def receive(self, port: int, ip: int, udp_port: int, data: bytes | memoryview) -> PacketOutcome:
         outcome = super().receive(port, ip, udp_port, data)
         if not self.loses.is_set():
             return outcome

@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 
 from hopsum_evaluation.demo import worker
-from hopsum_evaluation.demo.worker import Plan
+from hopsum_evaluation.demo.worker import DemoPlan
 from hopsum_topologies.seat import Seat
 
 
-def quiet_gloo(seat: Seat, plan: Plan, pipe: Connection) -> None:
+def quiet_gloo(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
     """Average with gloo and say nothing."""
 
     def hook(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -26,7 +26,7 @@ def quiet_gloo(seat: Seat, plan: Plan, pipe: Connection) -> None:
     worker.work(seat, plan, pipe)
 
 
-def crash(seat: Seat, plan: Plan, pipe: Connection) -> None:
+def crash(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
     """Fail on rank 1 in the third bucket."""
     real, calls = worker.hook, []
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hopsum_evaluation.bench import controlplane
-from hopsum_evaluation.bench.controlplane_run import Leaks, Target
+from hopsum_evaluation.bench.controlplane_run import Leaks, SwitchUnderTest
 
 SMALL = ["--jobs=3", "--workers=2", "--iterations=1", "--runs=1"]
 
@@ -40,7 +40,7 @@ def test_figures(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_is_left_over_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as stack:
-        target = Target("native", stack, jobs=3, workers=2, seed=1)
+        target = SwitchUnderTest("native", stack, jobs=3, workers=2, seed=1)
         target.cycle()
         assert not target.leaks
         end = target._end

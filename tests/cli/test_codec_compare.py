@@ -21,7 +21,7 @@ from hopsum.codec.table import expected_nmse
 from hopsum_cli.main import COMMANDS, main
 from hopsum_evaluation.compare import compare
 from hopsum_evaluation.compare.candidates import CANDIDATES
-from hopsum_evaluation.compare.measure import Cell, Plan, measure
+from hopsum_evaluation.compare.measure import Cell, ComparisonPlan, measure
 from hopsum_evaluation.compare.methods import Bits, count_bits
 from hopsum_evaluation.compare.plot import FLOOR, draw_methods, draw_variants, spread
 from hopsum_evaluation.compare.report import short, show, with_error
@@ -32,12 +32,12 @@ BY_LABEL = {each.label: each for each in CANDIDATES}
 TINY = ("codec", "compare", "--scale", "0.0625", "--steps", "3")
 
 
-def plan_of(*labels: str, **changes: Any) -> Plan:
+def plan_of(*labels: str, **changes: Any) -> ComparisonPlan:
     settings: dict[str, Any] = {
         "candidates": [BY_LABEL[label] for label in labels], "vectors": ("gaussian",), "workers": (1, 4),
         "elements": 1 << 14, "steps": 4, "seed": 5, "identical": True,
     }  # fmt: skip
-    return Plan(**(settings | changes))
+    return ComparisonPlan(**(settings | changes))
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

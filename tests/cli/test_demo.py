@@ -22,7 +22,7 @@ from hopsum_controlplane import SwitchController
 from hopsum_controlplane.entries import Delete
 from hopsum_controlplane.tables import lookup
 from hopsum_evaluation.demo import command
-from hopsum_evaluation.demo.report import Report
+from hopsum_evaluation.demo.report import DemoReport
 from hopsum_topologies.worker_pool import WorkerDiedError
 
 PARAMETERS = 38282
@@ -116,8 +116,8 @@ def test_fixed_point_is_as_good_as_exact() -> None:
     assert report["nmse_mean"] < 1e-12
 
 
-def in_process(tmp_path: Path, deadline_s: float = 60.0, workers: int = 2, **more: Any) -> Report:
-    report = Report("native", "thc", workers, 20, "digits", 1, **more)
+def in_process(tmp_path: Path, deadline_s: float = 60.0, workers: int = 2, **more: Any) -> DemoReport:
+    report = DemoReport("native", "thc", workers, 20, "digits", 1, **more)
     command.run(command.make_plan(report, tmp_path, deadline_s), report, Console(stderr=True))
     return report
 
@@ -189,7 +189,7 @@ class ScriptedPool:
 
 @pytest.mark.parametrize("early", [False, True])
 def test_a_worker_may_finish_before_the_others_but_not_before_its_last_word(tmp_path: Path, early: bool) -> None:
-    report = Report("native", "thc", 2, 20, "digits", 1)
+    report = DemoReport("native", "thc", 2, 20, "digits", 1)
     plan = command.make_plan(report, tmp_path)
     last_words = [(0, ("baseline", 0.5)), (0, ("finished",)), (1, ("step", "fp32", 19, 0.1)), (1, ("baseline", 0.6))]
     pool: Any = ScriptedPool(last_words[1:] if early else last_words)

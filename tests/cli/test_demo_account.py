@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum_evaluation.demo.account import Counts, Lost, read_quiet
-from hopsum_evaluation.demo.report import Report
+from hopsum_evaluation.demo.account import DemoCounts, LostFrames, read_quiet
+from hopsum_evaluation.demo.report import DemoReport
 from hopsum_topologies.testbed import InterfaceCounters
 from hopsum_wire import Event
 
 UP_BYTES, DOWN_BYTES = 586, 1098
-PLACES = Lost._fields
+PLACES = LostFrames._fields
 
 
 @dataclass
@@ -79,14 +79,14 @@ class Way:
         self.events["answered"] += arrived
         return arrived
 
-    def report(self) -> Report:
-        report = Report("bmv2", "thc", self.workers, 1, "digits", 1, retransmits=self.again)
+    def report(self) -> DemoReport:
+        report = DemoReport("bmv2", "thc", self.workers, 1, "digits", 1, retransmits=self.again)
         report.updates = self.sent - self.again
         report.agents = InterfaceCounters(self.sent, self.sent * UP_BYTES, self.received, self.received * DOWN_BYTES)
         interfaces = InterfaceCounters(
             self.at_interfaces, self.at_interfaces * UP_BYTES, self.out, self.out * DOWN_BYTES
         )
-        report.counts = Counts(interfaces, {}, self.events, self.replies, {})
+        report.counts = DemoCounts(interfaces, {}, self.events, self.replies, {})
         return report
 
 
@@ -105,7 +105,7 @@ def test_what_any_queue_loses_is_named_and_forgiven(
     assert report.as_json()["lost"] == way.lost
 
 
-def moved(report: Report, **changes: int) -> Report:
+def moved(report: DemoReport, **changes: int) -> DemoReport:
     """Return the report with other frames at the interfaces, of their right sizes."""
     there = report.interfaces
     up, down = there.packets_up + changes.get("up", 0), there.packets_down + changes.get("down", 0)
@@ -113,7 +113,7 @@ def moved(report: Report, **changes: int) -> Report:
     return replace(report, counts=replace(report.counts, interfaces=interfaces))
 
 
-def with_event(report: Report, name: str, more: int = 1) -> Report:
+def with_event(report: DemoReport, name: str, more: int = 1) -> DemoReport:
     events = {**report.counts.events, name: report.counts.events[name] + more}
     return replace(report, counts=replace(report.counts, events=events))
 
@@ -165,10 +165,10 @@ class Moving:
     def __init__(self, readings: int) -> None:
         self.left, self.reads = readings, 0
 
-    def read_counts(self) -> Counts:
+    def read_counts(self) -> DemoCounts:
         self.reads += 1
         self.left = max(self.left - 1, 0)
-        return Counts(InterfaceCounters(100 - self.left, 0, 0, 0), {}, {}, 0, {})
+        return DemoCounts(InterfaceCounters(100 - self.left, 0, 0, 0), {}, {}, 0, {})
 
 
 def test_counters_are_read_until_they_stand_still() -> None:
@@ -180,7 +180,9 @@ def test_counters_are_read_until_they_stand_still() -> None:
 
 def test_only_drops_since_then_are_named() -> None:
     zero = InterfaceCounters(0, 0, 0, 0)
-    earlier = Counts(zero, {"a-b": 3}, {"added": 1}, 5, {"simulated": 2, "not_admitted": 1})
-    later = Counts(InterfaceCounters(9, 90, 8, 80), {"a-b": 5}, {"added": 4}, 6, {"simulated": 7, "not_admitted": 1})
+    earlier = DemoCounts(zero, {"a-b": 3}, {"added": 1}, 5, {"simulated": 2, "not_admitted": 1})
+    later = DemoCounts(
+        InterfaceCounters(9, 90, 8, 80), {"a-b": 5}, {"added": 4}, 6, {"simulated": 7, "not_admitted": 1}
+    )
     found = later.since(earlier)
-    assert found == Counts(InterfaceCounters(9, 90, 8, 80), {"a-b": 2}, {"added": 3}, 1, {"simulated": 5})
+    assert found == DemoCounts(InterfaceCounters(9, 90, 8, 80), {"a-b": 2}, {"added": 3}, 1, {"simulated": 5})

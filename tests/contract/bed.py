@@ -10,20 +10,20 @@ from functools import reduce
 from operator import xor
 
 from hopsum_controlplane.artifacts import compiled_program
-from hopsum_oracle.aggregator import JobConfig, LeafConfig, ParentConfig, SwitchConfig, WorkerConfig
+from hopsum_oracle.aggregator import AggregatorConfig, JobConfig, LeafConfig, ParentConfig, WorkerConfig
 from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.engine import NativeEngine
 from hopsum_switch.program import load_program
 from hopsum_switch.state.match import Exact
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 from hopsum_wire import JOB_EVENTS, Op
 
 TABLE = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21, 24, 27, 29, 255)
 TABLE16 = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 255, 256, 0x7FFF, 0xFFFF)
 PROGRAM = load_program(compiled_program()[0].read_text())
 STATION, BROADCAST = 0xAA, 0xFFFFFFFFFFFF
-SWITCH = SwitchConfig(forwarding={STATION: 3}, floods={BROADCAST: (1, 2, 10, 11)})
+SWITCH = AggregatorConfig(forwarding={STATION: 3}, floods={BROADCAST: (1, 2, 10, 11)})
 FLOOD_GROUP = 99
 VECTORS = 4
 VECTOR_BYTES = 256
@@ -150,7 +150,7 @@ class Bed:
             self._insert("l2", (mac,), "forward", port)
         for mac, ports in SWITCH.floods.items():
             self._insert("l2", (mac,), "flood", FLOOD_GROUP)
-            self.engine.multicast.insert(FLOOD_GROUP, [Replica(port, 0) for port in ports])
+            self.engine.multicast.insert(FLOOD_GROUP, [PortCopy(port, 0) for port in ports])
         for group, job in enumerate(self.jobs, 1):
             self._configure_job(job, group)
 
@@ -163,7 +163,7 @@ class Bed:
             self._insert("jobs", (job.epoch,), "leaf_job", *params, above.port)
             self._insert("parents", (job.epoch,), "parent", above.port, above.ip)
             self._insert("climb", (job.epoch,), "to_parent", above.rank, SWITCH.mac, above.mac, SWITCH.ip, above.ip)
-        self.engine.multicast.insert(group, [Replica(w.port, w.rank) for w in job.children])
+        self.engine.multicast.insert(group, [PortCopy(w.port, w.rank) for w in job.children])
         for below in job.leaves:
             key, bit = (job.epoch, below.rank), 1 << below.rank
             self._insert("leaves", key, "leaf", bit, below.members, below.port, below.ip)

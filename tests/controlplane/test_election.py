@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hopsum_controlplane.devices.election import OWNERS, Answer, ElectionId, next_id, same_owner
 from hopsum_switch.p4runtime.arbitration import Arbitration
-from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 
 HIGHS, OWN = (1, 2), (0, 5, 6)
 
@@ -27,7 +27,9 @@ class Switch:
         (told,) = [notice for notice in notices if notice.client == client]
         self.ids[client] = election_id
         highest = told.election_id or 0
-        return Answer(told.code is Code.OK, told.code is Code.ALREADY_EXISTS, (highest >> 64, highest % (1 << 64)))
+        return Answer(
+            told.code is RpcCode.OK, told.code is RpcCode.ALREADY_EXISTS, (highest >> 64, highest % (1 << 64))
+        )
 
     def open(self, client: int, high: int, owner: int) -> bool:
         """Return whether a session of this owner is primary when it has asked as a controller does."""

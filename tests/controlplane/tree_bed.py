@@ -34,7 +34,7 @@ from hopsum_switch.native.cache import CodeCache
 from hopsum_switch.native.engine import NativeEngine
 from hopsum_switch.program import load_program
 from hopsum_switch.state.match import Exact
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 from hopsum_wire import HOPSUM_BYTES, Header
 from hopsum_wire.frames import FRAME_OVERHEAD_BYTES, FramePath, build_frame
 
@@ -72,7 +72,7 @@ class EngineDevice(FakeDevice):
             if delete:
                 self.engine.multicast.delete(entity.id)
             else:
-                self.engine.multicast.insert(entity.id, [Replica(r.port, r.instance) for r in entity.replicas])
+                self.engine.multicast.insert(entity.id, [PortCopy(r.port, r.instance) for r in entity.replicas])
             return
         assert isinstance(entity, TableEntry)
         table = self.engine.tables[_full(PROGRAM.tables, entity.table)]

@@ -27,7 +27,7 @@ from hopsum_controlplane.slots import SlotRange
 from hopsum_controlplane.tables.address import switch_address
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_evaluation.drill import controller_disk, controller_writes
-from hopsum_evaluation.drill.base import CHECKS, Context, DrillError
+from hopsum_evaluation.drill.base import CHECKS, DrillContext, DrillError
 from hopsum_evaluation.drill.catalogue import DRILLS
 from hopsum_evaluation.drill.command import main
 from hopsum_evaluation.drill.controller_probe import edit, refusal
@@ -111,7 +111,7 @@ def test_what_is_not_settled_is_told(record: JobRecord, device: FakeDevice) -> N
     assert len(differences(CONFIG, StoredState((), 7), device)) == len(device.entities) - 1
 
 
-def judged(context: Context, *founds: TakeoverReport | int, status: int = -signal.SIGKILL) -> Deaths:
+def judged(context: DrillContext, *founds: TakeoverReport | int, status: int = -signal.SIGKILL) -> Deaths:
     """What the drill makes of one controller after the other that said this."""
     testbed = type("Stage", (), {"context": context})()
     deaths = Deaths(testbed, 2, None)  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ SOUND = TakeoverReport([], [], [], {"train": 7, "victim": 9}, 0.0)
 
 
 def test_controllers_that_leave_a_difference_are_seen(tmp_path: Path) -> None:
-    context = Context("native", tmp_path)
+    context = DrillContext("native", tmp_path)
     half = SOUND._replace(before=["lacks workers"])
     assert judged(context, SOUND, half, SOUND).half_done == 1
     for found in (SOUND._replace(after=["lacks workers[...]"]), SOUND._replace(audited=["foreign: jobs[...]"])):

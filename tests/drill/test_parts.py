@@ -16,7 +16,7 @@ from hopsum_evaluation.drill.crowd import _connections
 from hopsum_evaluation.drill.journal import Journal
 from hopsum_evaluation.drill.news import others_know, require_no_break
 from hopsum_evaluation.drill.proxy import Proxy
-from hopsum_evaluation.drill.training import Order, Plan
+from hopsum_evaluation.drill.training import DrillPlan, WorkerOrder
 from hopsum_evaluation.drill.training_job import TrainingJob
 
 PATIENCE_S = 30.0
@@ -27,7 +27,7 @@ def training(tmp_path: Path) -> TrainingJob:
     """A crew of three that was never started: only its journals are there, as far as a test writes them."""
     made = TrainingJob.__new__(TrainingJob)
     made.workers = 3
-    made.plan = Plan("hopsum://127.0.0.1:1/train", "", str(tmp_path), 3)
+    made.plan = DrillPlan("hopsum://127.0.0.1:1/train", "", str(tmp_path), 3)
     return made
 
 
@@ -76,9 +76,9 @@ def test_a_break_is_seen(training: TrainingJob, kind: str, fields: dict[str, obj
 
 def test_an_order_is_taken_once(training: TrainingJob) -> None:
     assert training.plan.take_order(1) is None
-    training.plan.order(1).write_text(Order.RAISE_IN_FLIGHT)
+    training.plan.order(1).write_text(WorkerOrder.RAISE_IN_FLIGHT)
     assert training.plan.take_order(0) is None
-    assert training.plan.take_order(1) is Order.RAISE_IN_FLIGHT
+    assert training.plan.take_order(1) is WorkerOrder.RAISE_IN_FLIGHT
     assert training.plan.take_order(1) is None
 
 

@@ -56,3 +56,10 @@ def test_every_folder_of_code_is_counted() -> None:
 def test_module_docstrings_begin_with_the_thing() -> None:
     tool = _tool()
     assert tool.count(ROOT, tool.NAMED_FOLDERS).questions == []
+
+
+def test_class_names_of_these_folders_are_defined_once() -> None:
+    tool = _tool()
+    found = tool.count(ROOT).reused
+    named = tuple(f"{folder}/" for folder in tool.NAMED_FOLDERS if folder != "wire")
+    assert {name: places for name, places in found.items() if any(place.startswith(named) for place in places)} == {}

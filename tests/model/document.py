@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from hopsum_oracle.decision import TABLE, Closes, Lanes, PacketClass, Reply, Row
+from hopsum_oracle.decision import TABLE, Closes, DecisionRow, LaneAction, PacketClass, Reply
 
 from .cases import BREACHES, WHOLE, Breach, Whole
 from .config import CHECKS, MODES, Config
@@ -29,7 +29,7 @@ MEETS: Final = {
     PacketClass.CLOSED: "the copy's round, closed (at a leaf)",
     PacketClass.OLD: "the copy's epoch, an older round",
 }
-LANES: Final = {Lanes.WRITE: "written", Lanes.ADD: "added", Lanes.KEEP: "kept"}
+LANES: Final = {LaneAction.WRITE: "written", LaneAction.ADD: "added", LaneAction.KEEP: "kept"}
 REGISTERS: Final = {
     PacketClass.NEW: "tag, seen, contributors := the packet's; ctr := 1",
     PacketClass.FIRST: "seen + its bit; contributors + the packet's; ctr + 1",
@@ -67,7 +67,7 @@ def decision_table() -> str:
     return head + "|---" * 7 + "|\n" + "".join(_row(packet_class, TABLE[packet_class]) for packet_class in MEETS)
 
 
-def _row(packet_class: PacketClass, row: Row) -> str:
+def _row(packet_class: PacketClass, row: DecisionRow) -> str:
     cells = (
         packet_class.name, MEETS[packet_class], LANES[row.lanes], REGISTERS[packet_class], CLOSES[row.closes],
         REPLIES[row.reply], row.event.name,

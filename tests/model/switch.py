@@ -14,7 +14,7 @@ from hopsum_oracle.decision import (
     FINAL,
     Copy,
     Decision,
-    Lanes,
+    LaneAction,
     PacketClass,
     Reply,
     Update,
@@ -55,7 +55,7 @@ def _epoch_tag(rest: Decide) -> Decide:
 def _reset_all(rest: Decide) -> Decide:
     def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
         decided = rest(copy, update, quorum, min_quorum)
-        return decided._replace(lanes=Lanes.ADD) if decided.lanes is Lanes.WRITE else decided
+        return decided._replace(lanes=LaneAction.ADD) if decided.lanes is LaneAction.WRITE else decided
 
     return mutated
 
@@ -72,7 +72,7 @@ def _close(rest: Decide) -> Decide:
         decided = rest(copy, update, quorum, min_quorum)
         if packet_class(copy, update) is not PacketClass.COMPLETE or copy.contributors & update.bit:
             return decided
-        return decided._replace(copy=_with_bit(decided.copy, update), lanes=Lanes.ADD)
+        return decided._replace(copy=_with_bit(decided.copy, update), lanes=LaneAction.ADD)
 
     return mutated
 
@@ -152,7 +152,7 @@ def _flush_round(rest: Decide) -> Decide:
     def mutated(copy: Copy, update: Update, quorum: int, min_quorum: int) -> Decision:
         old = packet_class(copy, update) is PacketClass.OLD
         if old and update.flush and copy.ctr != FINAL and copy.ctr >= min_quorum:
-            return Decision(copy._replace(ctr=FINAL), Lanes.KEEP, Reply.RESULT_TO_ALL, (Event.COMPLETED,))
+            return Decision(copy._replace(ctr=FINAL), LaneAction.KEEP, Reply.RESULT_TO_ALL, (Event.COMPLETED,))
         return rest(copy, update, quorum, min_quorum)
 
     return mutated
@@ -212,9 +212,9 @@ def step(config: Config, decide_: Decide, quorum: int, cell: Cell, packet: Packe
     decided = decide_(cell.copy, update, quorum, config.min_quorum)
     same_tag = decided.copy[:2] == cell.copy[:2]
     values = {
-        Lanes.KEEP: cell.values,
-        Lanes.WRITE: packet.content.values,
-        Lanes.ADD: added(cell.values, packet.content.values),
+        LaneAction.KEEP: cell.values,
+        LaneAction.WRITE: packet.content.values,
+        LaneAction.ADD: added(cell.values, packet.content.values),
     }[decided.lanes]
     after = Cell(canonical(decided.copy), values, cell.truth if same_tag else packet.truth)
     _check_late(config, cell, packet, after)

@@ -15,7 +15,7 @@ from hopsum_oracle.decision import (
     Closes,
     Copy,
     Decision,
-    Lanes,
+    LaneAction,
     PacketClass,
     Reply,
     Update,
@@ -67,7 +67,7 @@ def test_with_the_rule(breach: Breach) -> None:
     ("packet_class", "change", "kind", "trace"),
     [
         (PacketClass.COMPLETE, {"reply": Reply.NONE}, "live", "w0>U1 w1>U1 | lost"),
-        (PacketClass.REPEAT, {"lanes": Lanes.ADD, "closes": Closes.AT_NEED}, "sum", "w0>U1 w0>U1"),
+        (PacketClass.REPEAT, {"lanes": LaneAction.ADD, "closes": Closes.AT_NEED}, "sum", "w0>U1 w0>U1"),
         (PacketClass.FIRST, {"closes": Closes.NEVER}, "live", "| lost"),
     ],
 )
@@ -87,7 +87,9 @@ def adding_when_closed(rest: Decide) -> Decide:
         if packet_class(copy, update) is not PacketClass.CLOSED or copy.contributors & update.bit:
             return rest(copy, update, quorum, min_quorum)
         inside = copy.contributors | update.contributors
-        return rest(copy, update, quorum, min_quorum)._replace(copy=copy._replace(contributors=inside), lanes=Lanes.ADD)
+        return rest(copy, update, quorum, min_quorum)._replace(
+            copy=copy._replace(contributors=inside), lanes=LaneAction.ADD
+        )
 
     return mutated
 

@@ -15,19 +15,19 @@ from hopsum.plan.costs import NAMES, costs_from_json
 from hopsum.plan.setting import MOST_BITS_PER_S
 from hopsum.plan.traffic import ring_traffic
 from hopsum_cli.main import main
-from hopsum_evaluation.bench.allreduce_report import Finding
+from hopsum_evaluation.bench.allreduce_report import RateFinding
 from hopsum_evaluation.plan import calibrate, validate
 
 COSTS = shipped_costs()
 JOB = PlannedJob(4_000_000, 4, 0.0, MOST_BITS_PER_S, shared_cores=2)
 
 
-def finding(subject: str, rate: float | None, seconds: float, worker_s: float, switch_s: float) -> Finding:
+def finding(subject: str, rate: float | None, seconds: float, worker_s: float, switch_s: float) -> RateFinding:
     name = None if rate is None else f"{rate / 1e6:g}mbit"
-    return Finding(subject, name, rate, [seconds, seconds], [], worker_cpu_s=[worker_s], switch_cpu_s=[switch_s])
+    return RateFinding(subject, name, rate, [seconds, seconds], [], worker_cpu_s=[worker_s], switch_cpu_s=[switch_s])
 
 
-def as_predicted(subject: str, rate: float | None) -> Finding:
+def as_predicted(subject: str, rate: float | None) -> RateFinding:
     """Return what would be measured if the prediction were right."""
     expected = validate.predict(subject, replace(JOB, link_bits_per_s=rate or MOST_BITS_PER_S), COSTS)
     return finding(subject, rate, expected.allreduce_s, expected.worker_cpu_s, expected.aggregator_cpu_s)
@@ -62,7 +62,7 @@ def test_validate_prints_rows_and_fails_where_one_is_off(
     settings = []
     off = as_predicted("gloo-fp32", 1e9)
 
-    def run(setting: Any, console: Any) -> list[Finding]:
+    def run(setting: Any, console: Any) -> list[RateFinding]:
         settings.append(setting)
         return [as_predicted("thc", 200e6), replace(off, seconds=[2 * off.seconds[0]])]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hopsum_oracle.aggregator import Aggregator, JobConfig, SwitchConfig
+from hopsum_oracle.aggregator import Aggregator, AggregatorConfig, JobConfig
 from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_wire import Flag, Header, Kind, Op
 from hopsum_wire.frames import FramePath, build_frame
@@ -24,7 +24,7 @@ from .jobs import TABLE, TABLE16, job, worker
 from .network import Network, Weather
 from .witness import Reply, Witness
 
-SWITCH = SwitchConfig()
+SWITCH = AggregatorConfig()
 TABLES = {Op.LOOKUP_ADD8: TABLE, Op.LOOKUP_ADD16: TABLE16}
 BAD = Weather(drop=0.15, duplicate=0.2, delay_s=0.02, straggle=0.08)
 TURN_S = 0.002

@@ -10,24 +10,24 @@ from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from hopsum_oracle.aggregator import Outcome, SwitchConfig
+from hopsum_oracle.aggregator import AggregatorConfig, PacketOutcome
 from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_wire import Drop
 
 MAC, OTHER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:77"
 IP_, OTHER_IP = "10.0.0.254", "10.0.0.253"
 HOST, HOST_IP = "02:00:00:00:00:aa", "10.0.0.7"
-SWITCH = SwitchConfig(forwarding={0x0200000000EE: 3}, floods={0xFFFFFFFFFFFF: (1, 2, 3)})
+SWITCH = AggregatorConfig(forwarding={0x0200000000EE: 3}, floods={0xFFFFFFFFFFFF: (1, 2, 3)})
 NEIGHBOUR = "02:00:00:00:00:ee"
 
 
-def explain(frame: Packet | bytes, port: int = 2) -> tuple[Outcome, list[tuple[int, bytes]]]:
+def explain(frame: Packet | bytes, port: int = 2) -> tuple[PacketOutcome, list[tuple[int, bytes]]]:
     return FrameAggregator(SWITCH).explain_frame(port, bytes(frame))
 
 
 def answer(frame: Packet | bytes, port: int = 2) -> bytes:
     outcome, ((out, reply),) = explain(frame, port)
-    assert (out, outcome) == (port, Outcome())
+    assert (out, outcome) == (port, PacketOutcome())
     return reply
 
 
@@ -71,7 +71,7 @@ def test_a_unicast_request_and_a_probe_for_the_address_are_answered() -> None:
     ],
 )
 def test_other_arp_is_flooded_untouched(frame: Packet | bytes) -> None:
-    assert explain(frame) == (Outcome(), [(1, bytes(frame)), (3, bytes(frame))])
+    assert explain(frame) == (PacketOutcome(), [(1, bytes(frame)), (3, bytes(frame))])
 
 
 @given(st.binary(max_size=100), st.integers(0, 0xFFFF), st.integers(0, 0xFFFF), st.integers(0, 255))
@@ -132,4 +132,4 @@ def to_neighbour(frame: Packet) -> Packet:
 )
 def test_other_traffic_to_the_address_is_forwarded(frame: Packet) -> None:
     data = bytes(to_neighbour(frame))
-    assert explain(data) == (Outcome(), [(3, data)])
+    assert explain(data) == (PacketOutcome(), [(3, data)])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsum_oracle.aggregator import Aggregator, JobConfig, Outcome, Registers
+from hopsum_oracle.aggregator import Aggregator, JobConfig, PacketOutcome, Registers
 from hopsum_oracle.decision import FINAL, Copy, Reply
 from hopsum_wire import Drop, Event, Flag, Header, Kind, Op, pack_codes
 from hopsum_wire.payload import lanes
@@ -18,7 +18,7 @@ from hopsum_wire.payload import lanes
 from .jobs import OF_TREES, TABLE, job, probe, update, words, worker
 
 
-def send(aggregator: Aggregator, header: Header, payload: Any = None, **source: int) -> Outcome:
+def send(aggregator: Aggregator, header: Header, payload: Any = None, **source: int) -> PacketOutcome:
     """Deliver one datagram from where its rank lives."""
     where = worker(header.worker)
     body = np.zeros(header.length, np.uint8) if payload is None else payload
@@ -30,7 +30,7 @@ def send(aggregator: Aggregator, header: Header, payload: Any = None, **source: 
     )
 
 
-def result_lanes(outcome: Outcome, op: int = Op.ADD32) -> list[int]:
+def result_lanes(outcome: PacketOutcome, op: int = Op.ADD32) -> list[int]:
     values: list[int] = lanes(op, np.frombuffer(outcome.outputs[0].payload, np.uint8)).tolist()
     return values
 
@@ -148,7 +148,7 @@ def test_order_of_checks() -> None:
     for count, (reason, mending) in enumerate(MENDINGS):
         data = header.pack() + payload[: header.length].tobytes()
         outcome = aggregator.receive(source["port"], source["ip"], source["udp_port"], data)
-        assert outcome == Outcome(drop=reason)
+        assert outcome == PacketOutcome(drop=reason)
         assert sum(aggregator.drops.values()) == count + 1
         header = replace(header, **mending)
         if reason is Drop.WRONG_PORT:

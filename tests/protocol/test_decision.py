@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from hopsum_oracle import decision
-from hopsum_oracle.decision import FINAL, Copy, Decision, Lanes, PacketClass, Reply, Row, Update, decide
+from hopsum_oracle.decision import FINAL, Copy, Decision, DecisionRow, LaneAction, PacketClass, Reply, Update, decide
 from hopsum_wire import Event
 
 from .decision_table import Cell, Sent, step
@@ -42,9 +42,9 @@ class Subject:
         update = Update(packet.epoch, packet.round, 1 << packet.worker, packet.flush)
         decided = decide(self.copy, update, quorum=quorum, min_quorum=min_quorum)
         self.copy = decided.copy
-        if decided.lanes is Lanes.WRITE:
+        if decided.lanes is LaneAction.WRITE:
             self.values = [packet.value]
-        elif decided.lanes is Lanes.ADD:
+        elif decided.lanes is LaneAction.ADD:
             self.values = sorted([*self.values, packet.value])
         return decided, self.sent(decided.reply, packet)
 
@@ -186,7 +186,7 @@ def mutate_dup_check(patch: pytest.MonkeyPatch) -> None:
 
 def mutate_reset_all(patch: pytest.MonkeyPatch) -> None:
     row = decision.TABLE[PacketClass.NEW]
-    patch.setitem(decision.TABLE, PacketClass.NEW, row._replace(lanes=Lanes.ADD))
+    patch.setitem(decision.TABLE, PacketClass.NEW, row._replace(lanes=LaneAction.ADD))
 
 
 def mutate_epoch_tag(patch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def mutate_epoch_tag(patch: pytest.MonkeyPatch) -> None:
 
 
 def mutate_close(patch: pytest.MonkeyPatch) -> None:
-    row = Row(Lanes.ADD, decision.Closes.NEVER, Reply.RESULT_TO_SENDER, Event.ANSWERED)
+    row = DecisionRow(LaneAction.ADD, decision.Closes.NEVER, Reply.RESULT_TO_SENDER, Event.ANSWERED)
     patch.setitem(decision.TABLE, PacketClass.COMPLETE, row)
 
 
@@ -211,7 +211,7 @@ def mutate_stale_touches(patch: pytest.MonkeyPatch) -> None:
 def mutate_or_with_add(patch: pytest.MonkeyPatch) -> None:
     merge = decision._merge
 
-    def everybody(copy: Copy, update: Update, lanes: Lanes, which: PacketClass) -> Copy:
+    def everybody(copy: Copy, update: Update, lanes: LaneAction, which: PacketClass) -> Copy:
         after = merge(copy, update, lanes, which)
         return after._replace(contributors=after.contributors | after.seen)
 
@@ -273,6 +273,6 @@ def test_a_flush_that_repeats_closes() -> None:
     assert (decided.events, decided.reply, decided.lanes) == (
         (Event.COMPLETED,),
         Reply.RESULT_TO_ALL,
-        Lanes.KEEP,
+        LaneAction.KEEP,
     )
     assert decided.copy == Copy(7, 1, 1, FINAL, 1)

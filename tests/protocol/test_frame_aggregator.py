@@ -11,7 +11,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from hopsum_oracle.aggregator import Aggregator, SwitchConfig
+from hopsum_oracle.aggregator import Aggregator, AggregatorConfig
 from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_ptf.scapy import Hopsum
 from hopsum_wire import HOPSUM_UDP_PORT, Drop, Header
@@ -20,7 +20,7 @@ from hopsum_wire.payload import SHAPES
 
 from .jobs import job, update, words, worker
 
-SWITCH = SwitchConfig(forwarding={0xAA: 3}, floods={0xFFFFFFFFFFFF: (1, 2, 3)})
+SWITCH = AggregatorConfig(forwarding={0xAA: 3}, floods={0xFFFFFFFFFFFF: (1, 2, 3)})
 
 
 def path_of(rank: int) -> FramePath:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
-from hopsum_oracle.aggregator import Aggregator, Outcome
+from hopsum_oracle.aggregator import Aggregator, PacketOutcome
 from hopsum_wire import Drop, Op, pack_codes
 from hopsum_wire.payload import SHAPES, lanes
 
@@ -31,7 +31,7 @@ def payload_of(op: int, values: ArrayLike) -> NDArray[np.uint8]:
 def sum_of(op: int, *payloads: NDArray[np.uint8], **settings: Any) -> list[int]:
     """Let one worker send each payload; return the lanes of the result."""
     aggregator = Aggregator(jobs=[job(workers=len(payloads), **settings)])
-    outcome = Outcome()
+    outcome = PacketOutcome()
     for rank, payload in enumerate(payloads):
         where, header = worker(rank), update(rank, op=op)
         data = header.pack() + payload.tobytes()

@@ -16,7 +16,7 @@ from hopsum.protocol.worker import Worker
 from hopsum.protocol.worker_state import AllReduce
 from hopsum_oracle import admission, aggregator, decision
 from hopsum_oracle.admission import Admitted, Packet
-from hopsum_oracle.decision import Lanes, PacketClass
+from hopsum_oracle.decision import LaneAction, PacketClass
 from hopsum_oracle.switch_config import JobConfig
 from hopsum_wire import Drop, Event, Header
 
@@ -68,7 +68,7 @@ def dup_check(patch: Patch) -> None:
 
 def reset_all(patch: Patch) -> None:
     row = decision.TABLE[PacketClass.NEW]
-    patch.setitem(decision.TABLE, PacketClass.NEW, row._replace(lanes=Lanes.ADD))
+    patch.setitem(decision.TABLE, PacketClass.NEW, row._replace(lanes=LaneAction.ADD))
 
 
 def epoch_tag(patch: Patch) -> None:
@@ -81,7 +81,7 @@ def epoch_tag(patch: Patch) -> None:
 
 def close(patch: Patch) -> None:
     row = decision.TABLE[PacketClass.COMPLETE]
-    patch.setitem(decision.TABLE, PacketClass.COMPLETE, row._replace(lanes=Lanes.ADD))
+    patch.setitem(decision.TABLE, PacketClass.COMPLETE, row._replace(lanes=LaneAction.ADD))
 
 
 def answer_dup(patch: Patch) -> None:

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from hopsum_oracle.aggregator import Aggregator, Outcome, Output, WorkerConfig
+from hopsum_oracle.aggregator import Aggregator, OutputPacket, PacketOutcome, WorkerConfig
 from hopsum_wire import Drop, Event, Flag, Header, Kind, Op, State
 
 from .jobs import OBSERVER, job, probe, update, worker
 
 
-def send(switch: Aggregator, header: Header, sender: WorkerConfig | None = None) -> Outcome:
+def send(switch: Aggregator, header: Header, sender: WorkerConfig | None = None) -> PacketOutcome:
     where = sender or worker(header.worker)
     return switch.receive(where.port, where.ip, where.udp_port, header.pack() + bytes(header.length))
 
@@ -28,7 +28,7 @@ def state(switch: Aggregator, asked: Header, sender: WorkerConfig | None = None)
     assert (switch.registers.values == registers.values).all()
     assert dict(switch.drops) == drops
     (output,) = outcome.outputs
-    assert output == Output(sender or worker(asked.worker), output.header, b"")
+    assert output == OutputPacket(sender or worker(asked.worker), output.header, b"")
     held = {"op", "held", "contributors", "count"}
     assert replace(output.header, kind=Kind.PROBE, **dict.fromkeys(held, 0)) == replace(asked, count=0)
     assert output.header.kind == Kind.STATE

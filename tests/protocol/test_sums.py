@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from hopsum_oracle import admission, aggregator, registers
 from hopsum_oracle.admission import Admitted, Packet
-from hopsum_oracle.aggregator import Aggregator, JobConfig, Outcome, Output
-from hopsum_oracle.decision import Copy, Decision, Lanes, Update, decide
+from hopsum_oracle.aggregator import Aggregator, JobConfig, OutputPacket, PacketOutcome
+from hopsum_oracle.decision import Copy, Decision, LaneAction, Update, decide
 from hopsum_wire import HOPSUM_BYTES, Drop, Event, Header, Kind, Op
 from hopsum_wire.payload import SHAPES
 
@@ -92,7 +92,7 @@ class Watched(Aggregator):
         super().__init__()
         self.witness = Witness(TABLES)
 
-    def receive(self, port: int, src_ip: int, src_udp_port: int, payload: bytes | memoryview) -> Outcome:
+    def receive(self, port: int, src_ip: int, src_udp_port: int, payload: bytes | memoryview) -> PacketOutcome:
         outcome = super().receive(port, src_ip, src_udp_port, payload)
         header, data = Header.unpack(payload), bytes(payload[HOPSUM_BYTES:])
         if header.kind != Kind.UPDATE:
@@ -179,19 +179,19 @@ def forgotten_write(patch: Patch) -> None:
     """Zeros in the registers of a new round, where its first packet should be."""
     apply = registers.Registers.apply
 
-    def forget(self: registers.Registers, index: int, op: int, action: Lanes, payload: NDArray[np.uint8]) -> None:
-        apply(self, index, op, action, payload * np.uint8(action is not Lanes.WRITE))
+    def forget(self: registers.Registers, index: int, op: int, action: LaneAction, payload: NDArray[np.uint8]) -> None:
+        apply(self, index, op, action, payload * np.uint8(action is not LaneAction.WRITE))
 
     patch.setattr(registers.Registers, "apply", forget)
 
 
-def replies(change: Callable[[tuple[Output, ...]], tuple[Output, ...]]) -> Callable[[Patch], None]:
+def replies(change: Callable[[tuple[OutputPacket, ...]], tuple[OutputPacket, ...]]) -> Callable[[Patch], None]:
     """Return a patch: what leaves the switch is changed at the last moment."""
 
     def patch_it(patch: Patch) -> None:
         right = Aggregator._replies
 
-        def wrong(self: Aggregator, admitted: Admitted, decision: Decision, index: int) -> tuple[Output, ...]:
+        def wrong(self: Aggregator, admitted: Admitted, decision: Decision, index: int) -> tuple[OutputPacket, ...]:
             return change(right(self, admitted, decision, index))
 
         patch.setattr(Aggregator, "_replies", wrong)
@@ -199,7 +199,7 @@ def replies(change: Callable[[tuple[Output, ...]], tuple[Output, ...]]) -> Calla
     return patch_it
 
 
-def held_is_asked(outputs: tuple[Output, ...]) -> tuple[Output, ...]:
+def held_is_asked(outputs: tuple[OutputPacket, ...]) -> tuple[OutputPacket, ...]:
     return tuple(
         output._replace(header=replace(output.header, held=output.header.round))
         if output.header.kind == Kind.STALE
@@ -208,7 +208,7 @@ def held_is_asked(outputs: tuple[Output, ...]) -> tuple[Output, ...]:
     )
 
 
-def last_one_missing(outputs: tuple[Output, ...]) -> tuple[Output, ...]:
+def last_one_missing(outputs: tuple[OutputPacket, ...]) -> tuple[OutputPacket, ...]:
     return outputs[:-1] if len(outputs) > 1 else outputs
 
 

@@ -13,12 +13,12 @@ from functools import partial
 
 from hopsum_oracle.aggregator import (
     Aggregator,
+    AggregatorConfig,
     JobConfig,
     LeafConfig,
-    Output,
+    OutputPacket,
     ParentConfig,
     Registers,
-    SwitchConfig,
     WorkerConfig,
 )
 from hopsum_wire import HOPSUM_UDP_PORT, Event
@@ -32,9 +32,9 @@ UPLINK = 1
 AtWorker = Callable[[int, bytes], None]
 
 
-def switch(node: int) -> SwitchConfig:
+def switch(node: int) -> AggregatorConfig:
     """Return the addresses of a switch."""
-    return SwitchConfig(mac=0x020000000001 + node, ip=0x0A0000F0 + node)
+    return AggregatorConfig(mac=0x020000000001 + node, ip=0x0A0000F0 + node)
 
 
 def leaf(node: int, below: tuple[int, ...], port: int = 0) -> LeafConfig:
@@ -102,7 +102,7 @@ class Tree:
         for output in self.switches[node].receive(source.port, source.ip, source.udp_port, data).outputs:
             self.network.send(partial(self._arrives, node, output, at_worker))
 
-    def _arrives(self, node: int, output: Output, at_worker: AtWorker) -> None:
+    def _arrives(self, node: int, output: OutputPacket, at_worker: AtWorker) -> None:
         data, to = output.header.pack() + output.payload, output.worker
         if isinstance(to, ParentConfig):
             self.hops[node, SPINE] += 1

@@ -11,7 +11,7 @@ import pytest
 
 from hopsum_evaluation.report import accuracy
 from hopsum_evaluation.report.accuracy_figures import seconds_to_target
-from hopsum_evaluation.report.accuracy_plan import MODELS, Course, Trained
+from hopsum_evaluation.report.accuracy_plan import MODELS, Course, TrainingRun
 from hopsum_evaluation.report.accuracy_run import Trainings, gather_trained, run_apart
 from hopsum_evaluation.report.claims import Verdict, judge
 from hopsum_evaluation.report.settings import NotRunError, Settings, Size
@@ -177,7 +177,7 @@ class Told:
 
 
 def test_a_long_training_is_heard_of_before_its_end() -> None:
-    first, second = (Trained([], step_s, 0.1, None) for step_s in (1.0, 2.0))
+    first, second = (TrainingRun([], step_s, 0.1, None) for step_s in (1.0, 2.0))
     said = [(0, ("step", 4)), (1, ("done", *second)), (0, ("step", 8)), (0, ("done", *first))]
     assert gather_trained(cast(Any, Told(said))) == [first, second]
     with pytest.raises(WorkerDiedError, match="worker 1 sent 'bound'"):

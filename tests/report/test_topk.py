@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hopsum_evaluation.report import topk
-from hopsum_evaluation.report.topk import TopK, largest, topk_hook
+from hopsum_evaluation.report.topk import TopKState, largest, topk_hook
 
 
 @dataclass
@@ -57,7 +57,7 @@ def message(elements: dict[int, float]) -> torch.Tensor:
     return torch.stack([indices, torch.tensor(list(elements.values())).view(torch.int32)])
 
 
-def mean(state: TopK, *gradients: list[float], parameters: list[torch.Tensor]) -> list[list[float]]:
+def mean(state: TopKState, *gradients: list[float], parameters: list[torch.Tensor]) -> list[list[float]]:
     """Return what the hook makes of a bucket of these parameters' gradients."""
     flat = torch.tensor([value for each in gradients for value in each])
     found = topk_hook(state, Bucket(parameters, flat)).wait()
@@ -75,7 +75,7 @@ def test_the_largest_are_sent_and_there_is_always_one() -> None:
 def test_the_mean_is_that_of_what_all_ranks_sent(ranks: type[Gathered]) -> None:
     ranks.others = [message({3: 6.0, 0: -3.0}), message({1: 9.0, 3: 1.0})]
     parameters = [torch.zeros(4)]
-    state = TopK(0.5)
+    state = TopKState(0.5)
     assert mean(state, [3.0, -12.0, 1.0, 2.0], parameters=parameters) == [[0.0, -1.0, 0.0, pytest.approx(7 / 3)]]
     assert state.residuals[parameters[0]].tolist() == [0.0, 0.0, 1.0, 2.0]
 
@@ -83,7 +83,7 @@ def test_the_mean_is_that_of_what_all_ranks_sent(ranks: type[Gathered]) -> None:
 @pytest.mark.usefixtures("ranks")
 def test_what_was_not_sent_follows_its_parameter_into_other_buckets() -> None:
     first, second = torch.zeros(2), torch.zeros(2)
-    state = TopK(0.5)
+    state = TopKState(0.5)
     assert mean(state, [5.0, 1.0], [4.0, 2.0], parameters=[first, second]) == [[5.0, 0.0], [4.0, 0.0]]
     assert mean(state, [0.0, 1.5], [0.0, 0.0], parameters=[second, first]) == [[0.0, 3.5], [0.0, 1.0]]
     assert not any(each.any() for each in state.residuals.values())
@@ -92,7 +92,7 @@ def test_what_was_not_sent_follows_its_parameter_into_other_buckets() -> None:
 @pytest.mark.usefixtures("ranks")
 def test_nothing_is_lost_in_the_long_run() -> None:
     """All means and the last residual are all gradients; without error feedback the small ones would never be sent."""
-    parameter, state = torch.zeros(50), TopK(0.1)
+    parameter, state = torch.zeros(50), TopKState(0.1)
     generator = torch.Generator().manual_seed(3)
     given, sent = torch.zeros(50), torch.zeros(50)
     for _ in range(60):

@@ -18,13 +18,13 @@ from typing import Any
 
 from hopsum_controlplane import Job, JobSpec, SwitchController
 from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
-from hopsum_oracle.aggregator import Outcome, SwitchConfig
+from hopsum_oracle.aggregator import AggregatorConfig, PacketOutcome
 from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_ptf import control, frames
 from hopsum_ptf.testbed import SWITCH, make_workers
 from hopsum_ptf.tna import EngineDevice, compiled, regroup
 from hopsum_tna import dump
-from hopsum_tna.switch import Sent, Switch
+from hopsum_tna.switch import SentFrame, Switch
 from hopsum_wire import Event, Kind, Op
 from hopsum_wire._layout import LANES_BYTES
 from hopsum_wire.payload import up_bytes
@@ -48,8 +48,8 @@ class Arrival:
     rank: int
     slot: int
     round: int
-    outcome: Outcome
-    expected: tuple[Sent, ...]
+    outcome: PacketOutcome
+    expected: tuple[SentFrame, ...]
 
 
 class Bed:
@@ -59,7 +59,7 @@ class Bed:
         self.device = EngineDevice(name, loaded)
         self.controller = SwitchController(self.device, SWITCH, clock=lambda: control.CLOCK_S)
         addresses = {"mac": mac_to_int(SWITCH.mac), "ip": ipv4_to_int(SWITCH.ip)}
-        self.oracle = FrameAggregator(SwitchConfig(**addresses, forwarding={}, floods={}))
+        self.oracle = FrameAggregator(AggregatorConfig(**addresses, forwarding={}, floods={}))
         self._values_bytes = SMALL_BYTES if name == "small" else LANES_BYTES
 
     @property
@@ -77,11 +77,11 @@ class Bed:
         """Tell the oracle of a frame, and return it as the switch will get it."""
         port, header = job.spec.workers[rank].port, frames.hopsum_header(frame)
         outcome, out = self.oracle.explain_frame(port, frame)
-        expected = tuple(self._short(Sent(*sent)) for sent in out)
+        expected = tuple(self._short(SentFrame(*sent)) for sent in out)
         packed = regroup(frame, self.device.program.code_group)
         return Arrival(port, packed, job, rank, header.slot, header.round, outcome, expected)
 
-    def problems(self, arrivals: Sequence[Arrival], sent: Sequence[Sent]) -> list[str]:
+    def problems(self, arrivals: Sequence[Arrival], sent: Sequence[SentFrame]) -> list[str]:
         """Return what is wrong with all that left the switch because of these arrivals."""
         left = Counter(map(self._short, sent))
         waiting = []
@@ -102,7 +102,7 @@ class Bed:
                 left[stale] -= 1
         return found + [f"unexpected on port {port}: {frames.describe(frame)}" for port, frame in +left]
 
-    def _late(self, arrivals: Sequence[Arrival], number: int, left: Counter[Sent]) -> Sent | None:
+    def _late(self, arrivals: Sequence[Arrival], number: int, left: Counter[SentFrame]) -> SentFrame | None:
         """Return the STALE that stands for a packet's RESULT, if a newer round took its copy behind it."""
         asked = arrivals[number]
         if frames.hopsum_header(asked.expected[0].frame).kind != Kind.RESULT:
@@ -121,9 +121,9 @@ class Bed:
                 return candidate
         return None
 
-    def _short(self, sent: Sent) -> Sent:
+    def _short(self, sent: SentFrame) -> SentFrame:
         values = min(self._values_bytes, frames.hopsum_header(sent.frame).length)
-        return Sent(sent.port, sent.frame[: frames.PAYLOAD_AT + values])
+        return SentFrame(sent.port, sent.frame[: frames.PAYLOAD_AT + values])
 
 
 class Stream:

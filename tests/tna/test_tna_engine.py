@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from tests.tna.bed import program
 
-from hopsum_tna.control import Control
+from hopsum_tna.control import TnaControl
 from hopsum_tna.dump import Node
-from hopsum_tna.errors import TnaError, UnsupportedError
+from hopsum_tna.errors import TnaError, UnsupportedNodeError
 from hopsum_tna.externs import internet_checksum
 from hopsum_tna.layout import Number, Record, Types, Wire
-from hopsum_tna.switch import Sent, Switch
-from hopsum_tna.tables import Bound, Key, Table
-from hopsum_tna.values import Scope, Value
+from hopsum_tna.switch import SentFrame, Switch
+from hopsum_tna.tables import Bound, Key, TnaTable
+from hopsum_tna.values import NameScope, Value
 
 NAMES = {"a": ("a", Number(8)), "b": ("b", Number(8)), "s": ("s", Number(8, True)), "t": ("t", Number(8, True))}
 
 
-def _no_call(_: Scope, node: Node) -> Value:
-    raise UnsupportedError("a call", node)
+def _no_call(_: NameScope, node: Node) -> Value:
+    raise UnsupportedNodeError("a call", node)
 
 
 def _path(name: str) -> Node:
@@ -30,7 +30,7 @@ def _path(name: str) -> Node:
 
 
 def _value(node: Node, **fields: int) -> Any:
-    return Scope(Types({"objects": []}), NAMES, _no_call).value(node).read(dict(fields))
+    return NameScope(Types({"objects": []}), NAMES, _no_call).value(node).read(dict(fields))
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_casts_slices_and_choices() -> None:
 
 
 def test_what_is_unknown_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="StructIndex"):
+    with pytest.raises(UnsupportedNodeError, match="StructIndex"):
         _value({"node": "StructIndex"})
-    with pytest.raises(UnsupportedError, match="varbit_t"):
+    with pytest.raises(UnsupportedNodeError, match="varbit_t"):
         Types({"objects": []}).find("varbit_t")
 
 
@@ -102,12 +102,12 @@ def test_the_checksum_of_rfc_1071() -> None:
     assert internet_checksum(bytes.fromhex("0001f203f4f5f6f7220d")) == 0
 
 
-def _table(*matches: str, size: int = 4) -> Table:
+def _table(*matches: str, size: int = 4) -> TnaTable:
     keys = [Key(f"k{n}", Value(lambda f, n=n: f[n], Number(8)), match) for n, match in enumerate(matches)]
-    return Table("t", tuple(keys), {"x": "x"}, Bound("miss"), size)
+    return TnaTable("t", tuple(keys), {"x": "x"}, Bound("miss"), size)
 
 
-def _look(table: Table, *key: int) -> tuple[bool, str]:
+def _look(table: TnaTable, *key: int) -> tuple[bool, str]:
     hit, bound = table.look_up(dict(enumerate(key)))
     return hit, bound.action
 
@@ -142,16 +142,16 @@ def test_of_the_programs_entries_the_first_wins() -> None:
 
 def test_plain_frames_go_to_their_port() -> None:
     switch = Switch(program("small"))
-    control = Control(switch)
+    control = TnaControl(switch)
     frame = bytes.fromhex("020000000001 020000000002 88b5") + bytes(range(50))
     assert switch.settle(3, frame) == []
     assert control.counter("drops") == {17: 1}
     control.write("l2", {"dst": 0x020000000001}, "forward", {"port": 5})
-    assert switch.settle(3, frame) == [Sent(5, frame)]
+    assert switch.settle(3, frame) == [SentFrame(5, frame)]
 
 
 def test_names_numbers_and_parameters_are_checked() -> None:
-    control = Control(Switch(program("small")))
+    control = TnaControl(Switch(program("small")))
     for match, action, params, message in [
         ({"dst": 1 << 48}, "forward", {"port": 5}, "does not fit 48 bits"),
         ({"src": 1}, "forward", {"port": 5}, "src names nothing"),
@@ -186,5 +186,5 @@ def test_a_program_with_more_is_refused_when_it_is_loaded() -> None:
         ('"node": "Slice"', '"node": "PlusSlice"', "PlusSlice"),
     ]:
         assert known in whole
-        with pytest.raises(UnsupportedError, match=message):
+        with pytest.raises(UnsupportedNodeError, match=message):
             Switch(json.loads(whole.replace(known, other)))

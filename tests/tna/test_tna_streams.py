@@ -9,7 +9,7 @@ import pytest
 from tests.tna.bed import Arrival, Bed, Stream
 
 from hopsum_ptf import control, frames
-from hopsum_tna.switch import Sent
+from hopsum_tna.switch import SentFrame
 from hopsum_wire import Op
 from hopsum_wire.payload import SHAPES
 
@@ -45,7 +45,7 @@ def test_one_packet_after_the_other(chip: str) -> None:
     assert counted == control.oracle_counters(bed.oracle.drops, told)
 
 
-def _mix(bed: Bed, arrivals: list[Arrival], rng: random.Random, inside: int) -> list[Sent]:
+def _mix(bed: Bed, arrivals: list[Arrival], rng: random.Random, inside: int) -> list[SentFrame]:
     """Let packets arrive while up to `inside` frames are on their way; queues are served in any order."""
     waiting = list(reversed(arrivals))
     while waiting or bed.switch.steps():

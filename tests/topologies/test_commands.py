@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hopsum_topologies import Namespace
-from hopsum_topologies.commands import Command, Ended, Event, Line, LineSplitter, run_in_namespaces
+from hopsum_topologies.commands import Ended, Event, HostTask, LineSplitter, OutputLine, run_in_namespaces
 from hopsum_topologies.reachability import find_unreachable
 
 pytestmark = pytest.mark.usefixtures("namespaces")
@@ -26,22 +26,22 @@ def host() -> Iterator[Namespace]:
 
 
 def heard(host: Namespace, *scripts: str) -> list[Event]:
-    commands = [Command(str(at), "h", ("sh", "-c", script), os.environ) for at, script in enumerate(scripts)]
+    commands = [HostTask(str(at), "h", ("sh", "-c", script), os.environ) for at, script in enumerate(scripts)]
     return list(run_in_namespaces(commands, {"h": host}))
 
 
 def test_lines_and_ends_are_heard(host: Namespace) -> None:
     events = heard(host, "echo one; printf two", "echo three >&2; exit 7", "kill -9 $$")
     assert [event for event in events if event.label == "0"] == [
-        Line("0", "stdout", "one"), Line("0", "stdout", "two"), Ended("0", 0)
+        OutputLine("0", "stdout", "one"), OutputLine("0", "stdout", "two"), Ended("0", 0)
     ]  # fmt: skip
-    assert [event for event in events if event.label == "1"] == [Line("1", "stderr", "three"), Ended("1", 7)]
+    assert [event for event in events if event.label == "1"] == [OutputLine("1", "stderr", "three"), Ended("1", 7)]
     assert [event for event in events if event.label == "2"] == [Ended("2", 137)]
 
 
 def test_a_command_that_is_not_there_is_named(host: Namespace) -> None:
-    said, ended = run_in_namespaces([Command("0", "h", ("no-such-program",), os.environ)], {"h": host})
-    assert isinstance(said, Line)
+    said, ended = run_in_namespaces([HostTask("0", "h", ("no-such-program",), os.environ)], {"h": host})
+    assert isinstance(said, OutputLine)
     assert "cannot run no-such-program" in said.text
     assert ended == Ended("0", 1)
 
@@ -49,15 +49,15 @@ def test_a_command_that_is_not_there_is_named(host: Namespace) -> None:
 def test_a_command_ends_though_what_it_left_behind_holds_its_output_and_that_is_ended_too(host: Namespace) -> None:
     *_, pid, ended = heard(host, "setsid sleep 600 & echo $!")
     assert ended == Ended("0", 0)
-    assert isinstance(pid, Line)
+    assert isinstance(pid, OutputLine)
     assert host_is_empty(host)
 
 
 def test_closing_ends_even_what_ignores_sigterm(host: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopsum_topologies.commands.END_S", 0.2)
-    stubborn = Command("0", "h", ("sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; wait; sleep 600"), os.environ)
+    stubborn = HostTask("0", "h", ("sh", "-c", "trap '' TERM; setsid sleep 600 & echo up; wait; sleep 600"), os.environ)
     with closing(run_in_namespaces([stubborn], {"h": host})) as events:
-        assert next(events) == Line("0", "stdout", "up")
+        assert next(events) == OutputLine("0", "stdout", "up")
         assert processes_in(host)
     assert host_is_empty(host)
 

@@ -15,7 +15,7 @@ from hopsum.agent import Agent
 from hopsum.protocol.worker import Timing
 from hopsum_topologies import TopologyError
 from hopsum_topologies.catalogue import topology
-from hopsum_topologies.control import WORKER_UDP_PORT, Control, write_job
+from hopsum_topologies.control import WORKER_UDP_PORT, NetworkControl, write_job
 from hopsum_topologies.in_process import InProcessNetwork
 
 DEADLINE_S = 60.0
@@ -23,9 +23,9 @@ HOSTS = ("h1", "h2", "h3", "h4")
 
 
 @pytest.fixture(scope="module")
-def network() -> Iterator[tuple[InProcessNetwork, Control]]:
+def network() -> Iterator[tuple[InProcessNetwork, NetworkControl]]:
     net = topology("two_rack", len(HOSTS)).without_timing()
-    with InProcessNetwork(net) as made, Control(net, made.driver, made.addresses) as control:
+    with InProcessNetwork(net) as made, NetworkControl(net, made.driver, made.addresses) as control:
         yield made, control
 
 
@@ -43,7 +43,9 @@ def arrived(network: InProcessNetwork, count: int) -> dict[str, list[bytes]]:
     return found
 
 
-def test_every_host_reaches_every_other_and_nobody_else_hears_it(network: tuple[InProcessNetwork, Control]) -> None:
+def test_every_host_reaches_every_other_and_nobody_else_hears_it(
+    network: tuple[InProcessNetwork, NetworkControl],
+) -> None:
     net, _ = network
     mac = net.topology.mac
     pairs = [(here, there) for here in HOSTS for there in HOSTS if here != there]
@@ -57,7 +59,7 @@ def test_every_host_reaches_every_other_and_nobody_else_hears_it(network: tuple[
         assert heard == sorted(f"{other}>{to}" for other in HOSTS if other != host for to in (host, "all"))
 
 
-def test_agents_sum_over_three_engines(network: tuple[InProcessNetwork, Control], tmp_path: Path) -> None:
+def test_agents_sum_over_three_engines(network: tuple[InProcessNetwork, NetworkControl], tmp_path: Path) -> None:
     net, control = network
     plan = net.topology.jobs[0]
     job = control.install(plan, "spine", 16, {})

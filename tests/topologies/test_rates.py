@@ -16,7 +16,7 @@ import pytest
 from hopsum_topologies.description import HOST_INTERFACE, Link, Topology
 from hopsum_topologies.mininet_network import bring_up
 from hopsum_topologies.netns import Namespace
-from hopsum_topologies.network import Network, Traffic, traffic
+from hopsum_topologies.network import LinkTraffic, Network, traffic
 from hopsum_topologies.shaping import BURST_BYTES
 
 RATE_BPS, TOLERANCE = 2e7, 0.01
@@ -46,7 +46,7 @@ def carried(network: Network, there: bool) -> tuple[int, float]:
     before, start = traffic(network)[LINK], time.monotonic()
     send(*sender)
     while True:
-        passed: Traffic = traffic(network)[LINK].since(before)
+        passed: LinkTraffic = traffic(network)[LINK].since(before)
         frames, size = passed[:2] if there else passed[2:]
         if frames >= FRAMES:
             return size, time.monotonic() - start

@@ -18,7 +18,7 @@ import pytest
 from hopsum_cli.topology import main
 from hopsum_cli.topology.workers import commands_for, follow
 from hopsum_topologies.catalogue import CATALOGUE, topology
-from hopsum_topologies.commands import Ended, Line
+from hopsum_topologies.commands import Ended, OutputLine
 
 DEADLINE_S = 600.0
 CHUNKS = -(-6000 // 256)
@@ -137,7 +137,13 @@ def test_workers_are_told_who_they_are(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_lines_have_the_rank_in_front_and_the_worst_status_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    events = [Line("1", "stdout", "on"), Ended("1", 3), Line("0", "stderr", ""), Ended("0", 130), Ended("2", 0)]
+    events = [
+        OutputLine("1", "stdout", "on"),
+        Ended("1", 3),
+        OutputLine("0", "stderr", ""),
+        Ended("0", 130),
+        Ended("2", 0),
+    ]
     assert follow(events) == 130
     captured = capsys.readouterr()
     assert captured.out == "[1] on\n"

@@ -13,11 +13,11 @@ from google.protobuf import text_format
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.p4info import P4Info
-from hopsum_ptf.links import Output
+from hopsum_ptf.links import OutputFrame
 from hopsum_ptf.recording import Exchange, Recording, Write, load, multiset, recordings
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.entities import write_update
-from hopsum_switch.p4runtime.pipeline import Pipeline, Target, verify
+from hopsum_switch.p4runtime.pipeline import CheckedPipeline, RunningPipeline, verify
 from hopsum_wire.p4runtime import p4runtime_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,27 +31,27 @@ def p4info() -> P4Info:
 
 
 @pytest.fixture(scope="module")
-def pipeline(p4info: P4Info) -> Pipeline:
+def pipeline(p4info: P4Info) -> CheckedPipeline:
     return verify(p4info.message, compiled_program()[0].read_bytes())
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=[path.name.removesuffix(".json.gz") for path in RECORDINGS])
-def test_interpreter_does_what_bmv2_did(path: Path, pipeline: Pipeline, p4info: P4Info) -> None:
+def test_interpreter_does_what_bmv2_did(path: Path, pipeline: CheckedPipeline, p4info: P4Info) -> None:
     recording = load(path)
-    target = Target(pipeline, Engine(pipeline.program))
+    target = RunningPipeline(pipeline, Engine(pipeline.program))
     _replay(recording, target)
     for name, cells in recording.counters.items():
         values = target.engine.counters.read_all(p4info.counters[name].name)
         assert {index: value.packets for index, value in enumerate(values) if value.packets} == cells, name
 
 
-def _replay(recording: Recording, target: Target) -> None:
+def _replay(recording: Recording, target: RunningPipeline) -> None:
     for number, step in enumerate(recording.steps):
         if isinstance(step, Write):
             for text in step.updates:
                 write_update(target, text_format.Parse(text, p4runtime_pb2.Update()))
             continue
-        outputs = [Output(*output) for output in target.engine.process(step.port, step.frame)]
+        outputs = [OutputFrame(*output) for output in target.engine.process(step.port, step.frame)]
         assert multiset(outputs) == multiset(step.out), (
             f"step {number}, port {step.port}, frame {step.frame.hex()}:\n"
             f"bmv2 sent {_text(step)}\nwe send {_text(Exchange(step.port, step.frame, tuple(outputs)))}"

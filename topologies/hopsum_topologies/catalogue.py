@@ -15,7 +15,7 @@ UPLINK_BPS: Final = 1e8
 """Of `two_rack`, between the racks and the spine."""
 
 
-class Entry(NamedTuple):
+class NetworkEntry(NamedTuple):
     """A network in some sizes: `make` takes the number of workers, which `step` divides."""
 
     summary: str
@@ -57,10 +57,14 @@ def _two_rack(workers: int) -> Topology:
 
 
 CATALOGUE: Final = {
-    "star": Entry("one switch, one job", _star),
-    "lossy_star": Entry(f"one switch, one job, {LOSS * 100:g} % of frames lost on every link each way", _lossy_star),
-    "shared": Entry("one switch, two jobs of half the hosts each", _shared, step=2),
-    "two_rack": Entry(f"two racks joined by a spine, uplinks of {UPLINK_BPS / 1e6:g} Mbit/s", _two_rack, 8, step=2),
+    "star": NetworkEntry("one switch, one job", _star),
+    "lossy_star": NetworkEntry(
+        f"one switch, one job, {LOSS * 100:g} % of frames lost on every link each way", _lossy_star
+    ),
+    "shared": NetworkEntry("one switch, two jobs of half the hosts each", _shared, step=2),
+    "two_rack": NetworkEntry(
+        f"two racks joined by a spine, uplinks of {UPLINK_BPS / 1e6:g} Mbit/s", _two_rack, 8, step=2
+    ),
 }
 
 

@@ -23,7 +23,7 @@ _POLL_S: Final = 0.1
 _READ_BYTES: Final = 1 << 16
 
 
-class Command(NamedTuple):
+class HostTask(NamedTuple):
     """A program for a host; `environment` is all of it. Labels are different from each other."""
 
     label: str
@@ -32,7 +32,7 @@ class Command(NamedTuple):
     environment: Mapping[str, str]
 
 
-class Line(NamedTuple):
+class OutputLine(NamedTuple):
     """One line of output, without its end; the last one may have had none."""
 
     label: str
@@ -48,7 +48,7 @@ class Ended(NamedTuple):
     status: int
 
 
-Event = Line | Ended
+Event = OutputLine | Ended
 
 
 class LineSplitter:
@@ -68,7 +68,7 @@ class LineSplitter:
         return [rest.decode(errors="replace")] if rest else []
 
 
-def run_in_namespaces(commands: Sequence[Command], hosts: Mapping[str, Namespace]) -> Generator[Event, None, None]:
+def run_in_namespaces(commands: Sequence[HostTask], hosts: Mapping[str, Namespace]) -> Generator[Event, None, None]:
     """Run commands at once, each in its host's namespace, and yield what is heard of them until all have ended.
 
     Closing the iterator ends them, with all that they have started there. They also die with the thread that calls.
@@ -90,7 +90,7 @@ def run_in_namespaces(commands: Sequence[Command], hosts: Mapping[str, Namespace
             end_processes_in(name)
 
 
-def _start(command: Command, namespace: str) -> subprocess.Popen[bytes]:
+def _start(command: HostTask, namespace: str) -> subprocess.Popen[bytes]:
     arguments, environment = launched(command.arguments, namespace, command.environment)
     return subprocess.Popen(
         arguments,
@@ -116,7 +116,7 @@ def _listen(label: str, child: subprocess.Popen[bytes], events: SimpleQueue[Even
                 stream, splitter = key.data
                 data = os.read(key.fd, _READ_BYTES)
                 for text in splitter.feed(data) if data else splitter.finish():
-                    events.put(Line(label, stream, text))
+                    events.put(OutputLine(label, stream, text))
                 if not data:
                     selector.unregister(key.fileobj)
             if over and not ready:

@@ -56,7 +56,7 @@ class Placed(NamedTuple):
     end: Callable[[], None]
 
 
-class Control:
+class NetworkControl:
     """A controller for every switch of a network, with forwarding between all nodes; a context manager that hangs up.
 
     Call it in the network's home (see `Network.home`). Raises ControlPlaneError when a switch fails.
@@ -72,7 +72,7 @@ class Control:
             self._stack = stack.pop_all()
 
     @classmethod
-    def of(cls, network: Network) -> Control:
+    def of(cls, network: Network) -> NetworkControl:
         """Return the control plane of a network."""
         return cls(network.topology, network.driver, network.addresses)
 
@@ -151,7 +151,7 @@ class Control:
         counters = (controller.loss_counters().values() for controller in self.controllers.values())
         return sum(each.ingress + each.egress for ports in counters for each in ports)
 
-    def __enter__(self) -> Control:
+    def __enter__(self) -> NetworkControl:
         """Return itself."""
         return self
 

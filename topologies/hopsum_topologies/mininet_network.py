@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from hopsum_topologies.bmv2 import bmv2_unavailable
-from hopsum_topologies.commands import Command, Ended, Event, Line
+from hopsum_topologies.commands import Ended, Event, HostTask, OutputLine
 from hopsum_topologies.description import HOST_INTERFACE, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.netns import Namespace
@@ -90,7 +90,7 @@ class MininetNetwork:
             }
             self._stack = stack.pop_all()
 
-    def run(self, commands: Sequence[Command]) -> Generator[Event, None, None]:
+    def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
         """Run commands on hosts; see Network."""
         here = os.getcwd()
         asked = [
@@ -129,16 +129,16 @@ class MininetNetwork:
         for host in self.topology.hosts:
             switch = self.topology.switch_of(host)
             arguments = (*module, self.topology.ip(switch), self.topology.mac(switch))
-            commands.append(Command(host, host, arguments, environment))
+            commands.append(HostTask(host, host, arguments, environment))
         events = list(self.run(commands))
         if any(isinstance(event, Ended) and event.status for event in events):
-            said = "; ".join(event.text for event in events if isinstance(event, Line))
+            said = "; ".join(event.text for event in events if isinstance(event, OutputLine))
             raise TopologyError(f"Mininet's hosts cannot be set up: {said}")
 
     def _event(self, running: set[str]) -> Event:
         heard = self._hear()
         if "line" in heard:
-            return Line(*heard["line"])
+            return OutputLine(*heard["line"])
         ended = Ended(*heard["ended"])
         running.discard(ended.label)
         return ended

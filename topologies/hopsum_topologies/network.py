@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_topologies.bmv2 import Bmv2Switch, bmv2_unavailable
-from hopsum_topologies.commands import Command, Event, Line, run_in_namespaces
+from hopsum_topologies.commands import Event, HostTask, OutputLine, run_in_namespaces
 from hopsum_topologies.description import HOST_INTERFACE, MTU_BYTES, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.native import NativeSwitch
@@ -26,7 +26,7 @@ from hopsum_topologies.process import launched
 from hopsum_topologies.shaping import require_shapes, shape
 
 
-class Traffic(NamedTuple):
+class LinkTraffic(NamedTuple):
     """Frames and their bytes, Ethernet headers included, from a link's first end to its second and back."""
 
     frames_there: int
@@ -34,9 +34,9 @@ class Traffic(NamedTuple):
     frames_back: int
     bytes_back: int
 
-    def since(self, earlier: Traffic) -> Traffic:
+    def since(self, earlier: LinkTraffic) -> LinkTraffic:
         """Return the difference."""
-        return Traffic(*(now - then for now, then in zip(self, earlier, strict=True)))
+        return LinkTraffic(*(now - then for now, then in zip(self, earlier, strict=True)))
 
     def sent_from(self, node: str, link: Link) -> int:
         """Return the frames that the link carried away from one of its ends."""
@@ -55,7 +55,7 @@ class Network(Protocol):
     """P4Runtime servers by switch."""
     hosts: Mapping[str, Namespace]
 
-    def run(self, commands: Sequence[Command]) -> Generator[Event, None, None]:
+    def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
         """Run commands on hosts and yield what is heard of them; closing the iterator ends them."""
         ...
 
@@ -66,7 +66,7 @@ class Network(Protocol):
     ) -> None: ...
 
 
-def traffic(network: Network) -> dict[Link, Traffic]:
+def traffic(network: Network) -> dict[Link, LinkTraffic]:
     """Read from the interfaces in the home what has passed every link. Raises TopologyError."""
     shown = json.loads(network.home.ip("-s", "-j", "link", "show"))
     counts = {each["ifname"]: each["stats64"] for each in shown}
@@ -75,7 +75,7 @@ def traffic(network: Network) -> dict[Link, Traffic]:
         switch = next(end for end in link.ends if end in network.topology.switches)
         count = counts[network.topology.interface(switch, link)]
         out, back = ((int(count[way]["packets"]), int(count[way]["bytes"])) for way in ("tx", "rx"))
-        found[link] = Traffic(*out, *back) if switch == link.ends[0] else Traffic(*back, *out)
+        found[link] = LinkTraffic(*out, *back) if switch == link.ends[0] else LinkTraffic(*back, *out)
     return found
 
 
@@ -84,11 +84,11 @@ def require_reach(network: Network, deadline_s: float) -> None:
     module = (sys.executable, "-m", "hopsum_topologies.reachability", f"{deadline_s:g}")
     topology, (_, environment) = network.topology, launched((), None)
     commands = [
-        Command(host, host, (*module, *(topology.ip(node) for node in topology.nodes if node != host)), environment)
+        HostTask(host, host, (*module, *(topology.ip(node) for node in topology.nodes if node != host)), environment)
         for host in topology.hosts
     ]
     with closing(network.run(commands)) as events:
-        said = [f"{event.label}: {event.text}" for event in events if isinstance(event, Line)]
+        said = [f"{event.label}: {event.text}" for event in events if isinstance(event, OutputLine)]
     if said:
         raise TopologyError(f"topology {topology.name!r} does not join all nodes: {'; '.join(said)}")
 
@@ -122,7 +122,7 @@ class NamespaceNetwork:
             }
             self._stack = stack.pop_all()
 
-    def run(self, commands: Sequence[Command]) -> Generator[Event, None, None]:
+    def run(self, commands: Sequence[HostTask]) -> Generator[Event, None, None]:
         """Run commands on hosts; see Network."""
         return run_in_namespaces(commands, self.hosts)
 

@@ -26,11 +26,11 @@ from hopsum_cli.topology.stops import Stopped, stopping
 from hopsum_cli.topology.uplinks import Uplink, uplinks_of
 from hopsum_cli.topology.workers import commands_for, follow
 from hopsum_controlplane import ControlPlaneError
-from hopsum_topologies.control import Control, Placed, write_job
+from hopsum_topologies.control import NetworkControl, Placed, write_job
 from hopsum_topologies.description import JobPlan, Link, Topology
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.mininet_network import bring_up
-from hopsum_topologies.network import Network, Traffic, require_reach, traffic
+from hopsum_topologies.network import LinkTraffic, Network, require_reach, traffic
 from hopsum_topologies.tempdirs import temporary_directory
 
 REACH_S: Final = 20.0
@@ -74,7 +74,7 @@ def _run(request: Request) -> int:
         network: Network = stack.enter_context(bring_up(topology, request.target, folder))
         # A controller's threads live where they are started, and bmv2 listens on the loopback there.
         stack.enter_context(network.home.inside())
-        control = stack.enter_context(Control.of(network))
+        control = stack.enter_context(NetworkControl.of(network))
         before = traffic(network)
         require_reach(network, REACH_S)
         _say(f"{topology.name} runs ({request.target}): every host reaches every other and every switch")
@@ -94,7 +94,7 @@ def _run(request: Request) -> int:
         return status
 
 
-def _install(request: Request, control: Control) -> dict[str, Placed]:
+def _install(request: Request, control: NetworkControl) -> dict[str, Placed]:
     """Make the jobs that can be made, and return them by name."""
     made: dict[str, Placed] = {}
     for job in request.topology.jobs:
@@ -128,7 +128,7 @@ def _no_spine(topology: Topology, job: JobPlan) -> str:
 
 
 def _report(
-    request: Request, carried: Mapping[Link, Traffic], uplinks: Mapping[str, list[Uplink]], lost: int, status: int
+    request: Request, carried: Mapping[Link, LinkTraffic], uplinks: Mapping[str, list[Uplink]], lost: int, status: int
 ) -> None:
     table = Table(box=None, header_style="")
     table.add_column("link")

@@ -23,7 +23,7 @@ text { font-family: Helvetica, Arial, sans-serif; font-size: 13px; fill: #1f2937
 .name { font-weight: bold }"""
 
 
-class Place(NamedTuple):
+class NodePosition(NamedTuple):
     """The middle of a node."""
 
     x: float
@@ -52,7 +52,7 @@ def drawing(topology: Topology) -> str:
     return "\n".join(parts) + "\n"
 
 
-def layout(topology: Topology) -> tuple[dict[str, Place], float]:
+def layout(topology: Topology) -> tuple[dict[str, NodePosition], float]:
     """Return where every node stands and the width: hosts side by side in the tree's order, switches above theirs."""
     top = root(topology)
     depth = depths(topology, top)
@@ -62,7 +62,7 @@ def layout(topology: Topology) -> tuple[dict[str, Place], float]:
     width = max(LEAST_WIDTH, 2 * MARGIN + COLUMN * used[0])
     left = (width - COLUMN * used[0]) / 2
     places = {
-        node: Place(left + COLUMN * (column + 0.5), TITLE + SWITCH_HEIGHT + ROW * depth[node])
+        node: NodePosition(left + COLUMN * (column + 0.5), TITLE + SWITCH_HEIGHT + ROW * depth[node])
         for node, column in columns.items()
     }
     return places, width
@@ -80,13 +80,13 @@ def _place(topology: Topology, node: str, known: dict[str, int], columns: dict[s
     return columns[node]
 
 
-def _line(link: Link, places: dict[str, Place]) -> str:
+def _line(link: Link, places: dict[str, NodePosition]) -> str:
     (x1, y1), (x2, y2) = (places[end] for end in link.ends)
     dashes = ' stroke-dasharray="5 4"' if link.loss else ""
     return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="#6b7280" stroke-width="1.5"{dashes}/>'
 
 
-def _link_text(link: Link, places: dict[str, Place]) -> str:
+def _link_text(link: Link, places: dict[str, NodePosition]) -> str:
     """Put the words nearer to the lower end, where lines from one switch have parted; on white, to be read on lines."""
     low, high = sorted((places[end] for end in link.ends), key=lambda place: -place.y)
     words = link_words(link)
@@ -100,7 +100,7 @@ def _link_text(link: Link, places: dict[str, Place]) -> str:
     return "".join([back, *lines])
 
 
-def _switch(topology: Topology, switch: str, place: Place) -> str:
+def _switch(topology: Topology, switch: str, place: NodePosition) -> str:
     x, y = place.x - SWITCH_WIDTH / 2, place.y - SWITCH_HEIGHT / 2
     return (
         f'<rect x="{x:g}" y="{y:g}" width="{SWITCH_WIDTH}" height="{SWITCH_HEIGHT}" rx="9" fill="#374151"/>'
@@ -109,7 +109,7 @@ def _switch(topology: Topology, switch: str, place: Place) -> str:
     )
 
 
-def _host(topology: Topology, host: str, place: Place) -> str:
+def _host(topology: Topology, host: str, place: NodePosition) -> str:
     words, job = seat_words(topology, host)
     fill, stroke = ("#f3f4f6", "#6b7280") if job is None else (_JOBS[job % len(_JOBS)], _LINES[job % len(_LINES)])
     x, y = place.x - HOST_WIDTH / 2, place.y - HOST_HEIGHT / 2

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hopsum_topologies.control import Control, Placed
+from hopsum_topologies.control import NetworkControl, Placed
 from hopsum_topologies.description import JobPlan, Link
-from hopsum_topologies.network import Traffic
+from hopsum_topologies.network import LinkTraffic
 
 
 class Way(NamedTuple):
@@ -48,7 +48,7 @@ class Uplink(NamedTuple):
 
 
 def uplinks_of(
-    job: JobPlan, placed: Placed, control: Control, carried: Mapping[Link, Traffic], flat: str | None
+    job: JobPlan, placed: Placed, control: NetworkControl, carried: Mapping[Link, LinkTraffic], flat: str | None
 ) -> list[Uplink]:
     """Return what the links to a job's spine carried; nothing where it has none, or is summed at another switch.
 
@@ -69,7 +69,7 @@ def uplinks_of(
     return [_of_spine(events, len(job.workers), " + ".join(map(str, links.values())), *_frames(links, carried))]
 
 
-def _frames(links: Mapping[str, Link], carried: Mapping[Link, Traffic]) -> tuple[int, int]:
+def _frames(links: Mapping[str, Link], carried: Mapping[Link, LinkTraffic]) -> tuple[int, int]:
     """Return the frames that went up and down."""
     up = sum(carried[link].sent_from(leaf, link) for leaf, link in links.items())
     return up, sum(carried[link].sent_from(link.other(leaf), link) for leaf, link in links.items())

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from hopsum_topologies.commands import Command, Ended, Event
+from hopsum_topologies.commands import Ended, Event, HostTask
 from hopsum_topologies.description import HOST_INTERFACE, JobPlan, Topology
 
 RENDEZVOUS_PORT: Final = 29500
@@ -18,11 +18,11 @@ RENDEZVOUS_PORT: Final = 29500
 
 def commands_for(
     topology: Topology, arguments: Sequence[str], memberships: Mapping[str, Path], codec: str
-) -> list[Command]:
+) -> list[HostTask]:
     """Return the command of every worker of every job; `memberships` are files by host, of jobs that are installed."""
     several = len(topology.jobs) > 1
     return [
-        Command(
+        HostTask(
             f"{job.name} {rank}" if several else str(rank),
             host,
             tuple(arguments),

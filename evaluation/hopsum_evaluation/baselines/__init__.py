@@ -13,6 +13,6 @@ from __future__ import annotations
 
 from hopsum_evaluation.baselines.fp16 import Fp16
 from hopsum_evaluation.baselines.terngrad import TernGrad
-from hopsum_evaluation.baselines.topk import TopK
+from hopsum_evaluation.baselines.topk import TopKEstimator
 
-__all__ = ["Fp16", "TernGrad", "TopK"]
+__all__ = ["Fp16", "TernGrad", "TopKEstimator"]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hopsum.codec.base import CodecError
 from hopsum.codec.estimation import Estimator, Sb, Sk, Srk, Svk
-from hopsum_evaluation.baselines import Fp16, TernGrad, TopK
+from hopsum_evaluation.baselines import Fp16, TernGrad, TopKEstimator
 
 ESTIMATORS: Final[dict[str, Callable[..., Estimator]]] = {
     "sb": Sb,
@@ -16,7 +16,7 @@ ESTIMATORS: Final[dict[str, Callable[..., Estimator]]] = {
     "srk": Srk,
     "svk": Svk,
     "fp16": Fp16,
-    "topk": TopK,
+    "topk": TopKEstimator,
     "terngrad": TernGrad,
 }
 """Called with the estimator's own options; all have defaults."""

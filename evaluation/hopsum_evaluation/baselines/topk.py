@@ -16,7 +16,7 @@ from hopsum.codec.estimation.base import Message, require_finite_vector, require
 from hopsum.codec.estimation.levels import code_bits, pack, packed_bytes, unpack
 
 
-class TopK:
+class TopKEstimator:
     """See the module; the contract is `hopsum.codec.estimation.base.Estimator`."""
 
     name = "topk"

@@ -24,7 +24,7 @@ from hopsum.agent.timeline import draw
 from hopsum.transport.offload import GSO
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.allreduce_report import Findings, as_json, show
-from hopsum_evaluation.bench.allreduce_run import SUBJECTS, Setting, WrongMeanError, run
+from hopsum_evaluation.bench.allreduce_run import SUBJECTS, AllReduceSetting, WrongMeanError, run
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.worker_pool import WorkerDiedError
 
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         subjects = [name for name in subjects if not name.startswith("gloo")]
         print("torch is not installed: no gloo to compare with", file=sys.stderr)
     rates = [None if rate == UNSHAPED else rate for rate in options.rates.split(",")]
-    setting = Setting(
+    setting = AllReduceSetting(
         rates, options.workers, options.elements, options.buckets, options.window, options.runs, options.seed, subjects,
         options.gso,
     )  # fmt: skip

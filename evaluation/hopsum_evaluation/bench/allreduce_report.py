@@ -17,12 +17,12 @@ from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_topologies import LinkCounts
 
 if TYPE_CHECKING:
-    from hopsum_evaluation.bench.allreduce_run import Setting
+    from hopsum_evaluation.bench.allreduce_run import AllReduceSetting
     from hopsum_evaluation.bench.allreduce_worker import Measured
 
 
 @dataclass(slots=True)
-class Finding:
+class RateFinding:
     """One subject at one rate."""
 
     subject: str
@@ -85,10 +85,10 @@ class Finding:
         return fmean(getattr(link, name) for links in self.passed for link in links)
 
 
-Findings = list[Finding]
+Findings = list[RateFinding]
 
 
-def as_json(findings: Findings, setting: Setting, elapsed_s: float) -> dict[str, Any]:
+def as_json(findings: Findings, setting: AllReduceSetting, elapsed_s: float) -> dict[str, Any]:
     """Return the report: under "rates" one entry per rate."""
     rates = []
     for rate in setting.rates:

@@ -15,8 +15,8 @@ from rich.console import Console
 from hopsum.codec import job_tables, make_codec
 from hopsum.transport.offload import Gso
 from hopsum_controlplane import JobSpec, SwitchController, write_membership
-from hopsum_evaluation.bench.allreduce_report import Finding, Findings
-from hopsum_evaluation.bench.allreduce_worker import Measured, Plan, vector_of
+from hopsum_evaluation.bench.allreduce_report import Findings, RateFinding
+from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Measured, vector_of
 from hopsum_evaluation.bench.allreduce_worker import run as run_worker
 from hopsum_evaluation.bench.placement import cpu_time
 from hopsum_topologies import Star
@@ -37,7 +37,7 @@ class WrongMeanError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class AllReduceSetting:
     """What is measured."""
 
     rates: Sequence[str | None]
@@ -51,7 +51,7 @@ class Setting:
     gso: Gso
 
 
-def run(setting: Setting, console: Console) -> Findings:
+def run(setting: AllReduceSetting, console: Console) -> Findings:
     """Measure all subjects in turn at every rate. Raises ControlPlaneError, TopologyError, WorkerDiedError,
     WrongMeanError.
     """
@@ -63,7 +63,7 @@ def run(setting: Setting, console: Console) -> Findings:
         console.print(f"starting the switch and {setting.workers} workers a subject ...")
         testbed = stack.enter_context(native_testbed(setting.workers, star=star))
         controller = SwitchController(testbed.device, SWITCH)
-        plan = Plan(
+        plan = AllReducePlan(
             _HOPSUM, setting.workers, setting.elements, setting.buckets, setting.seed,
             min(CHECKED, setting.elements), "eth0", folder, gso=setting.gso,
         )  # fmt: skip
@@ -115,17 +115,17 @@ def join_job(
 
 def _at_rate(
     rate: str | None,
-    setting: Setting,
-    plan: Plan,
+    setting: AllReduceSetting,
+    plan: AllReducePlan,
     star: Star,
     pools: dict[str, WorkerPool],
     switch_pid: int,
     console: Console,
-) -> list[Finding]:
+) -> list[RateFinding]:
     """Measure all subjects in turn at one rate, once to warm up."""
     star.shape(rate)
     truth = np.mean([vector_of(replace(plan, elements=plan.checked), rank) for rank in range(plan.workers)], axis=0)
-    findings = [Finding(subject, rate, star.rate_bits_per_s()) for subject in pools]
+    findings = [RateFinding(subject, rate, star.rate_bits_per_s()) for subject in pools]
     for number in range(setting.runs + 1):
         for finding in findings:
             before, used = star.counts(), cpu_time(switch_pid)

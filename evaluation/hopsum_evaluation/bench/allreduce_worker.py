@@ -33,7 +33,7 @@ from hopsum_topologies.seat import Seat
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AllReducePlan:
     """The settings that all workers of one pool have in common."""
 
     module: str
@@ -82,14 +82,14 @@ class Clock:
         return CpuTime(used.ru_utime, used.ru_stime)
 
 
-def run(seat: Seat, plan: Plan, pipe: Connection) -> None:
+def run(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     """Be one worker: first enter the namespace, then import and open what is needed."""
     if seat.namespace is not None:
         enter_namespace(seat.namespace)
     import_module(plan.module).work(seat, plan, pipe)
 
 
-def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
+def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     """Be one worker of hopsum's."""
     link = UdpLink((seat.ip, 0), seat.switch, gso=plan.gso)
     pipe.send(("bound", link.local))
@@ -122,7 +122,7 @@ def reduce_in_place(agent: Agent, buckets: Sequence[NDArray[np.float32]]) -> Non
         futures.popleft().result()
 
 
-def vector_of(plan: Plan, rank: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+def vector_of(plan: AllReducePlan, rank: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
     """Return the gradient of a rank: standard normal; its first elements do not depend on its length."""
     rng = np.random.default_rng([plan.seed, rank])
     return rng.standard_normal(plan.elements, dtype=np.float32, out=out)

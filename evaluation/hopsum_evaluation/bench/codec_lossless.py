@@ -15,7 +15,7 @@ import numpy as np
 from hopsum.codec import make_codec
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.sizing import GAMMA
-from hopsum_evaluation.bench.lossless import Setting, run
+from hopsum_evaluation.bench.lossless import LosslessSetting, run
 
 ELEMENTS = 1 << 24
 LEAST_ELEMENTS = 1 << 12
@@ -34,7 +34,7 @@ def measure_lossless(runs: int, scale: float, seed: int) -> dict[str, Any]:
     threads = min(THREADS, len(os.sched_getaffinity(0)))
     codec = make_codec("lossless", workers=1, threads=threads)
     assert isinstance(codec, Lossless)
-    (row,) = run([Setting(codec, GAMMA, threads)], x, runs, seed)["settings"]
+    (row,) = run([LosslessSetting(codec, GAMMA, threads)], x, runs, seed)["settings"]
     formula = GAMMA * used.size / elements + 1 / _BITS
     return {
         **row,

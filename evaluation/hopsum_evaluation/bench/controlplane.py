@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from hopsum_controlplane import ControlPlaneError
-from hopsum_evaluation.bench.controlplane_run import AdoptionError, Target, available
+from hopsum_evaluation.bench.controlplane_run import AdoptionError, SwitchUnderTest, available
 from hopsum_evaluation.bench.timing import Rate, commit, machine, versions
 from hopsum_topologies.bmv2 import bmv2_versions
 from hopsum_topologies.errors import TopologyError
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     start = time.perf_counter()
     try:
         with ExitStack() as stack:
-            targets = [Target(name, stack, options.jobs, options.workers, options.seed) for name in names]
+            targets = [SwitchUnderTest(name, stack, options.jobs, options.workers, options.seed) for name in names]
             run(targets, options.iterations, options.runs)
     except (ControlPlaneError, TopologyError, AdoptionError) as error:
         parser.exit(1, f"hopsum bench controlplane: {error}\n")
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     return int(any(target.leaks for target in targets))
 
 
-def run(targets: Sequence[Target], times: int, runs: int) -> None:
+def run(targets: Sequence[SwitchUnderTest], times: int, runs: int) -> None:
     """Let the targets take turns, once to warm up; show the progress on stderr."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as progress:
@@ -99,7 +99,9 @@ def run(targets: Sequence[Target], times: int, runs: int) -> None:
                     warm.samples.clear()
 
 
-def _steps(targets: Sequence[Target], times: int, runs: int) -> Iterator[tuple[str, Target, Callable[[], None]]]:
+def _steps(
+    targets: Sequence[SwitchUnderTest], times: int, runs: int
+) -> Iterator[tuple[str, SwitchUnderTest, Callable[[], None]]]:
     for what, count in (("warm", 1), ("jobs", times), ("runs", runs)):
         for _ in range(count):
             for target in targets:
@@ -110,7 +112,7 @@ def _steps(targets: Sequence[Target], times: int, runs: int) -> Iterator[tuple[s
                     yield "adoption", target, target.adopt
 
 
-def describe(targets: Sequence[Target], options: argparse.Namespace, seconds: float) -> dict[str, Any]:
+def describe(targets: Sequence[SwitchUnderTest], options: argparse.Namespace, seconds: float) -> dict[str, Any]:
     """Return what --json prints; null for what was not measured."""
     report: dict[str, Any] = {}
     measured = {target.name: target for target in targets}

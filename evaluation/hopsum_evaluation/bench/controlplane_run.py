@@ -58,7 +58,7 @@ def available() -> list[str]:
     return ["native", *(["bmv2"] if shutil.which("simple_switch_grpc") else [])]
 
 
-class Target:
+class SwitchUnderTest:
     """A switch process of its own with a controller that has no jobs; `jobs` of `workers` each are what it makes."""
 
     def __init__(self, name: str, stack: ExitStack, jobs: int, workers: int, seed: int) -> None:

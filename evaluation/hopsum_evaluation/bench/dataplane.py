@@ -25,7 +25,7 @@ from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.load import LoadError
 from hopsum_evaluation.bench.report import Findings, describe, show
 from hopsum_evaluation.bench.startup import MEMORY_SLOTS, StartError
-from hopsum_evaluation.bench.subjects import DEFAULT_PARTS, PARTS, Setting, Subjects
+from hopsum_evaluation.bench.subjects import DEFAULT_PARTS, PARTS, DataplaneSetting, Subjects
 from hopsum_evaluation.bench.timing import Rate
 from hopsum_evaluation.bench.traffic import WrongResultError
 from hopsum_topologies.errors import TopologyError
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     if not 1 <= options.workers <= 16 or not 1 <= options.slots <= MAX_SLOTS:
         parser.error(f"1 to 16 workers and 1 to {MAX_SLOTS} slots, not {options.workers} and {options.slots}")
     table = best_table(options.workers).values
-    setting = Setting(options.only or DEFAULT_PARTS, options.workers, options.slots, options.seed, table)
+    setting = DataplaneSetting(options.only or DEFAULT_PARTS, options.workers, options.slots, options.seed, table)
     start = time.perf_counter()
     try:
         findings = run(setting, options.runs, options.seconds)
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def run(setting: Setting, runs: int, seconds: float) -> Findings:
+def run(setting: DataplaneSetting, runs: int, seconds: float) -> Findings:
     """Measure all subjects in turn, once to warm up and `runs` times; show the progress on stderr."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     # It draws between runs only: a thread that refreshes would take time from what is measured.

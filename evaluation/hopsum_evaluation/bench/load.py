@@ -32,7 +32,7 @@ class LoadError(Exception):
 
 
 @dataclass(slots=True)
-class Tally:
+class LoadCounts:
     """What a run did. Datagrams count once, however often they were sent."""
 
     updates: int = 0
@@ -51,7 +51,7 @@ class Tally:
         """The rate."""
         return self.updates / self.elapsed_s
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: LoadCounts) -> None:
         """Sum two runs up."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -69,7 +69,7 @@ class Load:
         for link in links:
             self._poll.register(link.fileno(), select.POLLIN)
 
-    def run(self, seconds: float) -> Tally:
+    def run(self, seconds: float) -> LoadCounts:
         """Keep all slots busy for so long, see every RESULT, and return what happened.
 
         Raises LoadError when the switch stays silent, WrongResultError (see `Checker`) when it answers wrongly.
@@ -81,7 +81,7 @@ class Load:
         elapsed_s = time.perf_counter() - started
         used = resource.getrusage(resource.RUSAGE_THREAD)
         counts = [now - then for now, then in zip(self._counts(), before, strict=True)]
-        return Tally(updates, elapsed_s, used.ru_utime - usage.ru_utime, used.ru_stime - usage.ru_stime, *counts)
+        return LoadCounts(updates, elapsed_s, used.ru_utime - usage.ru_utime, used.ru_stime - usage.ru_stime, *counts)
 
     def _drive(self, now: float, deadline: float) -> int:
         updates, heard_at, resend_at = 0, now, now + self._resend_s

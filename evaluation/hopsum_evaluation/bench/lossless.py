@@ -32,7 +32,7 @@ _GAMMAS = (GAMMA, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class LosslessSetting:
     """A codec that is measured, on so many threads."""
 
     codec: Lossless
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def run(settings: Sequence[Setting], x: NDArray[np.float32], runs: int, seed: int) -> dict[str, Any]:
+def run(settings: Sequence[LosslessSetting], x: NDArray[np.float32], runs: int, seed: int) -> dict[str, Any]:
     """Measure all settings in turn, and return what --json prints."""
     actions: dict[str, Callable[[], object]] = {}
     for setting in settings:
@@ -122,10 +122,10 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(f"{where['processor']}, {where['cores']} cores, load {where['load_1min']}")
 
 
-def _setting(options: argparse.Namespace, gamma: float, threads: int) -> Setting:
+def _setting(options: argparse.Namespace, gamma: float, threads: int) -> LosslessSetting:
     made = make_codec("lossless", workers=1, backend=options.backend, threads=threads, gamma=gamma, index=options.index)
     assert isinstance(made, Lossless)
-    return Setting(made, gamma, threads)
+    return LosslessSetting(made, gamma, threads)
 
 
 def reduce_alone(codec: Lossless, x: NDArray[np.float32], seed: int, phases: int) -> LosslessReduction:
@@ -138,7 +138,7 @@ def reduce_alone(codec: Lossless, x: NDArray[np.float32], seed: int, phases: int
     return reduction
 
 
-def _row(setting: Setting, rates: dict[str, Rate], x: NDArray[np.float32], seed: int) -> dict[str, Any]:
+def _row(setting: LosslessSetting, rates: dict[str, Rate], x: NDArray[np.float32], seed: int) -> dict[str, Any]:
     row: dict[str, Any] = {"setting": setting.label, "gamma": setting.gamma, "threads": setting.threads}
     row["backend"] = setting.codec.backend
     for action in ("encode", "all"):

@@ -14,7 +14,7 @@ from rich.table import Table
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_evaluation.bench import naive
 from hopsum_evaluation.bench.startup import MEMORY_SLOTS
-from hopsum_evaluation.bench.subjects import BMV2_SLOTS, PIPELINE_SLOTS, Setting
+from hopsum_evaluation.bench.subjects import BMV2_SLOTS, PIPELINE_SLOTS, DataplaneSetting
 from hopsum_evaluation.bench.timing import Rate, commit, machine, versions
 from hopsum_evaluation.bench.traffic import CODES
 from hopsum_topologies.bmv2 import bmv2_versions
@@ -64,7 +64,7 @@ class Findings:
     samples: Mapping[str, Sequence[float]]
 
 
-def describe(findings: Findings, setting: Setting, runs: int, seconds: float) -> dict[str, Any]:
+def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: float) -> dict[str, Any]:
     """Return what --json prints; null for what was not measured."""
     rates, report = findings.rates, dict[str, Any]()
     for name, key in _CODES_KEYS.items():

@@ -12,7 +12,7 @@ import numpy as np
 from hopsum.transport.batches import BatchLink, probe_offload
 from hopsum_controlplane import JobSpec, SwitchController
 from hopsum_evaluation.bench.echo import Echo
-from hopsum_evaluation.bench.load import RESEND_S, Load, Tally
+from hopsum_evaluation.bench.load import RESEND_S, Load, LoadCounts
 from hopsum_evaluation.bench.pipeline import Adapt
 from hopsum_evaluation.bench.placement import cpu_time, two_cores
 from hopsum_evaluation.bench.traffic import make_pool
@@ -30,7 +30,7 @@ class SocketRun:
         self._pid = pid
         self._pinned = pinned
         self.two_cores = False
-        self.total = Tally()
+        self.total = LoadCounts()
         """Of all runs since `forget`."""
         self._switch_user_s = self._switch_system_s = 0.0
 
@@ -47,7 +47,7 @@ class SocketRun:
 
     def forget(self) -> None:
         """Start the totals again."""
-        self.total = Tally()
+        self.total = LoadCounts()
         self._switch_user_s = self._switch_system_s = 0.0
 
     def busy(self) -> dict[str, float | int | bool]:

@@ -45,7 +45,7 @@ Action = Callable[[float], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class DataplaneSetting:
     """What the user chose. `table` is the job's lookup table, `slots` are those of the socket part."""
 
     parts: Collection[str]
@@ -61,7 +61,7 @@ class Subjects:
     Opened on a stack, which ends everything. Raises ControlPlaneError, TopologyError, OSError.
     """
 
-    def __init__(self, stack: ExitStack, setting: Setting) -> None:
+    def __init__(self, stack: ExitStack, setting: DataplaneSetting) -> None:
         self.actions: dict[str, Action] = {"memcpy": copy_codes}
         self.engines: dict[str, EngineRun] = {}
         self.sockets: dict[str, SocketRun] = {}

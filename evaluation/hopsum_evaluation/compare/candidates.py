@@ -7,21 +7,21 @@ from typing import Any, Final
 
 from hopsum.codec import LookupTable, best_table, make_codec
 from hopsum_evaluation.baselines.registry import make_estimator
-from hopsum_evaluation.compare.methods import Candidate, EstimatorMethod, SwitchMethod
+from hopsum_evaluation.compare.methods import EstimatorMethod, MethodCandidate, SwitchMethod
 
 PUBLISHED: Final = LookupTable((0, 3, 5, 7, 9, 11, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30), 1 / 32)
 """The published default (Li et al., NSDI 2024): g = 30, p = 1/32."""
 
 
-def _switch(label: str, codec: str, family: str = "", variant: str = "", **options: Any) -> Candidate:
+def _switch(label: str, codec: str, family: str = "", variant: str = "", **options: Any) -> MethodCandidate:
     def make(workers: int) -> SwitchMethod:
         return SwitchMethod(make_codec(codec, workers=workers, **options))
 
-    return Candidate(label, make, family, variant)
+    return MethodCandidate(label, make, family, variant)
 
 
-def _estimator(label: str, name: str, family: str = "", **options: Any) -> Candidate:
-    return Candidate(label, lambda _: EstimatorMethod(make_estimator(name, **options)), family or name)
+def _estimator(label: str, name: str, family: str = "", **options: Any) -> MethodCandidate:
+    return MethodCandidate(label, lambda _: EstimatorMethod(make_estimator(name, **options)), family or name)
 
 
 def _thc_of_3_bits(workers: int) -> SwitchMethod:
@@ -29,10 +29,10 @@ def _thc_of_3_bits(workers: int) -> SwitchMethod:
     return SwitchMethod(make_codec("thc", workers=workers, table=best_table(workers, bits=3)))
 
 
-CANDIDATES: Final[tuple[Candidate, ...]] = (
+CANDIDATES: Final[tuple[MethodCandidate, ...]] = (
     _switch("thc", "thc", "thc", "8-bit lanes"),
     _switch("thc 16-bit lanes", "thc", "thc", "16-bit lanes", lane_bits=16),
-    Candidate("thc 3 bits", _thc_of_3_bits, "thc", "3 bits"),
+    MethodCandidate("thc 3 bits", _thc_of_3_bits, "thc", "3 bits"),
     _switch("thc full rotation", "thc", variant="full rotation", rotation="full"),
     _switch("thc no rotation", "thc", variant="no rotation", rotation="none"),
     _switch("thc tensor scale", "thc", variant="tensor scale", scale="tensor"),

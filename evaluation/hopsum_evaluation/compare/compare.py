@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hopsum_evaluation.compare.candidates import CANDIDATES
-from hopsum_evaluation.compare.measure import Cell, Plan, measure_all
-from hopsum_evaluation.compare.methods import Candidate
+from hopsum_evaluation.compare.measure import Cell, ComparisonPlan, measure_all
+from hopsum_evaluation.compare.methods import MethodCandidate
 from hopsum_evaluation.compare.report import as_json, show
 from hopsum_evaluation.compare.vectors import VECTORS
 from hopsum_wire import MAX_WORKERS
@@ -93,17 +93,19 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if any(cell.agrees is False for cell in cells) else 0
 
 
-def _plan(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Plan:
+def _plan(parser: argparse.ArgumentParser, options: argparse.Namespace) -> ComparisonPlan:
     elements = round(ELEMENTS * options.scale)
     if elements < LEAST_ELEMENTS or options.steps < 2 or options.seed < 0:
         parser.error(
             f"at least {LEAST_ELEMENTS} elements, 2 steps and seed 0, not {elements}, {options.steps}, {options.seed}"
         )
     candidates = _chosen(parser, options.codecs)
-    return Plan(candidates, options.vectors, options.workers, elements, options.steps, options.seed, options.identical)
+    return ComparisonPlan(
+        candidates, options.vectors, options.workers, elements, options.steps, options.seed, options.identical
+    )
 
 
-def _chosen(parser: argparse.ArgumentParser, text: str) -> tuple[Candidate, ...]:
+def _chosen(parser: argparse.ArgumentParser, text: str) -> tuple[MethodCandidate, ...]:
     """Return the methods that a comma-separated list of labels and families names, in their usual order."""
     wanted = {name.strip() for name in text.split(",")} - {""}
     unknown = wanted - {each.label for each in CANDIDATES} - {each.family for each in CANDIDATES}
@@ -112,7 +114,7 @@ def _chosen(parser: argparse.ArgumentParser, text: str) -> tuple[Candidate, ...]
     return tuple(each for each in CANDIDATES if not wanted or {each.label, each.family} & wanted)
 
 
-def _follow(plan: Plan, console: Console) -> list[Cell]:
+def _follow(plan: ComparisonPlan, console: Console) -> list[Cell]:
     """Measure with a progress bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -124,7 +126,7 @@ def _follow(plan: Plan, console: Console) -> list[Cell]:
     return cells
 
 
-def _plot(cells: Sequence[Cell], plan: Plan, folder: Path) -> list[Path]:
+def _plot(cells: Sequence[Cell], plan: ComparisonPlan, folder: Path) -> list[Path]:
     from hopsum_evaluation.compare.plot import write_plots
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsum.errors import HopsumError
-from hopsum_evaluation.compare.methods import Bits, Candidate, Method, Vectors
+from hopsum_evaluation.compare.methods import Bits, MeanMethod, MethodCandidate, Vectors
 from hopsum_evaluation.compare.vectors import make_vectors
 
 AGREEMENT_SE = 6.0
@@ -27,10 +27,10 @@ AGREEMENT_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ComparisonPlan:
     """What is compared."""
 
-    candidates: Sequence[Candidate]
+    candidates: Sequence[MethodCandidate]
     vectors: Sequence[str]
     workers: Sequence[int]
     elements: int
@@ -73,7 +73,7 @@ class Cell:
         return abs(self.nmse - self.theory) <= max(chance, AGREEMENT_SHARE * self.theory)
 
 
-def measure_all(plan: Plan) -> Iterator[Cell]:
+def measure_all(plan: ComparisonPlan) -> Iterator[Cell]:
     """Yield every cell of the plan, in order; what cannot be measured has a reason instead of figures.
 
     On one thread: the interpreter lock makes two of them slower than one.
@@ -82,7 +82,7 @@ def measure_all(plan: Plan) -> Iterator[Cell]:
         yield measure(plan, candidate, kind, workers)
 
 
-def measure(plan: Plan, candidate: Candidate, kind: str, workers: int) -> Cell:
+def measure(plan: ComparisonPlan, candidate: MethodCandidate, kind: str, workers: int) -> Cell:
     """Measure one cell."""
     place = (kind, candidate.label, candidate.family, candidate.variant, workers)
     try:
@@ -104,7 +104,7 @@ def measure(plan: Plan, candidate: Candidate, kind: str, workers: int) -> Cell:
     )
 
 
-def _errors(method: Method, vectors: Vectors, plan: Plan) -> tuple[NDArray[np.float64], Bits]:
+def _errors(method: MeanMethod, vectors: Vectors, plan: ComparisonPlan) -> tuple[NDArray[np.float64], Bits]:
     """Return the error of each all-reduce, and their bits on average."""
     mean: NDArray[np.float64] = np.mean(vectors, axis=0, dtype=np.float64)
     energy = float(mean @ mean)

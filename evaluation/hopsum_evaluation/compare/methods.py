@@ -36,7 +36,7 @@ class Bits(NamedTuple):
     """Of lanes that fill up the last chunk, sent but not counted in `up`."""
 
 
-class Outcome(NamedTuple):
+class MethodResult(NamedTuple):
     """What one all-reduce came to."""
 
     mean: NDArray[np.float32]
@@ -50,21 +50,21 @@ class Theory(NamedTuple):
     se: float
 
 
-class Method(Protocol):
+class MeanMethod(Protocol):
     """One way to the mean of n vectors."""
 
-    def run(self, vectors: Vectors, seed: int, step: int) -> Outcome:
+    def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
         """Return the mean of float32[elements] vectors; seed and step decide everything random."""
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
         """Return what to expect when all workers have x; None where no formula is known."""
 
 
-class Candidate(NamedTuple):
+class MethodCandidate(NamedTuple):
     """A method by name, made for a number of workers."""
 
     label: str
-    make: Callable[[int], Method]
+    make: Callable[[int], MeanMethod]
     """Raises HopsumError or ModuleNotFoundError: the method cannot be had for so many workers, and why."""
     family: str = ""
     """Methods of a family differ in a parameter, and are joined by a line in plots; those without are not there."""
@@ -78,8 +78,8 @@ class SwitchMethod:
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
 
-    def run(self, vectors: Vectors, seed: int, step: int) -> Outcome:
-        """See `Method`; raises CodecError where the codec has no mean of these vectors."""
+    def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
+        """See `MeanMethod`; raises CodecError where the codec has no mean of these vectors."""
         reductions = [self.codec.start(x, ReductionContext(seed, step, rank)) for rank, x in enumerate(vectors)]
         used = []
         while (phase := reductions[0].phase) is not None:
@@ -92,10 +92,10 @@ class SwitchMethod:
                 reduction.take(results, contributors)
         mean = reductions[0].mean
         assert mean is not None
-        return Outcome(mean, count_bits(used, mean.size))
+        return MethodResult(mean, count_bits(used, mean.size))
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
-        """See `Method`: known of coded methods, unless the rotation goes across blocks."""
+        """See `MeanMethod`: known of coded methods, unless the rotation goes across blocks."""
         codec = self.codec
         if not isinstance(codec, LookupTableCodec) or codec.rotation == "full":
             return None
@@ -117,14 +117,14 @@ class EstimatorMethod:
     def __init__(self, estimator: Estimator) -> None:
         self.estimator = estimator
 
-    def run(self, vectors: Vectors, seed: int, step: int) -> Outcome:
-        """See `Method`."""
+    def run(self, vectors: Vectors, seed: int, step: int) -> MethodResult:
+        """See `MeanMethod`."""
         found = estimate_mean(self.estimator, vectors, seed, step)
         elements = vectors[0].size
-        return Outcome(found.mean, Bits(found.bits / len(vectors) / elements, FLOAT_BITS, 0.0))
+        return MethodResult(found.mean, Bits(found.bits / len(vectors) / elements, FLOAT_BITS, 0.0))
 
     def theory(self, x: NDArray[np.float32], workers: int, seed: int) -> Theory | None:
-        """See `Method`: known where elements are rounded to levels as they are."""
+        """See `MeanMethod`: known where elements are rounded to levels as they are."""
         wide = x.astype(np.float64)
         energy = float(wide @ wide)
         if isinstance(self.estimator, Sk):

@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from hopsum_evaluation.compare.measure import Cell, Plan
+from hopsum_evaluation.compare.measure import Cell, ComparisonPlan
 from hopsum_evaluation.compare.report import short
 from hopsum_evaluation.compare.vectors import TITLES
 
@@ -35,7 +35,7 @@ _LABEL_SIZE = 8
 _DPI = 110
 
 
-class Line(NamedTuple):
+class PlotLine(NamedTuple):
     """Points of one name."""
 
     name: str
@@ -46,7 +46,7 @@ class Line(NamedTuple):
     style: Mapping[str, str]
 
 
-def write_plots(cells: Sequence[Cell], plan: Plan, folder: Path) -> list[Path]:
+def write_plots(cells: Sequence[Cell], plan: ComparisonPlan, folder: Path) -> list[Path]:
     """Write the figures as PNG and SVG into an existing folder; return their paths."""
     figures = {"nmse-against-bits": draw_methods(cells, plan)}
     if any(candidate.variant for candidate in plan.candidates):
@@ -59,7 +59,7 @@ def write_plots(cells: Sequence[Cell], plan: Plan, folder: Path) -> list[Path]:
     return paths
 
 
-def draw_methods(cells: Sequence[Cell], plan: Plan) -> Figure:
+def draw_methods(cells: Sequence[Cell], plan: ComparisonPlan) -> Figure:
     """Return the figure of error against bits."""
     rows, columns = len(plan.vectors), len(plan.workers)
     figure, panels = _figure(rows, columns, f"Error of the mean against bits sent; {_whose(plan)}")
@@ -80,7 +80,7 @@ def draw_methods(cells: Sequence[Cell], plan: Plan) -> Figure:
     return figure
 
 
-def draw_variants(cells: Sequence[Cell], plan: Plan) -> Figure:
+def draw_variants(cells: Sequence[Cell], plan: ComparisonPlan) -> Figure:
     """Return the figure of thc's variants against workers."""
     figure, panels = _figure(1, len(plan.vectors), f"Variants of thc, error of the mean; {_whose(plan)}")
     styles = _styles([candidate.variant for candidate in plan.candidates])
@@ -108,7 +108,7 @@ def _figure(rows: int, columns: int, title: str) -> tuple[Figure, Any]:
     return figure, figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
 
 
-def _whose(plan: Plan) -> str:
+def _whose(plan: ComparisonPlan) -> str:
     return "all workers have the same vector" if plan.identical else "each worker has a vector of its own"
 
 
@@ -118,14 +118,14 @@ def _styles(names: Sequence[str]) -> dict[str, dict[str, str]]:
     return {name: {"color": colour, "marker": marker} for name, colour, marker in looks}
 
 
-def _line(name: str, cells: Sequence[tuple[Cell, float]], style: Mapping[str, str], *, best: bool = False) -> Line:
+def _line(name: str, cells: Sequence[tuple[Cell, float]], style: Mapping[str, str], *, best: bool = False) -> PlotLine:
     """Return the line of some cells and their x; best: it joins only points lower than all to the left of them."""
     points = sorted((x, cell.nmse) for cell, x in cells if cell.nmse is not None)
     joined = [point for place, point in enumerate(points) if all(point[1] < left[1] for left in points[:place])]
-    return Line(name, points, joined if best else points, style)
+    return PlotLine(name, points, joined if best else points, style)
 
 
-def _fill(panel: Any, lines: Sequence[Line], xs: Sequence[float], limits: tuple[float, float]) -> None:
+def _fill(panel: Any, lines: Sequence[PlotLine], xs: Sequence[float], limits: tuple[float, float]) -> None:
     """Set up a panel, whose x are among xs and whose y is between limits, and draw lines and their names."""
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
@@ -147,7 +147,7 @@ def _fill(panel: Any, lines: Sequence[Line], xs: Sequence[float], limits: tuple[
     _name(panel, used)
 
 
-def _draw(panel: Any, line: Line) -> None:
+def _draw(panel: Any, line: PlotLine) -> None:
     """Draw points and their line; those out of range on the limit, hollow."""
     panel.plot(*zip(*map(_shown, line.joined), strict=True), color=line.style["color"], linewidth=1.2)
     shown = [_shown(point) for point in line.points]
@@ -162,7 +162,7 @@ def _shown(point: tuple[float, float]) -> tuple[float, float]:
     return point[0], min(max(point[1], FLOOR), CEILING)
 
 
-def _name(panel: Any, lines: Sequence[Line]) -> None:
+def _name(panel: Any, lines: Sequence[PlotLine]) -> None:
     """Write names at the right of the panel, in order of height, each with a thin line to its last point."""
     axes = panel.transData + panel.transAxes.inverted()
     ends = []

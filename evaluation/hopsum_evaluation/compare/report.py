@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopsum_evaluation.bench.timing import commit, machine, versions
-from hopsum_evaluation.compare.measure import AGREEMENT_SE, AGREEMENT_SHARE, Cell, Plan
+from hopsum_evaluation.compare.measure import AGREEMENT_SE, AGREEMENT_SHARE, Cell, ComparisonPlan
 from hopsum_evaluation.compare.vectors import TITLES, recorded_origin
 
 WIDE = 120
@@ -23,7 +23,7 @@ TINY = 1e-9
 _EMPTY = "-"
 
 
-def as_json(cells: Sequence[Cell], plan: Plan, plots: Sequence[Path], seconds: float) -> dict[str, Any]:
+def as_json(cells: Sequence[Cell], plan: ComparisonPlan, plots: Sequence[Path], seconds: float) -> dict[str, Any]:
     """Return what --json prints."""
     return {
         "cells": [_cell(cell) for cell in cells],
@@ -63,7 +63,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
     }
 
 
-def show(cells: Sequence[Cell], plan: Plan, console: Console) -> None:
+def show(cells: Sequence[Cell], plan: ComparisonPlan, console: Console) -> None:
     """Print the tables, and below them why some cells are empty."""
     for kind in plan.vectors:
         console.print(_table([cell for cell in cells if cell.vectors == kind], plan, kind, console.width >= WIDE))
@@ -83,7 +83,7 @@ def show(cells: Sequence[Cell], plan: Plan, console: Console) -> None:
         )
 
 
-def _table(cells: Sequence[Cell], plan: Plan, kind: str, wide: bool) -> Table:
+def _table(cells: Sequence[Cell], plan: ComparisonPlan, kind: str, wide: bool) -> Table:
     whose = "all workers have the same vector" if plan.identical else "one vector per worker"
     table = Table(title=f"{TITLES[kind]}; {whose}", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     table.add_column("", no_wrap=True)

@@ -22,7 +22,7 @@ QUIET_S: Final = 10.0
 _PAUSE_S: Final = 0.05
 
 
-class Lost(NamedTuple):
+class LostFrames(NamedTuple):
     """Frames that one place counted and the next did not, in the order of their way; below 0: a difference."""
 
     before_interfaces: int
@@ -36,7 +36,7 @@ class Lost(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class DemoCounts:
     """Counts of the switches' interfaces and programs at one moment."""
 
     interfaces: InterfaceCounters
@@ -50,10 +50,10 @@ class Counts:
     drops: dict[str, int]
     """Frames that programs dropped, by reason."""
 
-    def since(self, earlier: Counts) -> Counts:
+    def since(self, earlier: DemoCounts) -> DemoCounts:
         """Return what was counted after `earlier`; reasons of drops that did not occur are left out."""
         drops = {name: count - earlier.drops.get(name, 0) for name, count in self.drops.items()}
-        return Counts(
+        return DemoCounts(
             self.interfaces - earlier.interfaces,
             {link: count - earlier.uplinks[link] for link, count in self.uplinks.items()},
             {name: count - earlier.events[name] for name, count in self.events.items()},
@@ -68,14 +68,14 @@ class Counts:
 
 
 class Counting(Protocol):
-    """Whatever can be read for a `Counts`."""
+    """Whatever can be read for a `DemoCounts`."""
 
-    def read_counts(self) -> Counts:
+    def read_counts(self) -> DemoCounts:
         """Read interfaces and programs, one after the other."""
         ...
 
 
-def read_quiet(place: Counting, quiet_s: float = QUIET_S) -> Counts:
+def read_quiet(place: Counting, quiet_s: float = QUIET_S) -> DemoCounts:
     """Read until two looks are equal, or for `quiet_s` seconds.
 
     A frame under way at the first look would be counted by the place that is read last and not by the one before it.
@@ -89,10 +89,10 @@ def read_quiet(place: Counting, quiet_s: float = QUIET_S) -> Counts:
     return found
 
 
-def lost_between(agents: InterfaceCounters, counts: Counts) -> Lost:
+def lost_between(agents: InterfaceCounters, counts: DemoCounts) -> LostFrames:
     """Return what was lost, given what the workers counted at their sockets."""
     interfaces = counts.interfaces
-    return Lost(
+    return LostFrames(
         agents.packets_up - interfaces.packets_up,
         interfaces.packets_up - counts.arrived,
         counts.replies - interfaces.packets_down,
@@ -100,7 +100,7 @@ def lost_between(agents: InterfaceCounters, counts: Counts) -> Lost:
     )
 
 
-def is_possible(lost: Lost, agents: InterfaceCounters, counts: Counts) -> bool:
+def is_possible(lost: LostFrames, agents: InterfaceCounters, counts: DemoCounts) -> bool:
     """Return whether no place counted a frame that the one before it did not have, in frames and in bytes."""
     up = agents.bytes_up - counts.interfaces.bytes_up
     down = counts.interfaces.bytes_down - agents.bytes_down

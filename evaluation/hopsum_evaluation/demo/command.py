@@ -19,9 +19,9 @@ from hopsum.codec.range_codec import RangeCodec
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.demo.account import read_quiet
 from hopsum_evaluation.demo.model import MissingDataError, load_images
-from hopsum_evaluation.demo.report import Report
+from hopsum_evaluation.demo.report import DemoReport
 from hopsum_evaluation.demo.testbed import demo_testbed, network_of
-from hopsum_evaluation.demo.worker import Plan, Trained, work
+from hopsum_evaluation.demo.worker import DemoPlan, DemoResult, work
 from hopsum_topologies.errors import TopologyError
 from hopsum_topologies.tempdirs import temporary_directory
 from hopsum_topologies.testbed import InterfaceCounters
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.target == "mininet" and options.topology is None:
         parser.error("--target mininet: say which network, --topology NAME")
     console = Console(stderr=options.json)
-    report = Report(
+    report = DemoReport(
         options.target, options.codec, options.workers, options.steps, options.data, options.seed,
         quorum=quorum, loss=options.loss, peers=not options.no_peer_repair,
     )  # fmt: skip
@@ -120,14 +120,14 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if report.good else 1
 
 
-def make_plan(report: Report, folder: Path, deadline_s: float = DEADLINE_S) -> Plan:
+def make_plan(report: DemoReport, folder: Path, deadline_s: float = DEADLINE_S) -> DemoPlan:
     """Return the plan of the run that `report` is about."""
     same = (report.workers, report.steps, BATCH, report.codec, report.data, report.seed)
     how = (report.quorum, report.loss, report.peers)
-    return Plan(*same, *how, deadline_s=deadline_s, folder=folder)
+    return DemoPlan(*same, *how, deadline_s=deadline_s, folder=folder)
 
 
-def run(plan: Plan, report: Report, console: Console, network: str | None = None) -> None:
+def run(plan: DemoPlan, report: DemoReport, console: Console, network: str | None = None) -> None:
     """Start the switch, or those of a network of the catalogue, make the job, train twice, fill the report."""
     console.print(f"preparing codec {plan.codec} (compiled once, then cached) ...")
     codec = make_codec(plan.codec, workers=plan.workers)  # here, before several processes would compile it at once
@@ -152,7 +152,7 @@ def run(plan: Plan, report: Report, console: Console, network: str | None = None
         testbed.remove_job()
 
 
-def follow(pool: WorkerPool, progress: Progress, plan: Plan, phase: str, last: str) -> list[tuple[Any, ...]]:
+def follow(pool: WorkerPool, progress: Progress, plan: DemoPlan, phase: str, last: str) -> list[tuple[Any, ...]]:
     """Show the steps of one training until every worker has sent its `last` message; return those by rank."""
     task = progress.add_task(phase, total=plan.steps * plan.workers, loss="")
     found: dict[int, tuple[Any, ...]] = {}
@@ -167,7 +167,7 @@ def follow(pool: WorkerPool, progress: Progress, plan: Plan, phase: str, last: s
     return [found[rank] for rank in range(plan.workers)]
 
 
-def take_in(report: Report, trained: Sequence[Trained]) -> None:
+def take_in(report: DemoReport, trained: Sequence[DemoResult]) -> None:
     """Fill in what the workers found."""
     report.loss_first = sum(each.loss_first for each in trained) / len(trained)
     report.loss_last = sum(each.loss_last for each in trained) / len(trained)

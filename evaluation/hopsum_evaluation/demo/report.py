@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hopsum_evaluation.demo.account import ARRIVED, Counts, Lost, is_possible, lost_between
+from hopsum_evaluation.demo.account import ARRIVED, DemoCounts, LostFrames, is_possible, lost_between
 from hopsum_topologies.testbed import InterfaceCounters
 
 NMSE_TOLERANCE = 0.2
@@ -17,7 +17,7 @@ NMSE_TOLERANCE = 0.2
 
 
 @dataclass(slots=True)
-class Report:
+class DemoReport:
     """Everything that is printed. Bytes are of all workers together, at the interface, with headers."""
 
     target: str
@@ -42,7 +42,7 @@ class Report:
     parameters: int = 0
     chunk_elements: int | None = None
     """Gradients in one packet of the codec, where that is fixed."""
-    counts: Counts = field(default_factory=lambda: Counts(InterfaceCounters(0, 0, 0, 0), {}, {}, 0, {}))
+    counts: DemoCounts = field(default_factory=lambda: DemoCounts(InterfaceCounters(0, 0, 0, 0), {}, {}, 0, {}))
     """Counts of the switches' interfaces and programs."""
     agents: InterfaceCounters = field(default_factory=lambda: InterfaceCounters(0, 0, 0, 0))
     """What the agents themselves counted."""
@@ -66,7 +66,7 @@ class Report:
         return self.counts.interfaces
 
     @property
-    def lost(self) -> Lost:
+    def lost(self) -> LostFrames:
         """Return what full queues lost, or what came too late for anybody, by place."""
         return lost_between(self.agents, self.counts)
 

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from hopsum_controlplane import Job, JobSpec, SwitchController, write_membership
-from hopsum_evaluation.demo.account import Counts
-from hopsum_evaluation.demo.worker import Plan
+from hopsum_evaluation.demo.account import DemoCounts
+from hopsum_evaluation.demo.worker import DemoPlan
 from hopsum_topologies.catalogue import topology as network_named
-from hopsum_topologies.control import Control, Placed, TreePart, write_job
+from hopsum_topologies.control import NetworkControl, Placed, TreePart, write_job
 from hopsum_topologies.description import DescriptionError, JobPlan, Link, Topology
 from hopsum_topologies.mininet_network import MininetNetwork, bring_up
-from hopsum_topologies.network import Network, Traffic, traffic
+from hopsum_topologies.network import LinkTraffic, Network, traffic
 from hopsum_topologies.seat import Seat
 from hopsum_topologies.tempdirs import temporary_directory
 from hopsum_topologies.testbed import SWITCH, InterfaceCounters, Testbed, open_testbed
@@ -34,11 +34,11 @@ class DemoTestbed(Protocol):
     where: str
     """In words, what runs."""
 
-    def make_job(self, plan: Plan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
+    def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
         """Make the job for data sockets and side channels that are `bound`; return each rank's membership file."""
         ...
 
-    def read_counts(self) -> Counts:
+    def read_counts(self) -> DemoCounts:
         """Read the interfaces of the workers' links and of those between switches, then the programs' counters.
 
         Of the events, `completed` are rounds.
@@ -51,7 +51,7 @@ class DemoTestbed(Protocol):
 
 
 @contextmanager
-def demo_testbed(target: str, plan: Plan, network: str | None) -> Iterator[DemoTestbed]:
+def demo_testbed(target: str, plan: DemoPlan, network: str | None) -> Iterator[DemoTestbed]:
     """Bring it up for the block: one switch, or a network of the catalogue. Raises TopologyError, ControlPlaneError."""
     if network is None:
         with open_testbed(target, plan.workers) as testbed:
@@ -62,7 +62,7 @@ def demo_testbed(target: str, plan: Plan, network: str | None) -> Iterator[DemoT
         temporary_directory() as folder,
         bring_up(described, target, folder) as made,
         made.home.inside(),  # a controller's threads live where they are started
-        Control.of(made) as control,
+        NetworkControl.of(made) as control,
     ):
         yield NetworkTestbed(made, control)
 
@@ -84,7 +84,7 @@ class OneSwitchTestbed:
         self._read_interfaces = testbed.read_interfaces
         self._job: Job | None = None
 
-    def make_job(self, plan: Plan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
+    def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
         """Make the job, and begin to lose frames."""
         endpoints = tuple(seat.endpoint(address) for seat, (address, _) in zip(self.seats, bound, strict=True))
         spec = JobSpec("demo", endpoints, SLOTS, tables.get("table"), plan.quorum, table16=tables.get("table16"))
@@ -96,13 +96,13 @@ class OneSwitchTestbed:
             self._controller.set_loss(port, plan.loss, plan.loss)
         return [str(path)] * len(self.seats)
 
-    def read_counts(self) -> Counts:
+    def read_counts(self) -> DemoCounts:
         """Read the switch's ports, then the program's counters."""
         assert self._job is not None
         interfaces, events = self._read_interfaces(), self._controller.job_counters(self._job)
         lost = sum(each.egress for each in self._controller.loss_counters().values())
         replies = _replies(events, len(self.seats)) - lost
-        return Counts(interfaces, {}, events, replies, self._controller.drop_counters())
+        return DemoCounts(interfaces, {}, events, replies, self._controller.drop_counters())
 
     def remove_job(self) -> None:
         """End the job."""
@@ -113,7 +113,7 @@ class OneSwitchTestbed:
 class NetworkTestbed:
     """Workers at the hosts of a network, whose links lose what they are described to lose."""
 
-    def __init__(self, network: Network, control: Control) -> None:
+    def __init__(self, network: Network, control: NetworkControl) -> None:
         described = network.topology
         where = "in Mininet" if isinstance(network, MininetNetwork) else "in namespaces"
         self.where = f"{described.name}: {len(described.switches)} {network.driver} switches {where}"
@@ -122,7 +122,7 @@ class NetworkTestbed:
         self.seats = tuple(_seat(network, self._plan, rank) for rank in range(len(self._plan.workers)))
         self._placed: Placed | None = None
 
-    def make_job(self, plan: Plan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
+    def make_job(self, plan: DemoPlan, bound: Sequence[tuple[Address, Address | None]], tables: Tables) -> list[str]:
         """Make the job: a tree where there is a spine, else at the one switch."""
         described, places = self._network.topology, {rank: address for rank, (address, _) in enumerate(bound)}
         placed = self._control.place(self._plan, SLOTS, tables, quorum=plan.quorum, places=places)
@@ -134,13 +134,13 @@ class NetworkTestbed:
         files = {switch: write_job(part, plan.folder, sides) for switch, part in placed.parts.items()}
         return [str(files[described.switch_of(host)]) for host in self._plan.workers]
 
-    def read_counts(self) -> Counts:
+    def read_counts(self) -> DemoCounts:
         """Read all links, then the programs of the switches at which workers stand."""
         carried = traffic(self._network)
         events, drops, replies = self._read_programs()
-        return Counts(self._at_hosts(carried), self._upwards(carried), events, replies, drops)
+        return DemoCounts(self._at_hosts(carried), self._upwards(carried), events, replies, drops)
 
-    def _at_hosts(self, carried: Mapping[Link, Traffic]) -> InterfaceCounters:
+    def _at_hosts(self, carried: Mapping[Link, LinkTraffic]) -> InterfaceCounters:
         hosts, total = self._network.topology.hosts, [0, 0, 0, 0]
         for link, counts in carried.items():
             if (ends := [end in hosts for end in link.ends]) != [False, False]:
@@ -149,7 +149,7 @@ class NetworkTestbed:
                 total = [before + value for before, value in zip(total, values, strict=True)]
         return InterfaceCounters(*total)
 
-    def _upwards(self, carried: Mapping[Link, Traffic]) -> dict[str, int]:
+    def _upwards(self, carried: Mapping[Link, LinkTraffic]) -> dict[str, int]:
         """Return what leaves have sent up, by link."""
         described = self._network.topology
         spine = described.spine_of(self._plan)

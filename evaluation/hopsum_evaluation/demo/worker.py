@@ -42,7 +42,7 @@ PROBES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoPlan:
     """What all workers do."""
 
     workers: int
@@ -63,7 +63,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class DemoResult:
     """What a worker has after the training through the switch."""
 
     loss_first: float
@@ -84,7 +84,7 @@ class Nmse:
     """None for a codec without one, or where sums may be without a worker."""
 
 
-def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
+def work(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
     """Be one worker."""
     link = open_link(seat)
     side = socket.create_server(("127.0.0.1", 0)) if plan.peers else None  # all processes are here, wherever links are
@@ -109,7 +109,7 @@ def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
         losses = _train(ddp, images, plan, seat.rank, pipe, plan.codec)
         parameters = sum(each.numel() for each in network.parameters())
         found = accuracy(network, images)
-        pipe.send(("trained", Trained(*losses, found, _digest(network), agent.statistics, parameters)))
+        pipe.send(("trained", DemoResult(*losses, found, _digest(network), agent.statistics, parameters)))
         if not pipe.recv():
             return
         pipe.send(("nmse", _measure_nmse(agent, network)))
@@ -123,7 +123,7 @@ def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
 
 
 def _train(
-    ddp: DistributedDataParallel, images: Images, plan: Plan, rank: int, pipe: Connection, phase: str
+    ddp: DistributedDataParallel, images: Images, plan: DemoPlan, rank: int, pipe: Connection, phase: str
 ) -> tuple[float, float]:
     """Take the plan's steps; return the mean loss of the first and of the last ten of this rank."""
     optimiser = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)

@@ -24,7 +24,7 @@ class DrillError(Exception):
     """Something that the drill waits for did not come; the message says what, and what there was instead."""
 
 
-class Event(NamedTuple):
+class DrillEvent(NamedTuple):
     """Something that the drill did."""
 
     what: str
@@ -45,7 +45,7 @@ class DrillReport:
 
     name: str
     target: str
-    killed: list[Event] = field(default_factory=list)
+    killed: list[DrillEvent] = field(default_factory=list)
     detected_ms: float | None = None
     """From the event to its first sign, which `detected` names."""
     detected: str = ""
@@ -87,7 +87,7 @@ class DrillReport:
 
 
 @dataclass(frozen=True)
-class Context:
+class DrillContext:
     """What a drill is given. `scale` makes it long: steps between two events are multiplied by it."""
 
     target: str
@@ -110,7 +110,7 @@ class Drill:
     name: str
     what: str
     needs: Callable[[str], str]
-    run: Callable[[Context], DrillReport]
+    run: Callable[[DrillContext], DrillReport]
 
 
 def await_that(

@@ -12,7 +12,7 @@ from typing import Final
 
 from hopsum.rpc.channel import Channel, ControllerAddress
 from hopsum.rpc.errors import ControllerError
-from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
+from hopsum_evaluation.drill.base import DrillContext, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.controller_probe import Probe
 from hopsum_evaluation.drill.news import MARGIN_S, require_within
 from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed, first_sign
@@ -31,7 +31,7 @@ _JOINS: Final = 20
 """Of the first job before anything is asked of the controller."""
 
 
-def job_churn(context: Context) -> DrillReport:
+def job_churn(context: DrillContext) -> DrillReport:
     """Join one job again and again: another one starts in time, and a third outlives its switch."""
     with drill_testbed(context, "job-churn", seats=seats_for(context, 2)) as testbed:
         training = TrainingJob(testbed, "train", 2, pace_s=_PACE_S)

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hopsum_evaluation.bench.timing import commit, machine, versions
-from hopsum_evaluation.drill.base import Context, DrillError, DrillReport
+from hopsum_evaluation.drill.base import DrillContext, DrillError, DrillReport
 from hopsum_evaluation.drill.catalogue import DRILLS
 from hopsum_evaluation.drill.screen import catalogue_table, details, report_table
 from hopsum_topologies.launch import die_with_parent
@@ -104,7 +104,7 @@ def run_one(name: str, options: argparse.Namespace, note: Callable[[str], None])
     with temporary_directory("drill") as temporary:
         folder = temporary if options.keep is None else options.keep / name
         folder.mkdir(parents=True, exist_ok=True)
-        context = Context(options.target, folder, options.seed, options.scale)
+        context = DrillContext(options.target, folder, options.seed, options.scale)
         process = spawn.Process(target=_run, args=(name, context, os.getpid(), theirs))
         process.start()
         theirs.close()
@@ -125,7 +125,7 @@ def run_one(name: str, options: argparse.Namespace, note: Callable[[str], None])
     return report
 
 
-def _run(name: str, context: Context, parent_pid: int, pipe: Connection) -> None:
+def _run(name: str, context: DrillContext, parent_pid: int, pipe: Connection) -> None:
     die_with_parent(parent_pid)
     context = replace(context, note=pipe.send)
     try:

@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillError, DrillReport
+from hopsum_evaluation.drill.base import DrillContext, DrillError, DrillReport
 from hopsum_evaluation.drill.controller_probe import Probe
 from hopsum_evaluation.drill.news import MARGIN_S, keeps_places, require_no_break, require_within
 from hopsum_evaluation.drill.proxy import Proxy
@@ -24,7 +24,7 @@ _FAR: Final = 1
 """The rank that reaches the controller through a proxy."""
 
 
-def dead(context: Context) -> DrillReport:
+def dead(context: DrillContext) -> DrillReport:
     """Let connections die in silence: the worker keeps its place, and the controller writes to its switch again."""
     with (
         drill_testbed(

@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillError, DrillReport
+from hopsum_evaluation.drill.base import DrillContext, DrillError, DrillReport
 from hopsum_evaluation.drill.news import keeps_places, require_no_break
 from hopsum_evaluation.drill.reference import same_bits
 from hopsum_evaluation.drill.testbed import drill_testbed, first_sign
@@ -22,7 +22,7 @@ _SMALL: Final = 0.2
 _PACE_S: Final = 0.05
 
 
-def down(context: Context) -> DrillReport:
+def down(context: DrillContext) -> DrillReport:
     """Kill the controller: jobs go on without it, and it has them again when it is back, under the same epoch."""
     with drill_testbed(context, "controller-down", seats=seats_for(context, 3)) as testbed:
         training = TrainingJob(testbed, "train", 3)
@@ -54,7 +54,7 @@ def down(context: Context) -> DrillReport:
     return testbed.report
 
 
-def paused(context: Context) -> DrillReport:
+def paused(context: DrillContext) -> DrillReport:
     """Stop the controller for longer than a lease, twice: it gives nobody up, and the job goes on meanwhile."""
     share = 1.0 if context.scale >= 1 else _SMALL
     lease_s, pauses_s = share * PAUSED_LEASE_S, [share * pause_s for pause_s in PAUSES_S]

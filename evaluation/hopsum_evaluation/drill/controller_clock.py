@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
+from hopsum_evaluation.drill.base import DrillContext, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.controller_probe import Probe, beats
 from hopsum_evaluation.drill.testbed import LEASE_S, DrillTestbed, drill_testbed
 from hopsum_evaluation.drill.training_job import TrainingJob
@@ -25,7 +25,7 @@ _HOURS: Final = 24.0 * 30
 """Of the jumps after those, each way at most."""
 
 
-def clock_jumps(context: Context) -> DrillReport:
+def clock_jumps(context: DrillContext) -> DrillReport:
     """Turn the controller's clock back and forward, and restart it in the past: no epoch twice, no lease ends."""
     with drill_testbed(context, NAME, seats=seats_for(context, _TRAINERS)) as testbed:
         clock = context.folder / "offset"

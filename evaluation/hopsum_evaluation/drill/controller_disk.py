@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from hopsum.rpc.errors import ControllerError
-from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that, needs_nothing
+from hopsum_evaluation.drill.base import DrillContext, DrillError, DrillReport, await_that, needs_nothing
 from hopsum_evaluation.drill.controller_probe import SLOTS, Probe, beats, refusal
 from hopsum_evaluation.drill.testbed import LEASE_S, DrillTestbed, drill_testbed
 from hopsum_evaluation.drill.training_job import TrainingJob
@@ -62,7 +62,7 @@ def small_disk(folder: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", os.fspath(folder)], capture_output=True, check=False)
 
 
-def disk_full(context: Context) -> DrillReport:
+def disk_full(context: DrillContext) -> DrillReport:
     """Fill the disk: what has to be written is refused, running jobs go on, and all goes on when there is room."""
     disk = context.folder / "disk"
     disk.mkdir()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
+from hopsum_evaluation.drill.base import DrillContext, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.controller_probe import SLOTS, Probe, edit, refusal
 from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed, first_sign
 from hopsum_evaluation.drill.training_job import TrainingJob
@@ -23,7 +23,7 @@ _RIVAL, _AGAIN = 2, 3
 """Election ids: of the second controller, and of the first when it has the switch again."""
 
 
-def two_controllers(context: Context) -> DrillReport:
+def two_controllers(context: DrillContext) -> DrillReport:
     """Let a second controller take the switch: the first notices, says so, and changes nothing any more."""
     with drill_testbed(context, NAME, seats=seats_for(context, _TRAINERS), lease_s=_LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", _TRAINERS, pace_s=_PACE_S, codec="fixed")

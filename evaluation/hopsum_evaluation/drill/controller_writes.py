@@ -15,7 +15,7 @@ from collections import Counter
 from multiprocessing.context import ForkServerContext
 from typing import Final
 
-from hopsum_evaluation.drill.base import PATIENCE_S, Context, DrillError, DrillReport
+from hopsum_evaluation.drill.base import PATIENCE_S, DrillContext, DrillError, DrillReport
 from hopsum_evaluation.drill.crash_injection import SCENES, TakeoverReport, run_controller
 from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed
 from hopsum_evaluation.drill.training_job import TrainingJob
@@ -102,7 +102,7 @@ class Deaths:
             raise DrillError(f"{where}, a controller ended with status {status} in {scene or 'no scene'}")
 
 
-def killed_at_each_write(context: Context) -> DrillReport:
+def killed_at_each_write(context: DrillContext) -> DrillReport:
     """Kill controllers at each write of creating, joining, a lease that runs out, and deleting."""
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload([run_controller.__module__])

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import grpc
 
-from hopsum_evaluation.drill.base import PATIENCE_S, Context, DrillError, DrillReport
+from hopsum_evaluation.drill.base import PATIENCE_S, DrillContext, DrillError, DrillReport
 from hopsum_evaluation.drill.controller_probe import Probe
 from hopsum_evaluation.drill.news import MARGIN_S, keeps_places, require_no_break, require_within
 from hopsum_evaluation.drill.reference import same_bits
@@ -31,7 +31,7 @@ _BEAT_S: Final = 1.0
 """Between two bytes of a slow reader, and between two calls of one that is refused."""
 
 
-def crowded(context: Context) -> DrillReport:
+def crowded(context: DrillContext) -> DrillReport:
     """Let strangers take what they can of the controller, for longer than a lease: whoever has a token is served."""
     share = min(1.0, context.scale)
     with drill_testbed(context, "crowd", seats=seats_for(context, 3), lease_s=_LEASE_S, page=True) as testbed:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 from typing import Final
 
-from hopsum_evaluation.drill.base import Check, Context, DrillReport
+from hopsum_evaluation.drill.base import Check, DrillContext, DrillReport
 from hopsum_evaluation.drill.checks import Mass, mass, replicas_equal
 from hopsum_evaluation.drill.reference import same_bits
 from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed
@@ -18,7 +18,7 @@ LOSSES: Final = {1: 0.02, 2: 0.02, 3: 0.02, 4: 0.1, 5: 0.1}
 CYCLES: Final = 3
 
 
-def two(context: Context) -> DrillReport:
+def two(context: DrillContext) -> DrillReport:
     """Kill and make a job again and again; another one on the same switch has the same bits as without a switch."""
     with drill_testbed(context, "two-jobs", seats=SEATS, losses=LOSSES) as testbed:
         report = testbed.report

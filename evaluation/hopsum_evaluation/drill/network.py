@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillError, DrillReport
+from hopsum_evaluation.drill.base import DrillContext, DrillError, DrillReport
 from hopsum_evaluation.drill.news import require_no_break
 from hopsum_evaluation.drill.reference import same_bits
 from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed, first_sign
@@ -19,7 +19,7 @@ FLAPPING: Final = 1
 FLAP_S: Final = 1.0
 
 
-def split(context: Context) -> DrillReport:
+def split(context: DrillContext) -> DrillReport:
     """Cut one worker off, for less than its lease: sums wait for it, and go on. Then for longer: it joins anew."""
     with drill_testbed(context, "split", seats=3, lease_s=LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", 3)
@@ -60,7 +60,7 @@ def _shorter(testbed: DrillTestbed, training: TrainingJob) -> str:
     return f"training stood for {again_s - cut_s:.1f} s, {1e3 * (again_s - mended_s):.0f} ms of them with the links up"
 
 
-def flaps(context: Context) -> DrillReport:
+def flaps(context: DrillContext) -> DrillReport:
     """Take one worker's own interfaces and routes away for a while, again and again: sums wait, and lose nothing."""
     with drill_testbed(context, "route-flaps", seats=3) as testbed:
         training = TrainingJob(testbed, "train", 3)

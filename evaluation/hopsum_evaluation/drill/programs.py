@@ -6,10 +6,10 @@ from __future__ import annotations
 import signal
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
+from hopsum_evaluation.drill.base import DrillContext, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.news import MARGIN_S, is_back, others_know, require_within
 from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed, first_sign
-from hopsum_evaluation.drill.training import Order
+from hopsum_evaluation.drill.training import WorkerOrder
 from hopsum_evaluation.drill.training_job import TrainingJob
 from hopsum_evaluation.drill.workers import judge, seats_for
 from hopsum_wire.control import control_pb2 as pb
@@ -23,14 +23,14 @@ _UNHANDLED: Final = 1
 """Exit status of Python after an exception that nobody handled."""
 
 
-def raises(context: Context) -> DrillReport:
+def raises(context: DrillContext) -> DrillReport:
     """Let a worker's program raise, inside `with` and without it: the others know at once, its rank can be taken."""
     with drill_testbed(context, "worker-raises", seats=seats_for(context, WORKERS)) as testbed:
         training = TrainingJob(testbed, "train", WORKERS)
         training.train(20)
-        known_with_s, ended_with_s = _raise(testbed, training, Order.RAISE)
+        known_with_s, ended_with_s = _raise(testbed, training, WorkerOrder.RAISE)
         _come_back(testbed, training, bare=True)
-        known_bare_s, ended_bare_s = _raise(testbed, training, Order.RAISE_IN_FLIGHT)
+        known_bare_s, ended_bare_s = _raise(testbed, training, WorkerOrder.RAISE_IN_FLIGHT)
         _come_back(testbed, training)
         training.finish()
         report = testbed.report
@@ -50,13 +50,13 @@ def raises(context: Context) -> DrillReport:
     return report
 
 
-def forks(context: Context) -> DrillReport:
+def forks(context: DrillContext) -> DrillReport:
     """Let a worker fork a child that exits normally: the worker keeps its place, and its death is still noticed."""
     with drill_testbed(context, "worker-forks", seats=seats_for(context, WORKERS)) as testbed:
         training = TrainingJob(testbed, "train", WORKERS)
         training.train(20)
         told_s = testbed.now()
-        training.order(RAISES, Order.FORK)
+        training.order(RAISES, WorkerOrder.FORK)
         child = first_sign(lambda: _at(training, told_s, "forked"), f"end of the child of rank {RAISES}")
         (entry,) = training.journal(RAISES, "forked")
         if entry["status"] != 0:
@@ -76,7 +76,7 @@ def forks(context: Context) -> DrillReport:
     return report
 
 
-def _raise(testbed: DrillTestbed, training: TrainingJob, order: Order) -> tuple[float, float]:
+def _raise(testbed: DrillTestbed, training: TrainingJob, order: WorkerOrder) -> tuple[float, float]:
     """Let the rank raise; return the seconds until the others knew, and until it had closed its job, or ended."""
     told_s = testbed.now()
     process = training.process(RAISES)

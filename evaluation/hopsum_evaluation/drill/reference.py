@@ -9,7 +9,7 @@ import hopsum
 from hopsum.codec import ErrorFeedback
 from hopsum_evaluation.drill.base import Check
 from hopsum_evaluation.drill.journal import digest
-from hopsum_evaluation.drill.training import Model, Plan
+from hopsum_evaluation.drill.training import DrillModel, DrillPlan
 from hopsum_evaluation.drill.training_job import TrainingJob
 
 
@@ -25,11 +25,11 @@ def same_bits(training: TrainingJob, steps: int) -> Check:
     return Check(True, f"all replicas bit for bit those of the same training in memory, after each of {steps} steps")
 
 
-def reference(plan: Plan, steps: int) -> list[str]:
+def reference(plan: DrillPlan, steps: int) -> list[str]:
     """Return the digests of the model after each step of a plan's training."""
 
     def train(rank: int) -> list[str]:
-        model, feedback, found = Model(plan, rank), ErrorFeedback(plan.elements), []
+        model, feedback, found = DrillModel(plan, rank), ErrorFeedback(plan.elements), []
         url = f"memory://reference?workers={plan.workers}"
         with hopsum.connect(url, rank=rank, **plan.settings()) as job:
             for step in range(steps):

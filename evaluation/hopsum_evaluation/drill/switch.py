@@ -7,7 +7,7 @@ import re
 import signal
 from typing import Final
 
-from hopsum_evaluation.drill.base import Context, DrillError, DrillReport, await_that
+from hopsum_evaluation.drill.base import DrillContext, DrillError, DrillReport, await_that
 from hopsum_evaluation.drill.news import MARGIN_S, hears, require_within
 from hopsum_evaluation.drill.reference import same_bits
 from hopsum_evaluation.drill.testbed import drill_testbed, first_sign
@@ -20,7 +20,7 @@ LIMIT_S: Final = 15.0
 _NEVER_S: Final = 600.0
 
 
-def restarted(context: Context) -> DrillReport:
+def restarted(context: DrillContext) -> DrillReport:
     """Kill the switch and start it again, empty: sums in progress take longer, and have the same bits."""
     with drill_testbed(context, "switch-restarted", seats=seats_for(context, 3)) as testbed:
         training = TrainingJob(testbed, "train", 3)
@@ -55,7 +55,7 @@ def restarted(context: Context) -> DrillReport:
     return report
 
 
-def gone(context: Context) -> DrillReport:
+def gone(context: DrillContext) -> DrillReport:
     """Kill the switch for good: every rank says so within seconds, and fails at the limit that it has chosen.
 
     The limit is `membership_wait_s`. A rank that hears of another's failure waits no longer for that one than it would

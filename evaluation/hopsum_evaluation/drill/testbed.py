@@ -26,7 +26,15 @@ from hopsum_controlplane.devices.drivers import open_device
 from hopsum_controlplane.drop_simulator import set_loss
 from hopsum_controlplane.plan import JOB_TABLES
 from hopsum_controlplane.tables.forward import FLOOD_GROUP
-from hopsum_evaluation.drill.base import PATIENCE_S, Check, Context, DrillError, DrillReport, Event, await_that
+from hopsum_evaluation.drill.base import (
+    PATIENCE_S,
+    Check,
+    DrillContext,
+    DrillError,
+    DrillEvent,
+    DrillReport,
+    await_that,
+)
 from hopsum_evaluation.drill.proxy import Proxy
 from hopsum_evaluation.drill.testbed_network import (
     SERVICE_IP,
@@ -67,7 +75,7 @@ ports = [{ports}]
 class DrillTestbed:
     """Switch and controller, running; made by `drill_testbed`. `report` is the drill's, to fill in."""
 
-    def __init__(self, context: Context, report: DrillReport, network: TestbedNetwork, lease_s: float) -> None:
+    def __init__(self, context: DrillContext, report: DrillReport, network: TestbedNetwork, lease_s: float) -> None:
         self.context, self.report, self.network, self.lease_s = context, report, network, lease_s
         self.proxy: Proxy | None = None
         """Between controller and switch, where there is one."""
@@ -101,7 +109,7 @@ class DrillTestbed:
     def happened(self, what: str) -> float:
         """Note something that was done, and return when, as of time.monotonic()."""
         at_s = time.monotonic()
-        self.report.killed.append(Event(what, at_s - self._began_s))
+        self.report.killed.append(DrillEvent(what, at_s - self._began_s))
         self.context.note(what)
         return at_s
 
@@ -195,7 +203,7 @@ class DrillTestbed:
 
 @contextmanager
 def drill_testbed(
-    context: Context,
+    context: DrillContext,
     name: str,
     *,
     seats: int = 0,

@@ -22,7 +22,7 @@ LEARNING_RATE: Final = np.float32(0.1)
 NOISE: Final = np.float32(0.5)
 
 
-class Order(StrEnum):
+class WorkerOrder(StrEnum):
     """A drill's order to one worker, which it follows between two steps."""
 
     RAISE = "raise"
@@ -34,7 +34,7 @@ class Order(StrEnum):
 
 
 @dataclass(frozen=True)
-class Plan:
+class DrillPlan:
     """What all workers of a job are told."""
 
     url: str
@@ -58,7 +58,7 @@ class Plan:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
-    def read(cls, path: Path) -> Plan:
+    def read(cls, path: Path) -> DrillPlan:
         """Read what `write` wrote."""
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
@@ -87,12 +87,12 @@ class Plan:
         """Return the file of orders to a rank."""
         return Path(self.folder) / f"order{rank}"
 
-    def take_order(self, rank: int) -> Order | None:
+    def take_order(self, rank: int) -> WorkerOrder | None:
         """Return the order to a rank, and remove it; None without one."""
         path = self.order(rank)
         if not path.exists():
             return None
-        order = Order(path.read_text(encoding="utf-8"))
+        order = WorkerOrder(path.read_text(encoding="utf-8"))
         path.unlink()
         return order
 
@@ -120,10 +120,10 @@ def _pair(table: list[Any]) -> tuple[tuple[int, ...], float]:
     return tuple(values), truncated
 
 
-class Model:
+class DrillModel:
     """The model of one rank: float32[elements]."""
 
-    def __init__(self, plan: Plan, rank: int) -> None:
+    def __init__(self, plan: DrillPlan, rank: int) -> None:
         self._plan, self._rank = plan, rank
         self._target = np.random.default_rng([plan.seed, 1]).normal(size=plan.elements).astype(np.float32)
         self.weights: NDArray[np.float32] = np.zeros(plan.elements, np.float32)

@@ -13,7 +13,7 @@ from hopsum.codec import job_tables, make_codec
 from hopsum_evaluation.drill.base import PATIENCE_S, DrillError, await_that
 from hopsum_evaluation.drill.journal import read_journal
 from hopsum_evaluation.drill.testbed import DrillTestbed
-from hopsum_evaluation.drill.training import Order, Plan, options_of
+from hopsum_evaluation.drill.training import DrillPlan, WorkerOrder, options_of
 from hopsum_topologies.process import ManagedProcess
 
 SLOTS: Final = 16
@@ -28,7 +28,7 @@ class TrainingJob:
         first_seat: where rank 0 sits.
         folder: holds the job's files.
         controllers: by rank, the address at which it reaches the controller, where that is another one.
-        settings: those that are not given are `Plan`'s.
+        settings: those that are not given are `DrillPlan`'s.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TrainingJob:
         seed, options = testbed.context.seed, options_of(codec, workers)
         made_with = {"codec": codec, "codec_options": options, "seed": seed, **settings}
         url = f"hopsum://{testbed.network.controller_address}/{job}"
-        self.plan = Plan(url, str(at / "token"), str(at), workers, **made_with)
+        self.plan = DrillPlan(url, str(at / "token"), str(at), workers, **made_with)
         tables = job_tables(make_codec(codec, workers=workers, backend="numpy", **self.plan.options()))
         with testbed.operator() as operator:
             table, table16 = tables.get("table"), tables.get("table16")
@@ -101,7 +101,7 @@ class TrainingJob:
                 return entry
         return None
 
-    def order(self, rank: int, order: Order) -> None:
+    def order(self, rank: int, order: WorkerOrder) -> None:
         """Give a rank an order, which it follows after its step."""
         self.testbed.happened(f"{self.name(rank)} is told to {order}")
         _write_at_once(self.plan.order(rank), order)

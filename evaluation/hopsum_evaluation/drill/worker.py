@@ -3,7 +3,8 @@
 
 Trains until the file `goal` says how many steps there are, waits for the file `leave`, and leaves its job. Where other
 workers were replaced it lets them have its state, and goes on; given up itself, it joins anew. Another error ends it,
-with status 3. Between two steps it does what the drill orders (`Order`). What the library logs goes into the journal.
+with status 3. Between two steps it follows the orders of the drill (`WorkerOrder`). The library's logs go into the
+journal.
 
     --bare      connect without a `with` statement
     --url URL   connect there, in place of the plan's URL
@@ -28,7 +29,7 @@ from hopsum.codec.range_codec import RangeCodec
 from hopsum.communicator import AllReduceResult, Communicator
 from hopsum.errors import EpochEndedError, HopsumError, WorkersReplacedError
 from hopsum_evaluation.drill.journal import Journal, Probes, digest, norm
-from hopsum_evaluation.drill.training import Model, Order, Plan, added
+from hopsum_evaluation.drill.training import DrillModel, DrillPlan, WorkerOrder, added
 
 FAILED: Final = 3
 _POLL_S: Final = 0.02
@@ -58,7 +59,7 @@ class DrillWorker:
     `bare`: without a `with` statement around the connection. `url`: in place of the plan's.
     """
 
-    def __init__(self, plan: Plan, rank: int, *, bare: bool = False, url: str = "") -> None:
+    def __init__(self, plan: DrillPlan, rank: int, *, bare: bool = False, url: str = "") -> None:
         self._plan, self._rank = plan, rank
         self._bare, self._url = bare, url or plan.url
         self._journal = Journal(plan.journal(rank))
@@ -87,7 +88,7 @@ class DrillWorker:
 
     def _begin(self) -> None:
         """Forget everything."""
-        self._model = Model(self._plan, self._rank)
+        self._model = DrillModel(self._plan, self._rank)
         self._feedback = ErrorFeedback(self._plan.elements)
         self._step = 0
         self._taken = False
@@ -129,10 +130,10 @@ class DrillWorker:
     def _obey(self, job: Communicator) -> None:
         """Do what the drill orders, if anything. Raises UserCodeError where that is the order."""
         order = self._plan.take_order(self._rank)
-        if order is Order.FORK:
+        if order is WorkerOrder.FORK:
             self._fork()
         elif order is not None:
-            if order is Order.RAISE_IN_FLIGHT:
+            if order is WorkerOrder.RAISE_IN_FLIGHT:
                 self._submit(job)
             self._journal.write("raised")
             raise UserCodeError("out of memory, or a bad batch")
@@ -197,7 +198,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--bare", action="store_true")
     parser.add_argument("--url", default="")
     options = parser.parse_args(arguments)
-    return DrillWorker(Plan.read(options.plan), options.rank, bare=options.bare, url=options.url).run()
+    return DrillWorker(DrillPlan.read(options.plan), options.rank, bare=options.bare, url=options.url).run()
 
 
 if __name__ == "__main__":

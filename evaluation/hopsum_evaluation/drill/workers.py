@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from hopsum_evaluation.drill.base import Context, DrillError, DrillReport
+from hopsum_evaluation.drill.base import DrillContext, DrillError, DrillReport
 from hopsum_evaluation.drill.checks import mass, replicas_equal
 from hopsum_evaluation.drill.news import others_know, require_within
 from hopsum_evaluation.drill.testbed import DrillTestbed, drill_testbed, first_sign
@@ -27,7 +27,7 @@ SLACK_S: Final = 10.0
 """Beyond their wait: a busy machine."""
 
 
-def missing(context: Context) -> DrillReport:
+def missing(context: DrillContext) -> DrillReport:
     """Kill a worker of a job whose sums need all: the all-reduces of all others fail, and name it, in time."""
     with drill_testbed(context, "worker-missing", seats=seats_for(context, 3), lease_s=LONG_LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", 3, membership_wait_s=MEMBERSHIP_WAIT_S)
@@ -55,7 +55,7 @@ def missing(context: Context) -> DrillReport:
     return report
 
 
-def killed(context: Context) -> DrillReport:
+def killed(context: DrillContext) -> DrillReport:
     """Kill a worker that the quorum can do without: the others go on, in the same epoch, also past its lease."""
     with drill_testbed(context, "worker-killed", seats=seats_for(context, 3), lease_s=LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", 3, quorum=2)
@@ -87,7 +87,7 @@ def killed(context: Context) -> DrillReport:
     return testbed.report
 
 
-def rejoins(context: Context) -> DrillReport:
+def rejoins(context: DrillContext) -> DrillReport:
     """Kill a worker and start it again, on the same rank: it goes on from the state of the others."""
     with drill_testbed(context, "worker-rejoins", seats=seats_for(context, 3), lease_s=LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", 3)
@@ -100,7 +100,7 @@ def rejoins(context: Context) -> DrillReport:
     return testbed.report
 
 
-def paused(context: Context) -> DrillReport:
+def paused(context: DrillContext) -> DrillReport:
     """Stop a worker for longer than its lease: it is given up, refused when it goes on, and joins anew."""
     with drill_testbed(context, "worker-paused", seats=seats_for(context, 3), lease_s=LEASE_S) as testbed:
         training = TrainingJob(testbed, "train", 3)
@@ -172,6 +172,6 @@ def crowd(step: Mapping[str, Any]) -> int:
     return functools.reduce(operator.or_, map(int, step["contributors"]))
 
 
-def seats_for(context: Context, workers: int) -> int:
+def seats_for(context: DrillContext, workers: int) -> int:
     """Return how many namespaces workers need on the target: none on loopback."""
     return workers if context.target == "bmv2" else 0

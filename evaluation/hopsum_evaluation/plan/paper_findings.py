@@ -21,7 +21,7 @@ _DENSITY: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PaperClaim:
     """A line of the publication beside what the model gives."""
 
     claim: str
@@ -51,7 +51,7 @@ class Calibrated:
     """Where a switch sums: T_inf = rho W / chi, whatever M is. Not the publication's."""
 
 
-def claims(job: SynchronousSgd) -> list[Claim]:
+def claims(job: SynchronousSgd) -> list[PaperClaim]:
     """Return every line of section 4 that the printed text makes a statement of."""
     most = PUBLISHED_WORKERS
     rate = job.weights_bytes / (job.iterations * job.bytes_per_s)
@@ -61,16 +61,16 @@ def claims(job: SynchronousSgd) -> list[Claim]:
     ordered = all(m > job.speedup(m, low) > job.speedup(m, high) > job.speedup(m) for m in grid)
     codec_s, single = PUBLISHED_GZIP.codec_s(most), job.single_node_s
     return [
-        Claim("transfer takes more time than computing from some M on", f"M up to {most}", f"M > {crossing:.3g}",
+        PaperClaim("transfer takes more time than computing from some M on", f"M up to {most}", f"M > {crossing:.3g}",
               f"C < {said_time(most**2 * rate)}", crossing < most),
-        Claim("transfer takes more time than the single node's computing", f"M up to {most}", f"M > {overtaking:.3g}",
-              f"C < {said_time(most * rate)}", overtaking < most),
-        Claim("gzip makes transfer shorter", "233 MB / 1.079", f"{PUBLISHED_GZIP.ratio - 1:+.1%} of T_inf", "any C",
-              PUBLISHED_GZIP.ratio < 1),
-        Claim("compressing and decompressing exceed the original training time", "8.079 s, 1.898 s",
+        PaperClaim("transfer takes more time than the single node's computing", f"M up to {most}",
+              f"M > {overtaking:.3g}", f"C < {said_time(most * rate)}", overtaking < most),
+        PaperClaim("gzip makes transfer shorter", "233 MB / 1.079", f"{PUBLISHED_GZIP.ratio - 1:+.1%} of T_inf",
+              "any C", PUBLISHED_GZIP.ratio < 1),
+        PaperClaim("compressing and decompressing exceed the original training time", "8.079 s, 1.898 s",
               f"{codec_s:.1f} s at M = {most}, one node {single:.3g} s",
               f"C < {said_time(codec_s / job.iterations)}", codec_s > single),
-        Claim("speed-up: ideal > rho = 0.2 > rho = 0.5 > vanilla", f"M up to {most}",
+        PaperClaim("speed-up: ideal > rho = 0.2 > rho = 0.5 > vanilla", f"M up to {most}",
               f"at M = {most}: {most} > " + " > ".join(f"{job.speedup(most, rho):.3g}" for rho in (low, high, 1.0)),
               "any C", ordered),
     ]  # fmt: skip

@@ -25,8 +25,8 @@ from hopsum.plan import Costs, PlanError, PlannedJob, Prediction, predict_ring, 
 from hopsum.plan.setting import MOST_BITS_PER_S
 from hopsum_controlplane import ControlPlaneError
 from hopsum_evaluation.bench.allreduce import UNSHAPED, unavailable
-from hopsum_evaluation.bench.allreduce_report import Finding
-from hopsum_evaluation.bench.allreduce_run import SUBJECTS, Setting, WrongMeanError, run
+from hopsum_evaluation.bench.allreduce_report import RateFinding
+from hopsum_evaluation.bench.allreduce_run import SUBJECTS, AllReduceSetting, WrongMeanError, run
 from hopsum_evaluation.bench.timing import commit, machine, versions
 from hopsum_evaluation.plan.arguments import costs_of
 from hopsum_evaluation.plan.forecast import codec_of
@@ -41,7 +41,7 @@ _WINDOW = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ValidationRow:
     """One subject at one rate."""
 
     rate: str
@@ -102,10 +102,10 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if all(row.within_goal for row in rows) else 1
 
 
-def _setting(options: argparse.Namespace) -> Setting:
+def _setting(options: argparse.Namespace) -> AllReduceSetting:
     subjects = [name for name in SUBJECTS if find_spec("torch") is not None or not name.startswith("gloo")]
     rates = [None if rate == UNSHAPED else rate for rate in options.rates.split(",")]
-    return Setting(
+    return AllReduceSetting(
         rates, options.workers, options.elements, options.buckets, _WINDOW, options.runs, options.seed, subjects, "auto"
     )
 
@@ -118,7 +118,7 @@ def predict(subject: str, job: PlannedJob, costs: Costs) -> Prediction:
     return predict_summed(own, costs, codec_of("thc", job.workers), "embedded")
 
 
-def compare(found: Finding, job: PlannedJob, costs: Costs) -> Row:
+def compare(found: RateFinding, job: PlannedJob, costs: Costs) -> ValidationRow:
     """Return the row of what was measured: `job` has everything but the rate."""
     rate = found.rate_bits_per_s or MOST_BITS_PER_S
     expected = predict(found.subject, replace(job, link_bits_per_s=rate), costs)
@@ -131,7 +131,7 @@ def compare(found: Finding, job: PlannedJob, costs: Costs) -> Row:
     links_s = max((busy for name, busy in expected.busy_s.items() if name.startswith("link")), default=0.0)
     within = abs(error) <= GOAL
     reason = "" if within else _reason(job, measured_s, error, links_s, predicted_cpu_s, measured_cpu_s)
-    return Row(
+    return ValidationRow(
         found.rate or UNSHAPED, found.subject, expected.allreduce_s, measured_s, min(found.seconds), max(found.seconds),
         error, expected.allreduce_binds, predicted_cpu_s, measured_cpu_s, within, reason,
     )  # fmt: skip
@@ -150,10 +150,10 @@ def _reason(
     return f"links busy {links:.0%}, {cores} cores {busy:.0%}: waiting, or other load"
 
 
-def as_json(rows: Sequence[Row], job: PlannedJob, costs: Costs, before: dict[str, Any]) -> dict[str, Any]:
+def as_json(rows: Sequence[ValidationRow], job: PlannedJob, costs: Costs, before: dict[str, Any]) -> dict[str, Any]:
     """Return what --json prints; `machine` has the load before the run."""
     return {
-        "rows": [{name: getattr(row, name) for name in Row.__slots__} for row in rows],
+        "rows": [{name: getattr(row, name) for name in ValidationRow.__slots__} for row in rows],
         "goal": GOAL,
         "within_goal": sum(row.within_goal for row in rows),
         "elements": job.elements,
@@ -166,7 +166,7 @@ def as_json(rows: Sequence[Row], job: PlannedJob, costs: Costs, before: dict[str
     }
 
 
-def show(rows: Sequence[Row], job: PlannedJob, before: dict[str, Any], console: Console) -> None:
+def show(rows: Sequence[ValidationRow], job: PlannedJob, before: dict[str, Any], console: Console) -> None:
     """Print the table."""
     title = f"all-reduce of {job.elements:,} float32, {job.workers} workers on {job.shared_cores} cores"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))

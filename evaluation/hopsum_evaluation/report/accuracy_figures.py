@@ -8,18 +8,18 @@ from math import inf
 from statistics import mean
 from typing import Any
 
-from hopsum_evaluation.report.accuracy_plan import Model
+from hopsum_evaluation.report.accuracy_plan import AccuracyModel
 from hopsum_evaluation.report.interval import interval
-from hopsum_evaluation.report.shown import Plot, Series, Table, figure
+from hopsum_evaluation.report.shown import Plot, Series, ShownTable, figure
 
 
-def seconds_to_target(model: Model, run: dict[str, Any]) -> float:
+def seconds_to_target(model: AccuracyModel, run: dict[str, Any]) -> float:
     """Return the seconds to the model's target; infinity if the run did not reach it."""
     reached = (float(seconds) for _, seconds, value in run["points"] if value is not None and model.reached(value))
     return next(reached, inf)
 
 
-def curves(model: Model, name: str, runs: Sequence[dict[str, Any]], rate: str) -> Plot:
+def curves(model: AccuracyModel, name: str, runs: Sequence[dict[str, Any]], rate: str) -> Plot:
     """Return the measure over the seconds of training, a line for each scheme; means of the seeds."""
     series = []
     for scheme in dict.fromkeys(run["scheme"] for run in runs):
@@ -38,7 +38,7 @@ def _plot_name(name: str, rate: str) -> str:
     return f"accuracy-{rate}" if name == "cnn" else f"accuracy-{name}-{rate}"
 
 
-def figures_of(model: Model, name: str, runs: Sequence[dict[str, Any]]) -> Table:
+def figures_of(model: AccuracyModel, name: str, runs: Sequence[dict[str, Any]]) -> ShownTable:
     """Return the times of a step and of its parts, and to the target, a row for each rate and scheme."""
     rows = []
     for rate, scheme in dict.fromkeys((run["rate"], run["scheme"]) for run in runs):
@@ -54,4 +54,4 @@ def figures_of(model: Model, name: str, runs: Sequence[dict[str, Any]]) -> Table
             figure(mean(reached)) if max(reached) < inf else "not reached",
         ])  # fmt: skip
     heads = ("links", "scheme", "step, ms", "compute, ms", "all-reduce, ms", "communication", f"s to {model.goal}")
-    return Table(f"Steps, {name}", heads, rows)
+    return ShownTable(f"Steps, {name}", heads, rows)

@@ -17,7 +17,7 @@ _MODULE: Final = "hopsum_evaluation.report.accuracy_worker"
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class AccuracyModel:
     """What is trained, and until when; `accuracy_models` has it with its data."""
 
     words: str
@@ -46,8 +46,8 @@ class Model:
 
 
 MODELS: Final = {
-    "cnn": Model("convolutional network", "test accuracy", 0.9, rises=True, percent=True),
-    "transformer": Model("character-level transformer", "test perplexity", 7.0, rises=False),
+    "cnn": AccuracyModel("convolutional network", "test accuracy", 0.9, rises=True, percent=True),
+    "transformer": AccuracyModel("character-level transformer", "test perplexity", 7.0, rises=False),
 }
 
 
@@ -66,7 +66,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AccuracyPlan:
     """The settings that all workers of one pool have in common."""
 
     workers: int
@@ -74,7 +74,7 @@ class Plan:
     folder: Path
 
 
-class Order(NamedTuple):
+class TrainingOrder(NamedTuple):
     """One training."""
 
     model: str
@@ -93,7 +93,7 @@ class Ready(NamedTuple):
     """What it learns, in words."""
 
 
-class Trained(NamedTuple):
+class TrainingRun(NamedTuple):
     """One training on one rank."""
 
     points: list[tuple[int, float, float]]
@@ -106,7 +106,7 @@ class Trained(NamedTuple):
     """Of the all-reduce alone; median; None where it has no form of its own."""
 
 
-def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
+def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
     """Be one worker: first enter the namespace, then import and open what is needed."""
     assert seat.namespace is not None
     enter_namespace(seat.namespace)

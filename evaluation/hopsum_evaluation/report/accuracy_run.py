@@ -20,7 +20,7 @@ from hopsum.codec import job_tables, make_codec
 from hopsum.errors import HopsumError
 from hopsum_controlplane import ControlPlaneError, SwitchController
 from hopsum_evaluation.bench.allreduce_run import join_job
-from hopsum_evaluation.report.accuracy_plan import Course, Order, Plan, Ready, Trained, work
+from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Course, Ready, TrainingOrder, TrainingRun, work
 from hopsum_evaluation.report.settings import NotRunError, Tell
 from hopsum_topologies import Star
 from hopsum_topologies.errors import TopologyError
@@ -92,7 +92,7 @@ def run(trainings: Trainings, tell: Tell) -> dict[str, Any]:
         stack.enter_context(star.middle.inside())  # gRPC's threads live where the thread that starts them does
         tell(0.0, f"starting the switch and {trainings.workers} workers")
         testbed = stack.enter_context(native_testbed(trainings.workers, star=star))
-        plan = Plan(trainings.workers, tuple(course.model for course in trainings.courses), folder)
+        plan = AccuracyPlan(trainings.workers, tuple(course.model for course in trainings.courses), folder)
         pool = stack.enter_context(WorkerPool(testbed.seats, work, plan))
         join_job(
             stack,
@@ -123,7 +123,9 @@ def _train_all(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell) -
             for repeat, seed in enumerate(trainings.seeds[:repeats]):
                 for scheme in course.schemes:
                     tell(len(runs) / trainings.count, f"{course.model}, {rate}, {scheme}, seed {repeat + 1}")
-                    pool.send(tuple(Order(course.model, scheme, seed, course.steps, course.batch, course.every)))
+                    pool.send(
+                        tuple(TrainingOrder(course.model, scheme, seed, course.steps, course.batch, course.every))
+                    )
                     runs.append({
                         "model": course.model, "rate": rate, "bits_per_s": star.rate_bits_per_s(), "scheme": scheme,
                         "repeat": repeat, **gather_trained(pool)[0]._asdict(),
@@ -131,16 +133,16 @@ def _train_all(trainings: Trainings, star: Star, pool: WorkerPool, tell: Tell) -
     return runs
 
 
-def gather_trained(pool: WorkerPool) -> list[Trained]:
+def gather_trained(pool: WorkerPool) -> list[TrainingRun]:
     """Wait until all workers are done with a training, however long it takes while they go on; return what they found.
 
     Raises WorkerDiedError.
     """
-    found: dict[int, Trained] = {}
+    found: dict[int, TrainingRun] = {}
     while len(found) < len(pool.pipes):
         rank, message = pool.receive()
         if message[0] == "done":
-            found[rank] = Trained(*message[1:])
+            found[rank] = TrainingRun(*message[1:])
         elif message[0] != "step":
             raise WorkerDiedError(f"worker {rank} sent {message[0]!r} in a training")
     return [found[rank] for rank in range(len(pool.pipes))]

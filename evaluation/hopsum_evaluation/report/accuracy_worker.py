@@ -26,9 +26,9 @@ from hopsum.communicator import Communicator
 from hopsum.torch import HopsumState, hopsum_hook
 from hopsum.transport.link import UdpLink
 from hopsum_evaluation.report.accuracy_models import Batch, Learning, load_learning, loss
-from hopsum_evaluation.report.accuracy_plan import Order, Plan, Ready, Trained
+from hopsum_evaluation.report.accuracy_plan import AccuracyPlan, Ready, TrainingOrder, TrainingRun
 from hopsum_evaluation.report.software import SoftwareServers
-from hopsum_evaluation.report.topk import TopK, exchange, largest, topk_hook
+from hopsum_evaluation.report.topk import TopKState, exchange, largest, topk_hook
 from hopsum_topologies.seat import Seat
 
 POWERSGD_RANK = 2
@@ -44,7 +44,7 @@ Sums = dict[str, Communicator]
 """By scheme, what sums codes: the switch, or servers in its place."""
 
 
-def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
+def work(seat: Seat, plan: AccuracyPlan, pipe: Connection) -> None:
     """Be one worker, in the namespace where it belongs."""
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = _INTERFACE
@@ -62,7 +62,7 @@ def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
         sums: Sums = {"thc": agent, "thc-ps": servers}
         pipe.send(("ready", [tuple(_ready(each)) for each in learning.values()]))
         while (message := pipe.recv()) is not None:
-            order = Order(*message)
+            order = TrainingOrder(*message)
             pipe.send(("done", *_train(order, learning[order.model], plan, seat.rank, sums, pipe)))
     dist.destroy_process_group()
 
@@ -71,7 +71,9 @@ def _ready(learning: Learning) -> Ready:
     return Ready(sum(each.numel() for each in learning.make_network(0).parameters()), learning.data)
 
 
-def _train(order: Order, learning: Learning, plan: Plan, rank: int, sums: Sums, pipe: Connection) -> Trained:
+def _train(
+    order: TrainingOrder, learning: Learning, plan: AccuracyPlan, rank: int, sums: Sums, pipe: Connection
+) -> TrainingRun:
     network = learning.make_network(order.seed % (1 << 31))
     ddp = DistributedDataParallel(network, bucket_cap_mb=ONE_BUCKET_MB if order.scheme == "powersgd" else None)
     _register(ddp, order.scheme, sums)
@@ -88,7 +90,7 @@ def _train(order: Order, learning: Learning, plan: Plan, rank: int, sums: Sums, 
                 pipe.send(("step", step))
             dist.barrier()
     compute_s = _compute(ddp, learning, batch)
-    return Trained(points, float(np.mean(took[1:])), compute_s, _reduce(order.scheme, network, plan, sums))
+    return TrainingRun(points, float(np.mean(took[1:])), compute_s, _reduce(order.scheme, network, plan, sums))
 
 
 def _step(ddp: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
@@ -111,7 +113,7 @@ def _register(ddp: DistributedDataParallel, scheme: str, sums: Sums) -> None:
         )
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     elif scheme == "topk":
-        ddp.register_comm_hook(TopK(), topk_hook)
+        ddp.register_comm_hook(TopKState(), topk_hook)
     elif scheme in sums:
         ddp.register_comm_hook(HopsumState(sums[scheme], ddp), hopsum_hook)
 
@@ -129,7 +131,7 @@ def _compute(ddp: DistributedDataParallel, learning: Learning, batch: Batch) -> 
     return float(np.median(found))
 
 
-def _reduce(scheme: str, network: nn.Module, plan: Plan, sums: Sums) -> float | None:
+def _reduce(scheme: str, network: nn.Module, plan: AccuracyPlan, sums: Sums) -> float | None:
     """Return the seconds of an all-reduce of the gradient, with conversions and error feedback as in training."""
     if scheme == "powersgd":
         return None

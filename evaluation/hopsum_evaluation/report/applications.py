@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_evaluation.compare.methods import Method
+from hopsum_evaluation.compare.methods import MeanMethod
 
 Matrix = NDArray[np.float64]
 CENTRES: Final = 10
@@ -26,7 +26,7 @@ def exact(vectors: list[NDArray[np.float32]], step: int) -> Matrix:
     return np.asarray(np.mean(vectors, axis=0, dtype=np.float64))
 
 
-def estimated(method: Method, seed: int) -> Mean:
+def estimated(method: MeanMethod, seed: int) -> Mean:
     """Return the `Mean` that a codec or estimator makes."""
 
     def mean(vectors: list[NDArray[np.float32]], step: int) -> Matrix:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.settings import NotRunError, Result, Settings, Tell
-from hopsum_evaluation.report.shown import Plot, Series, Shown, Table, figure
+from hopsum_evaluation.report.shown import Plot, Series, Shown, ShownTable, figure
 
 _OWN: Final = "docs/performance.md"
 CLAIMS: Final = (
@@ -50,13 +50,13 @@ def run(settings: Settings, tell: Tell) -> Result:
     from hopsum_evaluation.bench.dataplane import FAILURES, SLOTS
     from hopsum_evaluation.bench.dataplane import run as measure
     from hopsum_evaluation.bench.report import describe
-    from hopsum_evaluation.bench.subjects import Setting
+    from hopsum_evaluation.bench.subjects import DataplaneSetting
 
     parts = settings.pick(("pipeline",), ("pipeline", "sockets", "bmv2", "naive"),
                           ("pipeline", "sockets", "bmv2", "naive", "naive-native"))  # fmt: skip
     runs, seconds = settings.pick(2, 5, 7), settings.pick(0.05, 0.5, 1.0)
     seed = settings.stream("data", "dataplane") >> 32
-    setting = Setting(parts, _WORKERS, SLOTS, seed, best_table(_WORKERS).values)
+    setting = DataplaneSetting(parts, _WORKERS, SLOTS, seed, best_table(_WORKERS).values)
     tell(0.0, f"{', '.join(parts)}: {runs} runs of {seconds:g} s each")
     try:
         findings = measure(setting, runs, seconds)
@@ -102,10 +102,10 @@ def _plot(rates: Mapping[str, Sequence[float]]) -> Plot:
     return Plot("dataplane-codes", title, "run", "M codes per second", series, log_y=True)
 
 
-def _table(rates: Mapping[str, Sequence[float]], bound: Mapping[str, Any]) -> Table:
+def _table(rates: Mapping[str, Sequence[float]], bound: Mapping[str, Any]) -> ShownTable:
     rows = [
         [_LABELS[name], figure(found[len(found) // 2]), f"{figure(found[0])} to {figure(found[-1])}",
          bound[name]["text"] if name in bound else ""]
         for name, found in rates.items()
     ]  # fmt: skip
-    return Table("M codes per second", ("", "median", "all runs", "what bounds it"), rows)
+    return ShownTable("M codes per second", ("", "median", "all runs", "what bounds it"), rows)

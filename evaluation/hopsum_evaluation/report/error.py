@@ -13,12 +13,12 @@ from hopsum.codec import Codec, CollectivePhase, make_codec
 from hopsum.codec.simulate import simulate_allreduce
 from hopsum.codec.table import expected_nmse
 from hopsum_evaluation.compare.candidates import CANDIDATES, PUBLISHED
-from hopsum_evaluation.compare.measure import Plan, measure_all
+from hopsum_evaluation.compare.measure import ComparisonPlan, measure_all
 from hopsum_evaluation.compare.report import as_json
 from hopsum_evaluation.compare.vectors import TITLES, make_vectors
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.settings import Result, Settings, Tell
-from hopsum_evaluation.report.shown import Plot, Series, Shown, Table, figure
+from hopsum_evaluation.report.shown import Plot, Series, Shown, ShownTable, figure
 from hopsum_wire import Op
 
 THC: Final = "Li et al., THC, NSDI 2024 (arXiv 2302.08545)"
@@ -65,7 +65,9 @@ def run(settings: Settings, tell: Tell) -> Result:
     chosen = settings.pick([each for each in CANDIDATES if each.label in _FEW], list(CANDIDATES), list(CANDIDATES))
     kept: list[Any] = []
     for repeat in range(repeats):
-        plan = Plan(chosen, vectors, workers, elements, _STEPS, settings.stream("codec", repeat), identical=False)
+        plan = ComparisonPlan(
+            chosen, vectors, workers, elements, _STEPS, settings.stream("codec", repeat), identical=False
+        )
         cells = []
         for cell in measure_all(plan):
             cells.append(cell)
@@ -92,7 +94,7 @@ def _join(repeats: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
 def _equal_workers(seed: int, elements: int) -> list[dict[str, float]]:
     """Measure the published table and the one that a job takes, all workers having one Gaussian vector."""
     chosen = [each for each in CANDIDATES if each.label in ("thc", "thc published")]
-    plan = Plan(chosen, ("gaussian",), _EQUAL_WORKERS, elements, _STEPS, seed, identical=True)
+    plan = ComparisonPlan(chosen, ("gaussian",), _EQUAL_WORKERS, elements, _STEPS, seed, identical=True)
     by_workers: dict[int, dict[str, float]] = defaultdict(dict)
     for cell in measure_all(plan):
         assert cell.nmse is not None
@@ -185,7 +187,7 @@ def _against_workers(cells: Sequence[dict[str, Any]], kind: str) -> Plot:
                 series, True, True)  # fmt: skip
 
 
-def _table(cells: Sequence[dict[str, Any]], kind: str) -> Table:
+def _table(cells: Sequence[dict[str, Any]], kind: str) -> ShownTable:
     here = [cell for cell in cells if cell["vectors"] == kind]
     workers = sorted({cell["workers"] for cell in here})
     by_method: dict[str, dict[int, Any]] = defaultdict(dict)
@@ -197,4 +199,4 @@ def _table(cells: Sequence[dict[str, Any]], kind: str) -> Table:
         down = next((cell["bits_down"] for cell in found.values() if cell["bits_down"] is not None), None)
         rows.append([method, figure(bits), figure(down), *(figure(found[n]["mean"], 2) for n in workers)])
     heads = ("", "bits up", "bits down", *(f"n = {n}" for n in workers))
-    return Table(f"NMSE of the mean, {TITLES[kind]}", heads, rows)
+    return ShownTable(f"NMSE of the mean, {TITLES[kind]}", heads, rows)

@@ -20,7 +20,7 @@ from hopsum_evaluation.report.applications import CENTRES, estimated, exact, k_m
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.learner import Learner
 from hopsum_evaluation.report.settings import Result, Settings, Tell
-from hopsum_evaluation.report.shown import Plot, Series, Shown, Table, figure
+from hopsum_evaluation.report.shown import Plot, Series, Shown, ShownTable, figure
 
 SURESH: Final = "Suresh et al., Distributed Mean Estimation with Limited Communication, ICML 2017"
 LEVELS: Final = 16
@@ -244,7 +244,7 @@ def _use_plot(uses: Sequence[dict[str, Any]], which: str) -> Plot:
     return Plot(name, f"{which} on digits, {_CLIENTS} clients", "round", labels[which], series, log_y=which == "PCA")
 
 
-def _table(cases: Sequence[dict[str, Any]]) -> Table:
+def _table(cases: Sequence[dict[str, Any]]) -> ShownTable:
     rows = []
     for case in cases:
         cells = [
@@ -253,10 +253,10 @@ def _table(cases: Sequence[dict[str, Any]]) -> Table:
         ]
         rows.append([case["kind"], str(case["d"]), str(case["n"]), *cells, figure(_average(case, "svk", "bits"))])
     heads = ("vectors", "d", "n", *(f"{name} (bound)" for name in _METHODS), "bits of svk")
-    return Table("Error over F", heads, rows)
+    return ShownTable("Error over F", heads, rows)
 
 
-def _use_table(uses: Sequence[dict[str, Any]]) -> Table:
+def _use_table(uses: Sequence[dict[str, Any]]) -> ShownTable:
     rows = []
     for name in uses[0]:
         cost, error = ([each[name][which][-1] for each in uses] for which in ("k-means", "PCA"))
@@ -266,4 +266,4 @@ def _use_table(uses: Sequence[dict[str, Any]]) -> Table:
         distance = f"{figure(float(np.mean(error)))} ± {figure(spread, 2)}"
         rows.append([name, figure(float(np.mean(cost)), 4), f"{more:+.2%}", distance])
     heads = ("", "k-means: mean squared distance", "more than exact", "PCA: distance, ± standard error")
-    return Table("After the last round", heads, rows)
+    return ShownTable("After the last round", heads, rows)

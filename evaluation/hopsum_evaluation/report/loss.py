@@ -12,7 +12,7 @@ from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.interval import interval
 from hopsum_evaluation.report.learner import PARAMETERS, Learner
 from hopsum_evaluation.report.settings import Result, Settings, Tell
-from hopsum_evaluation.report.shown import Plot, Series, Shown, Table, figure
+from hopsum_evaluation.report.shown import Plot, Series, Shown, ShownTable, figure
 from hopsum_evaluation.report.training import BATCH, Case, train
 
 THC: Final = "Li et al., THC, NSDI 2024 (arXiv 2302.08545)"
@@ -201,7 +201,7 @@ def _residual_plot(stable: dict[str, Any]) -> Plot:
                 "residual over gradient (norms)", series)  # fmt: skip
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> Table:
+def _table(rows: Sequence[dict[str, Any]]) -> ShownTable:
     made = []
     for row in rows:
         case, found = row["case"], interval(_accuracies(row))
@@ -213,4 +213,4 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
             f"{found.mean:.2f} ± {found.high - found.mean:.2f}", figure(apart, 2),
         ])  # fmt: skip
     heads = ("", "workers", "bits", "lost", "late", "steps", "accuracy, %", "replicas apart")
-    return Table("Trainings", heads, made)
+    return ShownTable("Trainings", heads, made)

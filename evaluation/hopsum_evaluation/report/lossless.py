@@ -11,14 +11,14 @@ import numpy as np
 from hopsum.codec import make_codec
 from hopsum.codec.lossless import Lossless
 from hopsum.codec.lossless.sizing import GAMMA
-from hopsum_evaluation.bench.lossless import Setting
+from hopsum_evaluation.bench.lossless import LosslessSetting
 from hopsum_evaluation.bench.lossless import run as measure
 from hopsum_evaluation.report.claims import Basis, Claim, Relation
 from hopsum_evaluation.report.interval import interval
 from hopsum_evaluation.report.iteration import iteration_speedup, measure_iterations
 from hopsum_evaluation.report.peeling import THRESHOLD, our_share_left, our_threshold, published_columns
 from hopsum_evaluation.report.settings import Result, Settings, Tell
-from hopsum_evaluation.report.shown import Plot, Series, Shown, Table, figure
+from hopsum_evaluation.report.shown import Plot, Series, Shown, ShownTable, figure
 
 LHC: Final = "Li et al., LHC (arXiv 2402.07529)"
 LINK_BITS_PER_S: Final = 1e9
@@ -114,7 +114,9 @@ def _measure_speed(settings: Settings, repeats: int, tell: Tell) -> list[dict[st
             rng = settings.rng("data", "sparse", number, repeat)
             x = rng.standard_normal(elements, dtype=np.float32)
             x[rng.random(elements, dtype=np.float32) >= density] = 0
-            row = measure([Setting(codec, GAMMA, 1)], x, 3, settings.stream("codec", repeat) >> 1)["settings"][0]
+            row = measure([LosslessSetting(codec, GAMMA, 1)], x, 3, settings.stream("codec", repeat) >> 1)["settings"][
+                0
+            ]
             kept = ("all_elements_per_s", "bytes_of_dense", "lanes_per_nonzero", "backend")
             rows.append({key: row[key] for key in kept})
         found.append({"density": density, "elements": elements, "runs": rows})
@@ -208,7 +210,7 @@ def _peel_plot(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> Plo
     return Plot("lossless-peel", "What peels, by size of the sketch", "cells per non-zero element", "share", series)
 
 
-def _speed_table(speed: Sequence[dict[str, Any]]) -> Table:
+def _speed_table(speed: Sequence[dict[str, Any]]) -> ShownTable:
     rows = []
     for row in speed:
         rate = interval([each["all_elements_per_s"] / 1e6 for each in row["runs"]])
@@ -216,10 +218,10 @@ def _speed_table(speed: Sequence[dict[str, Any]]) -> Table:
         rows.append([f"{row['density']:.1%}", f"{figure(rate.mean)} ± {figure(rate.high - rate.mean, 2)}",
                      figure(size.mean), f"{figure(gain.mean)} ± {figure(gain.high - gain.mean, 2)}"])  # fmt: skip
     heads = ("density", "M elements/s", "bytes of dense", "speed-up at 1 Gbit/s")
-    return Table("Speed by density", heads, rows)
+    return ShownTable("Speed by density", heads, rows)
 
 
-def _peel_table(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> Table:
+def _peel_table(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> ShownTable:
     rows = []
     for place, gamma in enumerate(gammas):
         left = [each["left"][place] for each in peeled]
@@ -227,4 +229,4 @@ def _peel_table(gammas: Sequence[float], peeled: Sequence[dict[str, Any]]) -> Ta
         whole = sum(each == 0 for each in left)
         rows.append([f"{gamma:g}", f"{whole} of {len(left)}", figure(float(np.mean(left))), f"{columns:.0%}"])
     heads = ("cells per element", "ours: sketches that peel", "ours: share left", "published: columns that peel")
-    return Table("Peeling by size", heads, rows)
+    return ShownTable("Peeling by size", heads, rows)

@@ -10,7 +10,7 @@ from hopsum_evaluation.report.claims import Judged
 from hopsum_evaluation.report.collect import shown
 from hopsum_evaluation.report.page import CLAIM_HEADS, MEANING, claim_row, origin, summary
 from hopsum_evaluation.report.sections import SECTIONS
-from hopsum_evaluation.report.shown import Table
+from hopsum_evaluation.report.shown import ShownTable
 
 
 def make_markdown(report: dict[str, Any], source: str) -> str:
@@ -32,13 +32,13 @@ def make_markdown(report: dict[str, Any], source: str) -> str:
         lines += [f"## {SECTIONS[name].title}", ""]
         for words in part.words:
             lines += [words, ""]
-        lines += _table(Table("", CLAIM_HEADS, [claim_row(each) for each in judged]))
+        lines += _table(ShownTable("", CLAIM_HEADS, [claim_row(each) for each in judged]))
         for table in part.tables:
             lines += [f"**{table.title}**", "", *_table(table)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _table(table: Table) -> list[str]:
+def _table(table: ShownTable) -> list[str]:
     def row(cells: Sequence[str]) -> str:
         return f"| {' | '.join(cell.replace('|', '&#124;').replace('<', '&lt;') for cell in cells)} |"
 

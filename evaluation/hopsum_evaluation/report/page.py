@@ -12,7 +12,7 @@ from hopsum_evaluation.report.claims import Judged, Verdict
 from hopsum_evaluation.report.collect import shown
 from hopsum_evaluation.report.interval import CONFIDENCE
 from hopsum_evaluation.report.sections import SECTIONS
-from hopsum_evaluation.report.shown import Plot, Shown, Table, figure
+from hopsum_evaluation.report.shown import Plot, Shown, ShownTable, figure
 
 _STYLE: Final = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}
@@ -60,7 +60,7 @@ def origin(report: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def summary(report: dict[str, Any], judged: dict[str, list[Judged]]) -> Table:
+def summary(report: dict[str, Any], judged: dict[str, list[Judged]]) -> ShownTable:
     """Return how many claims of each section have which verdict, how long it took, and beside what load."""
     rows = []
     for name, found in judged.items():
@@ -69,7 +69,7 @@ def summary(report: dict[str, Any], judged: dict[str, list[Judged]]) -> Table:
         rows.append([
             SECTIONS[name].title, *counts, figure(result.get("seconds")), figure(result.get("load_1min"), 2),
         ])  # fmt: skip
-    return Table("Claims", ("", *Verdict, "seconds", "load before"), rows)
+    return ShownTable("Claims", ("", *Verdict, "seconds", "load before"), rows)
 
 
 def claim_row(judged: Judged) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ def _claims(judged: Sequence[Judged]) -> str:
     return f'<table class="claims"><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 
-def _table(table: Table) -> str:
+def _table(table: ShownTable) -> str:
     heads = "".join(f"<th>{escape(head)}</th>" for head in table.heads)
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
     title = f"<h3>{escape(table.title)}</h3>"

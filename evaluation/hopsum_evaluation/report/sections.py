@@ -26,7 +26,7 @@ class Experiment(Protocol):
         ...
 
 
-class Section(NamedTuple):
+class ReportSection(NamedTuple):
     """A part of the page."""
 
     title: str
@@ -38,11 +38,11 @@ class Section(NamedTuple):
 
 
 _HERE: Final = "hopsum_evaluation.report"
-SECTIONS: Final[dict[str, Section]] = {
-    "error": Section("Error of the mean, bits and workers", f"{_HERE}.error"),
-    "accuracy": Section("Time to accuracy on shaped links", f"{_HERE}.accuracy"),
-    "loss": Section("THC: lost packets, stragglers, bits and workers", f"{_HERE}.loss"),
-    "lossless": Section("LHC: throughput against density, and what peels", f"{_HERE}.lossless"),
-    "estimation": Section("Suresh et al.: mean estimation, k-means, PCA", f"{_HERE}.estimation"),
-    "dataplane": Section("Data plane: native code, bmv2, lane by lane", f"{_HERE}.dataplane"),
+SECTIONS: Final[dict[str, ReportSection]] = {
+    "error": ReportSection("Error of the mean, bits and workers", f"{_HERE}.error"),
+    "accuracy": ReportSection("Time to accuracy on shaped links", f"{_HERE}.accuracy"),
+    "loss": ReportSection("THC: lost packets, stragglers, bits and workers", f"{_HERE}.loss"),
+    "lossless": ReportSection("LHC: throughput against density, and what peels", f"{_HERE}.lossless"),
+    "estimation": ReportSection("Suresh et al.: mean estimation, k-means, PCA", f"{_HERE}.estimation"),
+    "dataplane": ReportSection("Data plane: native code, bmv2, lane by lane", f"{_HERE}.dataplane"),
 }

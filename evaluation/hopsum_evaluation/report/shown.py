@@ -9,7 +9,7 @@ from math import isfinite
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ShownTable:
     """Rows of text below their heads; the first column is what a row is about."""
 
     title: str
@@ -55,7 +55,7 @@ class Shown:
 
     words: Sequence[str]
     """Paragraphs: what was done, and how to read it."""
-    tables: Sequence[Table] = ()
+    tables: Sequence[ShownTable] = ()
     plots: Sequence[Plot] = ()
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """By claim, one per seed; none for what was not run."""

@@ -14,7 +14,7 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public
 SHARE = 0.1
 
 
-class TopK:
+class TopKState:
     """What the hook keeps of one training."""
 
     def __init__(self, share: float = SHARE) -> None:
@@ -40,7 +40,7 @@ class TopK:
         return chosen
 
 
-def topk_hook(state: TopK, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+def topk_hook(state: TopKState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average what the workers send of a bucket: `ddp.register_comm_hook(TopK(), topk_hook)`."""
     return exchange(bucket.buffer(), state.take(bucket))
 

@@ -40,7 +40,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainingOutcome:
     """What a training came to."""
 
     accuracy: float
@@ -62,7 +62,7 @@ def make_case_codec(case: Case) -> LookupTableCodec:
     return made
 
 
-def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> Outcome:
+def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> TrainingOutcome:
     """Train from the repeat's parameters on its batches; those streams are the same for all cases."""
     workers = range(case.workers)
     first = learner.start(settings.rng("data", "parameters", repeat))
@@ -84,7 +84,7 @@ def train(learner: Learner, case: Case, settings: Settings, repeat: int) -> Outc
             parameters = [together.copy() for _ in workers]
         residual.append(float(np.linalg.norm(feedback[0].residual)))
         size.append(float(np.linalg.norm(gradients[0])))
-    return Outcome(float(np.mean([learner.accuracy(each) for each in parameters])), _apart(parameters),
+    return TrainingOutcome(float(np.mean([learner.accuracy(each) for each in parameters])), _apart(parameters),
                    _per_tenth(residual, size))  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from hopsum_controlplane import ControlPlaneError, JobSpec, SwitchController
-from hopsum_evaluation.selftest.report import SHOWN, Report, Sum
+from hopsum_evaluation.selftest.report import SHOWN, SelftestReport, Sum
 from hopsum_evaluation.selftest.vectors import TABLE, TABLE16, Exercise, exercises_for
 from hopsum_evaluation.selftest.worker import Assignment, work
 from hopsum_topologies.errors import TopologyError
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.elements < 1:
         parser.error(f"--elements {options.elements}: at least 1")
     console = Console(stderr=options.json)
-    report = Report(options.target, "", options.workers, options.elements, options.seed)
+    report = SelftestReport(options.target, "", options.workers, options.elements, options.seed)
     start = time.perf_counter()
     try:
         console.print(f"starting the {options.target} switch and {options.workers} workers ...")
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if report.good else 1
 
 
-def perform(testbed: Testbed, report: Report, console: Console) -> None:
+def perform(testbed: Testbed, report: SelftestReport, console: Console) -> None:
     """Make the job, let the workers sum, and fill the report."""
     controller = SwitchController(testbed.device, SWITCH)
     drops_before = controller.drop_counters()
@@ -87,7 +87,7 @@ def perform(testbed: Testbed, report: Report, console: Console) -> None:
     controller.delete_job(job)
 
 
-def collect(pool: WorkerPool, report: Report, console: Console, exercises: Sequence[Exercise]) -> None:
+def collect(pool: WorkerPool, report: SelftestReport, console: Console, exercises: Sequence[Exercise]) -> None:
     """Take in progress, sums and statistics of all workers."""
     label, unit = TextColumn("{task.description:12}"), TextColumn("chunks")
     columns = (label, BarColumn(), MofNCompleteColumn(), unit, TimeElapsedColumn())
@@ -109,7 +109,7 @@ def collect(pool: WorkerPool, report: Report, console: Console, exercises: Seque
     report.sums = [judge(exercise, done, report) for exercise, done in results.items()]
 
 
-def judge(exercise: Exercise, done: list[tuple[Any, float]], report: Report) -> Sum:
+def judge(exercise: Exercise, done: list[tuple[Any, float]], report: SelftestReport) -> Sum:
     """Compare every worker's result with numpy's."""
     vectors = [exercise.values(rank, report.elements, report.seed) for rank in range(report.workers)]
     expected = exercise.expected(vectors)
@@ -131,11 +131,11 @@ def _head(vector: Any) -> Any:
     return head
 
 
-def _chunks(exercise: Exercise, report: Report) -> int:
+def _chunks(exercise: Exercise, report: SelftestReport) -> int:
     return -(-report.elements // exercise.chunk_elements)
 
 
-def _add_statistics(report: Report, link: Any, worker: Any) -> None:
+def _add_statistics(report: SelftestReport, link: Any, worker: Any) -> None:
     report.packets_up += link.datagrams_sent
     report.packets_down += link.datagrams_received
     report.bytes_up += link.bytes_sent

@@ -31,7 +31,7 @@ class Sum:
 
 
 @dataclass(slots=True)
-class Report:
+class SelftestReport:
     """Everything that is printed."""
 
     target: str

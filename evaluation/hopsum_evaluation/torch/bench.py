@@ -43,7 +43,7 @@ SAMPLE_BLOCKS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class TimedPhase:
     """Something to time."""
 
     name: str
@@ -162,7 +162,7 @@ def _compare_with_numpy(inputs: Inputs, mean: torch.Tensor) -> str:
     return "" if same else "the sample differs from numpy's: nothing was measured"
 
 
-def phases(inputs: Inputs) -> list[Phase]:
+def phases(inputs: Inputs) -> list[TimedPhase]:
     """Return what is timed. Settling subtracts the same codes again and again, which changes no time."""
     codec, context, x = inputs.codec, inputs.context, inputs.x
     rows, residual = x.view(-1, THC_BLOCK), torch.zeros_like(x).view(-1, THC_BLOCK)
@@ -180,14 +180,18 @@ def phases(inputs: Inputs) -> list[Phase]:
 
     decoded = (inputs.sums, counts, factors, granularity, keys, out)
     return [
-        Phase("kernel ranges", 4, lambda: kernels.root_mean_square(rows)),
-        Phase("kernel encode", 4.5, lambda: kernels.thc_encode(rows, scales, shifts, table, keys, payloads)),
-        Phase("kernel decode", 5, lambda: kernels.thc_decode(*decoded)),
-        Phase("kernel compensate", 12, lambda: kernels.compensate(rows, residual, out)),
-        Phase("kernel subtract", 8.5, lambda: kernels.thc_subtract(inputs.payloads, factors, table, keys, pending)),
-        Phase("codec ranges + encode", 8.5, lambda: codec.encode(x, codec.ranges(x), shared, context)),
-        Phase("codec decode", 5, lambda: codec.decode(inputs.sums, inputs.contributors, shared, x.numel(), context)),
-        Phase("codec with error feedback", 12 + 4.5 + 8.5, with_feedback),
+        TimedPhase("kernel ranges", 4, lambda: kernels.root_mean_square(rows)),
+        TimedPhase("kernel encode", 4.5, lambda: kernels.thc_encode(rows, scales, shifts, table, keys, payloads)),
+        TimedPhase("kernel decode", 5, lambda: kernels.thc_decode(*decoded)),
+        TimedPhase("kernel compensate", 12, lambda: kernels.compensate(rows, residual, out)),
+        TimedPhase(
+            "kernel subtract", 8.5, lambda: kernels.thc_subtract(inputs.payloads, factors, table, keys, pending)
+        ),
+        TimedPhase("codec ranges + encode", 8.5, lambda: codec.encode(x, codec.ranges(x), shared, context)),
+        TimedPhase(
+            "codec decode", 5, lambda: codec.decode(inputs.sums, inputs.contributors, shared, x.numel(), context)
+        ),
+        TimedPhase("codec with error feedback", 12 + 4.5 + 8.5, with_feedback),
     ]
 
 

@@ -12,11 +12,11 @@ from multiprocessing.connection import Connection
 import torch
 import torch.distributed as dist
 
-from hopsum_evaluation.bench.allreduce_worker import Clock, Measured, Plan, memory_of_this, vector_of
+from hopsum_evaluation.bench.allreduce_worker import AllReducePlan, Clock, Measured, memory_of_this, vector_of
 from hopsum_topologies.seat import Seat
 
 
-def work(seat: Seat, plan: Plan, pipe: Connection) -> None:
+def work(seat: Seat, plan: AllReducePlan, pipe: Connection) -> None:
     """Be one worker: an all-reduce in the type that is asked for, whenever the parent says so.
 
     What is timed is that of a training step: fp16 converts there and back, both divide by the number of workers.

@@ -36,7 +36,7 @@ TRUNCATED = 1 / 32
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class PublishedMessage:
     """What a worker sends, and what it needs for its error feedback."""
 
     codes: torch.Tensor
@@ -69,7 +69,9 @@ class PublishedWorker:
         self._step = 2 * self.bound / (POINTS - 1)
         self._codes, self._odds = self._sender_tables()
 
-    def encode(self, gradient: torch.Tensor, max_norm: float | None = None, *, feedback: bool = False) -> Sent:
+    def encode(
+        self, gradient: torch.Tensor, max_norm: float | None = None, *, feedback: bool = False
+    ) -> PublishedMessage:
         """Return the codes of a gradient, float32[elements].
 
         Args:
@@ -83,7 +85,7 @@ class PublishedWorker:
         u = y.clamp_(-self.bound, self.bound).add_(self.bound).div_(self._step)
         index = (u.floor() + torch.bernoulli(u - u.floor(), generator=self._roundings)).long()
         up = torch.bernoulli(self._odds[index], generator=self._roundings).to(torch.uint8)
-        sent = Sent(self._codes[index] + up, norm)
+        sent = PublishedMessage(self._codes[index] + up, norm)
         if feedback:
             self.error = x - self.decode(self.lookup(sent.codes), 1, norm)
         return sent

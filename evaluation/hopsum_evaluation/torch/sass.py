@@ -84,7 +84,7 @@ VARIANTS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SassReport:
     """Static figures of a kernel; per element where nothing else is said."""
 
     name: str
@@ -106,7 +106,7 @@ class Report:
     """The memory traffic of that."""
 
 
-def inspect(variant: Variant) -> Report:
+def inspect(variant: Variant) -> SassReport:
     """Compile one kernel for sm_90 and count.
 
     Raises:
@@ -144,7 +144,7 @@ def _run(tool: Path, option: str, path: Path) -> str:
     return subprocess.run([str(tool), option, str(path)], capture_output=True, text=True, check=True).stdout
 
 
-def _report(variant: Variant, counts: Counter[str], usage: str, flushing: int) -> Report:
+def _report(variant: Variant, counts: Counter[str], usage: str, flushing: int) -> SassReport:
     units: Counter[str] = Counter()
     for name, count in counts.items():
         units[_UNIT_OF.get(name, "integer")] += count
@@ -155,7 +155,7 @@ def _report(variant: Variant, counts: Counter[str], usage: str, flushing: int) -
     bound = max(busy, key=lambda unit: busy[unit] / _RATES[unit])
     rate = _RATES[bound] / busy[bound] * MULTIPROCESSORS * CLOCK_HZ
     found = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
-    return Report(
+    return SassReport(
         variant.name,
         found["REG"],
         found["STACK"] + found["LOCAL"],

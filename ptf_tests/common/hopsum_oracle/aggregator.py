@@ -31,23 +31,23 @@ from hopsum_oracle.admission import Admitted, Packet, Source, admit, read_header
 from hopsum_oracle.decision import CLOSED, FINAL, Copy, Decision, Reply, Update, decide, decide_at_leaf, is_new
 from hopsum_oracle.leaf import relay_stale, take_result
 from hopsum_oracle.registers import Registers, look_up
-from hopsum_oracle.switch_config import JobConfig, LeafConfig, ParentConfig, SwitchConfig, WorkerConfig
+from hopsum_oracle.switch_config import AggregatorConfig, JobConfig, LeafConfig, ParentConfig, WorkerConfig
 from hopsum_wire import HOPSUM_BYTES, Drop, Event, Flag, Header, Kind, State
 
 __all__ = [
     "Aggregator",
+    "AggregatorConfig",
     "JobConfig",
     "LeafConfig",
-    "Outcome",
-    "Output",
+    "OutputPacket",
+    "PacketOutcome",
     "ParentConfig",
     "Registers",
-    "SwitchConfig",
     "WorkerConfig",
 ]
 
 
-class Output(NamedTuple):
+class OutputPacket(NamedTuple):
     """One packet to one worker, observer, leaf or parent."""
 
     worker: WorkerConfig
@@ -56,7 +56,7 @@ class Output(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PacketOutcome:
     """All that one packet caused."""
 
     drop: Drop = Drop.NONE
@@ -65,7 +65,7 @@ class Outcome:
     events: tuple[Event, ...] = ()
     """Indices into the job's counters that were bumped, in order."""
     reply: Reply = Reply.NONE
-    outputs: tuple[Output, ...] = ()
+    outputs: tuple[OutputPacket, ...] = ()
     """A multicast is one output per child, in the order of the group."""
 
 
@@ -74,12 +74,12 @@ class Aggregator:
 
     def __init__(
         self,
-        switch: SwitchConfig | None = None,
+        switch: AggregatorConfig | None = None,
         jobs: Iterable[JobConfig] = (),
         *,
         registers: Registers | None = None,
     ) -> None:
-        self.switch = switch or SwitchConfig()
+        self.switch = switch or AggregatorConfig()
         self.registers = registers or Registers()
         """Shared, not copied: pass those of a dead job, or garbage, to start from them."""
         self.jobs: dict[int, JobConfig] = {}
@@ -107,7 +107,7 @@ class Aggregator:
         """Forget an epoch; its registers stay as they are. Raises KeyError if it is not admitted."""
         del self.jobs[epoch]
 
-    def receive(self, port: int, src_ip: int, src_udp_port: int, payload: bytes | memoryview) -> Outcome:
+    def receive(self, port: int, src_ip: int, src_udp_port: int, payload: bytes | memoryview) -> PacketOutcome:
         """Take one UDP datagram that is addressed to the service."""
         header = read_header(payload)
         if header is None:
@@ -115,18 +115,18 @@ class Aggregator:
         source = Source(port, src_ip, src_udp_port)
         return self._process(source, header, payload, len(payload) == HOPSUM_BYTES + header.length)
 
-    def _process(self, source: Source, header: Header, data: bytes | memoryview, lengths_fit: bool) -> Outcome:
+    def _process(self, source: Source, header: Header, data: bytes | memoryview, lengths_fit: bool) -> PacketOutcome:
         payload = np.frombuffer(data, np.uint8)[HOPSUM_BYTES : HOPSUM_BYTES + header.length]
         verdict = admit(Packet(source, header, payload, lengths_fit), self.jobs)
         if isinstance(verdict, Drop):
             return self._dropped(verdict)
         return self._probe(verdict) if header.kind == Kind.PROBE else self._slot(verdict)
 
-    def _dropped(self, reason: Drop) -> Outcome:
+    def _dropped(self, reason: Drop) -> PacketOutcome:
         self.drops[reason] += 1
-        return Outcome(drop=reason)
+        return PacketOutcome(drop=reason)
 
-    def _probe(self, admitted: Admitted) -> Outcome:
+    def _probe(self, admitted: Admitted) -> PacketOutcome:
         asked, job, index = admitted.packet.header, admitted.job, _index(admitted)
         copy = self.registers.copies[index]
         base = replace(asked, kind=Kind.STATE, held=0, contributors=0, count=State.EMPTY)
@@ -135,10 +135,10 @@ class Aggregator:
             op = self.registers.ops[index]
             base = replace(base, op=op, held=copy.round, contributors=copy.contributors, count=state)
         self.job_events[job.job_index, Event.PROBED] += 1
-        outputs = (Output(admitted.worker, base, b""),)
-        return Outcome(Drop.NONE, job.job_index, (Event.PROBED,), Reply.NONE, outputs)
+        outputs = (OutputPacket(admitted.worker, base, b""),)
+        return PacketOutcome(Drop.NONE, job.job_index, (Event.PROBED,), Reply.NONE, outputs)
 
-    def _slot(self, admitted: Admitted) -> Outcome:
+    def _slot(self, admitted: Admitted) -> PacketOutcome:
         header, job, index = admitted.packet.header, admitted.job, _index(admitted)
         copy, update = self.registers.copies[index], _update(header)
         if header.kind != Kind.STALE:
@@ -151,18 +151,20 @@ class Aggregator:
         self.registers.apply(index, header.op, decision.lanes, _lanes(admitted))
         self.job_events.update((job.job_index, event) for event in decision.events)
         outputs = self._replies(admitted, decision, index)
-        return Outcome(Drop.NONE, job.job_index, decision.events, decision.reply, outputs)
+        return PacketOutcome(Drop.NONE, job.job_index, decision.events, decision.reply, outputs)
 
-    def _replies(self, admitted: Admitted, decision: Decision, index: int) -> tuple[Output, ...]:
+    def _replies(self, admitted: Admitted, decision: Decision, index: int) -> tuple[OutputPacket, ...]:
         packet, reply = admitted.packet.header, decision.reply
         if reply is Reply.NONE:
             return ()
         if reply is Reply.STALE_TO_ALL:
-            return tuple(Output(child, replace(packet, worker=child.rank), b"") for child in admitted.job.children)
+            return tuple(
+                OutputPacket(child, replace(packet, worker=child.rank), b"") for child in admitted.job.children
+            )
         base = replace(packet, flags=0, held=0, contributors=decision.copy.contributors)
         if reply is Reply.STALE_TO_SENDER:
             header = replace(base, kind=Kind.STALE, held=decision.copy.round, length=0)
-            return (Output(admitted.worker, header, b""),)
+            return (OutputPacket(admitted.worker, header, b""),)
         values = self.registers.values[index].tobytes()
         base = replace(base, kind=Kind.RESULT, length=len(values))
         if reply is Reply.PARTIAL_TO_PARENT:
@@ -171,7 +173,7 @@ class Aggregator:
             base = replace(base, kind=Kind.PARTIAL, flags=packet.flags)
         else:
             receivers = admitted.job.children if reply is Reply.RESULT_TO_ALL else (admitted.worker,)
-        return tuple(Output(receiver, replace(base, worker=receiver.rank), values) for receiver in receivers)
+        return tuple(OutputPacket(receiver, replace(base, worker=receiver.rank), values) for receiver in receivers)
 
 
 def _update(header: Header) -> Update:

@@ -64,7 +64,7 @@ class PacketClass(Enum):
     FIRST = auto()
 
 
-class Lanes(Enum):
+class LaneAction(Enum):
     """What happens to the copy's values."""
 
     KEEP = auto()
@@ -91,22 +91,22 @@ class Closes(Enum):
     NEVER = auto()
 
 
-class Row(NamedTuple):
+class DecisionRow(NamedTuple):
     """One line of the transition table."""
 
-    lanes: Lanes
+    lanes: LaneAction
     closes: Closes
     reply: Reply
     event: Event
 
 
-TABLE: Final[dict[PacketClass, Row]] = {
-    PacketClass.NEW: Row(Lanes.WRITE, Closes.AT_NEED, Reply.NONE, Event.ADDED),
-    PacketClass.FIRST: Row(Lanes.ADD, Closes.AT_NEED, Reply.NONE, Event.ADDED),
-    PacketClass.REPEAT: Row(Lanes.KEEP, Closes.AT_MIN_QUORUM_IF_FLUSH, Reply.NONE, Event.DUPLICATE),
-    PacketClass.COMPLETE: Row(Lanes.KEEP, Closes.NEVER, Reply.RESULT_TO_SENDER, Event.ANSWERED),
-    PacketClass.CLOSED: Row(Lanes.KEEP, Closes.NEVER, Reply.PARTIAL_TO_PARENT, Event.RESENT),
-    PacketClass.OLD: Row(Lanes.KEEP, Closes.NEVER, Reply.STALE_TO_SENDER, Event.STALE),
+TABLE: Final[dict[PacketClass, DecisionRow]] = {
+    PacketClass.NEW: DecisionRow(LaneAction.WRITE, Closes.AT_NEED, Reply.NONE, Event.ADDED),
+    PacketClass.FIRST: DecisionRow(LaneAction.ADD, Closes.AT_NEED, Reply.NONE, Event.ADDED),
+    PacketClass.REPEAT: DecisionRow(LaneAction.KEEP, Closes.AT_MIN_QUORUM_IF_FLUSH, Reply.NONE, Event.DUPLICATE),
+    PacketClass.COMPLETE: DecisionRow(LaneAction.KEEP, Closes.NEVER, Reply.RESULT_TO_SENDER, Event.ANSWERED),
+    PacketClass.CLOSED: DecisionRow(LaneAction.KEEP, Closes.NEVER, Reply.PARTIAL_TO_PARENT, Event.RESENT),
+    PacketClass.OLD: DecisionRow(LaneAction.KEEP, Closes.NEVER, Reply.STALE_TO_SENDER, Event.STALE),
 }
 
 
@@ -155,7 +155,7 @@ class Decision(NamedTuple):
     """What to do, and the copy after it."""
 
     copy: Copy
-    lanes: Lanes
+    lanes: LaneAction
     reply: Reply
     events: tuple[Event, ...]
     """The counters of the job that this packet bumps, in order."""
@@ -209,7 +209,7 @@ def _decide(copy: Copy, update: Update, quorum: int, min_quorum: int, closing: C
         events = (Event.FAULT, row.event)
     after = _merge(copy, update, row.lanes, which)
     if _closes(row.closes, after.ctr, update.flush, quorum, min_quorum):
-        added = events if row.lanes is not Lanes.KEEP else ()
+        added = events if row.lanes is not LaneAction.KEEP else ()
         return Decision(after._replace(ctr=closing.ctr), row.lanes, closing.reply, (*added, closing.event))
     return Decision(after, row.lanes, row.reply, events)
 
@@ -219,13 +219,13 @@ def is_unfinished(copy: Copy, epoch: int) -> bool:
     return copy.epoch == epoch and copy.ctr != FINAL
 
 
-def _merge(copy: Copy, update: Update, lanes: Lanes, which: PacketClass) -> Copy:
+def _merge(copy: Copy, update: Update, lanes: LaneAction, which: PacketClass) -> Copy:
     if which is PacketClass.OLD:
         return copy
     if which is PacketClass.NEW:
         return Copy(update.epoch, update.round, update.bit, 1, update.contributors)
     after = copy._replace(seen=copy.seen | update.bit)
-    if lanes is Lanes.KEEP:
+    if lanes is LaneAction.KEEP:
         return after
     return after._replace(ctr=copy.ctr + 1, contributors=copy.contributors | update.contributors)
 

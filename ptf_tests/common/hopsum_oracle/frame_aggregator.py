@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from hopsum_oracle.admission import Source, read_header
-from hopsum_oracle.aggregator import Aggregator, Outcome, Output
+from hopsum_oracle.aggregator import Aggregator, OutputPacket, PacketOutcome
 from hopsum_wire import HOPSUM_BYTES, HOPSUM_UDP_PORT, Drop
 from hopsum_wire._layout import (
     ARP_BYTES,
@@ -57,22 +57,22 @@ class FrameAggregator(Aggregator):
         """Take one frame and return the frames that leave, as (port, frame), in the order of emission."""
         return self.explain_frame(port, frame)[1]
 
-    def explain_frame(self, port: int, frame: bytes) -> tuple[Outcome, list[tuple[int, bytes]]]:
+    def explain_frame(self, port: int, frame: bytes) -> tuple[PacketOutcome, list[tuple[int, bytes]]]:
         """Take one frame as `receive_frame` does, and return its outcome as well."""
         arp = _arp_request(frame)
         if arp is not None and arp["target_ip"] == self.switch.ip:
-            return Outcome(), [(port, self._arp_reply(frame, arp))]
+            return PacketOutcome(), [(port, self._arp_reply(frame, arp))]
         lower = _Lower.parse(frame)
         if lower is None or lower.ipv4["dst"] != self.switch.ip:
             return self._forward(port, frame)
         if lower.udp is None:
             if ipv4_checksum(frame[ETHERNET_BYTES:_ICMP_AT]):
                 return self._dropped(Drop.BAD_CHECKSUM), []
-            return Outcome(), [(port, self._echo_reply(frame, lower))]
+            return PacketOutcome(), [(port, self._echo_reply(frame, lower))]
         outcome = self._service(port, lower.ipv4, lower.udp, frame)
         return outcome, [(output.worker.port, self._reply_frame(output)) for output in outcome.outputs]
 
-    def _service(self, port: int, ipv4: dict[str, int], udp: dict[str, int], frame: bytes) -> Outcome:
+    def _service(self, port: int, ipv4: dict[str, int], udp: dict[str, int], frame: bytes) -> PacketOutcome:
         data = memoryview(frame)[ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES :]
         header = read_header(data)
         if header is None:
@@ -87,16 +87,16 @@ class FrameAggregator(Aggregator):
         source = Source(port, ipv4["src"], udp["src_port"])
         return self._process(source, header, data, lengths_fit)
 
-    def _forward(self, port: int, frame: bytes) -> tuple[Outcome, list[tuple[int, bytes]]]:
+    def _forward(self, port: int, frame: bytes) -> tuple[PacketOutcome, list[tuple[int, bytes]]]:
         """Plain layer-2 forwarding; a frame without a whole Ethernet header has no destination."""
         destination = int.from_bytes(frame[:6], "big") if len(frame) >= ETHERNET_BYTES else 0
         if destination in self.switch.forwarding:
-            return Outcome(), [(self.switch.forwarding[destination], frame)]
+            return PacketOutcome(), [(self.switch.forwarding[destination], frame)]
         if destination in self.switch.floods:
-            return Outcome(), [(out, frame) for out in self.switch.floods[destination] if out != port]
+            return PacketOutcome(), [(out, frame) for out in self.switch.floods[destination] if out != port]
         return self._dropped(Drop.NO_ROUTE), []
 
-    def _reply_frame(self, output: Output) -> bytes:
+    def _reply_frame(self, output: OutputPacket) -> bytes:
         path = FramePath(
             src_mac=self.switch.mac,
             dst_mac=output.worker.mac,

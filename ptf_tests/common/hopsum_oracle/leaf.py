@@ -26,7 +26,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-from hopsum_oracle.decision import FINAL, Copy, Decision, Lanes, Reply, Update, is_new, is_unfinished
+from hopsum_oracle.decision import FINAL, Copy, Decision, LaneAction, Reply, Update, is_new, is_unfinished
 from hopsum_wire import MAX_WORKERS, Event
 
 SEEN_ALL: Final = (1 << MAX_WORKERS) - 1
@@ -52,11 +52,11 @@ def take_result(copy: Copy, result: Update) -> Decision:
     """Apply the table: one RESULT of the parent, already admitted, at one copy. `result.bit` means nothing."""
     which = parent_result_class(copy, result)
     if which is ParentResultClass.KNOWN:
-        return Decision(copy, Lanes.KEEP, Reply.NONE, (Event.KNOWN,))
+        return Decision(copy, LaneAction.KEEP, Reply.NONE, (Event.KNOWN,))
     events: tuple[Event, ...] = (Event.TAKEN,)
     if which is ParentResultClass.NEW and is_unfinished(copy, result.epoch):
         events = (Event.FAULT, Event.TAKEN)
-    return Decision(_final(copy, result, which), Lanes.WRITE, Reply.RESULT_TO_ALL, events)
+    return Decision(_final(copy, result, which), LaneAction.WRITE, Reply.RESULT_TO_ALL, events)
 
 
 def _final(copy: Copy, result: Update, which: ParentResultClass) -> Copy:
@@ -66,4 +66,4 @@ def _final(copy: Copy, result: Update, which: ParentResultClass) -> Copy:
 
 def relay_stale(copy: Copy) -> Decision:
     """Pass a STALE of the parent down (T6)."""
-    return Decision(copy, Lanes.KEEP, Reply.STALE_TO_ALL, (Event.RELAYED,))
+    return Decision(copy, LaneAction.KEEP, Reply.STALE_TO_ALL, (Event.RELAYED,))

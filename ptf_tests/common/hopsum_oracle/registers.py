@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopsum_oracle.decision import Copy, Lanes
+from hopsum_oracle.decision import Copy, LaneAction
 from hopsum_wire import LANE_GROUP_CODES, MAX_SLOTS, Op, unpack_codes
 from hopsum_wire._layout import LANES_BYTES
 from hopsum_wire.payload import lanes as lanes_of
@@ -26,11 +26,11 @@ class Registers:
         self.ops: list[int] = [0] * COPIES
         self.values: NDArray[np.uint8] = np.zeros((COPIES, LANES_BYTES), np.uint8)
 
-    def apply(self, index: int, op: int, action: Lanes, payload: NDArray[np.uint8]) -> None:
+    def apply(self, index: int, op: int, action: LaneAction, payload: NDArray[np.uint8]) -> None:
         """Write or add lanes (uint8[1024], already looked up) at copy `index`."""
-        if action is Lanes.WRITE:
+        if action is LaneAction.WRITE:
             self.values[index] = payload
-        elif action is Lanes.ADD:
+        elif action is LaneAction.ADD:
             combine(op, lanes_of(op, self.values[index]), lanes_of(op, payload))
 
 

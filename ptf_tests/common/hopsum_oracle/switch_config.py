@@ -129,7 +129,7 @@ def _is_table(table: tuple[int, ...] | None, lane_bits: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchConfig:
+class AggregatorConfig:
     """The switch itself.
 
     `forwarding` and `floods` are its plain layer-2 table: destination MAC to one port, or to the ports of a

@@ -29,10 +29,10 @@ from hopsum_controlplane.addresses import ipv4_to_int, mac_to_int
 from hopsum_controlplane.devices.base import Device, PipelineConfig
 from hopsum_controlplane.entries import Insert
 from hopsum_controlplane.tables import forward
-from hopsum_oracle.aggregator import SwitchConfig
+from hopsum_oracle.aggregator import AggregatorConfig
 from hopsum_oracle.frame_aggregator import FrameAggregator
 from hopsum_ptf import control, frames
-from hopsum_ptf.links import Links, Output
+from hopsum_ptf.links import Links, OutputFrame
 from hopsum_ptf.recording import Exchange, Recording, multiset
 from hopsum_ptf.results import Outcome, Result, append_result
 from hopsum_ptf.testbed import BROADCAST_MAC, PORTS, SWITCH, barrier_mac, make_workers, station_mac
@@ -155,21 +155,21 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
 
     # ---- one frame ----------------------------------------------------------------------------------------
 
-    def send(self, port: int, frame: bytes) -> list[Output]:
+    def send(self, port: int, frame: bytes) -> list[OutputFrame]:
         """Send a frame to the switch and to the oracle, compare, and return what came out, by port."""
         self.outcome, predicted = self.oracle.explain_frame(port, frame)
-        expected = [Output(*output) for output in predicted]
+        expected = [OutputFrame(*output) for output in predicted]
         outputs = self.links.exchange(port, frame, [output.port for output in expected])
         self.record(port, frame, outputs)
         if multiset(outputs) != multiset(expected):
             self.fail(_difference(port, frame, outputs, expected))
         return outputs
 
-    def record(self, port: int, frame: bytes, outputs: Sequence[Output]) -> None:
+    def record(self, port: int, frame: bytes, outputs: Sequence[OutputFrame]) -> None:
         """Add a frame and what came of it to the recording; `send` does."""
         self._recording.steps.append(Exchange(port, frame, tuple(outputs)))
 
-    def send_update(self, job: Job, rank: int, payload: bytes, **header: int) -> list[Output]:
+    def send_update(self, job: Job, rank: int, payload: bytes, **header: int) -> list[OutputFrame]:
         """Send a worker's UPDATE through its port; `header`: op, slot, round, count, flags."""
         return self.send(job.spec.workers[rank].port, frames.update(job, rank, payload, **header))
 
@@ -251,7 +251,7 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
 
     def forwarded(self, port: int, frame: bytes, to: Sequence[int]) -> None:
         """The frame leaves untouched through these ports."""
-        self.assertEqual(self.send(port, frame), [Output(out, frame) for out in sorted(to)])
+        self.assertEqual(self.send(port, frame), [OutputFrame(out, frame) for out in sorted(to)])
 
     def assert_lanes(self, lanes: NDArray[Any], expected: ArrayLike) -> None:
         """Compare lanes with expected values; a scalar stands for all lanes."""
@@ -274,7 +274,7 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         barriers = {barrier_mac(port): port for port in PORTS}
         entries = [*forward.broadcast(PORTS), *forward.l2({**stations, **barriers})]
         self.device.write([Insert(entry) for entry in entries])
-        config = SwitchConfig(
+        config = AggregatorConfig(
             mac=mac_to_int(SWITCH.mac),
             ip=ipv4_to_int(SWITCH.ip),
             forwarding={mac_to_int(mac): port for mac, port in stations.items()},
@@ -294,7 +294,9 @@ class SwitchCase(BaseTest):  # type: ignore[misc]
         outputs = self.send_update(job, rank, payload, **header)
         self.assertEqual((self.outcome.events, outputs), (events, []))
 
-    def _results(self, outputs: Sequence[Output], header: dict[str, int]) -> list[tuple[int, Header, NDArray[Any]]]:
+    def _results(
+        self, outputs: Sequence[OutputFrame], header: dict[str, int]
+    ) -> list[tuple[int, Header, NDArray[Any]]]:
         received = []
         for port, frame in outputs:
             reply = frames.hopsum_header(frame)
@@ -317,7 +319,7 @@ def _reason(report: str) -> str:
     return next((line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)), lines[-1])
 
 
-def _difference(port: int, frame: bytes, outputs: Sequence[Output], expected: Sequence[Output]) -> str:
+def _difference(port: int, frame: bytes, outputs: Sequence[OutputFrame], expected: Sequence[OutputFrame]) -> str:
     lines = [f"sent into port {port}: {frames.describe(frame)}"]
     for title, some, others in (("missing", expected, outputs), ("unexpected", outputs, expected)):
         rest = list(others)

@@ -20,7 +20,7 @@ _ARRIVAL_S = 60.0
 _BARRIER_ETHERTYPE = 0x88B6  # the second one for local experiments: no case uses it
 
 
-class Output(NamedTuple):
+class OutputFrame(NamedTuple):
     """A frame that the switch sent, and through which port."""
 
     port: int
@@ -40,7 +40,7 @@ class Links:
         self._numbers = itertools.count(1)
         dataplane.flush()
 
-    def exchange(self, port: int, frame: bytes, expected: Collection[int]) -> list[Output]:
+    def exchange(self, port: int, frame: bytes, expected: Collection[int]) -> list[OutputFrame]:
         """Send a frame into `port` and return all that came of it, by port, in order of arrival on each.
 
         `expected` names a port once for every frame that should arrive there: these are taken first, so that small
@@ -57,10 +57,10 @@ class Links:
         if sent != len(frame):
             raise LinkError(f"port {port} took {sent} of {len(frame)} bytes")
 
-    def take(self, port: int, wait_s: float = _ARRIVAL_S) -> list[Output]:
+    def take(self, port: int, wait_s: float = _ARRIVAL_S) -> list[OutputFrame]:
         """Return the next frame that came out of a port, or nothing if none comes in time."""
         found = self._dataplane.poll(device_number=0, port_number=port, timeout=wait_s)
-        return [] if found.packet is None else [Output(port, bytes(found.packet))]
+        return [] if found.packet is None else [OutputFrame(port, bytes(found.packet))]
 
     def count(self, port: int) -> int:
         """Take the frames that have come out of a port by now, and return their number."""
@@ -78,7 +78,7 @@ class Links:
         source, destination = mac_to_int(station_mac(port)), mac_to_int(barrier_mac(output_port))
         return plain(destination, source, body, _BARRIER_ETHERTYPE)
 
-    def _barrier(self, port: int) -> Iterator[Output]:
+    def _barrier(self, port: int) -> Iterator[OutputFrame]:
         number = next(self._numbers)
         barriers = {output_port: self.barrier_frame(port, output_port, number) for output_port in self._ports}
         for barrier in barriers.values():

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hopsum_ptf.links import Output
+from hopsum_ptf.links import OutputFrame
 
 _SUFFIX = ".json.gz"
 
@@ -35,7 +35,7 @@ class Exchange:
 
     port: int
     frame: bytes
-    out: tuple[Output, ...]
+    out: tuple[OutputFrame, ...]
 
 
 @dataclass
@@ -80,7 +80,7 @@ def recordings(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{_SUFFIX}"))
 
 
-def multiset(outputs: Sequence[Output]) -> dict[int, list[bytes]]:
+def multiset(outputs: Sequence[OutputFrame]) -> dict[int, list[bytes]]:
     """Return outputs in a form that compares without regard to the order of frames within a port."""
     ports: dict[int, list[bytes]] = {}
     for port, frame in sorted(outputs):
@@ -99,6 +99,6 @@ def _step_from_json(step: Mapping[str, object]) -> Write | Exchange:
         case {"write": list(updates)}:
             return Write(tuple(updates))
         case {"port": int(port), "frame": str(frame), "out": list(out)}:
-            outputs = tuple(Output(out_port, bytes.fromhex(text)) for out_port, text in out)
+            outputs = tuple(OutputFrame(out_port, bytes.fromhex(text)) for out_port, text in out)
             return Exchange(port, bytes.fromhex(frame), outputs)
     raise ValueError(f"not a step of a recording: {step}")

@@ -26,7 +26,7 @@ _CASE_S = 120
 
 
 @dataclass(frozen=True)
-class Target:
+class PtfTarget:
     """A running switch as ptf sees it: ports, the platform that reaches them, the namespace to run in."""
 
     name: str
@@ -63,7 +63,7 @@ def list_cases(chosen: Sequence[str] = (), folder: Path = CASES) -> list[str]:
 
 
 def run_cases(
-    target: Target, chosen: Sequence[str], logs: Path, *, record: Path | None = None, folder: Path = CASES
+    target: PtfTarget, chosen: Sequence[str], logs: Path, *, record: Path | None = None, folder: Path = CASES
 ) -> tuple[int, list[Result]]:
     """Run cases on a target; return ptf's exit status and the results. `logs` is a folder."""
     cases = list_cases(chosen, folder)
@@ -109,7 +109,7 @@ def _log_folder(wanted: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def main(name: str, start: Callable[[], AbstractContextManager[Target]], *, skips_are_failures: bool) -> int:
+def main(name: str, start: Callable[[], AbstractContextManager[PtfTarget]], *, skips_are_failures: bool) -> int:
     """Run the command of one target folder; return the exit status.
 
     `start` is a context manager that brings the switch up and takes it down again.

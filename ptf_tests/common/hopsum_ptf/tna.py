@@ -23,9 +23,9 @@ from hopsum_controlplane.program_reader import read_program
 from hopsum_controlplane.testing import FakeDevice
 from hopsum_ptf import frames
 from hopsum_tna import dump
-from hopsum_tna.control import Control
+from hopsum_tna.control import TnaControl
 from hopsum_tna.errors import TnaError
-from hopsum_tna.switch import TOFINO, TOFINO2, Chip, Sent, Switch
+from hopsum_tna.switch import TOFINO, TOFINO2, SentFrame, Switch, TofinoChip
 from hopsum_wire import HOPSUM_UDP_PORT, Kind, Op
 from hopsum_wire._layout import CODES8_BYTES, JOB_EVENTS
 from hopsum_wire.payload import unpack_codes
@@ -57,7 +57,7 @@ class EngineDevice(FakeDevice):
         super().__init__(capabilities=TofinoDevice.capabilities)
         self.where = f"{name}, executed"
         self._loaded = dump.load(compiled(name)) if loaded is None else loaded
-        self._chip: Chip = CHIPS[name]
+        self._chip: TofinoChip = CHIPS[name]
         self._boot()
         known = p4info_of(name)
         self.program = read_program(P4Info.from_text(known.read_text())) if known.exists() else _program_of(self.switch)
@@ -67,7 +67,7 @@ class EngineDevice(FakeDevice):
         super().set_pipeline_config(pipeline)
         self._boot()
 
-    def exchange(self, port: int, frame: bytes) -> list[Sent]:
+    def exchange(self, port: int, frame: bytes) -> list[SentFrame]:
         """Take a frame into the idle switch; return what leaves because of it."""
         return self.switch.settle(port, regroup(frame, self.program.code_group))
 
@@ -83,7 +83,7 @@ class EngineDevice(FakeDevice):
 
     def _boot(self) -> None:
         self.switch = Switch(self._loaded, self._chip)
-        self.control = Control(self.switch)
+        self.control = TnaControl(self.switch)
 
     def _apply(self, update: Update) -> str:
         refused = super()._apply(update)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hopsum_tna.dump import Node
-from hopsum_tna.errors import TnaError, UnsupportedError
+from hopsum_tna.errors import TnaError, UnsupportedNodeError
 from hopsum_tna.layout import VALID, Fields, Number, Record, flat, headers
-from hopsum_tna.values import Place, Scope, Value, as_width, constant
+from hopsum_tna.values import LValue, NameScope, Value, as_width, constant
 
 Do = Callable[[Fields], None]
-Case = Callable[[Scope, Node], Do]
+Case = Callable[[NameScope, Node], Do]
 
 
 class ExitError(Exception):
@@ -41,7 +41,7 @@ class Statements:
         self._switch = switch
         """Compiles switch (table.apply().action_run)."""
 
-    def compile(self, scope: Scope, node: Node) -> Do:
+    def compile(self, scope: NameScope, node: Node) -> Do:
         """Compile a statement. Raises UnsupportedError."""
         match node["node"]:
             case "BlockStatement":
@@ -58,9 +58,9 @@ class Statements:
                 return _exit
             case "EmptyStatement":
                 return in_order(())
-        raise UnsupportedError("a statement", node)
+        raise UnsupportedNodeError("a statement", node)
 
-    def block(self, scope: Scope, nodes: Iterable[Node]) -> Do:
+    def block(self, scope: NameScope, nodes: Iterable[Node]) -> Do:
         """Compile statements and the declarations among them."""
         steps = []
         for node in nodes:
@@ -73,7 +73,7 @@ class Statements:
             steps.append(self.compile(scope, node))
         return in_order(steps)
 
-    def _if(self, scope: Scope, node: Node) -> Do:
+    def _if(self, scope: NameScope, node: Node) -> Do:
         test, yes = scope.value(node["condition"]).read, self.compile(scope, node["ifTrue"])
         no = self.compile(scope, node["ifFalse"]) if node.get("ifFalse") is not None else None
 
@@ -90,7 +90,7 @@ def _exit(_: Fields) -> None:
     raise ExitError
 
 
-def assign(scope: Scope, left: Node, right: Node) -> Do:
+def assign(scope: NameScope, left: Node, right: Node) -> Do:
     """Compile left = right, where both may be records."""
     place = scope.place(left)
     if isinstance(place.kind, Record):
@@ -113,7 +113,7 @@ def assign(scope: Scope, left: Node, right: Node) -> Do:
     return run
 
 
-def _assign_bits(place: Place, value: Value) -> Do:
+def _assign_bits(place: LValue, value: Value) -> Do:
     if not isinstance(place.kind, Number) or place.bits is None:
         raise TnaError(f"bits of {place.path}, which is no number")
     high, low = place.bits
@@ -127,7 +127,7 @@ def _assign_bits(place: Place, value: Value) -> Do:
     return run
 
 
-def _assign_record(scope: Scope, place: Place, right: Node) -> Do:
+def _assign_record(scope: NameScope, place: LValue, right: Node) -> Do:
     if right["node"] in ("PathExpression", "Member"):
         source = scope.place(right)
         pairs = [(place.path + name, source.path + name) for name in _all_names(place)]
@@ -144,27 +144,27 @@ def _assign_record(scope: Scope, place: Place, right: Node) -> Do:
     return run
 
 
-def _all_names(place: Place) -> list[str]:
+def _all_names(place: LValue) -> list[str]:
     names = [name for name, _ in flat("", place.kind)]
     return names + [path + VALID for path, _ in headers("", place.kind)]
 
 
-def record_values(scope: Scope, place: Place, node: Node) -> list[tuple[str, Value]]:
+def record_values(scope: NameScope, place: LValue, node: Node) -> list[tuple[str, Value]]:
     """Return path and value of every field that a list or struct expression gives to a record."""
     if not isinstance(place.kind, Record):
         return [(place.path, as_width(scope.value(node), place.kind))]
     if node["node"] not in ("StructExpression", "ListExpression"):
-        raise UnsupportedError(f"what is put into {place.path}", node)
+        raise UnsupportedNodeError(f"what is put into {place.path}", node)
     found: list[tuple[str, Value]] = []
     for (name, kind), part in zip(place.kind.fields, node["components"], strict=True):
         inner = part["expression"] if part["node"] == "NamedExpression" else part
-        found += record_values(scope, Place(f"{place.path}.{name}", kind), inner)
+        found += record_values(scope, LValue(f"{place.path}.{name}", kind), inner)
     if place.kind.header:
         found.append((place.path + VALID, constant(True, Number(1))))
     return found
 
 
-def data_of(scope: Scope, node: Node) -> list[tuple[Callable[[Fields], Any], int]]:
+def data_of(scope: NameScope, node: Node) -> list[tuple[Callable[[Fields], Any], int]]:
     """Return the fields, with widths, of a list that is given to a hash or a checksum."""
     if node["node"] in ("ListExpression", "StructExpression"):
         parts = [part["expression"] if part["node"] == "NamedExpression" else part for part in node["components"]]
@@ -175,5 +175,5 @@ def data_of(scope: Scope, node: Node) -> list[tuple[Callable[[Fields], Any], int
         names = flat(place.path, place.kind)
         return [(operator.itemgetter(path), kind.width) for path, kind in names if isinstance(kind, Number)]
     if not isinstance(value.kind, Number) or not value.kind.width:
-        raise UnsupportedError("data without a width for a hash or a checksum", node)
+        raise UnsupportedNodeError("data without a width for a hash or a checksum", node)
     return [(value.read, value.kind.width)]

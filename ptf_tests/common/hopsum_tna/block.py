@@ -10,11 +10,11 @@ from typing import Any
 from hopsum_tna import calls
 from hopsum_tna.actions import Do, Statements, in_order, record_values
 from hopsum_tna.dump import Node
-from hopsum_tna.errors import UnsupportedError
-from hopsum_tna.externs import Counter, Hash, Register, Undefined
+from hopsum_tna.errors import UnsupportedNodeError
+from hopsum_tna.externs import CounterExtern, HashExtern, Register, Undefined
 from hopsum_tna.layout import Fields, Number, Type, Types, flat
-from hopsum_tna.tables import Bound, Key, Match, Table
-from hopsum_tna.values import Place, Scope, as_width, number_of
+from hopsum_tna.tables import Bound, Key, Match, TnaTable
+from hopsum_tna.values import LValue, NameScope, as_width, number_of
 
 _ROOTS = {
     "packet_in": "$packet",
@@ -33,7 +33,7 @@ _TABLE_PROPERTIES = {"key", "actions", "default_action", "size", "entries"}
 
 
 @dataclass(frozen=True)
-class Action:
+class CompiledAction:
     """A compiled action."""
 
     params: tuple[tuple[str, str, Number], ...]
@@ -42,30 +42,30 @@ class Action:
 
 
 @dataclass
-class State:
+class BlockState:
     """What lasts from packet to packet, by name in the control plane; actions by name in the program."""
 
-    tables: dict[str, Table] = field(default_factory=dict)
+    tables: dict[str, TnaTable] = field(default_factory=dict)
     registers: dict[str, Register] = field(default_factory=dict)
-    counters: dict[str, Counter] = field(default_factory=dict)
-    actions: dict[str, Action] = field(default_factory=dict)
+    counters: dict[str, CounterExtern] = field(default_factory=dict)
+    actions: dict[str, CompiledAction] = field(default_factory=dict)
 
 
 class Block:
     """A parser or control, its declarations compiled."""
 
-    def __init__(self, node: Node, types: Types, state: State, undefined: Undefined) -> None:
+    def __init__(self, node: Node, types: Types, state: BlockState, undefined: Undefined) -> None:
         self.name = node["name"]
         self.types = types
         self.state = state
         self.undefined = undefined
-        self.tables: dict[str, Table] = {}
-        self.actions: dict[str, Action] = {}
+        self.tables: dict[str, TnaTable] = {}
+        self.actions: dict[str, CompiledAction] = {}
         self.instances: dict[str, Any] = {}
         self.roots: dict[str, Type] = {}
         """Types of what its packets have, by path."""
         self._labels: dict[str, str] = {}
-        self.scope = Scope(types, {}, lambda scope, call: calls.value(self, scope, call))
+        self.scope = NameScope(types, {}, lambda scope, call: calls.value(self, scope, call))
         self.statements = Statements(
             lambda scope, call: calls.statement(self, scope, call),
             lambda scope, switch: calls.switch(self, scope, switch),
@@ -112,27 +112,27 @@ class Block:
             case "P4Table":
                 self.tables[name] = self._table(item)
             case _:
-                raise UnsupportedError(f"the declaration of {name}", item)
+                raise UnsupportedNodeError(f"the declaration of {name}", item)
 
-    def _action(self, item: Node) -> Action:
+    def _action(self, item: Node) -> CompiledAction:
         names, params = {}, []
         for parameter in item["parameters"]["parameters"]:
             name, kind = parameter["name"], self.types.find(parameter["type"])
             if parameter["direction"] not in ("", "in") or not isinstance(kind, Number):
-                raise UnsupportedError(f"parameter {name} of action {item['name']}", parameter)
+                raise UnsupportedNodeError(f"parameter {name} of action {item['name']}", parameter)
             names[name] = (f"$action.{name}", kind)
             params.append((parameter.get("label", name), f"$action.{name}", kind))
-        return Action(tuple(params), self.statements.compile(self.scope.inside(names), item["body"]))
+        return CompiledAction(tuple(params), self.statements.compile(self.scope.inside(names), item["body"]))
 
     # ---- tables -------------------------------------------------------------------------------------------
 
-    def _table(self, item: Node) -> Table:
+    def _table(self, item: Node) -> TnaTable:
         told = {entry["name"]: entry["value"] for entry in item["properties"]["properties"]}
         if unknown := sorted(set(told) - _TABLE_PROPERTIES):
-            raise UnsupportedError(f"{', '.join(unknown)} of table {item['label']}")
+            raise UnsupportedNodeError(f"{', '.join(unknown)} of table {item['label']}")
         keys = tuple(self._key(key) for key in (told["key"]["keyElements"] if "key" in told else []))
         names = [entry["expression"]["method"]["path"] for entry in told["actions"]["actionList"]]
-        table = Table(
+        table = TnaTable(
             item["label"],
             keys,
             {self._labels[name]: name for name in names},
@@ -149,7 +149,7 @@ class Block:
     def _key(self, key: Node) -> Key:
         match = key["matchType"]["path"]
         if match not in ("exact", "ternary", "lpm"):
-            raise UnsupportedError(f"a key that matches by {match}", key)
+            raise UnsupportedNodeError(f"a key that matches by {match}", key)
         return Key(key["label"], self.scope.value(key["expression"]), match)
 
     def _match(self, part: Node, key: Key) -> Match:
@@ -169,7 +169,7 @@ class Block:
     def _constant(self, node: Node, kind: Number) -> int:
         value = as_width(self.scope.value(node), kind)
         if value.constant is None:
-            raise UnsupportedError("a value of an entry that is not constant", node)
+            raise UnsupportedNodeError("a value of an entry that is not constant", node)
         return value.constant
 
     # ---- instances ----------------------------------------------------------------------------------------
@@ -184,23 +184,23 @@ class Block:
                 return self._register(label, self.types.find(types[0]), given)
             case "RegisterAction":
                 return self._register_action(item, self.types.find(types[0]))
-            case "Counter":
-                self.state.counters[label] = Counter(label, given[0]["value"])
+            case "CounterExtern":
+                self.state.counters[label] = CounterExtern(label, given[0]["value"])
                 return self.state.counters[label]
-            case "Hash":
+            case "HashExtern":
                 result = self.types.find(types[0])
                 assert isinstance(result, Number)
-                return Hash(given[0]["member"], result)
+                return HashExtern(given[0]["member"], result)
             case "Checksum":
-                return calls.Checksum(f"$checksum.{self.name}.{item['name']}")
+                return calls.ChecksumExtern(f"$checksum.{self.name}.{item['name']}")
             case "Random":
                 return calls.RandomNumber(self.types.find(types[0]))
-        raise UnsupportedError(f"the extern {name}, {label}")
+        raise UnsupportedNodeError(f"the extern {name}, {label}")
 
     def _register(self, label: str, kind: Type, given: list[Node]) -> Register:
         initial = (0,) * len(list(flat("", kind)))
         if len(given) > 1:
-            values = record_values(self.scope, Place("", kind), given[1])
+            values = record_values(self.scope, LValue("", kind), given[1])
             initial = tuple(value.constant or 0 for _, value in values)
         register = self.state.registers[label] = Register(label, kind, given[0]["value"], initial)
         return register
@@ -217,7 +217,7 @@ class Block:
                 continue
             out = self.types.find(parameter["type"])
             if result is not None or not isinstance(out, Number):
-                raise UnsupportedError(f"the results of {item['label']}", parameter)
+                raise UnsupportedNodeError(f"the results of {item['label']}", parameter)
             result = (f"$result.{item['name']}", out)
             names[parameter["name"]] = result
         paths = tuple(path for path, _ in flat(cell, kind))
@@ -250,7 +250,7 @@ def _transition(block: Block, node: Node | None) -> Callable[[Fields], str]:
         keyset = case["keyset"]
         parts = keyset["components"] if keyset["node"] == "ListExpression" else [keyset] * len(keys)
         if keyset["node"] not in ("ListExpression", "DefaultExpression") and len(keys) > 1:
-            raise UnsupportedError("a case of a select with several keys", keyset)
+            raise UnsupportedNodeError("a case of a select with several keys", keyset)
         matches = [block._match(part, key) for part, key in zip(parts, keys, strict=True)]
         cases.append((matches, case["state"]["path"]))
     reads = [(value.read, number_of(value).mask) for value in values]

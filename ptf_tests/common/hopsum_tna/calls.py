@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from hopsum_tna.actions import Do, data_of
 from hopsum_tna.dump import Node
-from hopsum_tna.errors import UnsupportedError
-from hopsum_tna.externs import Counter, Hash, Register, internet_checksum, joined
+from hopsum_tna.errors import UnsupportedNodeError
+from hopsum_tna.externs import CounterExtern, HashExtern, Register, internet_checksum, joined
 from hopsum_tna.layout import VALID, Fields, Number, Record, Truth, Type, Wire, flat, headers
-from hopsum_tna.tables import Bound, Table
-from hopsum_tna.values import Scope, Value, as_width, is_valid, number_of
+from hopsum_tna.tables import Bound, TnaTable
+from hopsum_tna.values import NameScope, Value, as_width, is_valid, number_of
 
 if TYPE_CHECKING:
     from hopsum_tna.block import Block
@@ -38,7 +38,7 @@ class RegisterAction:
 
 
 @dataclass(frozen=True)
-class Checksum:
+class ChecksumExtern:
     """A checksum unit; what a packet has added lies among its fields."""
 
     path: str
@@ -54,7 +54,7 @@ class RandomNumber:
 # ---- calls that have a value ------------------------------------------------------------------------------
 
 
-def value(block: Block, scope: Scope, node: Node) -> Value:
+def value(block: Block, scope: NameScope, node: Node) -> Value:
     """Compile a call whose value is wanted. Raises UnsupportedError."""
     if node["node"] == "Member":
         return _hit(block, node)
@@ -71,29 +71,29 @@ def value(block: Block, scope: Scope, node: Node) -> Value:
         return _execute(block, instance, scope.value(given[0]))
     if isinstance(instance, Register) and name == "read":
         return _read(instance, scope.value(given[0]))
-    if isinstance(instance, Hash) and name == "get":
+    if isinstance(instance, HashExtern) and name == "get":
         data, get = data_of(scope, given[0]), instance.get
         return Value(lambda f: get(joined([(read(f), width) for read, width in data])), instance.kind)
-    if isinstance(instance, Checksum):
+    if isinstance(instance, ChecksumExtern):
         return _checksum(scope, instance, name, given)
     if isinstance(instance, RandomNumber) and isinstance(instance.kind, Number):
         kind = instance.kind
         return Value(lambda _: block.undefined.draw(kind), kind)
-    raise UnsupportedError(f"the value of {name}()", node)
+    raise UnsupportedNodeError(f"the value of {name}()", node)
 
 
 def _hit(block: Block, node: Node) -> Value:
     call, member = node["expr"], node["member"]
     table = block.tables.get(call["method"]["expr"].get("path"))
     if table is None or member not in ("hit", "miss"):
-        raise UnsupportedError(f"member {member} of a call's result", node)
+        raise UnsupportedNodeError(f"member {member} of a call's result", node)
     apply = _apply(block, table)
     return Value((lambda f: apply(f)[0]) if member == "hit" else (lambda f: not apply(f)[0]), Truth())
 
 
-def _function(scope: Scope, name: str, given: list[Node]) -> Value:
+def _function(scope: NameScope, name: str, given: list[Node]) -> Value:
     if name not in ("max", "min"):
-        raise UnsupportedError(f"the function {name}()")
+        raise UnsupportedNodeError(f"the function {name}()")
     left, right = (scope.value(part) for part in given)
     kind = number_of(left) if left.constant is None else number_of(right)
     a, b = as_width(left, kind).read, as_width(right, kind).read
@@ -104,7 +104,7 @@ def _function(scope: Scope, name: str, given: list[Node]) -> Value:
 def _lookahead(block: Block, node: Node) -> Value:
     kind = block.types.find(node["typeArguments"][0])
     if not isinstance(kind, Number) or kind.width % 8:
-        raise UnsupportedError(f"lookahead of {node['typeArguments'][0]}", node)
+        raise UnsupportedNodeError(f"lookahead of {node['typeArguments'][0]}", node)
     size = kind.width // 8
 
     def look(fields: Fields) -> int:
@@ -135,12 +135,12 @@ def _execute(block: Block, action: RegisterAction, index: Value) -> Value:
 
 def _read(register: Register, index: Value) -> Value:
     if not isinstance(register.kind, Number):
-        raise UnsupportedError(f"read() of {register.name}, whose cells are structs")
+        raise UnsupportedNodeError(f"read() of {register.name}, whose cells are structs")
     where = index.read
     return Value(lambda f: register.touch(where(f), f)[0], register.kind)
 
 
-def _checksum(scope: Scope, unit: Checksum, name: str, given: list[Node]) -> Value:
+def _checksum(scope: NameScope, unit: ChecksumExtern, name: str, given: list[Node]) -> Value:
     path = unit.path
     if name == "verify":
         # The compiler gives the parser's csum_err: true is an error, whatever its header's comment says.
@@ -150,13 +150,13 @@ def _checksum(scope: Scope, unit: Checksum, name: str, given: list[Node]) -> Val
     if name == "update" and len(given) == 1:
         data = data_of(scope, given[0])
         return Value(lambda f: internet_checksum(joined([(read(f), width) for read, width in data])), Number(16))
-    raise UnsupportedError(f"{name}() of a checksum with {len(given)} arguments")
+    raise UnsupportedNodeError(f"{name}() of a checksum with {len(given)} arguments")
 
 
 # ---- calls that are statements ----------------------------------------------------------------------------
 
 
-def statement(block: Block, scope: Scope, node: Node) -> Do:
+def statement(block: Block, scope: NameScope, node: Node) -> Do:
     """Compile a call that stands alone. Raises UnsupportedError."""
     method, given = node["method"], [argument["expression"] for argument in node["arguments"]]
     if method["node"] == "PathExpression":
@@ -176,11 +176,11 @@ def statement(block: Block, scope: Scope, node: Node) -> Do:
     return _extern(block, scope, name, block.instances.get(target.get("path")), given, node)
 
 
-def _extern(block: Block, scope: Scope, name: str, instance: Any, given: list[Node], node: Node) -> Do:
-    if isinstance(instance, Counter) and name == "count" and len(given) == 1:
+def _extern(block: Block, scope: NameScope, name: str, instance: Any, given: list[Node], node: Node) -> Do:
+    if isinstance(instance, CounterExtern) and name == "count" and len(given) == 1:
         where, count = scope.value(given[0]).read, instance.count
         return lambda f: count(where(f))
-    if isinstance(instance, Checksum) and name == "add":
+    if isinstance(instance, ChecksumExtern) and name == "add":
         data, path = data_of(scope, given[0]), instance.path
 
         def add(fields: Fields) -> None:
@@ -202,14 +202,14 @@ def _extern(block: Block, scope: Scope, name: str, instance: Any, given: list[No
             read(fields)
 
         return run
-    raise UnsupportedError(f"{name}()", node)
+    raise UnsupportedNodeError(f"{name}()", node)
 
 
-def switch(block: Block, scope: Scope, node: Node) -> Do:
+def switch(block: Block, scope: NameScope, node: Node) -> Do:
     """Compile switch (table.apply().action_run)."""
     result = node["expression"]
     if result["node"] != "Member" or result["member"] != "action_run":
-        raise UnsupportedError("a switch over a value", node)
+        raise UnsupportedNodeError("a switch over a value", node)
     apply = _apply(block, block.tables[result["expr"]["method"]["expr"]["path"]])
     cases: dict[str, Do] = {}
     names: list[str] = []
@@ -230,7 +230,7 @@ def switch(block: Block, scope: Scope, node: Node) -> Do:
     return run
 
 
-def _apply(block: Block, table: Table) -> Callable[[Fields], tuple[bool, Bound]]:
+def _apply(block: Block, table: TnaTable) -> Callable[[Fields], tuple[bool, Bound]]:
     ready: dict[int, tuple[Bound, Do]] = {}
 
     def run(fields: Fields) -> tuple[bool, Bound]:
@@ -246,9 +246,9 @@ def _apply(block: Block, table: Table) -> Callable[[Fields], tuple[bool, Bound]]
     return run
 
 
-def _call_action(block: Block, scope: Scope, name: str, given: list[Node]) -> Do:
+def _call_action(block: Block, scope: NameScope, name: str, given: list[Node]) -> Do:
     if name not in block.actions:
-        raise UnsupportedError(f"the function {name}()")
+        raise UnsupportedNodeError(f"the function {name}()")
     action = block.actions[name]
     values = [
         (path, as_width(scope.value(part), kind).read)
@@ -262,7 +262,7 @@ def _call_action(block: Block, scope: Scope, name: str, given: list[Node]) -> Do
     return run if values else action.do
 
 
-def _validity(block: Block, scope: Scope, target: Node, valid: bool) -> Do:
+def _validity(block: Block, scope: NameScope, target: Node, valid: bool) -> Do:
     place = scope.place(target)
     key = place.path + VALID
     numbers = list(flat(place.path, place.kind))
@@ -279,10 +279,10 @@ def _validity(block: Block, scope: Scope, target: Node, valid: bool) -> Do:
     return set_valid if valid else set_invalid
 
 
-def _extract(scope: Scope, given: list[Node]) -> Do:
+def _extract(scope: NameScope, given: list[Node]) -> Do:
     place = scope.place(given[0])
     if len(given) != 1 or not isinstance(place.kind, Record):
-        raise UnsupportedError("extract() of anything but a header of fixed size", given[0])
+        raise UnsupportedNodeError("extract() of anything but a header of fixed size", given[0])
     wire = Wire(place.path, place.kind)
     size = wire.bytes
 
@@ -297,10 +297,10 @@ def _extract(scope: Scope, given: list[Node]) -> Do:
     return run
 
 
-def _advance(scope: Scope, given: list[Node]) -> Do:
+def _advance(scope: NameScope, given: list[Node]) -> Do:
     bits = scope.value(given[0]).constant
     if bits is None or bits % 8:
-        raise UnsupportedError(f"advance() by {bits} bits", given[0])
+        raise UnsupportedNodeError(f"advance() by {bits} bits", given[0])
     size = bits // 8
 
     def run(fields: Fields) -> None:
@@ -311,7 +311,7 @@ def _advance(scope: Scope, given: list[Node]) -> Do:
     return run
 
 
-def _emit(scope: Scope, given: list[Node]) -> Do:
+def _emit(scope: NameScope, given: list[Node]) -> Do:
     place = scope.place(given[0])
     wires = [Wire(path, kind) for path, kind in headers(place.path, place.kind)]
 
@@ -321,4 +321,4 @@ def _emit(scope: Scope, given: list[Node]) -> Do:
     return run
 
 
-_PACKET: dict[str, Callable[[Scope, list[Node]], Do]] = {"extract": _extract, "advance": _advance, "emit": _emit}
+_PACKET: dict[str, Callable[[NameScope, list[Node]], Do]] = {"extract": _extract, "advance": _advance, "emit": _emit}

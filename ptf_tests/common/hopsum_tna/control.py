@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from hopsum_tna.errors import TnaError
-from hopsum_tna.externs import Counter
+from hopsum_tna.externs import CounterExtern
 from hopsum_tna.switch import Switch
-from hopsum_tna.tables import Bound, Key, Match, Table
+from hopsum_tna.tables import Bound, Key, Match, TnaTable
 
 MatchValue = int | tuple[int, int]
 """exact: the value; ternary: value and mask; lpm: value and length of the prefix in bits."""
 
 
-class Control:
+class TnaControl:
     """Writes and reads what stands on a switch."""
 
     def __init__(self, switch: Switch) -> None:
@@ -68,7 +68,7 @@ class Control:
         """Return how many cells a counter has."""
         return self._counter(name).size
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> TnaTable:
         """Return a table by its name. Raises TnaError when none or several have it."""
         return self._state.tables[_one(name, self._state.tables)]
 
@@ -76,10 +76,10 @@ class Control:
         """Return whether there is a table of this name."""
         return any(_ends(name, table) for name in self._state.tables)
 
-    def _counter(self, name: str) -> Counter:
+    def _counter(self, name: str) -> CounterExtern:
         return self._state.counters[_one(name, self._state.counters)]
 
-    def _bound(self, table: Table, action: str, params: Mapping[str, int]) -> Bound:
+    def _bound(self, table: TnaTable, action: str, params: Mapping[str, int]) -> Bound:
         name = table.actions[_one(action, table.actions)]
         wanted = self._state.actions[name].params
         if sorted(params) != sorted(label for label, _, _ in wanted):
@@ -93,13 +93,13 @@ class Control:
         return Bound(name, tuple(values))
 
 
-def _matches(table: Table, match: Mapping[str, MatchValue]) -> list[Match]:
+def _matches(table: TnaTable, match: Mapping[str, MatchValue]) -> list[Match]:
     names = [key.name for key in table.keys]
     told = {_one(name, names): value for name, value in match.items()}
     return [_match(table, key, told.get(key.name)) for key in table.keys]
 
 
-def _match(table: Table, key: Key, value: MatchValue | None) -> Match:
+def _match(table: TnaTable, key: Key, value: MatchValue | None) -> Match:
     if value is None:
         if key.match == "exact":
             raise TnaError(f"table {table.name}: no value for its exact key {key.name}")

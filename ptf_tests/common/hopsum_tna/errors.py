@@ -11,7 +11,7 @@ class TnaError(Exception):
     """A dump, an entry or a name that makes no sense here."""
 
 
-class UnsupportedError(TnaError):
+class UnsupportedNodeError(TnaError):
     """The program uses something that is not executed here."""
 
     def __init__(self, what: str, node: Mapping[str, Any] | None = None) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hopsum_tna.errors import TnaError
-from hopsum_tna.switch import LOOP, Sent, Switch, Traffic
+from hopsum_tna.switch import LOOP, FramesInside, SentFrame, Switch
 
 
 class End(NamedTuple):
@@ -24,14 +24,14 @@ class End(NamedTuple):
 
     order: str
     """`a` an arrival, `.` a frame out of the loop."""
-    sent: tuple[Sent, ...]
+    sent: tuple[SentFrame, ...]
 
 
 @dataclass(frozen=True)
 class _Snapshot:
     cells: tuple[dict[int, tuple[int, ...]], ...]
-    loop: tuple[Sent, ...]
-    sent: tuple[Sent, ...]
+    loop: tuple[SentFrame, ...]
+    sent: tuple[SentFrame, ...]
 
 
 class Explorer:
@@ -89,7 +89,7 @@ class Explorer:
     def _put(self, snapshot: _Snapshot) -> None:
         for register, cells in zip(self._registers, snapshot.cells, strict=True):
             register.cells = dict(cells)
-        self._switch.traffic = Traffic({}, deque(snapshot.loop), list(snapshot.sent))
+        self._switch.traffic = FramesInside({}, deque(snapshot.loop), list(snapshot.sent))
 
 
 def _frozen(snapshot: _Snapshot) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopsum_tna.errors import TnaError, UnsupportedError
+from hopsum_tna.errors import TnaError, UnsupportedNodeError
 from hopsum_tna.layout import Fields, Number, Truth, Type, flat
 
 
@@ -58,7 +58,7 @@ class Register:
 
 
 @dataclass
-class Counter:
+class CounterExtern:
     """Packets by index."""
 
     name: str
@@ -73,7 +73,7 @@ class Counter:
 
 
 @dataclass
-class Hash:
+class HashExtern:
     """A hash of some fields, cut to a width."""
 
     algorithm: str
@@ -81,7 +81,7 @@ class Hash:
 
     def __post_init__(self) -> None:
         if self.algorithm not in ("IDENTITY", "CRC32"):
-            raise UnsupportedError(f"the hash algorithm {self.algorithm}")
+            raise UnsupportedNodeError(f"the hash algorithm {self.algorithm}")
 
     def get(self, data: bytes) -> int:
         """Return the hash: IDENTITY the lowest bits, CRC32 that of Ethernet."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopsum_tna.actions import ExitError
-from hopsum_tna.block import Block, State, compile_states
+from hopsum_tna.block import Block, BlockState, compile_states
 from hopsum_tna.calls import AT, DATA, OUT, TooShortError
 from hopsum_tna.dump import Node
 from hopsum_tna.errors import TnaError
@@ -32,7 +32,7 @@ class Passed:
 class Half:
     """Parser, control and deparser of one direction."""
 
-    def __init__(self, nodes: Sequence[Node], types: Types, state: State, undefined: Undefined) -> None:
+    def __init__(self, nodes: Sequence[Node], types: Types, state: BlockState, undefined: Undefined) -> None:
         parser, control, deparser = nodes
         self.name = control["name"]
         parsing, main, writing = (Block(node, types, state, undefined) for node in nodes)

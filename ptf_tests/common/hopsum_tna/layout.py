@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopsum_tna.dump import Node
-from hopsum_tna.errors import TnaError, UnsupportedError
+from hopsum_tna.errors import TnaError, UnsupportedNodeError
 
 Fields = dict[str, Any]
 VALID = ".$valid"
@@ -72,14 +72,14 @@ class Types:
     def find(self, name: Any) -> Type:
         """Return a type by what stands for it in the dump. Raises UnsupportedError for stacks, varbits and the like."""
         if not isinstance(name, str):
-            raise UnsupportedError(f"type {name}")
+            raise UnsupportedNodeError(f"type {name}")
         if found := re.fullmatch(r"(bit|int)<(\d+)>", name):
             return Number(int(found[2]), found[1] == "int")
         if name in ("bool", "infint"):
             return Truth() if name == "bool" else Number(0)
         item = self._declared.get(name)
         if item is None:
-            raise UnsupportedError(f"type {name}")
+            raise UnsupportedNodeError(f"type {name}")
         if item["node"] in ("Type_Typedef", "Type_SerEnum"):
             return self.find(item["type"])
         fields = tuple((field["name"], self.find(field["type"])) for field in item["fields"])

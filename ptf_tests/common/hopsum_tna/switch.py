@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hopsum_tna.block import State
+from hopsum_tna.block import BlockState
 from hopsum_tna.dump import Node
-from hopsum_tna.errors import TnaError, UnsupportedError
+from hopsum_tna.errors import TnaError, UnsupportedNodeError
 from hopsum_tna.externs import Undefined
 from hopsum_tna.half import Half
 from hopsum_tna.layout import Types
@@ -29,7 +29,7 @@ _UNSUPPORTED_TM = ("mcast_grp_b", "copy_to_cpu", "deflect_on_drop")
 
 
 @dataclass(frozen=True)
-class Chip:
+class TofinoChip:
     """What differs between chips."""
 
     name: str
@@ -37,11 +37,11 @@ class Chip:
     recirculation_ports: frozenset[int]
 
 
-TOFINO = Chip("tofino", 8, frozenset({68}))
-TOFINO2 = Chip("tofino2", 24, frozenset({6}))
+TOFINO = TofinoChip("tofino", 8, frozenset({68}))
+TOFINO2 = TofinoChip("tofino2", 24, frozenset({6}))
 
 
-class Sent(NamedTuple):
+class SentFrame(NamedTuple):
     """A frame that left through a front port."""
 
     port: int
@@ -63,20 +63,20 @@ class Passes:
 
 
 @dataclass
-class Traffic:
+class FramesInside:
     """All frames inside the switch, and what has left it."""
 
     queues: dict[int, deque[_Queued]] = field(default_factory=dict)
-    loop: deque[Sent] = field(default_factory=deque)
-    sent: list[Sent] = field(default_factory=list)
+    loop: deque[SentFrame] = field(default_factory=deque)
+    sent: list[SentFrame] = field(default_factory=list)
 
 
 class Switch:
     """One program on one pipe."""
 
-    def __init__(self, program: Node, chip: Chip = TOFINO, *, seed: int = 0) -> None:
+    def __init__(self, program: Node, chip: TofinoChip = TOFINO, *, seed: int = 0) -> None:
         self.chip = chip
-        self.state = State()
+        self.state = BlockState()
         types, undefined = Types(program), Undefined(seed)
         objects = {item["name"]: item for item in program["objects"]}
         names = _pipe(objects)
@@ -85,19 +85,19 @@ class Switch:
         )
         self.groups: dict[int, tuple[tuple[int, int], ...]] = {}
         """Replicas (port, rid) by group."""
-        self.traffic = Traffic()
+        self.traffic = FramesInside()
         self.passes = Passes()
 
     # ---- frames -------------------------------------------------------------------------------------------
 
-    def settle(self, port: int, frame: bytes) -> list[Sent]:
+    def settle(self, port: int, frame: bytes) -> list[SentFrame]:
         """Take a frame into an idle switch and return all frames that leave because of it, in order."""
         self.arrive(port, frame)
         while steps := self.steps():
             self.step(steps[0])
         return self.take()
 
-    def take(self) -> list[Sent]:
+    def take(self) -> list[SentFrame]:
         """Return what has left since the last call."""
         sent, self.traffic.sent = self.traffic.sent, []
         return sent
@@ -112,7 +112,7 @@ class Switch:
         fields = passed.fields
         for name in _UNSUPPORTED_TM:
             if fields[f"tm.{name}"]:
-                raise UnsupportedError(f"{name} = {fields[f'tm.{name}']}")
+                raise UnsupportedNodeError(f"{name} = {fields[f'tm.{name}']}")
         bypass = bool(fields["tm.bypass_egress"])
         for number, (out, rid) in enumerate(self._replicas(fields)):
             self._enqueue(out, _Queued(passed.frame, rid, number == 0), bypass)
@@ -140,7 +140,7 @@ class Switch:
         group = fields["tm.mcast_grp_a"]
         replicas = self.groups.get(group, ()) if group else ()
         if fields["tm.level2_exclusion_id"] or fields["tm.level1_exclusion_id"]:
-            raise UnsupportedError("exclusion ids of the replication engine")
+            raise UnsupportedNodeError("exclusion ids of the replication engine")
         return replicas
 
     def _enqueue(self, port: int, queued: _Queued, bypass: bool) -> None:
@@ -151,9 +151,9 @@ class Switch:
 
     def _leave(self, port: int, frame: bytes) -> None:
         if port in self.chip.recirculation_ports:
-            self.traffic.loop.append(Sent(port, frame))
+            self.traffic.loop.append(SentFrame(port, frame))
         else:
-            self.traffic.sent.append(Sent(port, frame))
+            self.traffic.sent.append(SentFrame(port, frame))
 
 
 def _pipe(objects: Mapping[str, Node]) -> list[str]:
@@ -163,6 +163,6 @@ def _pipe(objects: Mapping[str, Node]) -> list[str]:
         raise TnaError("the dump has no main package")
     pipes = [argument["expression"]["path"] for argument in main["arguments"]]
     if len(pipes) != 1:
-        raise UnsupportedError(f"{len(pipes)} pipes with programs of their own")
+        raise UnsupportedNodeError(f"{len(pipes)} pipes with programs of their own")
     parts = [argument["expression"] for argument in objects[pipes[0]]["arguments"]]
     return [part["constructedType"] for part in parts]

@@ -41,7 +41,7 @@ class Key:
 
 
 @dataclass
-class Table:
+class TnaTable:
     """One table of a program."""
 
     name: str

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopsum_tna.dump import Node
-from hopsum_tna.errors import TnaError, UnsupportedError
+from hopsum_tna.errors import TnaError, UnsupportedNodeError
 from hopsum_tna.layout import VALID, Fields, Number, Record, Truth, Type, Types
 
 Read = Callable[[Fields], Any]
-Call = Callable[["Scope", Node], "Value"]
+Call = Callable[["NameScope", Node], "Value"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Place:
+class LValue:
     """What can be written: a field, a record, or bits high..low of a field."""
 
     path: str
@@ -34,7 +34,7 @@ class Place:
     bits: tuple[int, int] | None = None
 
 
-class Scope:
+class NameScope:
     """What names mean in one parser or control: parameters and variables by path, instances and tables by `calls`."""
 
     def __init__(self, types: Types, names: Mapping[str, tuple[str, Type]], call: Call) -> None:
@@ -43,26 +43,26 @@ class Scope:
         self.call = call
         """Compiles a call that yields a value: isValid, execute, get, lookahead, a table's apply."""
 
-    def inside(self, names: Mapping[str, tuple[str, Type]]) -> Scope:
+    def inside(self, names: Mapping[str, tuple[str, Type]]) -> NameScope:
         """Return a scope that knows some names more."""
-        return Scope(self.types, {**self.names, **names}, self.call)
+        return NameScope(self.types, {**self.names, **names}, self.call)
 
-    def place(self, node: Node) -> Place:
+    def place(self, node: Node) -> LValue:
         """Return what a left-hand side means."""
         match node["node"]:
             case "PathExpression":
                 if node["path"] not in self.names:
-                    raise UnsupportedError(f"the name {node['path']} here", node)
-                return Place(*self.names[node["path"]])
+                    raise UnsupportedNodeError(f"the name {node['path']} here", node)
+                return LValue(*self.names[node["path"]])
             case "Member":
                 whole = self.place(node["expr"])
                 if not isinstance(whole.kind, Record):
-                    raise UnsupportedError(f"member {node['member']}", node)
-                return Place(f"{whole.path}.{node['member']}", whole.kind.field(node["member"]))
+                    raise UnsupportedNodeError(f"member {node['member']}", node)
+                return LValue(f"{whole.path}.{node['member']}", whole.kind.field(node["member"]))
             case "Slice":
                 whole = self.place(node["e0"])
-                return Place(whole.path, whole.kind, (node["e1"]["value"], node["e2"]["value"]))
-        raise UnsupportedError("a place to write to", node)
+                return LValue(whole.path, whole.kind, (node["e1"]["value"], node["e2"]["value"]))
+        raise UnsupportedNodeError("a place to write to", node)
 
     def value(self, node: Node) -> Value:
         """Compile an expression. Raises UnsupportedError."""
@@ -76,7 +76,7 @@ class Scope:
             return self.call(self, node)
         if kind in _OTHER:
             return _OTHER[kind](self, node)
-        raise UnsupportedError("an expression", node)
+        raise UnsupportedNodeError("an expression", node)
 
 
 def _is_result(node: Node) -> bool:
@@ -161,58 +161,58 @@ _BINARY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 }
 
 
-def _constant(scope: Scope, node: Node) -> Value:
+def _constant(scope: NameScope, node: Node) -> Value:
     return constant(node["value"], scope.types.find(node["type"]))
 
 
-def _truth(_: Scope, node: Node) -> Value:
+def _truth(_: NameScope, node: Node) -> Value:
     return constant(node["value"], Truth())
 
 
-def _slice(scope: Scope, node: Node) -> Value:
+def _slice(scope: NameScope, node: Node) -> Value:
     whole, high, low = scope.value(node["e0"]), node["e1"]["value"], node["e2"]["value"]
     kind, read = Number(high - low + 1), whole.read
     mask = kind.mask
     return Value(lambda f: (read(f) >> low) & mask, kind)
 
 
-def _cast(scope: Scope, node: Node) -> Value:
+def _cast(scope: NameScope, node: Node) -> Value:
     inner, kind = scope.value(node["expr"]), scope.types.find(node["destType"])
     read = inner.read
     if isinstance(kind, Truth):
         return Value(lambda f: bool(read(f)), kind)
     if not isinstance(kind, Number):
-        raise UnsupportedError(f"a cast to {node['destType']}", node)
+        raise UnsupportedNodeError(f"a cast to {node['destType']}", node)
     if inner.constant is not None:
         return constant(kind.wrap(int(inner.constant)), kind)
     return Value(lambda f: kind.wrap(int(read(f))), kind)
 
 
-def _negative(scope: Scope, node: Node) -> Value:
+def _negative(scope: NameScope, node: Node) -> Value:
     inner = scope.value(node["expr"])
     kind, read = number_of(inner), inner.read
     return Value(lambda f: kind.wrap(-read(f)), kind)
 
 
-def _inverted(scope: Scope, node: Node) -> Value:
+def _inverted(scope: NameScope, node: Node) -> Value:
     inner = scope.value(node["expr"])
     kind, read = number_of(inner), inner.read
     return Value(lambda f: kind.wrap(~read(f)), kind)
 
 
-def _not(scope: Scope, node: Node) -> Value:
+def _not(scope: NameScope, node: Node) -> Value:
     read = scope.value(node["expr"]).read
     return Value(lambda f: not read(f), Truth())
 
 
-def _choice(scope: Scope, node: Node) -> Value:
+def _choice(scope: NameScope, node: Node) -> Value:
     which, yes, no = (scope.value(node[part]) for part in ("e0", "e1", "e2"))
     kind = no.kind if yes.kind == Number(0) else yes.kind
     test, one, other = which.read, as_width(yes, kind).read, as_width(no, kind).read
     return Value(lambda f: one(f) if test(f) else other(f), kind)
 
 
-_OTHER: dict[str, Callable[[Scope, Node], Value]] = {
+_OTHER: dict[str, Callable[[NameScope, Node], Value]] = {
     "Constant": _constant,
     "BoolLiteral": _truth,
     "Slice": _slice,
@@ -224,6 +224,6 @@ _OTHER: dict[str, Callable[[Scope, Node], Value]] = {
 }
 
 
-def is_valid(scope: Scope, node: Node) -> Value:
+def is_valid(scope: NameScope, node: Node) -> Value:
     """Compile header.isValid()."""
     return Value(operator.itemgetter(scope.place(node["method"]["expr"]).path + VALID), Truth())

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 
 from ..program.ir_objects import CalculationInput, CalculationIR
-from .packet import Layout, PacketState
+from .packet import PacketState, ValueLayout
 
 Calculation = Callable[[PacketState], int]
 
@@ -20,7 +20,7 @@ Calculation = Callable[[PacketState], int]
 class Calculations:
     """The calculations of a program as functions of a packet, built once each."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ValueLayout) -> None:
         self._layout = layout
         self._functions: dict[str, Calculation] = {}
 
@@ -36,7 +36,7 @@ class Calculations:
         return list(self._functions).index(ir.name)
 
 
-def _build(ir: CalculationIR, layout: Layout) -> Calculation:
+def _build(ir: CalculationIR, layout: ValueLayout) -> Calculation:
     pieces = [piece for item in ir.inputs for piece in _pieces(item, layout)]
     algorithm, with_payload = ALGORITHMS[ir.algorithm], ir.with_payload
 
@@ -57,7 +57,7 @@ def _build(ir: CalculationIR, layout: Layout) -> Calculation:
     return compute
 
 
-def _pieces(item: CalculationInput, layout: Layout) -> list[tuple[int | None, int | None, int, int, int | None]]:
+def _pieces(item: CalculationInput, layout: ValueLayout) -> list[tuple[int | None, int | None, int, int, int | None]]:
     """Return (validity slot, field slot, constant, width, slot of a variable width) for each field of an input."""
     if item.header is None:
         return [(None, None, item.constant, item.bits, None)]

@@ -6,13 +6,13 @@ from __future__ import annotations
 from ..program.ir import ChecksumIR
 from .calculations import Calculations
 from .expressions import compile_condition
-from .packet import Layout, PacketState, store
+from .packet import PacketState, ValueLayout, store
 
 
 class Checksum:
     """One checksum field."""
 
-    def __init__(self, ir: ChecksumIR, layout: Layout, calculations: Calculations) -> None:
+    def __init__(self, ir: ChecksumIR, layout: ValueLayout, calculations: Calculations) -> None:
         self._target = ir.target
         self._valid = layout.valid(ir.header)
         self._compute = calculations.function(ir.calculation)

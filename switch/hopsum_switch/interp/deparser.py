@@ -6,13 +6,13 @@ from __future__ import annotations
 from ..program.ir import DeparserIR
 from ..program.ir_expressions import HeaderIR
 from .checksums import Checksum
-from .packet import Layout, PacketState
+from .packet import PacketState, ValueLayout
 
 
 class Deparser:
     """Turns a packet back into a frame."""
 
-    def __init__(self, ir: DeparserIR, layout: Layout, checksums: list[Checksum]) -> None:
+    def __init__(self, ir: DeparserIR, layout: ValueLayout, checksums: list[Checksum]) -> None:
         self._checksums = checksums
         self._headers = [
             (layout.valid(h), h.bits // 8, _fields(h), None if h.variable is None else h.variable.length.slot)

@@ -35,7 +35,7 @@ from ..program.ir_expressions import (
     Select,
     SelectBool,
 )
-from .packet import Layout, wrap_signed
+from .packet import ValueLayout, wrap_signed
 
 MAX_NESTING = 40
 
@@ -46,7 +46,7 @@ _SPELLING = {BinaryOp.DIV: "//"}
 class ExpressionWriter:
     """Turns expressions into Python source; `lines` collects the temporaries to compute first."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ValueLayout) -> None:
         self.lines: list[str] = []
         self._layout = layout
         self._temporaries = 0
@@ -164,14 +164,14 @@ def function(name: str, arguments: str, lines: list[str], namespace: dict[str, A
     return run
 
 
-def compile_data(expr: DataExpr, layout: Layout, name: str) -> Callable[[list[int]], int]:
+def compile_data(expr: DataExpr, layout: ValueLayout, name: str) -> Callable[[list[int]], int]:
     """Return a function from values to the integer of an expression without action arguments."""
     writer = ExpressionWriter(layout)
     result = writer.data(expr)
     return function(name, "v", [*writer.lines, f"return {result}"], {})
 
 
-def compile_condition(expr: BoolExpr, layout: Layout, name: str) -> Callable[[list[int]], object]:
+def compile_condition(expr: BoolExpr, layout: ValueLayout, name: str) -> Callable[[list[int]], object]:
     """Return a function from values to the truth of a condition."""
     writer = ExpressionWriter(layout)
     result = writer.condition(expr)

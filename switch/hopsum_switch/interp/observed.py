@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, MutableSequence
 from functools import partial
 from typing import Protocol, overload
 
-from ..program.ir import ActionNodeIR, ConditionalIR, Program, TableIR
+from ..program.ir import ActionNodeIR, ConditionalIR, ProgramIR, TableIR
 from ..program.ir_actions import ActionIR, LogMessage, MarkToDrop, Operation
 from ..program.ir_parser import StateIR
 from ..program.source import SourceInfo
@@ -158,7 +158,7 @@ class ObservedCells(MutableSequence[int]):
         raise TypeError("the number of cells is fixed")
 
 
-def observed_registers(program: Program, store: RegisterStore, observer: Observer) -> RegisterStore:
+def observed_registers(program: ProgramIR, store: RegisterStore, observer: Observer) -> RegisterStore:
     """Return a store over the same cells that tells what is read and written through it."""
     cells = {
         ir.name: ObservedCells(
@@ -169,7 +169,7 @@ def observed_registers(program: Program, store: RegisterStore, observer: Observe
     return RegisterStore(program, cells)
 
 
-def observed_counters(program: Program, tables: TableStore, store: CounterStore, observer: Observer) -> CounterStore:
+def observed_counters(program: ProgramIR, tables: TableStore, store: CounterStore, observer: Observer) -> CounterStore:
     """Return a store over the same cells that tells what is added through it."""
 
     def observed(name: str) -> CounterCells:

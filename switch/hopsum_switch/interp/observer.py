@@ -31,7 +31,7 @@ from ..program.ir_objects import CounterIR, RegisterIR
 from ..program.ir_parser import StateIR
 from ..program.source import SourceInfo
 from ..state.lookup import Entry
-from ..state.multicast import Replica
+from ..state.multicast import PortCopy
 
 
 class Observer:
@@ -81,10 +81,10 @@ class Observer:
     def logged(self, text: str) -> None:
         """The program has called log_msg()."""
 
-    def multicast(self, group: int, replicas: Sequence[Replica]) -> None:
+    def multicast(self, group: int, replicas: Sequence[PortCopy]) -> None:
         """The packet is copied to a group's replicas (none if the group is unknown)."""
 
-    def cloned(self, session: int, replicas: Sequence[Replica]) -> None:
+    def cloned(self, session: int, replicas: Sequence[PortCopy]) -> None:
         """The packet is cloned to a session's replicas (none if there is no such session)."""
 
     def starts_again(self, kind: str) -> None:

@@ -48,7 +48,7 @@ from ..state.registers import RegisterStore
 from .calculations import Calculations
 from .expressions import ExpressionWriter, wrapped
 from .observer import Observer
-from .packet import Layout, Slots
+from .packet import Slots, ValueLayout
 
 DROP_PORT = 511
 _log = logging.getLogger("hopsum_switch.program")
@@ -81,7 +81,7 @@ class Environment:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: ValueLayout,
         counters: CounterStore,
         registers: RegisterStore,
         meters: MeterStore,

@@ -2,13 +2,13 @@
 """One packet on its way through the pipeline.
 
 All fields of all headers are one list of integers, indexed by `FieldIR.slot`; one validity flag (0 or 1) per
-header follows, at `Layout.valid`. Fields of a header that was never valid read 0; those of a header that was
+header follows, at `ValueLayout.valid`. Fields of a header that was never valid read 0; those of a header that was
 made invalid keep their values until the packet is replicated, where they become 0.
 """
 
 from __future__ import annotations
 
-from ..program.ir import Program
+from ..program.ir import ProgramIR
 from ..program.ir_expressions import FieldIR, HeaderIR
 from ..program.lower_objects import STACK_STATE
 
@@ -17,10 +17,10 @@ NO_LIMIT = 1 << 62
 Slots = tuple[int, ...]
 
 
-class Layout:
+class ValueLayout:
     """Where everything is in the list of values."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramIR) -> None:
         self._program = program
         self._fields = len(program.fields)
         self._template = [0] * (self._fields + len(program.headers))
@@ -105,7 +105,7 @@ class PacketState:
         self.limit = NO_LIMIT
         self.exited = False
 
-    def replicate(self, layout: Layout) -> PacketState:
+    def replicate(self, layout: ValueLayout) -> PacketState:
         """Return a copy for another egress port; a cut by truncate() does not go with it."""
         copy = PacketState(layout.replica(self.values), self.data, self.port, self.now_us)
         copy.length = self.length

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..program.ir import Program
+from ..program.ir import ProgramIR
 from ..program.ir_expressions import FieldIR, HeaderIR
 from ..program.ir_objects import StackIR
 from ..program.ir_parser import (
@@ -51,7 +51,7 @@ class ParserError(Exception):
 class Parser:
     """The parser of a program."""
 
-    def __init__(self, program: Program, environment: Environment) -> None:
+    def __init__(self, program: ProgramIR, environment: Environment) -> None:
         self._init = program.parser.init
         self.no_error = error_number(program, "NoError")
         builder = _StateBuilder(program, environment)
@@ -79,7 +79,7 @@ class Parser:
         return error
 
 
-def error_number(program: Program, name: str) -> int:
+def error_number(program: ProgramIR, name: str) -> int:
     """Return the number of a core error; one past the program's errors if the program lists none such."""
     if name in program.errors:
         return program.errors[name]
@@ -124,7 +124,7 @@ class _StateOfCycle:
 class _StateBuilder:
     """Binds states to the layout."""
 
-    def __init__(self, program: Program, environment: Environment) -> None:
+    def __init__(self, program: ProgramIR, environment: Environment) -> None:
         self._environment = environment
         self._layout = environment.layout
         self._too_short = error_number(program, "PacketTooShort")

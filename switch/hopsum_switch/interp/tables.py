@@ -15,7 +15,7 @@ from .expressions import ExpressionWriter, compile_condition, function
 from .observed import observed_call, observed_condition, observed_table
 from .observer import Observer
 from .operations import Environment
-from .packet import Layout, PacketState, store
+from .packet import PacketState, ValueLayout, store
 
 END = -1
 
@@ -23,7 +23,7 @@ Node = Callable[[PacketState], int]
 KeyFunction = Callable[[list[int]], tuple[int, ...]]
 
 
-class Control:
+class BoundControl:
     """One control, ready to run."""
 
     def __init__(self, ir: PipelineIR, tables: TableStore, environment: Environment) -> None:
@@ -120,14 +120,14 @@ def _direct_meter(ir: MeterIR | None) -> Callable[[PacketState, Entry], None] | 
     return execute
 
 
-def compile_key(keys: tuple[KeyIR, ...], layout: Layout, name: str) -> KeyFunction:
+def compile_key(keys: tuple[KeyIR, ...], layout: ValueLayout, name: str) -> KeyFunction:
     """Return a function from values to a table's key; fields of invalid headers count as 0."""
     writer = ExpressionWriter(layout)
     parts = [_key_source(key, writer, layout) for key in keys]
     return function(name, "v", [*writer.lines, f"return ({', '.join(parts)},)"], {})
 
 
-def _key_source(key: KeyIR, writer: ExpressionWriter, layout: Layout) -> str:
+def _key_source(key: KeyIR, writer: ExpressionWriter, layout: ValueLayout) -> str:
     text = writer.data(key.target)
     mask = (1 << key.bits) - 1 if key.mask is None else key.mask
     if key.mask is not None or key.target.type.signed:

@@ -44,13 +44,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from ..program.ir import Program
+from ..program.ir import ProgramIR
 from ..program.ir_expressions import FieldIR
 from ..program.steps import OUT_OF_STEPS
 from ..state.clones import CloneStore
 from ..state.counters import CounterStore
 from ..state.meters import MeterStore
-from ..state.multicast import MulticastStore, Replica
+from ..state.multicast import MulticastStore, PortCopy
 from ..state.randomness import RandomStream
 from ..state.registers import RegisterStore
 from ..state.tables import TableStore
@@ -60,9 +60,9 @@ from .deparser import Deparser
 from .observed import observed_counters, observed_registers
 from .observer import Observer
 from .operations import DROP_PORT, Environment, OutOfStepsError
-from .packet import NO_LIMIT, Layout, PacketState, Slots
+from .packet import NO_LIMIT, PacketState, Slots, ValueLayout
 from .parser import Parser
-from .tables import Control
+from .tables import BoundControl
 
 MAX_TURNS = 256
 TOO_MANY_TURNS = "turns"
@@ -102,7 +102,7 @@ class Interpreter:
 
     def __init__(
         self,
-        program: Program,
+        program: ProgramIR,
         tables: TableStore,
         multicast: MulticastStore,
         clones: CloneStore,
@@ -113,7 +113,7 @@ class Interpreter:
         count_drop: Callable[[str], None],
         observer: Observer | None = None,
     ) -> None:
-        self._layout = Layout(program)
+        self._layout = ValueLayout(program)
         calculations = Calculations(self._layout)
         if observer is not None:
             counters = observed_counters(program, tables, counters, observer)
@@ -130,8 +130,8 @@ class Interpreter:
         self._parser = Parser(program, environment)
         self._verified = [checksum for ir, checksum in bound if ir.verify]
         self._verified_names = [ir.name for ir, _ in bound if ir.verify]
-        self._ingress = Control(program.ingress, tables, environment)
-        self._egress = Control(program.egress, tables, environment)
+        self._ingress = BoundControl(program.ingress, tables, environment)
+        self._egress = BoundControl(program.egress, tables, environment)
         self._deparser = Deparser(program.deparser, self._layout, [c for ir, c in bound if ir.update])
 
     def process(self, port: int, frame: bytes, now_us: int) -> list[tuple[int, bytes]]:
@@ -258,7 +258,7 @@ class Interpreter:
             self._replicate(packet, session.replicas, work, session.length or NO_LIMIT)
 
     def _replicate(
-        self, packet: PacketState, replicas: tuple[Replica, ...], work: _Work, limit: int = NO_LIMIT
+        self, packet: PacketState, replicas: tuple[PortCopy, ...], work: _Work, limit: int = NO_LIMIT
     ) -> None:
         for replica in replicas:
             copy = packet.replicate(self._layout)
@@ -281,7 +281,7 @@ class Interpreter:
 class _Metadata:
     """The architecture's side of the metadata fields; fields that a program lacks are skipped."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramIR) -> None:
         names = program.standard
         self._ingress_port = names["standard_metadata.ingress_port"]
         self._egress_port = names["standard_metadata.egress_port"]

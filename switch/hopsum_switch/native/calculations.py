@@ -6,20 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
-from ..program.ir import Program
+from ..program.ir import ProgramIR
 from ..program.ir_expressions import HeaderIR
 from ..program.ir_objects import CalculationInput, CalculationIR
-from .frames import Frames
-from .layout import Control, Word, round_up
-from .scope import I8, I64, PTR, Scope, Unit, Value, word
+from .frames import HeaderAccess
+from .layout import ControlWord, Word, round_up
+from .scope import I8, I64, PTR, FunctionScope, Unit, Value, word
 from .unsupported import refuse
 
 Piece = tuple[HeaderIR | None, CalculationInput, int]
 
 
-def compute(scope: Scope, ir_: CalculationIR) -> Value:
+def compute(scope: FunctionScope, ir_: CalculationIR) -> Value:
     """Write a calculation over the packet; return its value as a word. Raises: UnsupportedError."""
-    builder, scratch = scope.builder, scope.address(Control.SCRATCH)
+    builder, scratch = scope.builder, scope.address(ControlWord.SCRATCH)
     pieces = list(_pieces(ir_))
     length = scope.variable(word(0))
     groups = [(header, list(group)) for header, group in groupby(pieces, key=lambda piece: piece[0])]
@@ -37,7 +37,7 @@ def compute(scope: Scope, ir_: CalculationIR) -> Value:
     return builder.call(_algorithm(scope.unit, ir_.algorithm), [scratch, builder.load(length, typ=I64)])
 
 
-def scratch_bytes(program: Program) -> int:
+def scratch_bytes(program: ProgramIR) -> int:
     """Return the longest input of any calculation, without payload."""
     sizes = (sum(bits for *_, bits in _pieces(calculation)) for calculation in program.calculations.values())
     return max((round_up(bits, 8) // 8 for bits in sizes), default=0)
@@ -54,23 +54,23 @@ def _pieces(ir_: CalculationIR) -> Iterator[Piece]:
             yield header, CalculationInput(field, item.header, 0, field.bits), field.bits
 
 
-def _append(scope: Scope, scratch: Value, length: Value, group: list[Piece]) -> None:
+def _append(scope: FunctionScope, scratch: Value, length: Value, group: list[Piece]) -> None:
     builder = scope.builder
     start = builder.load(length, typ=I64)
     fields = [(_address(scope, item), bits) for _, item, bits in group]
     padding = -sum(bits for _, bits in fields) % 8
     if padding:
         fields.append((_constant(scope, 0, padding), padding))
-    Frames(scope).emit(fields, scope.byte(scratch, start))
+    HeaderAccess(scope).emit(fields, scope.byte(scratch, start))
     size = sum(bits for _, bits in fields) // 8
     builder.store(builder.add(start, word(size)), length)
 
 
-def _address(scope: Scope, item: CalculationInput) -> Value:
+def _address(scope: FunctionScope, item: CalculationInput) -> Value:
     return _constant(scope, item.constant, item.bits) if item.field is None else scope.readable(item.field)
 
 
-def _constant(scope: Scope, value: int, bits: int) -> Value:
+def _constant(scope: FunctionScope, value: int, bits: int) -> Value:
     words = round_up(bits, 512) // 64
     value &= (1 << bits) - 1
     pointer = scope.unit.constant_bytes(
@@ -80,7 +80,7 @@ def _constant(scope: Scope, value: int, bits: int) -> Value:
     return pointer
 
 
-def _append_payload(scope: Scope, scratch: Value, length: Value) -> None:
+def _append_payload(scope: FunctionScope, scratch: Value, length: Value) -> None:
     """Append the unparsed rest of the frame, cut by truncate()."""
     builder = scope.builder
     data = scope.get(Word.DATA)
@@ -94,16 +94,16 @@ def _append_payload(scope: Scope, scratch: Value, length: Value) -> None:
 def _algorithm(unit: Unit, name: str) -> Value:
     if name not in unit.functions:
         function = unit.declare(name, I64, [PTR, I64])
-        scope = Scope(unit, function)
+        scope = FunctionScope(unit, function)
         _ALGORITHMS[name](scope, function.args[0], function.args[1])
     return unit.functions[name]
 
 
-def _byte(scope: Scope, data: Value, index: Value) -> Value:
+def _byte(scope: FunctionScope, data: Value, index: Value) -> Value:
     return scope.builder.zext(scope.builder.load(scope.byte(data, index), typ=I8, align=1), I64)
 
 
-def _words16(scope: Scope, data: Value, size: Value, step: Callable[[Value, Value], Value]) -> Value:
+def _words16(scope: FunctionScope, data: Value, size: Value, step: Callable[[Value, Value], Value]) -> Value:
     """Fold 16-bit words with `step`, an odd last byte being the high half of a word."""
     builder = scope.builder
     total = scope.variable(word(0))
@@ -118,7 +118,7 @@ def _words16(scope: Scope, data: Value, size: Value, step: Callable[[Value, Valu
     return builder.load(total, typ=I64)
 
 
-def _csum16(scope: Scope, data: Value, size: Value) -> None:
+def _csum16(scope: FunctionScope, data: Value, size: Value) -> None:
     builder = scope.builder
     total = _words16(scope, data, size, builder.add)
     for _ in range(4):  # 64 bits fold to 48, 32, 17, 16
@@ -126,11 +126,11 @@ def _csum16(scope: Scope, data: Value, size: Value) -> None:
     builder.ret(builder.sub(word(0xFFFF), total))
 
 
-def _xor16(scope: Scope, data: Value, size: Value) -> None:
+def _xor16(scope: FunctionScope, data: Value, size: Value) -> None:
     scope.builder.ret(_words16(scope, data, size, scope.builder.xor))
 
 
-def _identity(scope: Scope, data: Value, size: Value) -> None:
+def _identity(scope: FunctionScope, data: Value, size: Value) -> None:
     builder = scope.builder
     total = scope.variable(word(0))
     with scope.repeat(scope.minimum(size, word(8))) as index:
@@ -139,11 +139,11 @@ def _identity(scope: Scope, data: Value, size: Value) -> None:
     builder.ret(builder.load(total, typ=I64))
 
 
-def _reflected(polynomial: int, start: int, final: int) -> Callable[[Scope, Value, Value], None]:
+def _reflected(polynomial: int, start: int, final: int) -> Callable[[FunctionScope, Value, Value], None]:
     """Return the writer of a CRC that shifts right."""
     table = [_shift_right(index, polynomial) for index in range(256)]
 
-    def write(scope: Scope, data: Value, size: Value) -> None:
+    def write(scope: FunctionScope, data: Value, size: Value) -> None:
         builder = scope.builder
         entries = scope.unit.constant_bytes(f"crc_{polynomial:x}", table, 64)
         crc = scope.variable(word(start))
@@ -156,7 +156,7 @@ def _reflected(polynomial: int, start: int, final: int) -> Callable[[Scope, Valu
     return write
 
 
-def _crc_ccitt(scope: Scope, data: Value, size: Value) -> None:
+def _crc_ccitt(scope: FunctionScope, data: Value, size: Value) -> None:
     builder = scope.builder
     entries = scope.unit.constant_bytes("crc_1021", [_shift_left(index) for index in range(256)], 64)
     crc = scope.variable(word(0xFFFF))
@@ -181,7 +181,7 @@ def _shift_left(value: int) -> int:
     return value
 
 
-_ALGORITHMS: dict[str, Callable[[Scope, Value, Value], None]] = {
+_ALGORITHMS: dict[str, Callable[[FunctionScope, Value, Value], None]] = {
     "crc16": _reflected(0xA001, 0, 0),
     "crc32": _reflected(0xEDB88320, 0xFFFFFFFF, 0xFFFFFFFF),
     "crcCCITT": _crc_ccitt,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import llvmlite
 import llvmlite.binding as llvm
 
-from ..program.ir import Program
+from ..program.ir import ProgramIR
 from .cache import CodeCache
 from .pipeline import header_bytes, write_program
 from .scope import Unit
@@ -35,7 +35,7 @@ class Code(NamedTuple):
     keep: object
 
 
-def compile_program(program: Program, cache: CodeCache | None = None) -> Code:
+def compile_program(program: ProgramIR, cache: CodeCache | None = None) -> Code:
     """Compile a program, or load it from the cache, and make it callable.
 
     Raises: UnsupportedError (it can only be interpreted; the message names the construct).

@@ -12,7 +12,7 @@ from ..program.ir_actions import ActionIR, Exit
 from ..program.steps import action_loops
 from .layout import RECORD_HEADER, WORD_BITS, TableWord, Word, key_words, params, record_words
 from .operations import Operations
-from .scope import I1, I64, PTR, Scope, Unit, Value, word
+from .scope import I1, I64, PTR, FunctionScope, Unit, Value, word
 from .unsupported import refuse
 
 HASH_FACTOR = 0x9E3779B97F4A7C15
@@ -27,7 +27,7 @@ def write_control(unit: Unit, name: str, pipeline: PipelineIR) -> Value:
             if action.id not in actions:
                 actions[action.id] = _write_action(unit, action)
     function = unit.declare(name, ir.VoidType(), [PTR, PTR])
-    _Control(unit, Scope(unit, function), pipeline, actions).write()
+    _Control(unit, FunctionScope(unit, function), pipeline, actions).write()
     return function
 
 
@@ -49,7 +49,7 @@ def _write_action(unit: Unit, action: ActionIR) -> Value:
     if name in unit.functions:
         return unit.functions[name]
     function = unit.declare(name, ir.VoidType(), [PTR, PTR, PTR])
-    scope = Scope(unit, function, params(action))
+    scope = FunctionScope(unit, function, params(action))
     scope.where = action.name
     Operations(scope).write_all(action.body)
     scope.builder.ret_void()
@@ -57,7 +57,7 @@ def _write_action(unit: Unit, action: ActionIR) -> Value:
 
 
 class _Control:
-    def __init__(self, unit: Unit, scope: Scope, pipeline: PipelineIR, actions: Mapping[int, Value]) -> None:
+    def __init__(self, unit: Unit, scope: FunctionScope, pipeline: PipelineIR, actions: Mapping[int, Value]) -> None:
         self._scope = scope
         self._pipeline = pipeline
         self._actions = actions
@@ -165,7 +165,7 @@ class _Control:
 class _Search:
     """Writes one search; the result is a record number, or the number of entries if none matches."""
 
-    def __init__(self, scope: Scope, table: TableIR, key: list[Value]) -> None:
+    def __init__(self, scope: FunctionScope, table: TableIR, key: list[Value]) -> None:
         self._scope = scope
         self._table = table
         self._key = key

@@ -12,7 +12,7 @@ import numpy as np
 from ..batch import Batch, Outputs
 from ..engine import Engine, Output
 from ..errors import ProgramError
-from ..program.ir import Program
+from ..program.ir import ProgramIR
 from ..program.steps import OUT_OF_STEPS
 from ..state.clones import CloneStore
 from ..state.counters import CounterCells, CounterStore
@@ -24,7 +24,7 @@ from ..state.tables import TableStore
 from .cache import CodeCache
 from .calculations import scratch_bytes
 from .compiler import Code, compile_program
-from .layout import Control, words_for
+from .layout import ControlWord, words_for
 from .memory import Cells, Words, address, words
 from .pipeline import MAX_PORTS
 from .tables import NativeTable, write_groups
@@ -40,7 +40,7 @@ class NativeEngine(Engine):
     backend: ClassVar[str] = "native"
 
     def __init__(
-        self, program: Program, *, ports: Collection[int] = (), seed: int = 0, cache: CodeCache | None = None
+        self, program: ProgramIR, *, ports: Collection[int] = (), seed: int = 0, cache: CodeCache | None = None
     ) -> None:
         """Compile (or load from the cache) and start with empty state.
 
@@ -69,7 +69,7 @@ class NativeEngine(Engine):
         self._filter = _port_bits(ports)
         self._set_addresses()
         self._seed = seed & MASK
-        self._control[Control.RANDOM] = self._seed
+        self._control[ControlWord.RANDOM] = self._seed
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> list[Output]:
         """See `Engine.process`."""
@@ -81,7 +81,7 @@ class NativeEngine(Engine):
     def room_for(self, frame_bytes: int) -> tuple[int, int]:
         """Return how many outputs, and bytes of them together, one received frame may cause at present."""
         self._take_groups()
-        copies = int(self._control[Control.MAX_COPIES])
+        copies = int(self._control[ControlWord.MAX_COPIES])
         return copies, copies * (frame_bytes + self._code.header_bytes)
 
     def process_batch(self, batch: Batch, outputs: Outputs, *, first: int = 0, now_us: int = 0) -> int:
@@ -96,7 +96,7 @@ class NativeEngine(Engine):
         self._prepare(batch)
         outputs.count = 0
         count = len(batch.ports)
-        self._control[Control.FRAMES : Control.OUT_OF_STEPS + 1] = [
+        self._control[ControlWord.FRAMES : ControlWord.OUT_OF_STEPS + 1] = [
             address(batch.data),
             address(batch.offsets),
             address(batch.lengths),
@@ -118,13 +118,14 @@ class NativeEngine(Engine):
         self._code.run(*self._arguments)
         for table in self._counted:
             table.collect_hits()
-        outputs.count, done = int(self._control[Control.OUTPUTS]), int(self._control[Control.DONE])
-        if out_of_steps := int(self._control[Control.OUT_OF_STEPS]):
+        outputs.count, done = int(self._control[ControlWord.OUTPUTS]), int(self._control[ControlWord.DONE])
+        if out_of_steps := int(self._control[ControlWord.OUT_OF_STEPS]):
             self.dropped[OUT_OF_STEPS] += out_of_steps
         if done == first < count:
             raise ValueError(
-                f"frame {first} of {int(batch.lengths[first])} bytes may cause {int(self._control[Control.MAX_COPIES])}"
-                f" copies, but the buffers hold {len(outputs.ports)} outputs and {len(outputs.data)} bytes"
+                f"frame {first} of {int(batch.lengths[first])} bytes may cause "
+                f"{int(self._control[ControlWord.MAX_COPIES])} copies, "
+                f"but the buffers hold {len(outputs.ports)} outputs and {len(outputs.data)} bytes"
             )
         return done
 
@@ -135,15 +136,15 @@ class NativeEngine(Engine):
         self.clones.reset()
         self.counters.reset()
         self.registers.reset()
-        self._control[Control.RANDOM] = self._seed
+        self._control[ControlWord.RANDOM] = self._seed
 
-    def _register_cells(self, program: Program) -> dict[str, Cells]:
+    def _register_cells(self, program: ProgramIR) -> dict[str, Cells]:
         return {
             r.name: Cells(self._registers_memory, self._layout.registers[r.name].offset, r.size, words_for(r.bits))
             for r in program.registers.values()
         }
 
-    def _counter_cells(self, program: Program) -> dict[str, CounterCells]:
+    def _counter_cells(self, program: ProgramIR) -> dict[str, CounterCells]:
         cells = {}
         for name, start in self._layout.counters.items():
             size = program.counters[name].size
@@ -152,12 +153,12 @@ class NativeEngine(Engine):
         return cells
 
     def _set_addresses(self) -> None:
-        self._control[Control.STATE] = self._state.ctypes.data
-        self._control[Control.REPLICA] = self._state[self._layout.state_words :].ctypes.data
-        self._control[Control.REGISTERS] = self._registers_memory.ctypes.data
-        self._control[Control.COUNTERS] = self._counters_memory.ctypes.data
+        self._control[ControlWord.STATE] = self._state.ctypes.data
+        self._control[ControlWord.REPLICA] = self._state[self._layout.state_words :].ctypes.data
+        self._control[ControlWord.REGISTERS] = self._registers_memory.ctypes.data
+        self._control[ControlWord.COUNTERS] = self._counters_memory.ctypes.data
         self._arguments = self._state.ctypes.data, self._control.ctypes.data
-        self._control[Control.FILTER] = 0 if self._filter is None else self._filter.ctypes.data
+        self._control[ControlWord.FILTER] = 0 if self._filter is None else self._filter.ctypes.data
 
     def _prepare(self, batch: Batch) -> None:
         """Bring the arrays up to date with the stores, and the scratch memory up to the longest frame."""
@@ -168,7 +169,7 @@ class NativeEngine(Engine):
         needed = (self._scratch_bytes + payload) // 8 + 2
         if len(self._scratch) < needed:
             self._scratch = words(2 * needed)
-            self._control[Control.SCRATCH] = self._scratch.ctypes.data
+            self._control[ControlWord.SCRATCH] = self._scratch.ctypes.data
 
     def _take_groups(self) -> None:
         if self._groups_version != self.multicast.version:

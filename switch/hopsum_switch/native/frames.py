@@ -9,17 +9,17 @@ from llvmlite import ir
 
 from ..program.ir_expressions import FieldIR, HeaderIR
 from .layout import PIECE_WORDS, WORD_BITS, round_up
-from .scope import I64, VECTOR, Scope, Value
+from .scope import I64, VECTOR, FunctionScope, Value
 
 PIECE_BYTES = 64
 _BYTES = ir.VectorType(ir.IntType(8), PIECE_BYTES)
 _REVERSED = ir.Constant(ir.VectorType(ir.IntType(32), PIECE_BYTES), list(range(PIECE_BYTES - 1, -1, -1)))
 
 
-class Frames:
+class HeaderAccess:
     """Writes header accesses into a function."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: FunctionScope) -> None:
         self._scope = scope
 
     def extract(self, header: HeaderIR, start: Value) -> None:

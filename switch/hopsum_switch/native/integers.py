@@ -41,7 +41,7 @@ from ..program.ir_expressions import (
     SelectBool,
 )
 from .layout import WHOLE_BITS, WORD_BITS, round_up
-from .scope import I1, I64, PTR, CellRef, Scope, Value
+from .scope import I1, I64, PTR, CellRef, FunctionScope, Value
 from .unsupported import refuse
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def width_of(kind: IntType) -> int:
 class Integers:
     """Writes expressions into a function."""
 
-    def __init__(self, scope: Scope, pieces: Pieces) -> None:
+    def __init__(self, scope: FunctionScope, pieces: Pieces) -> None:
         self._scope = scope
         self._pieces = pieces
 

@@ -39,7 +39,7 @@ class Mask(NamedTuple):
         return self._replace(inverted=not self.inverted) == other
 
 
-class Lanes:
+class MaskedSelections:
     """Finds masks in a run of assignments and writes selections by them."""
 
     def __init__(self, pieces: Pieces) -> None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ..program.ir import Program, TableIR
+from ..program.ir import ProgramIR, TableIR
 from ..program.ir_actions import ActionIR
 from ..program.ir_expressions import FieldIR, HeaderIR
 from .liveness import changed_by_egress, copied_as_wholes, egress_changes_validity, reads, temporaries
@@ -51,7 +51,7 @@ class Word(IntEnum):
     ERROR = 7  # of the parser
 
 
-class Control(IntEnum):
+class ControlWord(IntEnum):
     """Words of the block through which Python and native code meet."""
 
     FRAMES = 0  # address of the received bytes
@@ -114,7 +114,7 @@ def words_for(bits: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoredInteger:
     """An integer at a word offset."""
 
     offset: int
@@ -146,10 +146,10 @@ class _Cursor:
     def __init__(self, at: int = 0) -> None:
         self.at = at
 
-    def place(self, bits: int, signed: bool = False) -> Place:
+    def place(self, bits: int, signed: bool = False) -> StoredInteger:
         if words_for(bits + signed) >= PIECE_WORDS:
             self.align()
-        place = Place(self.at, bits, signed)
+        place = StoredInteger(self.at, bits, signed)
         self.at += place.words
         return place
 
@@ -158,12 +158,12 @@ class _Cursor:
         return self.at
 
 
-class Layout:
+class MemoryLayout:
     """Offsets of a program's fields, registers, counters and tables."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramIR) -> None:
         self.temporaries = temporaries(program, _is_wide)
-        self._fields: dict[int, Place] = {}
+        self._fields: dict[int, StoredInteger] = {}
         self._spans: dict[int, tuple[int, int]] = {}
         self._regions: dict[int, Region] = {}
         late_headers = [h for h in program.headers.values() if not h.metadata and any(map(_is_wide, h.fields))]
@@ -189,10 +189,10 @@ class Layout:
         self.state_words = cursor.align()
         self._find_changing(program)
         self._place_arrays(program)
-        self._tables = {name: Control.TABLES + TableWord.SIZE * i for i, name in enumerate(program.tables)}
-        self.control_words = Control.TABLES + TableWord.SIZE * len(program.tables)
+        self._tables = {name: ControlWord.TABLES + TableWord.SIZE * i for i, name in enumerate(program.tables)}
+        self.control_words = ControlWord.TABLES + TableWord.SIZE * len(program.tables)
 
-    def _find_changing(self, program: Program) -> None:
+    def _find_changing(self, program: ProgramIR) -> None:
         changed = changed_by_egress(program)
         named = changed | reads((program.egress, program.checksums))
         words = {int(Word.LENGTH), int(Word.LIMIT), int(Word.EXITED)}
@@ -207,7 +207,7 @@ class Layout:
             {r for slot, r in self._regions.items() if slot in changed}, key=lambda r: r.flag
         )
 
-    def _late_fields(self, program: Program) -> list[FieldIR]:
+    def _late_fields(self, program: ProgramIR) -> list[FieldIR]:
         pairs = copied_as_wholes(program)
         headers = (h for h in program.headers.values() if h.metadata and h.name not in pairs)
         fields = (field for header in headers for field in header.fields)
@@ -220,12 +220,12 @@ class Layout:
                 self._fields[field.slot] = cursor.place(field.bits, field.signed)
         self._spans[header.index] = start, cursor.at - start
 
-    def _place_arrays(self, program: Program) -> None:
+    def _place_arrays(self, program: ProgramIR) -> None:
         cursor = _Cursor()
-        self.registers: dict[str, Place] = {}
+        self.registers: dict[str, StoredInteger] = {}
         for register in program.registers.values():
             cursor.align()
-            self.registers[register.name] = Place(cursor.at, register.bits)
+            self.registers[register.name] = StoredInteger(cursor.at, register.bits)
             cursor.at += register.size * words_for(register.bits)
         self.register_words = cursor.align()
         counters = [c for c in program.counters.values() if c.table is None]
@@ -233,7 +233,7 @@ class Layout:
         self.counters = {c.name: start for c, start in zip(counters, starts, strict=False)}
         self.counter_words = starts[-1]
 
-    def field(self, field: FieldIR) -> Place:
+    def field(self, field: FieldIR) -> StoredInteger:
         """Return where a field is in the packet's state."""
         return self._fields[field.slot]
 
@@ -262,7 +262,7 @@ def _is_wide(field: FieldIR) -> bool:
     return words_for(field.bits + field.signed) >= PIECE_WORDS
 
 
-def params(action: ActionIR) -> tuple[Place, ...]:
+def params(action: ActionIR) -> tuple[StoredInteger, ...]:
     """Return where the arguments of an action are in a record, after its header."""
     cursor = _Cursor()
     return tuple(cursor.place(param.bits) for param in action.params)

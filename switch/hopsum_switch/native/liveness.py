@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
-from ..program.ir import ActionNodeIR, PipelineIR, Program, TableIR
+from ..program.ir import ActionNodeIR, PipelineIR, ProgramIR, TableIR
 from ..program.ir_actions import (
     ActionIR,
     AddHeader,
@@ -33,7 +33,7 @@ from ..program.ir_objects import CalculationInput, StackIR, UnionIR
 _NO_FIELD = Count | Exit | Jump | JumpIfZero | NoOp | RegisterWrite | Truncate  # operations that change no field
 
 
-def temporaries(program: Program, eligible: Callable[[FieldIR], bool]) -> frozenset[int]:
+def temporaries(program: ProgramIR, eligible: Callable[[FieldIR], bool]) -> frozenset[int]:
     """Return the slots of eligible metadata fields that every action writes before it reads them."""
     seen: set[int] = set()
     for pipeline in (program.ingress, program.egress):
@@ -51,14 +51,14 @@ def temporaries(program: Program, eligible: Callable[[FieldIR], bool]) -> frozen
     return frozenset(field.slot for field in metadata if eligible(field) and field.slot not in seen)
 
 
-def copied_as_wholes(program: Program) -> frozenset[str]:
+def copied_as_wholes(program: ProgramIR) -> frozenset[str]:
     """Return the names of headers that some operation copies or compares as a whole."""
     parts = (program.parser, program.ingress, program.egress, program.checksums)
     pairs = {pair for part in parts for pair in _header_pairs(part)}
     return frozenset(header.name for pair in pairs for header in pair)
 
 
-def changed_by_egress(program: Program) -> frozenset[int]:
+def changed_by_egress(program: ProgramIR) -> frozenset[int]:
     """Return the slots of all fields that egress, or a checksum after it, can change."""
     changed = {checksum.target.slot for checksum in program.checksums if checksum.update}
     for op in _operations(program.egress):
@@ -74,7 +74,7 @@ def changed_by_egress(program: Program) -> frozenset[int]:
     return frozenset(changed)
 
 
-def egress_changes_validity(program: Program) -> bool:
+def egress_changes_validity(program: ProgramIR) -> bool:
     """Return whether egress can make a header valid or invalid."""
     harmless = Assign | RegisterRead | Hash | RandomUniform | MarkToDrop | _NO_FIELD
     return not all(isinstance(op, harmless) for op in _operations(program.egress))
@@ -85,7 +85,7 @@ def _operations(pipeline: PipelineIR) -> Iterator[Operation]:
         yield from action.body
 
 
-def all_actions(program: Program) -> list[ActionIR]:
+def all_actions(program: ProgramIR) -> list[ActionIR]:
     """Return every action that control can reach, once."""
     found: dict[int, ActionIR] = {}
     for pipeline in (program.ingress, program.egress):

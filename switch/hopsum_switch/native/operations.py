@@ -40,11 +40,11 @@ from ..program.ir_expressions import DataExpr, FieldIR, IntType
 from ..program.steps import jumps_back
 from .calculations import compute
 from .integers import Expr, width_of
-from .layout import WORD_BITS, Control, Place, Word
+from .layout import WORD_BITS, ControlWord, StoredInteger, Word
 from .liveness import reads
 from .pieces import Pieces, is_piecewise
 from .randomness import draw
-from .scope import I64, CellRef, Scope, Value, word
+from .scope import I64, CellRef, FunctionScope, Value, word
 from .stacks import shift_stack
 from .steps import step
 from .unsupported import refuse
@@ -55,7 +55,7 @@ DROP_PORT = 511
 class Operations:
     """Writes runs of operations into a function."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: FunctionScope) -> None:
         self._scope = scope
         self._pieces = Pieces(scope)
         self.integers = self._pieces.integers
@@ -78,7 +78,7 @@ class Operations:
             self._leave(end - 1, blocks, blocks[end])
         scope.start(blocks[len(body)])
 
-    def store(self, pointer: Value, place: Place, expr: Expr) -> None:
+    def store(self, pointer: Value, place: StoredInteger, expr: Expr) -> None:
         """Write an expression to memory, wrapped to the place's width."""
         if place.is_wide and not place.signed:
             self._pieces.store(pointer, place, expr)
@@ -96,7 +96,7 @@ class Operations:
 
     def store_word(self, field: FieldIR, value: Value) -> None:
         """Set a field from an unsigned word, wrapped to the field's width."""
-        self.store_field(field, CellRef(self._scope.variable(value), Place(0, WORD_BITS)))
+        self.store_field(field, CellRef(self._scope.variable(value), StoredInteger(0, WORD_BITS)))
 
     def _leave(self, index: int, blocks: dict[int, Value], following: Value) -> None:
         last = self._body[index]
@@ -143,7 +143,7 @@ class Operations:
     def _assign(self, op: Assign) -> None:
         self.store_field(op.target, op.value)
 
-    def _wrap_signed(self, expr: Expr, place: Place) -> Value:
+    def _wrap_signed(self, expr: Expr, place: StoredInteger) -> Value:
         """Return what a signed field holds after a store; see `interp.packet.wrap_signed`."""
         builder, width = self._scope.builder, WORD_BITS * place.words
         if expr.type.as_signed().bits <= place.bits:
@@ -236,13 +236,13 @@ class Operations:
     def _cell(self, name: str, index: Value) -> CellRef:
         scope, place = self._scope, self._scope.layout.registers[name]
         offset = scope.builder.add(word(place.offset), scope.builder.mul(index, word(place.words)))
-        return CellRef(scope.at(scope.address(Control.REGISTERS), offset), place)
+        return CellRef(scope.at(scope.address(ControlWord.REGISTERS), offset), place)
 
     def _count(self, op: Count) -> None:
         scope, builder = self._scope, self._scope.builder
         inside, index = self._index(op.index, op.counter.size)
         with scope.when(inside):
-            start, base = scope.layout.counters[op.counter.name], scope.address(Control.COUNTERS)
+            start, base = scope.layout.counters[op.counter.name], scope.address(ControlWord.COUNTERS)
             for offset, amount in ((0, word(1)), (op.counter.size, scope.get(Word.RECEIVED))):
                 at = builder.add(index, word(start + offset))
                 scope.store(builder.add(scope.load(base, at), amount), base, at)

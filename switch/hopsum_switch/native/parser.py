@@ -24,10 +24,10 @@ from ..program.ir_parser import (
 )
 from ..program.lower_parser import padded_bytes
 from ..program.steps import parser_cycles
-from .frames import Frames
-from .layout import WORD_BITS, Place, Word, round_up, words_for
+from .frames import HeaderAccess
+from .layout import WORD_BITS, StoredInteger, Word, round_up, words_for
 from .operations import Operations
-from .scope import PTR, CellRef, Scope, Unit, Value, word
+from .scope import PTR, CellRef, FunctionScope, Unit, Value, word
 from .steps import step
 from .unsupported import refuse
 
@@ -35,17 +35,17 @@ from .unsupported import refuse
 def write_parser(unit: Unit) -> Value:
     """Return the function that parses a packet. Raises: UnsupportedError."""
     function = unit.declare("parse", ir.VoidType(), [PTR, PTR])
-    _Parser(unit, Scope(unit, function)).write()
+    _Parser(unit, FunctionScope(unit, function)).write()
     return function
 
 
 class _Parser:
-    def __init__(self, unit: Unit, scope: Scope) -> None:
+    def __init__(self, unit: Unit, scope: FunctionScope) -> None:
         self._program = unit.program
         self._scope = scope
         self._operations = Operations(scope)
         self._integers = self._operations.integers
-        self._frames = Frames(scope)
+        self._frames = HeaderAccess(scope)
         self._end = scope.block("done")
         self._states = {name: scope.block("state") for name in unit.program.parser.states}
         self._cycles = parser_cycles(unit.program.parser)
@@ -175,10 +175,10 @@ class _Parser:
             spare = ir.Constant(value.type, value.type.width - op.value.bits)
             value = scope.builder.ashr(scope.builder.shl(value, spare), spare)
             scope.builder.store(value, pointer, align=8)
-            cell = CellRef(pointer, Place(0, op.value.bits - 1, signed=True))
+            cell = CellRef(pointer, StoredInteger(0, op.value.bits - 1, signed=True))
         else:
             scope.builder.store(value, pointer, align=8)
-            cell = CellRef(pointer, Place(0, op.value.bits))
+            cell = CellRef(pointer, StoredInteger(0, op.value.bits))
         self._operations.store_field(op.target, cell)
 
     def _key(self, parts: tuple[KeyPart, ...]) -> Value:

@@ -31,10 +31,10 @@ from ..program.ir_expressions import (
 from . import known_bits
 from .integers import Expr, Integers, width_of
 from .known_bits import Known
-from .lanes import Lanes
-from .layout import PIECE_BITS, PIECE_WORDS, WORD_BITS, Place, round_up
+from .lanes import MaskedSelections
+from .layout import PIECE_BITS, PIECE_WORDS, WORD_BITS, StoredInteger, round_up
 from .liveness import reads
-from .scope import I1, I8, VECTOR, CellRef, Scope, Value
+from .scope import I1, I8, VECTOR, CellRef, FunctionScope, Value
 
 _BITWISE = {
     BinaryOp.AND: ir.IRBuilder.and_,
@@ -55,10 +55,10 @@ def vector(value: int, piece: int) -> Value:
 class Pieces:
     """Writes wide expressions into a function."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: FunctionScope) -> None:
         self._scope = scope
         self._integers = Integers(scope, self)
-        self._lanes = Lanes(self)
+        self._lanes = MaskedSelections(self)
         self.begin()
 
     @property
@@ -136,7 +136,7 @@ class Pieces:
             return value
         return self._scope.builder.and_(value, vector((1 << field.bits) - 1, piece))
 
-    def store(self, pointer: Value, place: Place, expr: Expr) -> None:
+    def store(self, pointer: Value, place: StoredInteger, expr: Expr) -> None:
         """Write one expression to unsigned memory of a place's width."""
         self.begin()
         self._visible.append({})

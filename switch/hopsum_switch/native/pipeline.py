@@ -14,11 +14,11 @@ from ..program.ir_expressions import FieldIR
 from ..program.steps import control_loops, parser_cycles
 from .calculations import compute
 from .control import write_control
-from .frames import Frames
-from .layout import Control, Word, words_for
+from .frames import HeaderAccess
+from .layout import ControlWord, Word, words_for
 from .operations import DROP_PORT, Operations
 from .parser import write_parser
-from .scope import I1, I32, I64, PTR, CellRef, Scope, Unit, Value, word
+from .scope import I1, I32, I64, PTR, CellRef, FunctionScope, Unit, Value, word
 from .steps import is_spent, may_go_on, renew
 from .unsupported import refuse
 
@@ -58,7 +58,7 @@ def header_bytes(unit: Unit) -> int:
 class _Metadata:
     """Writes the architecture's metadata; fields that a program lacks are skipped."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: FunctionScope) -> None:
         self._scope = scope
         self._operations = Operations(scope)
 
@@ -81,7 +81,7 @@ class _Metadata:
                 self.set(name, now if name == "enq_timestamp" else 0, "queueing_metadata")
 
 
-def _applies(scope: Scope, checksum: ChecksumIR) -> Value:
+def _applies(scope: FunctionScope, checksum: ChecksumIR) -> Value:
     if checksum.condition is None:
         return ir.Constant(I1, 1)
     scope.where = checksum.name
@@ -90,7 +90,7 @@ def _applies(scope: Scope, checksum: ChecksumIR) -> Value:
 
 def _write_verify(unit: Unit) -> None:
     """Write `verify`: whether all checksums that apply are right."""
-    scope = Scope(unit, unit.declare("verify", I64, [PTR, PTR]))
+    scope = FunctionScope(unit, unit.declare("verify", I64, [PTR, PTR]))
     builder, wrong = scope.builder, scope.variable(word(0))
     for checksum in unit.program.checksums:
         if not checksum.verify:
@@ -109,7 +109,7 @@ def _write_verify(unit: Unit) -> None:
 
 def _write_deparser(unit: Unit) -> None:
     """Write `deparse`: update checksums, write the frame at the third argument, return its length."""
-    scope = Scope(unit, unit.declare("deparse", I64, [PTR, PTR, PTR]))
+    scope = FunctionScope(unit, unit.declare("deparse", I64, [PTR, PTR, PTR]))
     builder, target = scope.builder, scope.args
     for checksum in unit.program.checksums:
         if checksum.update:
@@ -120,7 +120,7 @@ def _write_deparser(unit: Unit) -> None:
         with scope.when(scope.is_valid(header)):
             at = builder.load(length, typ=I64)
             fields = [(scope.field_pointer(field), field.bits) for field in header.fields]
-            Frames(scope).emit(fields, scope.byte(target, at))
+            HeaderAccess(scope).emit(fields, scope.byte(target, at))
             builder.store(builder.add(at, word(header.bits // 8)), length)
     at, data = builder.load(length, typ=I64), scope.get(Word.DATA)
     rest = builder.sub(scope.get(Word.RECEIVED), data)
@@ -133,11 +133,11 @@ def _write_deparser(unit: Unit) -> None:
 
 def _write_emit(unit: Unit) -> None:
     """Write `emit`: run egress on a packet for the port in the third argument and append the frame."""
-    scope = Scope(unit, unit.declare("emit", ir.VoidType(), [PTR, PTR, I64]))
+    scope = FunctionScope(unit, unit.declare("emit", ir.VoidType(), [PTR, PTR, I64]))
     builder, meta, port = scope.builder, _Metadata(scope), scope.function.args[2]
     leave = scope.block("leave")
     _leave_if_spent(scope, leave, loops=control_loops(unit.program.egress))  # by an earlier copy
-    now = scope.shared(Control.NOW)
+    now = scope.shared(ControlWord.NOW)
     _leave_if(scope, builder.icmp_unsigned("!=", meta.get("priority", "intrinsic_metadata"), word(0)), leave)
     meta.set_queueing(now)
     meta.set("egress_global_timestamp", now, "intrinsic_metadata")
@@ -147,37 +147,41 @@ def _write_emit(unit: Unit) -> None:
     builder.call(unit.functions["egress"], [scope.state, scope.control])
     _leave_if_spent(scope, leave, loops=control_loops(unit.program.egress))
     _leave_if(scope, builder.icmp_unsigned("==", meta.get("egress_spec"), word(DROP_PORT)), leave)
-    used, number = scope.shared(Control.OUT_USED), scope.shared(Control.OUTPUTS)
-    target = scope.byte(scope.address(Control.OUT), used)
+    used, number = scope.shared(ControlWord.OUT_USED), scope.shared(ControlWord.OUTPUTS)
+    target = scope.byte(scope.address(ControlWord.OUT), used)
     length = builder.call(unit.functions["deparse"], [scope.state, scope.control, target])
     _leave_if(scope, builder.not_(_exists(scope, port)), leave)
-    values = {Control.OUT_PORTS: port, Control.OUT_LENGTHS: length, Control.OUT_SOURCES: scope.shared(Control.DONE)}
+    values = {
+        ControlWord.OUT_PORTS: port,
+        ControlWord.OUT_LENGTHS: length,
+        ControlWord.OUT_SOURCES: scope.shared(ControlWord.DONE),
+    }
     for array, value in values.items():
         scope.store(value, scope.address(array), number)
-    scope.store(builder.add(used, length), scope.control, Control.OUT_USED)
-    scope.store(builder.add(number, word(1)), scope.control, Control.OUTPUTS)
+    scope.store(builder.add(used, length), scope.control, ControlWord.OUT_USED)
+    scope.store(builder.add(number, word(1)), scope.control, ControlWord.OUTPUTS)
     builder.branch(leave)
     scope.start(leave)
     builder.ret_void()
 
 
-def _leave_if(scope: Scope, condition: Value, leave: Value) -> None:
+def _leave_if(scope: FunctionScope, condition: Value, leave: Value) -> None:
     following = scope.block("stay")
     scope.builder.cbranch(condition, leave, following)
     scope.start(following)
 
 
-def _leave_if_spent(scope: Scope, leave: Value, *, loops: bool) -> None:
+def _leave_if_spent(scope: FunctionScope, leave: Value, *, loops: bool) -> None:
     """Drop a frame that has no steps left; nothing where what ran last has no loops."""
     if loops:
         _leave_if(scope, is_spent(scope), leave)
 
 
-def _exists(scope: Scope, port: Value) -> Value:
+def _exists(scope: FunctionScope, port: Value) -> Value:
     """Return whether a port is in the filter."""
     builder = scope.builder
     result = scope.variable(word(1))
-    present = scope.shared(Control.FILTER)
+    present = scope.shared(ControlWord.FILTER)
     with scope.when(builder.icmp_unsigned("!=", present, word(0))):
         builder.store(word(0), result)
         with scope.when(builder.icmp_unsigned("<", port, word(MAX_PORTS))):
@@ -189,7 +193,7 @@ def _exists(scope: Scope, port: Value) -> Value:
 
 def _write_process(unit: Unit) -> None:
     """Write `process`: one frame, prepared in the packet's state, for the ingress port in the third argument."""
-    scope = Scope(unit, unit.declare("process", ir.VoidType(), [PTR, PTR, I64]))
+    scope = FunctionScope(unit, unit.declare("process", ir.VoidType(), [PTR, PTR, I64]))
     builder, meta, layout = scope.builder, _Metadata(scope), scope.layout
     both, leave = [scope.state, scope.control], scope.block("leave")
     scope.clear_state(len(Word), layout.cleared_words)
@@ -198,7 +202,7 @@ def _write_process(unit: Unit) -> None:
             scope.set_valid(header, 1)
     meta.set("ingress_port", scope.function.args[2])
     meta.set("packet_length", scope.get(Word.RECEIVED))
-    meta.set("ingress_global_timestamp", scope.shared(Control.NOW), "intrinsic_metadata")
+    meta.set("ingress_global_timestamp", scope.shared(ControlWord.NOW), "intrinsic_metadata")
     builder.call(unit.functions["parse"], both)
     _leave_if_spent(scope, leave, loops=bool(parser_cycles(unit.program.parser)))
     scope.set(Word.DATA, scope.get(Word.POSITION))
@@ -225,7 +229,7 @@ def _write_process(unit: Unit) -> None:
     builder.ret_void()
 
 
-def _replicate(unit: Unit, scope: Scope, meta: _Metadata, group: Value) -> None:
+def _replicate(unit: Unit, scope: FunctionScope, meta: _Metadata, group: Value) -> None:
     """Emit one copy per replica; fields of invalid headers are 0 in copies, a cut does not go with them."""
     builder, layout = scope.builder, scope.layout
     meta.set("instance_type", INSTANCE_REPLICATION)
@@ -239,14 +243,14 @@ def _replicate(unit: Unit, scope: Scope, meta: _Metadata, group: Value) -> None:
             with scope.when(builder.not_(scope.is_valid(header))):
                 scope.clear(scope.at(scope.state, first), 8 * words)
     scope.set(Word.LIMIT, NO_LIMIT)
-    packed = scope.load(scope.address(Control.GROUPS), group)
+    packed = scope.load(scope.address(ControlWord.GROUPS), group)
     first_replica, count = builder.lshr(packed, word(32)), builder.and_(packed, word(0xFFFFFFFF))
-    kept = scope.address(Control.REPLICA)
+    kept = scope.address(ControlWord.REPLICA)
     _copy_changing(scope, kept, scope.state)
     rid = meta.find("egress_rid", "intrinsic_metadata")
     with scope.repeat(count) as index:
         at = builder.shl(builder.add(first_replica, index), word(1))
-        replicas = scope.address(Control.REPLICAS)
+        replicas = scope.address(ControlWord.REPLICAS)
         port, instance = scope.load(replicas, at), scope.load(replicas, builder.add(at, word(1)))
         with scope.when(builder.icmp_unsigned("!=", index, word(0))):
             _copy_changing(scope, scope.state, kept)
@@ -256,7 +260,7 @@ def _replicate(unit: Unit, scope: Scope, meta: _Metadata, group: Value) -> None:
         builder.call(unit.functions["emit"], [scope.state, scope.control, port])
 
 
-def _copy_changing(scope: Scope, target: Value, source: Value) -> None:
+def _copy_changing(scope: FunctionScope, target: Value, source: Value) -> None:
     """Copy what egress can change of a packet's state."""
     layout = scope.layout
     scope.copy_words(target, source, layout.changing_words)
@@ -264,12 +268,12 @@ def _copy_changing(scope: Scope, target: Value, source: Value) -> None:
         scope.copy(scope.at(target, region.first), scope.at(source, region.first), 8 * region.words)
 
 
-def _prefetch(scope: Scope, number: Value) -> None:
+def _prefetch(scope: FunctionScope, number: Value) -> None:
     """Ask for the bytes of a frame, as many as headers can have, if there is such a frame."""
     builder = scope.builder
-    with scope.when(builder.icmp_unsigned("<", number, scope.shared(Control.COUNT))):
-        start = builder.add(scope.shared(Control.FRAMES), scope.load(scope.address(Control.OFFSETS), number))
-        length = scope.load(scope.address(Control.LENGTHS), number)
+    with scope.when(builder.icmp_unsigned("<", number, scope.shared(ControlWord.COUNT))):
+        start = builder.add(scope.shared(ControlWord.FRAMES), scope.load(scope.address(ControlWord.OFFSETS), number))
+        length = scope.load(scope.address(ControlWord.LENGTHS), number)
         most = sum(header.bits // 8 for header in scope.unit.program.headers.values() if not header.metadata)
         wanted = scope.minimum(length, word(most))
         lines = builder.lshr(builder.add(wanted, word(CACHE_LINE_BYTES - 1)), word(6))
@@ -287,33 +291,33 @@ def _loops(unit: Unit) -> bool:
 
 def _write_run(unit: Unit) -> None:
     """Write `run`: all frames."""
-    scope = Scope(unit, unit.declare("run", ir.VoidType(), [PTR, PTR], public=True))
+    scope = FunctionScope(unit, unit.declare("run", ir.VoidType(), [PTR, PTR], public=True))
     builder = scope.builder
     head, body, end = (scope.block(name) for name in ("head", "body", "end"))
     builder.branch(head)
     scope.start(head)
-    number = scope.shared(Control.DONE)
-    more, check = builder.icmp_unsigned("<", number, scope.shared(Control.COUNT)), scope.block("check")
+    number = scope.shared(ControlWord.DONE)
+    more, check = builder.icmp_unsigned("<", number, scope.shared(ControlWord.COUNT)), scope.block("check")
     builder.cbranch(more, check, end)
     scope.start(check)
-    length = scope.load(scope.address(Control.LENGTHS), number)
-    copies = scope.shared(Control.MAX_COPIES)
+    length = scope.load(scope.address(ControlWord.LENGTHS), number)
+    copies = scope.shared(ControlWord.MAX_COPIES)
     needed = builder.mul(copies, builder.add(length, word(header_bytes(unit))))
-    bytes_left = builder.sub(scope.shared(Control.OUT_CAPACITY), scope.shared(Control.OUT_USED))
-    records_left = builder.sub(scope.shared(Control.OUT_RECORDS), scope.shared(Control.OUTPUTS))
+    bytes_left = builder.sub(scope.shared(ControlWord.OUT_CAPACITY), scope.shared(ControlWord.OUT_USED))
+    records_left = builder.sub(scope.shared(ControlWord.OUT_RECORDS), scope.shared(ControlWord.OUTPUTS))
     fits = builder.and_(
         builder.icmp_unsigned("<=", needed, bytes_left), builder.icmp_unsigned("<=", copies, records_left)
     )
     builder.cbranch(fits, body, end)
     scope.start(body)
-    offset = scope.load(scope.address(Control.OFFSETS), number)
+    offset = scope.load(scope.address(ControlWord.OFFSETS), number)
     start = {
         Word.RECEIVED: length,
         Word.POSITION: word(0),
         Word.LENGTH: length,
         Word.LIMIT: word(NO_LIMIT),
         Word.EXITED: word(0),
-        Word.FRAME: builder.add(scope.shared(Control.FRAMES), offset),
+        Word.FRAME: builder.add(scope.shared(ControlWord.FRAMES), offset),
         Word.DATA: word(0),
     }
     for which, value in start.items():
@@ -322,9 +326,9 @@ def _write_run(unit: Unit) -> None:
     if loops:
         renew(scope)
     _prefetch(scope, builder.add(number, word(1)))
-    port = scope.load(scope.address(Control.PORTS), number)
+    port = scope.load(scope.address(ControlWord.PORTS), number)
     builder.call(unit.functions["process"], [scope.state, scope.control, port])
-    scope.store(builder.add(scope.shared(Control.DONE), word(1)), scope.control, Control.DONE)
+    scope.store(builder.add(scope.shared(ControlWord.DONE), word(1)), scope.control, ControlWord.DONE)
     if loops:
         builder.cbranch(may_go_on(scope), head, end)
     else:

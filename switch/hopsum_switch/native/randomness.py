@@ -6,11 +6,11 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..state.randomness import INCREMENT, LAST_SHIFT, MIX
-from .layout import Control
-from .scope import I1, I64, Scope, Value, word
+from .layout import ControlWord
+from .scope import I1, I64, FunctionScope, Value, word
 
 
-def draw(scope: Scope, low: Value, high: Value) -> Value:
+def draw(scope: FunctionScope, low: Value, high: Value) -> Value:
     """Write code for an integer in [low, high]; low <= high. Returns the word."""
     builder = scope.builder
     span = builder.sub(high, low)
@@ -26,10 +26,10 @@ def draw(scope: Scope, low: Value, high: Value) -> Value:
     return builder.add(low, value)
 
 
-def _next(scope: Scope) -> Value:
+def _next(scope: FunctionScope) -> Value:
     builder = scope.builder
-    value = builder.add(scope.shared(Control.RANDOM), word(INCREMENT))
-    scope.store(value, scope.control, Control.RANDOM)
+    value = builder.add(scope.shared(ControlWord.RANDOM), word(INCREMENT))
+    scope.store(value, scope.control, ControlWord.RANDOM)
     for shift, factor in MIX:
         value = builder.mul(builder.xor(value, builder.lshr(value, word(shift))), word(factor))
     return builder.xor(value, builder.lshr(value, word(LAST_SHIFT)))

@@ -12,9 +12,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..program.ir import Program
+from ..program.ir import ProgramIR
 from ..program.ir_expressions import FieldIR, FieldRef, HeaderIR, IntType, ParamRef
-from .layout import PIECE_WORDS, Control, Layout, Place, Region, Word
+from .layout import PIECE_WORDS, ControlWord, MemoryLayout, Region, StoredInteger, Word
 
 Value = Any
 
@@ -29,7 +29,7 @@ VECTOR = ir.VectorType(I64, 8)
 class CellRef:
     """The value of a register cell, as an expression leaf."""
 
-    def __init__(self, pointer: Value, place: Place) -> None:
+    def __init__(self, pointer: Value, place: StoredInteger) -> None:
         self.pointer = pointer
         self.place = place
         self.type = IntType(place.bits + place.signed, place.signed)
@@ -43,9 +43,9 @@ def word(value: int) -> Value:
 class Unit:
     """The module under construction."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramIR) -> None:
         self.program = program
-        self.layout = Layout(program)
+        self.layout = MemoryLayout(program)
         self.module = ir.Module(name="program")
         self.functions: dict[str, Value] = {}
 
@@ -77,10 +77,10 @@ class Unit:
         return self.module.globals[name]
 
 
-class Scope:
+class FunctionScope:
     """One function: `state` and `control` are its first two arguments, `args` the arguments of an action."""
 
-    def __init__(self, unit: Unit, function: Value, params: tuple[Place, ...] = ()) -> None:
+    def __init__(self, unit: Unit, function: Value, params: tuple[StoredInteger, ...] = ()) -> None:
         self.unit = unit
         self.layout = unit.layout
         self.function = function
@@ -117,11 +117,11 @@ class Scope:
         """Set a word of the packet's state."""
         self.store(word(value) if isinstance(value, int) else value, self.state, int(which))
 
-    def shared(self, which: Control | int) -> Value:
+    def shared(self, which: ControlWord | int) -> Value:
         """Return a word of the control block."""
         return self.load(self.control, int(which))
 
-    def address(self, which: Control | int) -> Value:
+    def address(self, which: ControlWord | int) -> Value:
         """Return a word of the control block as a pointer."""
         return self.builder.inttoptr(self.shared(which), PTR)
 
@@ -177,7 +177,7 @@ class Scope:
             self.store(word(1), self.state, region.flag)
         self._in_memory[self.builder.block] = known | {region.flag}
 
-    def leaf(self, expr: FieldRef | ParamRef | CellRef) -> tuple[Value, Place]:
+    def leaf(self, expr: FieldRef | ParamRef | CellRef) -> tuple[Value, StoredInteger]:
         """Return address and shape of what a leaf of an expression names."""
         if isinstance(expr, CellRef):
             return expr.pointer, expr.place

@@ -7,10 +7,10 @@ from llvmlite import ir
 
 from ..program.ir_actions import ShiftStack
 from ..program.ir_expressions import HeaderIR
-from .scope import I64, Scope, Value, word
+from .scope import I64, FunctionScope, Value, word
 
 
-def shift_stack(scope: Scope, op: ShiftStack) -> None:
+def shift_stack(scope: FunctionScope, op: ShiftStack) -> None:
     """Write code that moves the elements of a stack."""
     if op.by == 0:
         return
@@ -34,12 +34,12 @@ def shift_stack(scope: Scope, op: ShiftStack) -> None:
         scope.set_valid(header, 0)
 
 
-def _spare(scope: Scope, words: int) -> Value:
+def _spare(scope: FunctionScope, words: int) -> Value:
     with scope.builder.goto_entry_block():
         return scope.builder.alloca(I64, size=ir.Constant(I64, max(words, 1)))
 
 
-def _swap(scope: Scope, left: HeaderIR, right: HeaderIR, spare: Value) -> None:
+def _swap(scope: FunctionScope, left: HeaderIR, right: HeaderIR, spare: Value) -> None:
     (one, words), (other, _) = scope.layout.span(left), scope.layout.span(right)
     scope.copy(spare, scope.at(scope.state, one), 8 * words)
     scope.copy(scope.at(scope.state, one), scope.at(scope.state, other), 8 * words)

@@ -4,48 +4,48 @@
 from __future__ import annotations
 
 from ..program.steps import MAX_STEPS
-from .layout import Control, Word
-from .scope import Scope, Value, word
+from .layout import ControlWord, Word
+from .scope import FunctionScope, Value, word
 
 _SPENT = -1
 
 
-def renew(scope: Scope) -> None:
+def renew(scope: FunctionScope) -> None:
     """Write code that gives a frame its whole budget."""
-    scope.store(word(MAX_STEPS), scope.control, Control.STEPS)
+    scope.store(word(MAX_STEPS), scope.control, ControlWord.STEPS)
 
 
-def step(scope: Scope, onward: Value, out_of_steps: Value) -> Value:
+def step(scope: FunctionScope, onward: Value, out_of_steps: Value) -> Value:
     """Return a new block that takes a step and goes `onward`; a frame without one exits, and goes `out_of_steps`."""
     builder, current = scope.builder, scope.builder.block
     block, taken, spent = (scope.block(name) for name in ("step", "taken", "spent"))
     scope.start(block)
-    left = scope.shared(Control.STEPS)
+    left = scope.shared(ControlWord.STEPS)
     builder.cbranch(builder.icmp_unsigned("==", left, word(0)), spent, taken)
     scope.start(taken)
-    scope.store(builder.sub(left, word(1)), scope.control, Control.STEPS)
+    scope.store(builder.sub(left, word(1)), scope.control, ControlWord.STEPS)
     builder.branch(onward)
     scope.start(spent)
-    scope.store(word(_SPENT), scope.control, Control.STEPS)
-    scope.store(builder.add(scope.shared(Control.OUT_OF_STEPS), word(1)), scope.control, Control.OUT_OF_STEPS)
+    scope.store(word(_SPENT), scope.control, ControlWord.STEPS)
+    scope.store(builder.add(scope.shared(ControlWord.OUT_OF_STEPS), word(1)), scope.control, ControlWord.OUT_OF_STEPS)
     scope.set(Word.EXITED, 1)
     builder.branch(out_of_steps)
     scope.start(current)
     return block
 
 
-def is_spent(scope: Scope) -> Value:
+def is_spent(scope: FunctionScope) -> Value:
     """Return whether the frame is dropped for its steps."""
-    return scope.builder.icmp_unsigned("==", scope.shared(Control.STEPS), word(_SPENT))
+    return scope.builder.icmp_unsigned("==", scope.shared(ControlWord.STEPS), word(_SPENT))
 
 
-def may_go_on(scope: Scope) -> Value:
+def may_go_on(scope: FunctionScope) -> Value:
     """Add up what a frame has taken; return whether this call may begin another frame.
 
     Frames of one call take less than two budgets together, so that whoever waits for the call waits for a bounded time.
     """
     builder = scope.builder
-    taken = builder.sub(word(MAX_STEPS), scope.shared(Control.STEPS))
-    total = builder.add(scope.shared(Control.STEPS_TAKEN), taken)
-    scope.store(total, scope.control, Control.STEPS_TAKEN)
+    taken = builder.sub(word(MAX_STEPS), scope.shared(ControlWord.STEPS))
+    total = builder.add(scope.shared(ControlWord.STEPS_TAKEN), taken)
+    scope.store(total, scope.control, ControlWord.STEPS_TAKEN)
     return builder.icmp_unsigned("<", total, word(MAX_STEPS))

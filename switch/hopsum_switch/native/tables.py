@@ -11,7 +11,7 @@ from ..state.match import Exact, Lpm, Match, Range, Ternary, prefix_mask
 from ..state.multicast import MulticastStore
 from ..state.tables import TableState
 from .control import HASH_FACTOR, HASH_SHIFT
-from .layout import NO_ACTION, RECORD_HEADER, Control, TableWord, key_words, params, record_words
+from .layout import NO_ACTION, RECORD_HEADER, ControlWord, TableWord, key_words, params, record_words
 from .memory import Words, put, words
 from .pipeline import MAX_GROUPS
 
@@ -107,8 +107,8 @@ def write_groups(multicast: MulticastStore, control: Words) -> list[Words]:
         for replica in members:
             replicas[2 * at], replicas[2 * at + 1] = replica.port, replica.instance
             at += 1
-    control[Control.GROUPS], control[Control.REPLICAS] = index.ctypes.data, replicas.ctypes.data
-    control[Control.MAX_COPIES] = max(1, *(len(members) for members in groups.values()), 1)
+    control[ControlWord.GROUPS], control[ControlWord.REPLICAS] = index.ctypes.data, replicas.ctypes.data
+    control[ControlWord.MAX_COPIES] = max(1, *(len(members) for members in groups.values()), 1)
     return [index, replicas]
 
 

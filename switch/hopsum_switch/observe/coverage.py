@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..interp.observer import Observer
-from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, NodeIR, Program, TableIR
+from ..program.ir import ActionCall, ActionNodeIR, ConditionalIR, NodeIR, ProgramIR, TableIR
 from ..program.ir_actions import ActionIR, MarkToDrop
 from ..program.ir_objects import CounterIR
 from ..program.ir_parser import StateIR
@@ -33,7 +33,7 @@ MAX_COUNTER_CELLS = 64
 class Coverage(Observer):
     """Collects the parts that packets meet."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramIR) -> None:
         self._parts = tuple(dict.fromkeys(_parts(program)))
         self._met: set[str] = set()
 
@@ -92,7 +92,7 @@ class Coverage(Observer):
         self._met.add(_drop(action, source))
 
 
-def _parts(program: Program) -> Iterator[str]:
+def _parts(program: ProgramIR) -> Iterator[str]:
     for state in program.parser.states.values():
         yield _state(state)
         for following in (*(case.next for case in state.cases), state.default):

@@ -20,7 +20,7 @@ class Sample(NamedTuple):
     value: float  # an int stays exact
 
 
-class Family(NamedTuple):
+class MetricFamily(NamedTuple):
     """All values of one name; counters end in `_total`."""
 
     name: str
@@ -29,7 +29,7 @@ class Family(NamedTuple):
     samples: Iterable[Sample]
 
 
-def expose(families: Iterable[Family]) -> str:
+def expose(families: Iterable[MetricFamily]) -> str:
     """Return the text that a scrape gets."""
     lines = []
     for family in families:

@@ -36,7 +36,7 @@ from typing import Any
 
 from ..engine import Engine
 from ..ports.dataplane import Dataplane
-from .exposition import CONTENT_TYPE, Family, Sample, expose
+from .exposition import CONTENT_TYPE, MetricFamily, Sample, expose
 
 _log = logging.getLogger("hopsum_switch.metrics")
 
@@ -50,7 +50,7 @@ class MetricsError(Exception):
     """Metrics cannot be served; the message says what to change."""
 
 
-def collect(dataplane: Dataplane) -> list[Family]:
+def collect(dataplane: Dataplane) -> list[MetricFamily]:
     """Return all metrics at about this moment."""
     stats = dataplane.stats()
     families = [*_switch_families(stats), *_port_families(dataplane.ports(), stats["dropped"])]
@@ -61,48 +61,50 @@ def collect(dataplane: Dataplane) -> list[Family]:
     return families
 
 
-def _switch_families(stats: Mapping[str, Any]) -> Iterator[Family]:
+def _switch_families(stats: Mapping[str, Any]) -> Iterator[MetricFamily]:
     single = (
         ("packets_processed_total", "Frames that entered the engine.", stats["packets"]),
         ("busy_seconds_total", "Time spent in the engine and in sending.", stats["busy_s"]),
         ("engine_errors_total", "Frames lost because the engine failed.", stats["dropped"].get("engine_error", 0)),
     )
     for name, text, value in single:
-        yield Family(f"hopsum_switch_{name}", "counter", text, [Sample({}, value)])
+        yield MetricFamily(f"hopsum_switch_{name}", "counter", text, [Sample({}, value)])
 
 
-def _port_families(ports: Mapping[int, Mapping[str, Any]], dropped: Mapping[str, int]) -> Iterator[Family]:
+def _port_families(ports: Mapping[int, Mapping[str, Any]], dropped: Mapping[str, int]) -> Iterator[MetricFamily]:
     for unit, suffix in (("frames", ""), ("bytes", "_bytes")):
         samples = [
             Sample({"port": str(number), "direction": direction}, port[direction + suffix])
             for number, port in ports.items()
             for direction in ("received", "sent")
         ]
-        yield Family(f"hopsum_switch_port_{unit}_total", "counter", f"{unit.capitalize()} through a port.", samples)
+        yield MetricFamily(
+            f"hopsum_switch_port_{unit}_total", "counter", f"{unit.capitalize()} through a port.", samples
+        )
     by_port = {"none": dropped, **{str(number): port["dropped"] for number, port in ports.items()}}
     drops = [
         Sample({"port": port, "reason": reason}, count)
         for port, reasons in by_port.items()
         for reason, count in reasons.items()
     ]
-    yield Family("hopsum_switch_dropped_frames_total", "counter", "Frames dropped outside of the program.", drops)
+    yield MetricFamily("hopsum_switch_dropped_frames_total", "counter", "Frames dropped outside of the program.", drops)
 
 
-def _engine_families(engine: Engine) -> Iterator[Family]:
+def _engine_families(engine: Engine) -> Iterator[MetricFamily]:
     info = Sample({"backend": engine.backend, "program": engine.program.name}, 1)
-    yield Family("hopsum_switch_info", "gauge", "What runs.", [info])
+    yield MetricFamily("hopsum_switch_info", "gauge", "What runs.", [info])
     tables = [Sample({"table": name}, len(table)) for name, table in engine.tables.items()]
-    yield Family("hopsum_switch_table_entries", "gauge", "Entries of a table.", tables)
+    yield MetricFamily("hopsum_switch_table_entries", "gauge", "Entries of a table.", tables)
     indexed = [counter for counter in engine.program.counters.values() if counter.table is None]
     sizes = [Sample({"counter": counter.name}, counter.size) for counter in indexed]
-    yield Family("hopsum_switch_p4_counter_cells", "gauge", "Size of an indexed counter.", sizes)
+    yield MetricFamily("hopsum_switch_p4_counter_cells", "gauge", "Size of an indexed counter.", sizes)
     for unit in ("packets", "bytes"):
         cells = [
             Sample({"counter": counter.name, "index": str(index)}, value)
             for counter in indexed
             for index, value in enumerate(getattr(engine.counters.cells(counter.name), unit)[:MAX_CELLS])
         ]
-        yield Family(f"hopsum_switch_p4_counter_{unit}_total", "counter", f"{unit.capitalize()} counted.", cells)
+        yield MetricFamily(f"hopsum_switch_p4_counter_{unit}_total", "counter", f"{unit.capitalize()} counted.", cells)
 
 
 class MetricsServer:

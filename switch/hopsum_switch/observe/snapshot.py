@@ -27,7 +27,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from ..engine import Engine
-from ..program.ir import Program
+from ..program.ir import ProgramIR
 
 FORMAT = "hopsum_switch snapshot 1"
 Json = dict[str, Any]
@@ -38,7 +38,7 @@ class SnapshotError(Exception):
 
 
 @dataclass(frozen=True)
-class RegisterCells:
+class RegisterCellRange:
     """Cells `first`, `first` + 1... of a register array."""
 
     bits: int
@@ -47,7 +47,7 @@ class RegisterCells:
 
 
 @dataclass(frozen=True)
-class CounterCells:
+class CounterCellRange:
     """Cells `first`, `first` + 1... of an indexed counter; the two sequences run parallel."""
 
     first: int
@@ -72,8 +72,8 @@ class Snapshot:
 
     program: str
     digest: str
-    registers: Mapping[str, RegisterCells]
-    counters: Mapping[str, CounterCells]
+    registers: Mapping[str, RegisterCellRange]
+    counters: Mapping[str, CounterCellRange]
 
     def select(self, names: Collection[str] = (), first: int = 0, count: int | None = None) -> Snapshot:
         """Return the part with these arrays (none: all) and of each at most `count` cells from index `first` on.
@@ -88,12 +88,12 @@ class Snapshot:
             raise SnapshotError(f"first ({first}) and count ({count}) cannot be negative")
         part = slice(first, None if count is None else first + count)
         registers = {
-            name: RegisterCells(cells.bits, first, cells.values[part])
+            name: RegisterCellRange(cells.bits, first, cells.values[part])
             for name, cells in self.registers.items()
             if not names or name in names
         }
         counters = {
-            name: CounterCells(first, cells.packets[part], cells.bytes[part])
+            name: CounterCellRange(first, cells.packets[part], cells.bytes[part])
             for name, cells in self.counters.items()
             if not names or name in names
         }
@@ -114,11 +114,11 @@ class Snapshot:
         try:
             _check_format(data)
             registers = {
-                name: RegisterCells(cells["bits"], cells["first"], [int(value, 16) for value in cells["values"]])
+                name: RegisterCellRange(cells["bits"], cells["first"], [int(value, 16) for value in cells["values"]])
                 for name, cells in data["registers"].items()
             }
             counters = {
-                name: CounterCells(cells["first"], cells["packets"], cells["bytes"])
+                name: CounterCellRange(cells["first"], cells["packets"], cells["bytes"])
                 for name, cells in data["counters"].items()
             }
             return cls(data["program"], data["digest"], registers, counters)
@@ -159,16 +159,16 @@ class Snapshot:
 
 def freeze(engine: Engine) -> Snapshot:
     """Return a copy of all cells. The caller keeps packets and writes away meanwhile."""
-    program: Program = engine.program
+    program: ProgramIR = engine.program
     registers = {
-        register.name: RegisterCells(register.bits, 0, copy(engine.registers.cells(register.name)))
+        register.name: RegisterCellRange(register.bits, 0, copy(engine.registers.cells(register.name)))
         for register in program.registers.values()
     }
     counters = {}
     for counter in program.counters.values():
         if counter.table is None:
             cells = engine.counters.cells(counter.name)
-            counters[counter.name] = CounterCells(0, copy(cells.packets), copy(cells.bytes))
+            counters[counter.name] = CounterCellRange(0, copy(cells.packets), copy(cells.bytes))
     return Snapshot(program.name, program.digest, registers, counters)
 
 
@@ -227,13 +227,13 @@ def _from_arrays(path: Path) -> Snapshot:
         header = json.loads(arrays["header"].tobytes())
         _check_format(header)
         registers = {
-            name: RegisterCells(about["bits"], about["first"], _integers(arrays[f"registers/{name}"]))
+            name: RegisterCellRange(about["bits"], about["first"], _integers(arrays[f"registers/{name}"]))
             for name, about in header["registers"].items()
         }
         counters = {}
         for name, about in header["counters"].items():
             sides = arrays[f"counters/{name}"]
-            counters[name] = CounterCells(about["first"], sides[:, 0].tolist(), sides[:, 1].tolist())
+            counters[name] = CounterCellRange(about["first"], sides[:, 0].tolist(), sides[:, 1].tolist())
         return Snapshot(header["program"], header["digest"], registers, counters)
 
 

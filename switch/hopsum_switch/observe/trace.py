@@ -46,7 +46,7 @@ from ..program.ir_parser import StateIR
 from ..program.source import SourceInfo
 from ..program.steps import OUT_OF_STEPS
 from ..state.lookup import Entry
-from ..state.multicast import Replica
+from ..state.multicast import PortCopy
 from .trace_text import render
 
 _log = logging.getLogger("hopsum_switch.trace")
@@ -147,11 +147,11 @@ class Trace(Observer):
         """Note a message of the program."""
         self._note({"log": text})
 
-    def multicast(self, group: int, replicas: Sequence[Replica]) -> None:
+    def multicast(self, group: int, replicas: Sequence[PortCopy]) -> None:
         """Note a group."""
         self._last("ingress")["multicast"] = {"group": group, "replicas": [list(replica) for replica in replicas]}
 
-    def cloned(self, session: int, replicas: Sequence[Replica]) -> None:
+    def cloned(self, session: int, replicas: Sequence[PortCopy]) -> None:
         """Note a clone."""
         self._note({"clone": session, "replicas": [list(replica) for replica in replicas]})
 

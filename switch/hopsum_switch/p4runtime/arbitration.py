@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 
 MAX_ELECTION_ID = (1 << 128) - 1
 
@@ -35,7 +35,7 @@ class Notice(NamedTuple):
     """What one client is told: a status code and the highest election id so far."""
 
     client: Hashable
-    code: Code
+    code: RpcCode
     election_id: int | None
 
 
@@ -83,34 +83,34 @@ class Arbitration:
         """Raise P4RuntimeError (PERMISSION_DENIED) unless `election_id` is the primary's."""
         if self._primary is None:
             raise P4RuntimeError(
-                Code.PERMISSION_DENIED,
+                RpcCode.PERMISSION_DENIED,
                 "no client is primary: open a StreamChannel and send a"
                 f" MasterArbitrationUpdate with an election id >= {self._highest or 0}",
             )
         held = self._election_ids[self._primary]
         if election_id != held:
             raise P4RuntimeError(
-                Code.PERMISSION_DENIED, f"election id {election_id} is not the primary's, which is {held}"
+                RpcCode.PERMISSION_DENIED, f"election id {election_id} is not the primary's, which is {held}"
             )
 
     def _check(self, client: Hashable, device_id: int, election_id: int | None, role: str | None) -> None:
         known = client in self._election_ids
         if device_id != self._device_id:
             raise P4RuntimeError(
-                Code.FAILED_PRECONDITION if known else Code.NOT_FOUND,
+                RpcCode.FAILED_PRECONDITION if known else RpcCode.NOT_FOUND,
                 f"device id {device_id} is not served here: this is device {self._device_id}",
             )
         if role is not None:
             raise P4RuntimeError(
-                Code.INVALID_ARGUMENT, f"role {role} is not supported: leave the role unset, for full access"
+                RpcCode.INVALID_ARGUMENT, f"role {role} is not supported: leave the role unset, for full access"
             )
         if election_id is not None and not 0 <= election_id <= MAX_ELECTION_ID:
-            raise P4RuntimeError(Code.INVALID_ARGUMENT, f"election id {election_id} does not fit 128 bits")
+            raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"election id {election_id} does not fit 128 bits")
         if election_id is not None and any(
             other != client and held == election_id for other, held in self._election_ids.items()
         ):
             raise P4RuntimeError(
-                Code.INVALID_ARGUMENT,
+                RpcCode.INVALID_ARGUMENT,
                 f"election id {election_id} is in use by another client: use a unique one",
             )
 
@@ -119,6 +119,6 @@ class Arbitration:
         return [self._notice(client) for client in (*others, *([self._primary] if self._primary is not None else ()))]
 
     def _notice(self, client: Hashable) -> Notice:
-        backup = Code.NOT_FOUND if self._primary is None else Code.ALREADY_EXISTS
-        code = Code.OK if client == self._primary else backup
+        backup = RpcCode.NOT_FOUND if self._primary is None else RpcCode.ALREADY_EXISTS
+        code = RpcCode.OK if client == self._primary else backup
         return Notice(client, code, self._highest)

@@ -12,8 +12,8 @@ from typing import TypeAlias
 from p4.v1.p4runtime_pb2 import CounterEntry, MeterEntry, RegisterEntry, Update
 
 from hopsum_switch.p4runtime.p4info import CounterInfo, MeterInfo, RegisterInfo
-from hopsum_switch.p4runtime.pipeline import Target
-from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.pipeline import RunningPipeline
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.p4runtime.translate import (
     counter_from_proto,
     counter_to_proto,
@@ -28,7 +28,7 @@ _Entry: TypeAlias = CounterEntry | MeterEntry | RegisterEntry
 _Array: TypeAlias = CounterInfo | MeterInfo | RegisterInfo
 
 
-def write_counter(target: Target, update: int, message: CounterEntry) -> None:
+def write_counter(target: RunningPipeline, update: int, message: CounterEntry) -> None:
     """Set one cell, or all cells if the index is left out; nothing if the data is. Raises P4RuntimeError."""
     counter = target.pipeline.p4info.counter(message.counter_id)
     cells = _cells(update, message, counter)
@@ -40,7 +40,7 @@ def write_counter(target: Target, update: int, message: CounterEntry) -> None:
             target.engine.counters.write(counter.name, index, value)
 
 
-def read_counters(target: Target, query: CounterEntry) -> Iterator[CounterEntry]:
+def read_counters(target: RunningPipeline, query: CounterEntry) -> Iterator[CounterEntry]:
     """Yield the CounterEntry messages that `query` selects.
 
     Raises P4RuntimeError: no such counter or cell.
@@ -55,7 +55,7 @@ def read_counters(target: Target, query: CounterEntry) -> Iterator[CounterEntry]
             yield message
 
 
-def write_meter(target: Target, update: int, message: MeterEntry) -> None:
+def write_meter(target: RunningPipeline, update: int, message: MeterEntry) -> None:
     """Configure one cell, or all cells if the index is left out; without a config, always green.
 
     Raises P4RuntimeError.
@@ -67,7 +67,7 @@ def write_meter(target: Target, update: int, message: MeterEntry) -> None:
             target.engine.meters.write(meter.name, index, config)
 
 
-def read_meters(target: Target, query: MeterEntry) -> Iterator[MeterEntry]:
+def read_meters(target: RunningPipeline, query: MeterEntry) -> Iterator[MeterEntry]:
     """Yield the MeterEntry messages that `query` selects.
 
     Raises P4RuntimeError: no such meter or cell.
@@ -83,7 +83,7 @@ def read_meters(target: Target, query: MeterEntry) -> Iterator[MeterEntry]:
             yield message
 
 
-def write_register(target: Target, update: int, message: RegisterEntry) -> None:
+def write_register(target: RunningPipeline, update: int, message: RegisterEntry) -> None:
     """Set one cell, or all cells if the index is left out; nothing if the data is. Raises P4RuntimeError."""
     register = target.pipeline.p4info.register(message.register_id)
     cells = _cells(update, message, register)
@@ -98,7 +98,7 @@ def write_register(target: Target, update: int, message: RegisterEntry) -> None:
             target.engine.registers.write(register.name, index, value)
 
 
-def read_registers(target: Target, query: RegisterEntry) -> Iterator[RegisterEntry]:
+def read_registers(target: RunningPipeline, query: RegisterEntry) -> Iterator[RegisterEntry]:
     """Yield the RegisterEntry messages that `query` selects.
 
     Raises P4RuntimeError: no such register or cell.
@@ -127,13 +127,13 @@ def _selected(message: _Entry, array: _Array) -> range:
     if index < 0:
         raise invalid(f"{array.name}: index {index} is negative")
     if index >= array.size:
-        raise P4RuntimeError(Code.OUT_OF_RANGE, f"{array.name}: index {index} is outside 0..{array.size - 1}")
+        raise P4RuntimeError(RpcCode.OUT_OF_RANGE, f"{array.name}: index {index} is outside 0..{array.size - 1}")
     return range(index, index + 1)
 
 
 def _require_plain(register: RegisterInfo) -> None:
     if not register.width:
         raise P4RuntimeError(
-            Code.UNIMPLEMENTED,
+            RpcCode.UNIMPLEMENTED,
             f"register {register.name} holds something else than bit<W>, which cannot be read or written here",
         )

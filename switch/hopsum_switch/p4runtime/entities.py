@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from hopsum_switch.p4runtime import arrays, replication, table_entries
-from hopsum_switch.p4runtime.pipeline import Target
-from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.pipeline import RunningPipeline
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_wire.p4runtime import p4runtime_pb2
 
 
 class _Kind(NamedTuple):
-    write: Callable[[Target, int, Any], None]
-    read: Callable[[Target, Any], Iterator[Any]]
+    write: Callable[[RunningPipeline, int, Any], None]
+    read: Callable[[RunningPipeline, Any], Iterator[Any]]
 
 
 _KINDS = {
@@ -28,15 +28,15 @@ _KINDS = {
 }
 
 
-def write_update(target: Target, update: p4runtime_pb2.Update) -> None:
+def write_update(target: RunningPipeline, update: p4runtime_pb2.Update) -> None:
     """Apply one Update message; the caller holds the gate. Raises P4RuntimeError: nothing changed."""
     name, kind = _kind(update.entity)
     if update.type == p4runtime_pb2.Update.UNSPECIFIED:
-        raise P4RuntimeError(Code.INVALID_ARGUMENT, "the update's type is not set: INSERT, MODIFY or DELETE")
+        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, "the update's type is not set: INSERT, MODIFY or DELETE")
     kind.write(target, update.type, getattr(update.entity, name))
 
 
-def read_entity(target: Target, query: p4runtime_pb2.Entity) -> list[tuple[str, Any]]:
+def read_entity(target: RunningPipeline, query: p4runtime_pb2.Entity) -> list[tuple[str, Any]]:
     """Return what one Entity of a ReadRequest selects: the Entity's field and its message. The caller holds the gate.
 
     Raises P4RuntimeError: the query makes no sense or names something that does not exist.
@@ -58,7 +58,7 @@ def error_messages(errors: Iterable[P4RuntimeError | None]) -> list[p4runtime_pb
 def _kind(entity: p4runtime_pb2.Entity) -> tuple[str, _Kind]:
     name = entity.WhichOneof("entity")
     if name is None:
-        raise P4RuntimeError(Code.INVALID_ARGUMENT, "the entity is empty")
+        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, "the entity is empty")
     if name not in _KINDS:
-        raise P4RuntimeError(Code.UNIMPLEMENTED, f"{name} is not supported: {', '.join(_KINDS)} are")
+        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, f"{name} is not supported: {', '.join(_KINDS)} are")
     return name, _KINDS[name]

@@ -10,14 +10,14 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from google.protobuf import text_format
 
-from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_wire.p4runtime import p4info_pb2
 
 T = TypeVar("T")
 _Sized: TypeAlias = "p4info_pb2.MatchField | p4info_pb2.Action.Param | p4info_pb2.ControllerPacketMetadata.Metadata"
 
 
-class MatchKind(enum.Enum):
+class P4InfoMatchKind(enum.Enum):
     """How a key field matches."""
 
     EXACT = "exact"
@@ -28,16 +28,16 @@ class MatchKind(enum.Enum):
 
 
 _MATCH_KINDS = {
-    p4info_pb2.MatchField.EXACT: MatchKind.EXACT,
-    p4info_pb2.MatchField.LPM: MatchKind.LPM,
-    p4info_pb2.MatchField.TERNARY: MatchKind.TERNARY,
-    p4info_pb2.MatchField.RANGE: MatchKind.RANGE,
-    p4info_pb2.MatchField.OPTIONAL: MatchKind.OPTIONAL,
+    p4info_pb2.MatchField.EXACT: P4InfoMatchKind.EXACT,
+    p4info_pb2.MatchField.LPM: P4InfoMatchKind.LPM,
+    p4info_pb2.MatchField.TERNARY: P4InfoMatchKind.TERNARY,
+    p4info_pb2.MatchField.RANGE: P4InfoMatchKind.RANGE,
+    p4info_pb2.MatchField.OPTIONAL: P4InfoMatchKind.OPTIONAL,
 }
-_BY_PRIORITY = {MatchKind.TERNARY, MatchKind.RANGE, MatchKind.OPTIONAL}
+_BY_PRIORITY = {P4InfoMatchKind.TERNARY, P4InfoMatchKind.RANGE, P4InfoMatchKind.OPTIONAL}
 
 
-class Field(NamedTuple):
+class P4InfoField(NamedTuple):
     """An action parameter or a field of a packet-in or packet-out header."""
 
     id: int
@@ -53,7 +53,7 @@ class MatchField(NamedTuple):
     name: str
     width: int
     translated: bool
-    kind: MatchKind
+    kind: P4InfoMatchKind
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ActionInfo:
 
     id: int
     name: str
-    params: tuple[Field, ...]
+    params: tuple[P4InfoField, ...]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class RegisterInfo:
     width: int
 
 
-class P4Info:
+class P4InfoIndex:
     """The objects of one P4Info message by id. `message` is kept as it came."""
 
     def __init__(self, message: p4info_pb2.P4Info) -> None:
@@ -147,7 +147,7 @@ class P4Info:
         """Return a table. Raises P4RuntimeError (INVALID_ARGUMENT): no such id, or the program has no such table."""
         if table_id in self._removed:
             message = f"table {self._removed[table_id]} is not in the program: p4c removed it, as no packet comes to it"
-            raise P4RuntimeError(Code.INVALID_ARGUMENT, message)
+            raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, message)
         return _get(self.tables, table_id, "table")
 
     def keep_tables(self, names: Collection[str]) -> None:
@@ -167,7 +167,7 @@ class P4Info:
         """Return a register array. Raises P4RuntimeError (INVALID_ARGUMENT): no such id."""
         return _get(self.registers, register_id, "register")
 
-    def packet_header(self, name: str) -> tuple[Field, ...]:
+    def packet_header(self, name: str) -> tuple[P4InfoField, ...]:
         """Return the fields of header `packet_in` or `packet_out`; none if the program has no such header."""
         return self._headers.get(name, ())
 
@@ -176,7 +176,7 @@ class P4Info:
             unknown = (table.entry_actions | table.default_actions) - self.actions.keys()
             if unknown:
                 raise P4RuntimeError(
-                    Code.INVALID_ARGUMENT,
+                    RpcCode.INVALID_ARGUMENT,
                     f"P4Info: table {table.name} refers to action ids {sorted(unknown)}, which are not declared",
                 )
 
@@ -190,7 +190,7 @@ def parse_text(text: str) -> p4info_pb2.P4Info:
     try:
         text_format.Parse(text, message, allow_unknown_field=True)  # of a newer p4c
     except text_format.ParseError as error:
-        raise P4RuntimeError(Code.INVALID_ARGUMENT, f"not a P4Info in text format: {error}") from error
+        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"not a P4Info in text format: {error}") from error
     return message
 
 
@@ -199,7 +199,7 @@ def _by_id(objects: Iterable[T]) -> dict[int, T]:
     for item in objects:
         number = item.id  # type: ignore[attr-defined]
         if number == 0 or number in found:
-            raise P4RuntimeError(Code.INVALID_ARGUMENT, f"P4Info: id {number} is 0 or used twice: {item}")
+            raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"P4Info: id {number} is 0 or used twice: {item}")
         found[number] = item
     return found
 
@@ -208,20 +208,20 @@ def _get(objects: dict[int, T], number: int, what: str) -> T:
     try:
         return objects[number]
     except KeyError:
-        raise P4RuntimeError(Code.INVALID_ARGUMENT, f"{what} id {number} is not in the P4Info") from None
+        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"{what} id {number} is not in the P4Info") from None
 
 
-def _field(field: _Sized) -> Field:
+def _field(field: _Sized) -> P4InfoField:
     if not field.bitwidth:
-        raise P4RuntimeError(Code.UNIMPLEMENTED, f"P4Info: {field.name} has no bit width: strings are not supported")
-    return Field(field.id, field.name, field.bitwidth, field.HasField("type_name"))
+        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, f"P4Info: {field.name} has no bit width: strings are not supported")
+    return P4InfoField(field.id, field.name, field.bitwidth, field.HasField("type_name"))
 
 
-def _header_field(field: p4info_pb2.ControllerPacketMetadata.Metadata, info: p4info_pb2.P4Info) -> Field:
+def _header_field(field: p4info_pb2.ControllerPacketMetadata.Metadata, info: p4info_pb2.P4Info) -> P4InfoField:
     new_type = info.type_info.new_types.get(field.type_name.name)  # not [], which would add an entry
     if new_type is not None and new_type.HasField("translated_type"):
         raise P4RuntimeError(
-            Code.UNIMPLEMENTED,
+            RpcCode.UNIMPLEMENTED,
             f"P4Info: {field.name} of a packet-in or packet-out header has a translated type, whose width in the"
             " data plane P4Info does not tell",
         )
@@ -249,10 +249,10 @@ def _match_field(field: p4info_pb2.MatchField, table: str) -> MatchField:
     kind = _MATCH_KINDS.get(field.match_type)
     if kind is None:
         raise P4RuntimeError(
-            Code.UNIMPLEMENTED,
+            RpcCode.UNIMPLEMENTED,
             f"P4Info: table {table}: key field {field.name} matches by"
             f" {field.other_match_type or 'nothing known'}; known are"
-            f" {', '.join(kind.value for kind in MatchKind)}",
+            f" {', '.join(kind.value for kind in P4InfoMatchKind)}",
         )
     if not field.bitwidth and not field.HasField("type_name"):  # of type error or enum: the program has the width
         return MatchField(field.id, field.name, 0, True, kind)

@@ -11,22 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hopsum_switch.p4runtime.p4info import Field
-from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.p4info import P4InfoField
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.p4runtime.values import decode, encode
 
 
 class PacketHeader:
     """The fields of one controller header."""
 
-    def __init__(self, name: str, fields: tuple[Field, ...]) -> None:
+    def __init__(self, name: str, fields: tuple[P4InfoField, ...]) -> None:
         """Raise P4RuntimeError (INVALID_ARGUMENT) for a header that is not a whole number of bytes."""
         self._name = name
         self._fields = fields
         self._bits = sum(field.width for field in fields)
         if self._bits % 8:
             raise P4RuntimeError(
-                Code.INVALID_ARGUMENT,
+                RpcCode.INVALID_ARGUMENT,
                 f"P4Info: header {name} has {self._bits} bits, which is not a whole number of bytes: add padding",
             )
 
@@ -39,15 +39,17 @@ class PacketHeader:
         values = dict[int, bytes]()
         for number, value in metadata:
             if number in values:
-                raise P4RuntimeError(Code.INVALID_ARGUMENT, f"{self._name}: field {number} is given twice")
+                raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"{self._name}: field {number} is given twice")
             values[number] = value
         header = 0
         for field in self._fields:
             if field.id not in values:
-                raise P4RuntimeError(Code.INVALID_ARGUMENT, f"{self._name}: field {field.id} ({field.name}) is missing")
+                raise P4RuntimeError(
+                    RpcCode.INVALID_ARGUMENT, f"{self._name}: field {field.id} ({field.name}) is missing"
+                )
             header = header << field.width | decode(values.pop(field.id), field.width, f"{self._name}.{field.name}")
         if values:
-            raise P4RuntimeError(Code.INVALID_ARGUMENT, f"{self._name}: it has no fields {sorted(values)}")
+            raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"{self._name}: it has no fields {sorted(values)}")
         return header.to_bytes(self._bits // 8, "big")
 
     def unpack(self, frame: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
@@ -58,7 +60,7 @@ class PacketHeader:
         size = self._bits // 8
         if len(frame) < size:
             raise P4RuntimeError(
-                Code.OUT_OF_RANGE, f"a frame of {len(frame)} bytes cannot hold header {self._name} of {size}"
+                RpcCode.OUT_OF_RANGE, f"a frame of {len(frame)} bytes cannot hold header {self._name} of {size}"
             )
         header = int.from_bytes(frame[:size], "big")
         pairs, left = [], self._bits

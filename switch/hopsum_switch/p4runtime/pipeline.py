@@ -20,15 +20,15 @@ from p4.v1.p4runtime_pb2 import SetForwardingPipelineConfigRequest
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError
-from hopsum_switch.p4runtime.p4info import MatchKind, MeterInfo, P4Info, TableInfo
+from hopsum_switch.p4runtime.p4info import MeterInfo, P4InfoIndex, P4InfoMatchKind, TableInfo
 from hopsum_switch.p4runtime.packet_io import PacketHeader
-from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.program import load_program
-from hopsum_switch.program.ir import Program, TableIR
+from hopsum_switch.program.ir import ProgramIR, TableIR
 from hopsum_wire.p4runtime import p4info_pb2
 
-EngineFactory = Callable[[Program], Engine]
+EngineFactory = Callable[[ProgramIR], Engine]
 _SHOWN_PROBLEMS = 10
 _WITH_CONFIG = (
     SetForwardingPipelineConfigRequest.VERIFY,
@@ -38,11 +38,11 @@ _WITH_CONFIG = (
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class CheckedPipeline:
     """One verified config."""
 
-    p4info: P4Info
-    program: Program
+    p4info: P4InfoIndex
+    program: ProgramIR
     device_config: bytes
     cookie: int | None
     packet_in: PacketHeader
@@ -60,10 +60,10 @@ NO_NOTES = Notes()
 
 
 @dataclass
-class Target:
+class RunningPipeline:
     """A pipeline with its state: what Read and Write act on. Guarded by the data plane's gate."""
 
-    pipeline: Pipeline
+    pipeline: CheckedPipeline
     engine: Engine
     table_notes: dict[tuple[str, int | None], Notes] = field(default_factory=dict)  # by table and handle
     group_notes: dict[int, bytes] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Target:
     clone_forms: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
-def verify(p4info: p4info_pb2.P4Info, device_config: bytes, cookie: int | None = None) -> Pipeline:
+def verify(p4info: p4info_pb2.P4Info, device_config: bytes, cookie: int | None = None) -> CheckedPipeline:
     """Return the pipeline of a P4Info message and a compiled program (the JSON text of p4c-bm2-ss).
 
     Raises P4RuntimeError (INVALID_ARGUMENT): the program cannot run here, or the two do not belong together.
@@ -80,23 +80,23 @@ def verify(p4info: p4info_pb2.P4Info, device_config: bytes, cookie: int | None =
     try:
         program = load_program(device_config.decode())
     except UnicodeDecodeError as error:
-        raise P4RuntimeError(Code.INVALID_ARGUMENT, f"the device config is not JSON text: {error}") from error
+        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"the device config is not JSON text: {error}") from error
     except ProgramError as error:
-        raise P4RuntimeError(Code.INVALID_ARGUMENT, f"the program cannot run here: {error}") from error
-    info = P4Info(p4info)
+        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"the program cannot run here: {error}") from error
+    info = P4InfoIndex(p4info)
     problems = list(mismatches(info, program))
     if problems:
         more = f" (and {len(problems) - _SHOWN_PROBLEMS} more)" if len(problems) > _SHOWN_PROBLEMS else ""
         raise P4RuntimeError(
-            Code.INVALID_ARGUMENT,
+            RpcCode.INVALID_ARGUMENT,
             "P4Info and program do not belong together: " + "; ".join(problems[:_SHOWN_PROBLEMS]) + more,
         )
     info.keep_tables(program.tables)
     headers = (PacketHeader(name, info.packet_header(name)) for name in ("packet_in", "packet_out"))
-    return Pipeline(info, program, device_config, cookie, *headers)
+    return CheckedPipeline(info, program, device_config, cookie, *headers)
 
 
-def requested(request: SetForwardingPipelineConfigRequest) -> Pipeline | None:
+def requested(request: SetForwardingPipelineConfigRequest) -> CheckedPipeline | None:
     """Return the pipeline that a request brings; None if it asks to commit the saved one.
 
     Raises P4RuntimeError: the request makes no sense, or its program cannot run here (see `verify`).
@@ -104,15 +104,15 @@ def requested(request: SetForwardingPipelineConfigRequest) -> Pipeline | None:
     action, config = request.action, request.config
     if action == SetForwardingPipelineConfigRequest.COMMIT:
         if request.HasField("config"):
-            raise P4RuntimeError(Code.INVALID_ARGUMENT, "COMMIT takes no config: it commits the saved one")
+            raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, "COMMIT takes no config: it commits the saved one")
         return None
     if action == SetForwardingPipelineConfigRequest.RECONCILE_AND_COMMIT:
         message = "RECONCILE_AND_COMMIT is not supported: use VERIFY_AND_COMMIT and write again"
-        raise P4RuntimeError(Code.UNIMPLEMENTED, message)
+        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, message)
     if action not in _WITH_CONFIG:
-        raise P4RuntimeError(Code.INVALID_ARGUMENT, f"action {action} is unknown")
+        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"action {action} is unknown")
     if not request.HasField("config") or not config.HasField("p4info") or not config.p4_device_config:
-        raise P4RuntimeError(Code.INVALID_ARGUMENT, "the config needs p4info and p4_device_config")
+        raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, "the config needs p4info and p4_device_config")
     cookie = config.cookie.cookie if config.HasField("cookie") else None
     return verify(config.p4info, config.p4_device_config, cookie)
 
@@ -123,44 +123,44 @@ class PipelineManager:
     def __init__(self, dataplane: Dataplane, make_engine: EngineFactory) -> None:
         self._dataplane = dataplane
         self._make_engine = make_engine
-        self._saved: Target | None = None
-        self._running: Target | None = None
+        self._saved: RunningPipeline | None = None
+        self._running: RunningPipeline | None = None
 
     @property
-    def running(self) -> Target | None:
+    def running(self) -> RunningPipeline | None:
         """Return what packets go through."""
         return self._running
 
     @property
-    def current(self) -> Target | None:
+    def current(self) -> RunningPipeline | None:
         """Return what Read, Write and GetForwardingPipelineConfig refer to."""
         return self._saved or self._running
 
-    def make(self, pipeline: Pipeline) -> Target:
+    def make(self, pipeline: CheckedPipeline) -> RunningPipeline:
         """Return a pipeline with empty state; any thread may call this at any time.
 
         Raises P4RuntimeError (INVALID_ARGUMENT): the engine cannot run the program.
         """
         try:
-            return Target(pipeline, self._make_engine(pipeline.program))
+            return RunningPipeline(pipeline, self._make_engine(pipeline.program))
         except ProgramError as error:
-            raise P4RuntimeError(Code.INVALID_ARGUMENT, f"the program cannot run here: {error}") from error
+            raise P4RuntimeError(RpcCode.INVALID_ARGUMENT, f"the program cannot run here: {error}") from error
 
-    def save(self, target: Target) -> None:
+    def save(self, target: RunningPipeline) -> None:
         """Let Read and Write refer to `target` from now on; packets do not yet."""
         self._saved = target
 
     def commit(self) -> None:
         """Let packets go through the saved pipeline. Raises P4RuntimeError (NOT_FOUND): none is saved."""
         if self._saved is None:
-            raise P4RuntimeError(Code.NOT_FOUND, "no saved config: use VERIFY_AND_SAVE first, or VERIFY_AND_COMMIT")
+            raise P4RuntimeError(RpcCode.NOT_FOUND, "no saved config: use VERIFY_AND_SAVE first, or VERIFY_AND_COMMIT")
         with self._dataplane.gate.control():
             self._running, self._saved = self._saved, None
             self._running.engine.dropped = self._dataplane.dropped
             self._dataplane.engine = self._running.engine
 
 
-def mismatches(info: P4Info, program: Program) -> list[str]:
+def mismatches(info: P4InfoIndex, program: ProgramIR) -> list[str]:
     """Return what P4Info declares and the program has not, or has otherwise.
 
     A table that the program lacks is one that p4c removed, since no packet comes to it, unless the program has a table
@@ -194,12 +194,12 @@ def _unit(meter: MeterInfo) -> str:
     return "bytes" if meter.counts_bytes else "packets"
 
 
-def _table_problems(info: P4Info, table: TableInfo, ir: TableIR) -> list[str]:
+def _table_problems(info: P4InfoIndex, table: TableInfo, ir: TableIR) -> list[str]:
     if len(table.fields) != len(ir.keys):
         return [f"table {table.name} has {len(ir.keys)} key fields, not {len(table.fields)}"]
     problems = [f"table {table.name} uses {what}, which is not supported" for what in table.unsupported]
     for field_info, key in zip(table.fields, ir.keys, strict=True):
-        kind = MatchKind.TERNARY if field_info.kind is MatchKind.OPTIONAL else field_info.kind
+        kind = P4InfoMatchKind.TERNARY if field_info.kind is P4InfoMatchKind.OPTIONAL else field_info.kind
         if kind.value != key.kind.value or (field_info.width != key.bits and not field_info.translated):
             problems.append(
                 f"key {key.name} of table {table.name} is {key.kind.value} bit<{key.bits}>,"

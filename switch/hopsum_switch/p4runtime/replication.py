@@ -12,17 +12,17 @@ from collections.abc import Iterable, Iterator
 from p4.v1.p4runtime_pb2 import CloneSessionEntry, MulticastGroupEntry, PacketReplicationEngineEntry, Update
 from p4.v1.p4runtime_pb2 import Replica as ReplicaMessage
 
-from hopsum_switch.p4runtime.pipeline import Target
-from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.pipeline import RunningPipeline
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.p4runtime.translate import invalid, store_refusals
 from hopsum_switch.p4runtime.values import decode, encode
 from hopsum_switch.ports.base import DROP_PORT
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 
 _PORT_BITS = 9
 
 
-def write_replication(target: Target, update: int, message: PacketReplicationEngineEntry) -> None:
+def write_replication(target: RunningPipeline, update: int, message: PacketReplicationEngineEntry) -> None:
     """Insert, modify or delete a multicast group or a clone session. Raises P4RuntimeError: nothing changed."""
     if _kind(message) == "clone_session_entry":
         _write_session(target, update, message.clone_session_entry)
@@ -30,7 +30,9 @@ def write_replication(target: Target, update: int, message: PacketReplicationEng
         _write_group(target, update, message.multicast_group_entry)
 
 
-def read_replication(target: Target, query: PacketReplicationEngineEntry) -> Iterator[PacketReplicationEngineEntry]:
+def read_replication(
+    target: RunningPipeline, query: PacketReplicationEngineEntry
+) -> Iterator[PacketReplicationEngineEntry]:
     """Yield the PacketReplicationEngineEntry messages that `query` selects.
 
     Raises P4RuntimeError: no such group or session.
@@ -46,11 +48,11 @@ def read_replication(target: Target, query: PacketReplicationEngineEntry) -> Ite
 def _kind(message: PacketReplicationEngineEntry) -> str:
     kind = message.WhichOneof("type")
     if kind is None:
-        raise P4RuntimeError(Code.UNIMPLEMENTED, "an empty packet_replication_engine_entry names nothing")
+        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, "an empty packet_replication_engine_entry names nothing")
     return str(kind)
 
 
-def _write_group(target: Target, update: int, group: MulticastGroupEntry) -> None:
+def _write_group(target: RunningPipeline, update: int, group: MulticastGroupEntry) -> None:
     number, store = group.multicast_group_id, target.engine.multicast
     if update == Update.DELETE:
         with store_refusals():
@@ -65,7 +67,7 @@ def _write_group(target: Target, update: int, group: MulticastGroupEntry) -> Non
     target.group_forms[number] = _forms(group.replicas)
 
 
-def _write_session(target: Target, update: int, session: CloneSessionEntry) -> None:
+def _write_session(target: RunningPipeline, update: int, session: CloneSessionEntry) -> None:
     number, store = session.session_id, target.engine.clones
     if update == Update.DELETE:
         with store_refusals():
@@ -73,7 +75,7 @@ def _write_session(target: Target, update: int, session: CloneSessionEntry) -> N
         target.clone_forms.pop(number, None)
         return
     if session.class_of_service:
-        raise P4RuntimeError(Code.UNIMPLEMENTED, f"clone session {number}: there is one class of service, 0")
+        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, f"clone session {number}: there is one class of service, 0")
     replicas = _replicas(f"clone session {number}", session.replicas)
     with store_refusals():
         write = store.insert if update == Update.INSERT else store.modify
@@ -81,7 +83,7 @@ def _write_session(target: Target, update: int, session: CloneSessionEntry) -> N
     target.clone_forms[number] = _forms(session.replicas)
 
 
-def _read_groups(target: Target, number: int) -> Iterator[MulticastGroupEntry]:
+def _read_groups(target: RunningPipeline, number: int) -> Iterator[MulticastGroupEntry]:
     with store_refusals():
         groups = {number: target.engine.multicast.get(number)} if number else target.engine.multicast.groups()
     for number, replicas in groups.items():
@@ -90,7 +92,7 @@ def _read_groups(target: Target, number: int) -> Iterator[MulticastGroupEntry]:
         yield message
 
 
-def _read_sessions(target: Target, number: int) -> Iterator[CloneSessionEntry]:
+def _read_sessions(target: RunningPipeline, number: int) -> Iterator[CloneSessionEntry]:
     with store_refusals():
         sessions = {number: target.engine.clones.get(number)} if number else target.engine.clones.sessions()
     for number, session in sessions.items():
@@ -99,7 +101,7 @@ def _read_sessions(target: Target, number: int) -> Iterator[CloneSessionEntry]:
         yield message
 
 
-def _replicas(owner: str, messages: Iterable[ReplicaMessage]) -> list[Replica]:
+def _replicas(owner: str, messages: Iterable[ReplicaMessage]) -> list[PortCopy]:
     return [_replica(owner, message) for message in messages]
 
 
@@ -107,17 +109,17 @@ def _forms(messages: Iterable[ReplicaMessage]) -> tuple[str, ...]:
     return tuple(str(message.WhichOneof("port_kind")) for message in messages)
 
 
-def _messages(replicas: Iterable[Replica], forms: Iterable[str]) -> Iterator[ReplicaMessage]:
+def _messages(replicas: Iterable[PortCopy], forms: Iterable[str]) -> Iterator[ReplicaMessage]:
     for replica, form in zip(replicas, forms, strict=True):
         port = encode(replica.port) if form == "port" else replica.port
         yield ReplicaMessage(instance=replica.instance, **{form: port})
 
 
-def _replica(owner: str, message: ReplicaMessage) -> Replica:
+def _replica(owner: str, message: ReplicaMessage) -> PortCopy:
     form = message.WhichOneof("port_kind")
     if form is None:
         raise invalid(f"{owner}: a replica names no port")
     port = decode(message.port, _PORT_BITS, f"port of {owner}") if form == "port" else message.egress_port
     if port >= DROP_PORT:
         raise invalid(f"{owner}: port {port} does not exist: ports are 0..{DROP_PORT - 1}")
-    return Replica(port, message.instance)
+    return PortCopy(port, message.instance)

@@ -40,8 +40,15 @@ from p4.v1.p4runtime_pb2 import (
 from hopsum_switch.p4runtime.arbitration import Arbitration, Notice
 from hopsum_switch.p4runtime.cpu_port import CpuPort
 from hopsum_switch.p4runtime.entities import error_messages, read_entity, write_update
-from hopsum_switch.p4runtime.pipeline import EngineFactory, Pipeline, PipelineManager, Target, requested, verify
-from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.pipeline import (
+    CheckedPipeline,
+    EngineFactory,
+    PipelineManager,
+    RunningPipeline,
+    requested,
+    verify,
+)
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_wire.p4runtime import p4info_pb2, p4runtime_pb2_grpc
 
@@ -50,7 +57,7 @@ MAX_STREAMS = 16  # each holds a thread
 _MAX_QUEUED = 4096  # messages to one client; beyond it packet-ins are dropped
 _RESPONSE_BYTES = 1 << 20  # of one ReadResponse; clients accept 4 MiB by default
 _DETAILS_BYTES = 5500  # of an error's details; clients accept 8 KiB of metadata by default, in base64
-_STATUS = {code: next(status for status in grpc.StatusCode if status.value[0] == code) for code in Code}
+_STATUS = {code: next(status for status in grpc.StatusCode if status.value[0] == code) for code in RpcCode}
 
 _Elected: TypeAlias = "MasterArbitrationUpdate | WriteRequest | SetForwardingPipelineConfigRequest"
 _DeviceRequest: TypeAlias = (
@@ -149,7 +156,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             self._arbitration.check_writer(_election_id(request))
             target = self._require_target()
             if request.atomicity != WriteRequest.CONTINUE_ON_ERROR:
-                raise P4RuntimeError(Code.UNIMPLEMENTED, "only CONTINUE_ON_ERROR is supported")
+                raise P4RuntimeError(RpcCode.UNIMPLEMENTED, "only CONTINUE_ON_ERROR is supported")
             errors = [self._apply(target, update) for update in request.updates]
         if any(errors):
             _abort_batch(context, errors, "Write")
@@ -180,7 +187,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         stream = _Stream()
         with _answering(context), self._lock:
             if len(self._streams) >= MAX_STREAMS:
-                raise P4RuntimeError(Code.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} streams are open, which is the limit")
+                raise P4RuntimeError(RpcCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} streams are open, which is the limit")
             self._streams.add(stream)
         context.add_callback(stream.end)  # called when the RPC is over, however it ended
         threading.Thread(target=self._listen, args=(stream, requests), name="p4runtime-stream", daemon=True).start()
@@ -191,14 +198,14 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         if stream.refusal is not None:
             context.abort(_STATUS[stream.refusal.code], str(stream.refusal))
 
-    def _prepare(self, request: SetForwardingPipelineConfigRequest) -> Target | None:
+    def _prepare(self, request: SetForwardingPipelineConfigRequest) -> RunningPipeline | None:
         """Return what a request wants to save, if anything; refuse requests that make no sense."""
         pipeline = requested(request)
         if pipeline is None or request.action == SetForwardingPipelineConfigRequest.VERIFY:
             return None
         return self._pipelines.make(pipeline)
 
-    def _set_pipeline(self, request: SetForwardingPipelineConfigRequest, target: Target | None) -> None:
+    def _set_pipeline(self, request: SetForwardingPipelineConfigRequest, target: RunningPipeline | None) -> None:
         if target is not None:
             self._pipelines.save(target)
         if request.action in (
@@ -207,7 +214,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         ):
             self._pipelines.commit()
 
-    def _apply(self, target: Target, update: Update) -> P4RuntimeError | None:
+    def _apply(self, target: RunningPipeline, update: Update) -> P4RuntimeError | None:
         try:
             with self._dataplane.gate.control():
                 write_update(target, update)
@@ -218,16 +225,16 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def _check_device(self, request: _DeviceRequest) -> None:
         if request.device_id != self._device_id:
             raise P4RuntimeError(
-                Code.NOT_FOUND,
+                RpcCode.NOT_FOUND,
                 f"device id {request.device_id} is not served here: this is device {self._device_id}",
             )
         role = getattr(request, "role", "") or getattr(request, "role_id", 0)
         if role:
-            raise P4RuntimeError(Code.NOT_FOUND, f"role {role!r} does not exist: leave it unset, for full access")
+            raise P4RuntimeError(RpcCode.NOT_FOUND, f"role {role!r} does not exist: leave it unset, for full access")
 
-    def _require_target(self) -> Target:
+    def _require_target(self) -> RunningPipeline:
         if self._pipelines.current is None:
-            raise P4RuntimeError(Code.FAILED_PRECONDITION, "no program is loaded: use SetForwardingPipelineConfig")
+            raise P4RuntimeError(RpcCode.FAILED_PRECONDITION, "no program is loaded: use SetForwardingPipelineConfig")
         return self._pipelines.current
 
     def _listen(self, stream: _Stream, requests: Iterable[StreamMessageRequest]) -> None:
@@ -242,7 +249,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
                 else:
                     stream.put_if_room(
                         _stream_error(
-                            Code.INVALID_ARGUMENT, f"{kind or 'an empty message'} means nothing here", request
+                            RpcCode.INVALID_ARGUMENT, f"{kind or 'an empty message'} means nothing here", request
                         )
                     )
         except P4RuntimeError as error:
@@ -273,21 +280,23 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
                 message.arbitration.election_id.high = election_id >> 64
                 message.arbitration.election_id.low = election_id & (1 << 64) - 1
             message.arbitration.status.code = int(code)
-            if code is not Code.OK:
+            if code is not RpcCode.OK:
                 message.arbitration.status.message = (
-                    "another client is primary" if code is Code.ALREADY_EXISTS else "no client is primary"
+                    "another client is primary" if code is RpcCode.ALREADY_EXISTS else "no client is primary"
                 )
             client.put(message)  # type: ignore[attr-defined]
 
     def _packet_out(self, stream: _Stream, packet: PacketOut) -> None:
         try:
             if self._primary is not stream:
-                raise P4RuntimeError(Code.PERMISSION_DENIED, "only the primary may send packets")
+                raise P4RuntimeError(RpcCode.PERMISSION_DENIED, "only the primary may send packets")
             if self._cpu_port is None:
-                raise P4RuntimeError(Code.FAILED_PRECONDITION, "this switch has no CPU port: start it with --cpu-port")
+                raise P4RuntimeError(
+                    RpcCode.FAILED_PRECONDITION, "this switch has no CPU port: start it with --cpu-port"
+                )
             target = self._pipelines.running
             if target is None:
-                raise P4RuntimeError(Code.FAILED_PRECONDITION, "no program is loaded")
+                raise P4RuntimeError(RpcCode.FAILED_PRECONDITION, "no program is loaded")
             header = target.pipeline.packet_out.pack((field.metadata_id, field.value) for field in packet.metadata)
         except P4RuntimeError as error:
             request = StreamMessageRequest(packet=packet)
@@ -323,7 +332,7 @@ def _abort_batch(context: grpc.ServicerContext, errors: list[P4RuntimeError | No
     """End an RPC with one p4.v1.Error for each element of its batch, shortened so that clients take it."""
     summary = f"{what}: {sum(error is not None for error in errors)} of {len(errors)} failed"
     for limit in (1000, 200, 60, 0):
-        status = status_pb2.Status(code=int(Code.UNKNOWN), message=summary)
+        status = status_pb2.Status(code=int(RpcCode.UNKNOWN), message=summary)
         for message in error_messages(errors):
             message.message = message.message[:limit]
             status.details.add().Pack(message)
@@ -346,7 +355,7 @@ def _responses(entities: Iterable[tuple[str, Message]]) -> Iterator[ReadResponse
         yield response
 
 
-def _fill_config(config: ForwardingPipelineConfig, pipeline: Pipeline, parts: int) -> None:
+def _fill_config(config: ForwardingPipelineConfig, pipeline: CheckedPipeline, parts: int) -> None:
     if parts in (
         GetForwardingPipelineConfigRequest.ALL,
         GetForwardingPipelineConfigRequest.P4INFO_AND_COOKIE,
@@ -368,7 +377,7 @@ def _election_id(message: _Elected) -> int | None:
     return int(message.election_id.high) << 64 | int(message.election_id.low)
 
 
-def _stream_error(code: Code, message: str, request: StreamMessageRequest) -> StreamMessageResponse:
+def _stream_error(code: RpcCode, message: str, request: StreamMessageRequest) -> StreamMessageResponse:
     response = StreamMessageResponse()
     response.error.canonical_code = int(code)
     response.error.message = message

@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 
 
-class Code(enum.IntEnum):
+class RpcCode(enum.IntEnum):
     """The codes that this server uses, with the numbers of google.rpc.Code."""
 
     OK = 0
@@ -25,6 +25,6 @@ class Code(enum.IntEnum):
 class P4RuntimeError(Exception):
     """A request that is refused: `code` for programs, the message for people."""
 
-    def __init__(self, code: Code, message: str) -> None:
+    def __init__(self, code: RpcCode, message: str) -> None:
         super().__init__(message)
         self.code = code

@@ -13,8 +13,8 @@ from p4.v1.p4runtime_pb2 import CounterData, DirectCounterEntry, DirectMeterEntr
 
 from hopsum_switch.errors import NotFoundError
 from hopsum_switch.p4runtime.p4info import TableInfo
-from hopsum_switch.p4runtime.pipeline import NO_NOTES, Notes, Target
-from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.pipeline import NO_NOTES, Notes, RunningPipeline
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.p4runtime.translate import (
     action_from_proto,
     counter_from_proto,
@@ -27,7 +27,7 @@ from hopsum_switch.p4runtime.translate import (
     meter_to_proto,
     store_refusals,
 )
-from hopsum_switch.state.counters import CounterValue
+from hopsum_switch.state.counters import PacketByteCount
 from hopsum_switch.state.lookup import Entry
 from hopsum_switch.state.match import Match, normalise
 from hopsum_switch.state.meter import MeterConfig, checked
@@ -43,12 +43,12 @@ INSERT, MODIFY, DELETE = (
 class _Table(NamedTuple):
     """A table from all sides."""
 
-    target: Target
+    target: RunningPipeline
     info: TableInfo
     state: TableState
 
     @classmethod
-    def of(cls, target: Target, table_id: int) -> _Table:
+    def of(cls, target: RunningPipeline, table_id: int) -> _Table:
         info = target.pipeline.p4info.table(table_id)
         return cls(target, info, target.engine.tables[info.name])
 
@@ -73,7 +73,7 @@ class _Table(NamedTuple):
         info = self.target.pipeline.p4info
         return action_from_proto(info, self.info, self.state.ir, message.action, default=default)
 
-    def counter(self, message: TableEntry) -> CounterValue | None:
+    def counter(self, message: TableEntry) -> PacketByteCount | None:
         """Return the counter value that a table entry sets, or None."""
         if not message.HasField("counter_data"):
             return None
@@ -108,12 +108,12 @@ class _Table(NamedTuple):
     def read_counter(self, handle: int) -> CounterData:
         return counter_to_proto(self.target.engine.counters.read_direct(self.info.name, handle))
 
-    def write_counter(self, handle: int, value: CounterValue | None) -> None:
+    def write_counter(self, handle: int, value: PacketByteCount | None) -> None:
         if value is not None:
             self.target.engine.counters.write_direct(self.info.name, handle, value)
 
 
-def write_table_entry(target: Target, update: int, message: TableEntry) -> None:
+def write_table_entry(target: RunningPipeline, update: int, message: TableEntry) -> None:
     """Insert, modify or delete an entry, or modify the default entry.
 
     Raises P4RuntimeError: nothing changed.
@@ -128,7 +128,7 @@ def write_table_entry(target: Target, update: int, message: TableEntry) -> None:
         return
     if table.info.is_const and (update != MODIFY or message.HasField("action")):
         raise P4RuntimeError(
-            Code.PERMISSION_DENIED,
+            RpcCode.PERMISSION_DENIED,
             f"the entries of table {table.info.name} are constant; only their direct counters can be modified",
         )
     if update == INSERT:
@@ -142,7 +142,7 @@ def write_table_entry(target: Target, update: int, message: TableEntry) -> None:
         target.table_notes.pop((table.info.name, handle), None)
 
 
-def read_table_entries(target: Target, query: TableEntry) -> Iterator[TableEntry]:
+def read_table_entries(target: RunningPipeline, query: TableEntry) -> Iterator[TableEntry]:
     """Yield the TableEntry messages that `query` selects. Raises P4RuntimeError: the query makes no sense."""
     if query.table_id == 0:
         if query.match or query.priority or query.HasField("action"):
@@ -153,12 +153,12 @@ def read_table_entries(target: Target, query: TableEntry) -> Iterator[TableEntry
     yield from _read_table(_Table.of(target, query.table_id), query)
 
 
-def write_direct_counter(target: Target, update: int, message: DirectCounterEntry) -> None:
+def write_direct_counter(target: RunningPipeline, update: int, message: DirectCounterEntry) -> None:
     """Set the direct counter of an entry. Raises P4RuntimeError: nothing changed."""
     if update != MODIFY:
         raise invalid("a direct counter lives with its entry: it can be modified only")
     if message.table_entry.is_default_action:
-        raise P4RuntimeError(Code.UNIMPLEMENTED, "default entries have no direct counter here, as on bmv2")
+        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, "default entries have no direct counter here, as on bmv2")
     table = _Table.of(target, message.table_entry.table_id)
     table.require_counter()
     handle = table.handle(message.table_entry)
@@ -167,13 +167,13 @@ def write_direct_counter(target: Target, update: int, message: DirectCounterEntr
             table.write_counter(handle, counter_from_proto(message.data))
 
 
-def read_direct_counters(target: Target, query: DirectCounterEntry) -> Iterator[DirectCounterEntry]:
+def read_direct_counters(target: RunningPipeline, query: DirectCounterEntry) -> Iterator[DirectCounterEntry]:
     """Yield the DirectCounterEntry messages that `query` selects.
 
     Raises P4RuntimeError: no such entry or counter.
     """
     if query.table_entry.is_default_action:
-        raise P4RuntimeError(Code.UNIMPLEMENTED, "default entries have no direct counter here, as on bmv2")
+        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, "default entries have no direct counter here, as on bmv2")
     if query.table_entry.table_id:
         _Table.of(target, query.table_entry.table_id).require_counter()
     for table, entry in _direct(target, query.table_entry):
@@ -183,25 +183,25 @@ def read_direct_counters(target: Target, query: DirectCounterEntry) -> Iterator[
             yield message
 
 
-def write_direct_meter(target: Target, update: int, message: DirectMeterEntry) -> None:
+def write_direct_meter(target: RunningPipeline, update: int, message: DirectMeterEntry) -> None:
     """Configure the meter of an entry; without a config, always green. Raises P4RuntimeError: nothing changed."""
     if update != MODIFY:
         raise invalid("a direct meter lives with its entry: it can be modified only")
     if message.table_entry.is_default_action:
-        raise P4RuntimeError(Code.UNIMPLEMENTED, "default entries have no direct meter here, as on bmv2")
+        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, "default entries have no direct meter here, as on bmv2")
     table = _Table.of(target, message.table_entry.table_id)
     table.require_meter()
     config, handle = table.meter(message, "config"), table.handle(message.table_entry)
     table.write_meter(handle, config)
 
 
-def read_direct_meters(target: Target, query: DirectMeterEntry) -> Iterator[DirectMeterEntry]:
+def read_direct_meters(target: RunningPipeline, query: DirectMeterEntry) -> Iterator[DirectMeterEntry]:
     """Yield the DirectMeterEntry messages that `query` selects.
 
     Raises P4RuntimeError: no such entry or meter.
     """
     if query.table_entry.is_default_action:
-        raise P4RuntimeError(Code.UNIMPLEMENTED, "default entries have no direct meter here, as on bmv2")
+        raise P4RuntimeError(RpcCode.UNIMPLEMENTED, "default entries have no direct meter here, as on bmv2")
     if query.table_entry.table_id:
         _Table.of(target, query.table_entry.table_id).require_meter()
     for table, entry in _direct(target, query.table_entry):
@@ -214,7 +214,7 @@ def read_direct_meters(target: Target, query: DirectMeterEntry) -> Iterator[Dire
             yield message
 
 
-def _direct(target: Target, query: TableEntry) -> Iterator[tuple[_Table, Entry]]:
+def _direct(target: RunningPipeline, query: TableEntry) -> Iterator[tuple[_Table, Entry]]:
     """Yield the entries of one table or, without a table id, of all."""
     for number in [query.table_id] if query.table_id else target.pipeline.p4info.tables:
         table = _Table.of(target, number)
@@ -258,7 +258,7 @@ def _write_default(table: _Table, update: int, message: TableEntry) -> None:
         if message.HasField(field):
             raise invalid(f"{field}: default entries have no direct counter or meter here, as on bmv2")
     if table.info.const_default:
-        raise P4RuntimeError(Code.PERMISSION_DENIED, f"the default entry of table {table.info.name} is constant")
+        raise P4RuntimeError(RpcCode.PERMISSION_DENIED, f"the default entry of table {table.info.name} is constant")
     if not message.HasField("action"):
         table.state.reset_default()
         table.target.table_notes.pop((table.info.name, None), None)

@@ -13,20 +13,20 @@ from contextlib import contextmanager
 from p4.v1.p4runtime_pb2 import CounterData, FieldMatch, MeterConfig, TableAction, TableEntry
 
 from hopsum_switch import errors
-from hopsum_switch.p4runtime.p4info import MatchField, MatchKind, P4Info, TableInfo
-from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.p4info import MatchField, P4InfoIndex, P4InfoMatchKind, TableInfo
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.p4runtime.values import decode, encode
 from hopsum_switch.program.ir import ActionCall, KeyIR, TableIR
-from hopsum_switch.state.counters import CounterValue
+from hopsum_switch.state.counters import PacketByteCount
 from hopsum_switch.state.match import Exact, Lpm, Match, Optional, Range, Ternary
 from hopsum_switch.state.meter import MeterConfig as MeterValues
 
-_CODES: dict[type[errors.TableError], Code] = {
-    errors.AlreadyExistsError: Code.ALREADY_EXISTS,
-    errors.NotFoundError: Code.NOT_FOUND,
-    errors.InvalidArgumentError: Code.INVALID_ARGUMENT,
-    errors.ResourceExhaustedError: Code.RESOURCE_EXHAUSTED,
-    errors.ReadOnlyError: Code.PERMISSION_DENIED,
+_CODES: dict[type[errors.TableError], RpcCode] = {
+    errors.AlreadyExistsError: RpcCode.ALREADY_EXISTS,
+    errors.NotFoundError: RpcCode.NOT_FOUND,
+    errors.InvalidArgumentError: RpcCode.INVALID_ARGUMENT,
+    errors.OutOfSpaceError: RpcCode.RESOURCE_EXHAUSTED,
+    errors.ReadOnlyError: RpcCode.PERMISSION_DENIED,
 }
 
 
@@ -36,12 +36,12 @@ def store_refusals() -> Iterator[None]:
     try:
         yield
     except errors.TableError as error:
-        raise P4RuntimeError(_CODES.get(type(error), Code.INTERNAL), str(error)) from error
+        raise P4RuntimeError(_CODES.get(type(error), RpcCode.INTERNAL), str(error)) from error
 
 
 def invalid(message: str) -> P4RuntimeError:
     """Return an INVALID_ARGUMENT error to raise."""
-    return P4RuntimeError(Code.INVALID_ARGUMENT, message)
+    return P4RuntimeError(RpcCode.INVALID_ARGUMENT, message)
 
 
 def match_from_proto(table: TableInfo, ir: TableIR, messages: Iterable[FieldMatch]) -> tuple[Match, ...]:
@@ -71,7 +71,7 @@ def fill_match(table: TableInfo, ir: TableIR, match: tuple[Match, ...], message:
 
 
 def action_from_proto(
-    info: P4Info, table: TableInfo, ir: TableIR, message: TableAction, *, default: bool
+    info: P4InfoIndex, table: TableInfo, ir: TableIR, message: TableAction, *, default: bool
 ) -> tuple[str, tuple[int, ...]]:
     """Return name and arguments of a TableAction, in the order of the action's parameters.
 
@@ -87,7 +87,7 @@ def action_from_proto(
     if action_id not in allowed:
         if action_id in other:
             raise P4RuntimeError(
-                Code.PERMISSION_DENIED,
+                RpcCode.PERMISSION_DENIED,
                 f"action {info.actions[action_id].name} cannot be used as"
                 f" {'default action' if default else 'action of an entry'} of table {table.name}",
             )
@@ -111,7 +111,7 @@ def action_from_proto(
     )
 
 
-def fill_action(info: P4Info, table: TableInfo, call: ActionCall, message: TableAction) -> None:
+def fill_action(info: P4InfoIndex, table: TableInfo, call: ActionCall, message: TableAction) -> None:
     """Fill the empty TableAction message of an engine's action call."""
     for action_id in table.entry_actions | table.default_actions:
         action = info.actions[action_id]
@@ -120,15 +120,15 @@ def fill_action(info: P4Info, table: TableInfo, call: ActionCall, message: Table
             for param, value in zip(action.params, call.args, strict=True):
                 message.action.params.add(param_id=param.id, value=encode(value))
             return
-    raise P4RuntimeError(Code.INTERNAL, f"action {call.action.name} of table {table.name} is not in the P4Info")
+    raise P4RuntimeError(RpcCode.INTERNAL, f"action {call.action.name} of table {table.name} is not in the P4Info")
 
 
-def counter_from_proto(message: CounterData) -> CounterValue:
+def counter_from_proto(message: CounterData) -> PacketByteCount:
     """Return the value of a CounterData message."""
-    return CounterValue(message.packet_count, message.byte_count)
+    return PacketByteCount(message.packet_count, message.byte_count)
 
 
-def counter_to_proto(value: CounterValue) -> CounterData:
+def counter_to_proto(value: PacketByteCount) -> CounterData:
     """Return a CounterData message."""
     return CounterData(packet_count=value.packets, byte_count=value.bytes)
 
@@ -153,15 +153,15 @@ def _match_one(table: TableInfo, field: MatchField, key: KeyIR, message: FieldMa
     if kind != field.kind.value:
         raise invalid(f"{where} matches {field.kind.value}, not {kind or 'nothing'}")
     value = getattr(message, kind)
-    if field.kind is MatchKind.EXACT:
+    if field.kind is P4InfoMatchKind.EXACT:
         return Exact(decode(value.value, key.bits, where))
-    if field.kind is MatchKind.OPTIONAL:
+    if field.kind is P4InfoMatchKind.OPTIONAL:
         return Optional(decode(value.value, key.bits, where))
-    if field.kind is MatchKind.LPM:
+    if field.kind is P4InfoMatchKind.LPM:
         if value.prefix_len <= 0:
             raise invalid(f"{where}: prefix length {value.prefix_len}: to match everything, leave the field out")
         return Lpm(decode(value.value, key.bits, where), value.prefix_len)
-    if field.kind is MatchKind.TERNARY:
+    if field.kind is P4InfoMatchKind.TERNARY:
         mask = decode(value.mask, key.bits, f"mask of {where}")
         if mask == 0:
             raise invalid(f"{where}: mask 0: to match everything, leave the field out")
@@ -176,11 +176,11 @@ def _match_one(table: TableInfo, field: MatchField, key: KeyIR, message: FieldMa
 
 
 def _everything(field: MatchField, key: KeyIR, where: str) -> Match:
-    if field.kind is MatchKind.EXACT:
+    if field.kind is P4InfoMatchKind.EXACT:
         raise invalid(f"{where} is missing: an exact key field must be given")
-    if field.kind is MatchKind.LPM:
+    if field.kind is P4InfoMatchKind.LPM:
         return Lpm(0, 0)
-    if field.kind is MatchKind.RANGE:
+    if field.kind is P4InfoMatchKind.RANGE:
         return Range(0, (1 << key.bits) - 1)
     return Ternary(0, 0)
 
@@ -197,7 +197,7 @@ def _fill_match(message: FieldMatch, field: MatchField, key: KeyIR, value: Match
         message.range.low, message.range.high = encode(value.low), encode(value.high)
         return (value.low, value.high) != (0, (1 << key.bits) - 1)
     assert isinstance(value, Ternary), "the stores keep Optional as Ternary"
-    if field.kind is MatchKind.OPTIONAL:
+    if field.kind is P4InfoMatchKind.OPTIONAL:
         message.optional.value = encode(value.value)
     else:
         message.ternary.value, message.ternary.mask = encode(value.value), encode(value.mask)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 
 
 def encode(value: int) -> bytes:
@@ -17,9 +17,9 @@ def decode(data: bytes, width: int, what: str) -> int:
     Raises P4RuntimeError (OUT_OF_RANGE): empty, or too large for the field.
     """
     if not data:
-        raise P4RuntimeError(Code.OUT_OF_RANGE, f"{what}: the value is empty; zero is one zero byte")
+        raise P4RuntimeError(RpcCode.OUT_OF_RANGE, f"{what}: the value is empty; zero is one zero byte")
     value = int.from_bytes(data, "big")
     if value.bit_length() > width:
         shown = data.hex() if len(data) <= 32 else f"{data[:32].hex()}..."
-        raise P4RuntimeError(Code.OUT_OF_RANGE, f"{what}: 0x{shown} does not fit {width} bits")
+        raise P4RuntimeError(RpcCode.OUT_OF_RANGE, f"{what}: 0x{shown} does not fit {width} bits")
     return value

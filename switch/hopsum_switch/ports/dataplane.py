@@ -31,7 +31,7 @@ _OUTPUT_FRAMES = 1024
 _OUTPUT_BYTES = 2 << 20
 
 
-class Gate:
+class DataplaneGate:
     """A lock for packets and control operations in which a waiting control operation goes first.
 
     Whoever waits holds the turnstile, and the packet loop must pass it for every batch. Not reentrant.
@@ -62,7 +62,7 @@ class Dataplane:
     """Ports by number around an engine. Public methods may be called from any thread."""
 
     def __init__(self) -> None:
-        self.gate = Gate()
+        self.gate = DataplaneGate()
         self._engine: PacketEngine | BatchEngine | None = None
         self._batch_engine: BatchEngine | None = None
         self.dropped: Counter[str] = Counter()  # frames that no port can be charged with

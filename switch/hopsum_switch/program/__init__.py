@@ -6,13 +6,13 @@ from __future__ import annotations
 import hashlib
 
 from ..errors import ProgramError
-from .ir import Program
+from .ir import ProgramIR
 from .json_reader import read_program
 from .lower import lower
 from .verify import verify
 
 
-def load_program(json_text: str) -> Program:
+def load_program(json_text: str) -> ProgramIR:
     """Load what p4c wrote for the v1model architecture.
 
     Raises: ProgramError (malformed) or UnsupportedError (see `unsupported.UNSUPPORTED`), naming the construct
@@ -27,4 +27,4 @@ def load_program(json_text: str) -> Program:
     return program
 
 
-__all__ = ["Program", "load_program"]
+__all__ = ["ProgramIR", "load_program"]

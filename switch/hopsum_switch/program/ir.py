@@ -147,7 +147,7 @@ class DeparserIR:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ProgramIR:
     """A loaded and verified program. Mappings are by fully qualified P4 name.
 
     `actions` holds one of the possibly several copies the compiler made of an action; look an action of a

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..errors import ProgramError
-from .ir import DeparserIR, PipelineIR, Program, TableIR
+from .ir import DeparserIR, PipelineIR, ProgramIR, TableIR
 from .ir_parser import ParserIR
 from .json_model import ProgramJson
 from .lower_actions import lower_action
@@ -12,15 +12,15 @@ from .lower_objects import declare_field_lists, declare_meters, declare_stacks, 
 from .lower_parser import lower_parser
 from .lower_pipeline import lower_pipeline
 from .lower_state import declare_headers, declare_state, lower_checksum
-from .scope import Scope
+from .scope import ProgramScope
 from .unsupported import refuse
 
 
-def lower(program: ProgramJson, digest: str) -> Program:
+def lower(program: ProgramJson, digest: str) -> ProgramIR:
     """Return the program with all names resolved. Raises: ProgramError."""
     for construct, item in program.refused:
         raise refuse(construct, item.name, item.source)
-    scope = Scope()
+    scope = ProgramScope()
     declare_headers(program, scope)
     declare_stacks(program, scope)
     declare_unions(program, scope)
@@ -30,7 +30,7 @@ def lower(program: ProgramJson, digest: str) -> Program:
     for action in program.actions:
         scope.actions_by_id[action.id] = lower_action(action, scope)
     pipelines = {p.name: lower_pipeline(p, scope) for p in program.pipelines}
-    return Program(
+    return ProgramIR(
         name=program.name,
         digest=digest,
         headers=scope.headers,
@@ -59,13 +59,13 @@ def _pipeline(pipelines: dict[str, PipelineIR], name: str) -> PipelineIR:
     return pipelines[name]
 
 
-def _parser(program: ProgramJson, scope: Scope) -> ParserIR:
+def _parser(program: ProgramJson, scope: ProgramScope) -> ParserIR:
     if len(program.parsers) != 1:
         raise ProgramError(f"the program has {len(program.parsers)} parsers, 1 needed; use --arch v1model")
     return lower_parser(program.parsers[0], scope)
 
 
-def _deparser(program: ProgramJson, scope: Scope) -> DeparserIR:
+def _deparser(program: ProgramJson, scope: ProgramScope) -> DeparserIR:
     if len(program.deparsers) != 1:
         raise ProgramError(f"the program has {len(program.deparsers)} deparsers, 1 needed; use --arch v1model")
     deparser = program.deparsers[0]

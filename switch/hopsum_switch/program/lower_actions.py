@@ -48,14 +48,14 @@ from .json_model import (
     VectorOperand,
 )
 from .lower_expressions import lower_data, lower_element, lower_header, lower_union
-from .scope import VALIDITY_FIELD, Place, Scope
+from .scope import VALIDITY_FIELD, ExpressionContext, ProgramScope
 from .source import at
 from .unsupported import refuse
 
 Arguments = tuple[Operand, ...]
 
 
-def lower_action(action: ActionJson, scope: Scope) -> ActionIR:
+def lower_action(action: ActionJson, scope: ProgramScope) -> ActionIR:
     """Return an action with all names resolved. Raises: ProgramError."""
     params = tuple(ParamIR(p.name, p.bits) for p in action.runtime_data)
     body = tuple(lower_primitive(p, scope, params) for p in action.primitives)
@@ -63,9 +63,9 @@ def lower_action(action: ActionJson, scope: Scope) -> ActionIR:
     return ActionIR(action.name, action.id, params, body, sources, action.source)
 
 
-def lower_primitive(primitive: PrimitiveJson, scope: Scope, params: tuple[ParamIR, ...] = ()) -> Operation:
+def lower_primitive(primitive: PrimitiveJson, scope: ProgramScope, params: tuple[ParamIR, ...] = ()) -> Operation:
     """Return one primitive call as an operation. Raises: ProgramError."""
-    place = Place(scope, params, primitive.source)
+    place = ExpressionContext(scope, params, primitive.source)
     if primitive.op in _REFUSED:
         raise refuse(_REFUSED[primitive.op], f"primitive {primitive.op}", primitive.source)
     if primitive.op not in _PRIMITIVES:
@@ -78,21 +78,21 @@ def lower_primitive(primitive: PrimitiveJson, scope: Scope, params: tuple[ParamI
     return build(primitive.parameters, place)
 
 
-def _assign(args: Arguments, place: Place) -> Operation:
+def _assign(args: Arguments, place: ExpressionContext) -> Operation:
     element = lower_element(args[0], place)
     if element is not None:
         return AssignElement(*element, lower_data(args[1], place))
     return Assign(_target(args[0], place), lower_data(args[1], place))
 
 
-def _assign_header(args: Arguments, place: Place) -> Operation:
+def _assign_header(args: Arguments, place: ExpressionContext) -> Operation:
     target, value = lower_header(args[0], place), lower_header(args[1], place)
     if target.type_name != value.type_name:
         raise ProgramError(f"{target.name} = {value.name} mixes header types{at(place.source)}")
     return AssignHeader(target, value)
 
 
-def _mark_to_drop(args: Arguments, place: Place) -> Operation:
+def _mark_to_drop(args: Arguments, place: ExpressionContext) -> Operation:
     header = lower_header(args[0], place)
     fields = {f.name: f for f in header.fields}
     if "egress_spec" not in fields:
@@ -100,66 +100,66 @@ def _mark_to_drop(args: Arguments, place: Place) -> Operation:
     return MarkToDrop(fields["egress_spec"], fields.get("mcast_grp"))
 
 
-def _register_read(args: Arguments, place: Place) -> Operation:
+def _register_read(args: Arguments, place: ExpressionContext) -> Operation:
     register = place.scope.register(_name(args[1], "register_array", place), place.source)
     return RegisterRead(_target(args[0], place), register, lower_data(args[2], place))
 
 
-def _register_write(args: Arguments, place: Place) -> Operation:
+def _register_write(args: Arguments, place: ExpressionContext) -> Operation:
     register = place.scope.register(_name(args[0], "register_array", place), place.source)
     return RegisterWrite(register, lower_data(args[1], place), lower_data(args[2], place))
 
 
-def _count(args: Arguments, place: Place) -> Operation:
+def _count(args: Arguments, place: ExpressionContext) -> Operation:
     counter = place.scope.counter(_name(args[0], "counter_array", place), place.source)
     if counter.table is not None:
         raise ProgramError(f"count() on the direct counter {counter.name}{at(place.source)}")
     return Count(counter, lower_data(args[1], place))
 
 
-def _hash(args: Arguments, place: Place) -> Operation:
+def _hash(args: Arguments, place: ExpressionContext) -> Operation:
     calculation = place.scope.calculation(_name(args[2], "calculation", place), place.source)
     base, size = lower_data(args[1], place), lower_data(args[3], place)
     return Hash(_target(args[0], place), base, calculation, size)
 
 
-def _random(args: Arguments, place: Place) -> Operation:
+def _random(args: Arguments, place: ExpressionContext) -> Operation:
     return RandomUniform(_target(args[0], place), lower_data(args[1], place), lower_data(args[2], place))
 
 
-def _stack(arg: Operand, place: Place) -> StackIR:
+def _stack(arg: Operand, place: ExpressionContext) -> StackIR:
     return place.scope.stack(_name(arg, "header_stack", place), place.source)
 
 
-def _shift_stack(args: Arguments, place: Place, sign: int) -> Operation:
+def _shift_stack(args: Arguments, place: ExpressionContext, sign: int) -> Operation:
     number = _constant(args[1], "a number of elements", place)
     if number < 0:
         raise ProgramError(f"a stack cannot move by {number} elements{at(place.source)}")
     return ShiftStack(_stack(args[0], place), sign * number)
 
 
-def _assign_stack(args: Arguments, place: Place) -> Operation:
+def _assign_stack(args: Arguments, place: ExpressionContext) -> Operation:
     target, value = _stack(args[0], place), _stack(args[1], place)
     if [header.type_name for header in target.headers] != [header.type_name for header in value.headers]:
         raise ProgramError(f"{target.name} = {value.name} mixes header stacks{at(place.source)}")
     return AssignStack(target, value)
 
 
-def _assign_union(args: Arguments, place: Place) -> Operation:
+def _assign_union(args: Arguments, place: ExpressionContext) -> Operation:
     target, value = lower_union(args[0], place), lower_union(args[1], place)
     if target.type_name != value.type_name:
         raise ProgramError(f"{target.name} = {value.name} mixes header unions{at(place.source)}")
     return AssignUnion(target, value)
 
 
-def _assign_variable(args: Arguments, place: Place) -> Operation:
+def _assign_variable(args: Arguments, place: ExpressionContext) -> Operation:
     target, value = (_variable(arg, place) for arg in args)
     if target.field.bits < value.field.bits:
         raise ProgramError(f"{value.field.qualified} may be longer than {target.field.qualified}{at(place.source)}")
     return AssignVariable(target, value)
 
 
-def _variable(arg: Operand, place: Place) -> VariableIR:
+def _variable(arg: Operand, place: ExpressionContext) -> VariableIR:
     field = _target(arg, place)
     variable = place.scope.header(field.header, place.source).variable
     if variable is None or variable.field != field:
@@ -167,7 +167,7 @@ def _variable(arg: Operand, place: Place) -> VariableIR:
     return variable
 
 
-def _log_message(args: Arguments, place: Place) -> Operation:
+def _log_message(args: Arguments, place: ExpressionContext) -> Operation:
     text, values = args
     if not isinstance(text, StringOperand) or not isinstance(values, VectorOperand):
         raise ProgramError(f"log_msg() without a text or values{at(place.source)}")
@@ -177,41 +177,41 @@ def _log_message(args: Arguments, place: Place) -> Operation:
     return LogMessage(parts, tuple(lower_data(item, place) for item in values.items))
 
 
-def _preserved(arg: Operand, place: Place) -> FieldListIR:
+def _preserved(arg: Operand, place: ExpressionContext) -> FieldListIR:
     return place.scope.field_list(_constant(arg, "a field list", place), place.source)
 
 
-def _clone(args: Arguments, place: Place) -> Operation:
+def _clone(args: Arguments, place: ExpressionContext) -> Operation:
     return Clone(lower_data(args[0], place), _preserved(args[1], place))
 
 
-def _execute_meter(args: Arguments, place: Place) -> Operation:
+def _execute_meter(args: Arguments, place: ExpressionContext) -> Operation:
     meter = place.scope.meter(_name(args[0], "meter_array", place), place.source)
     if meter.table is not None:
         raise ProgramError(f"execute_meter() on the direct meter {meter.name}{at(place.source)}")
     return ExecuteMeter(meter, lower_data(args[1], place), _target(args[2], place))
 
 
-def _jump(args: Arguments, place: Place) -> Operation:
+def _jump(args: Arguments, place: ExpressionContext) -> Operation:
     return Jump(_offset(args[0], place))
 
 
-def _jump_if_zero(args: Arguments, place: Place) -> Operation:
+def _jump_if_zero(args: Arguments, place: ExpressionContext) -> Operation:
     return JumpIfZero(lower_data(args[0], place), _offset(args[1], place))
 
 
-def _offset(arg: Operand, place: Place) -> int:
+def _offset(arg: Operand, place: ExpressionContext) -> int:
     return _constant(arg, "a jump's offset", place)
 
 
-def _constant(arg: Operand, what: str, place: Place) -> int:
+def _constant(arg: Operand, what: str, place: ExpressionContext) -> int:
     value = lower_data(arg, place)
     if not isinstance(value, Const):
         raise ProgramError(f"{what} is not a constant{at(place.source)}")
     return value.value
 
 
-def _target(arg: Operand, place: Place) -> FieldIR:
+def _target(arg: Operand, place: ExpressionContext) -> FieldIR:
     if not isinstance(arg, FieldOperand):
         lower_data(arg, place)  # refuses unsupported operands by their own name
         raise ProgramError(f"assignment to something that is not a field{at(place.source)}")
@@ -220,13 +220,13 @@ def _target(arg: Operand, place: Place) -> FieldIR:
     return place.scope.field(arg, place.source)
 
 
-def _name(arg: Operand, kind: str, place: Place) -> str:
+def _name(arg: Operand, kind: str, place: ExpressionContext) -> str:
     if isinstance(arg, NamedOperand) and arg.type == kind:
         return arg.name
     raise ProgramError(f"expected a {kind.replace('_', ' ')}{at(place.source)}")
 
 
-_PRIMITIVES: dict[str, tuple[int, Callable[[Arguments, Place], Operation]]] = {
+_PRIMITIVES: dict[str, tuple[int, Callable[[Arguments, ExpressionContext], Operation]]] = {
     "_jump": (1, _jump),
     "_jump_if_zero": (2, _jump_if_zero),
     "add_header": (1, lambda args, place: AddHeader(lower_header(args[0], place))),

@@ -45,7 +45,7 @@ from .json_model import (
     OtherOperand,
     StackFieldOperand,
 )
-from .scope import VALIDITY_FIELD, Place
+from .scope import VALIDITY_FIELD, ExpressionContext
 from .source import at
 from .stacks import count, element_field, last_field, last_index
 from .unsupported import refuse
@@ -64,7 +64,7 @@ _REFUSED_OPERANDS = {
 _UNION_OPERATORS = frozenset({"dereference_union_stack"})
 
 
-def lower_data(operand: Operand | None, place: Place) -> DataExpr:
+def lower_data(operand: Operand | None, place: ExpressionContext) -> DataExpr:
     """Return an operand as an integer expression. Raises: ProgramError."""
     if isinstance(operand, FieldOperand):
         return _field(operand, place)
@@ -79,7 +79,7 @@ def lower_data(operand: Operand | None, place: Place) -> DataExpr:
     raise _misfit(operand, "an integer", place)
 
 
-def lower_bool(operand: Operand | None, place: Place) -> BoolExpr:
+def lower_bool(operand: Operand | None, place: ExpressionContext) -> BoolExpr:
     """Return an operand as a condition. Raises: ProgramError."""
     if isinstance(operand, BoolOperand):
         return BoolConst(operand.value)
@@ -88,7 +88,7 @@ def lower_bool(operand: Operand | None, place: Place) -> BoolExpr:
     raise _misfit(operand, "a condition", place)
 
 
-def lower_header(operand: Operand | None, place: Place) -> HeaderIR:
+def lower_header(operand: Operand | None, place: ExpressionContext) -> HeaderIR:
     """Return the header instance that an operand names. Raises: ProgramError."""
     if isinstance(operand, NamedOperand) and operand.type == "header":
         return place.scope.header(operand.name, place.source)
@@ -108,21 +108,21 @@ def lower_header(operand: Operand | None, place: Place) -> HeaderIR:
     raise _misfit(operand, "a header", place)
 
 
-def lower_union(operand: Operand | None, place: Place) -> UnionIR:
+def lower_union(operand: Operand | None, place: ExpressionContext) -> UnionIR:
     """Return the header union that an operand names. Raises: ProgramError."""
     if isinstance(operand, NamedOperand) and operand.type == "header_union":
         return place.scope.union(operand.name, place.source)
     raise _misfit(operand, "a header union", place)
 
 
-def _field(operand: FieldOperand, place: Place) -> DataExpr:
+def _field(operand: FieldOperand, place: ExpressionContext) -> DataExpr:
     if operand.field == VALIDITY_FIELD:
         return BoolToInt(IsValid(place.scope.header(operand.header, place.source)))
     field = place.scope.field(operand, place.source)
     return FieldRef(field, field_type(field))
 
 
-def _param(operand: LocalOperand, place: Place) -> DataExpr:
+def _param(operand: LocalOperand, place: ExpressionContext) -> DataExpr:
     if operand.index >= len(place.params):
         raise ProgramError(
             f"argument {operand.index} of an action with {len(place.params)} parameters{at(place.source)}"
@@ -130,7 +130,7 @@ def _param(operand: LocalOperand, place: Place) -> DataExpr:
     return ParamRef(operand.index, IntType(place.params[operand.index].bits, False))
 
 
-def _data_operator(expr: ExpressionOperand, place: Place) -> DataExpr:
+def _data_operator(expr: ExpressionOperand, place: ExpressionContext) -> DataExpr:
     if expr.op in _BINARY:
         return _binary(_BINARY[expr.op], expr, place)
     if expr.op == "~":
@@ -151,13 +151,13 @@ def _data_operator(expr: ExpressionOperand, place: Place) -> DataExpr:
     raise _unknown_operator(expr, place)
 
 
-def _element(expr: ExpressionOperand, place: Place) -> tuple[StackIR, DataExpr]:
+def _element(expr: ExpressionOperand, place: ExpressionContext) -> tuple[StackIR, DataExpr]:
     if expr.op != "dereference_header_stack":
         raise _unknown_operator(expr, place)
     return _stack(expr.left, place), lower_data(expr.right, place)
 
 
-def lower_element(operand: Operand, place: Place) -> tuple[tuple[FieldIR, ...], DataExpr] | None:
+def lower_element(operand: Operand, place: ExpressionContext) -> tuple[tuple[FieldIR, ...], DataExpr] | None:
     """Return the field of each element of a stack and the index that chooses one; None if it is no such operand.
 
     Raises: ProgramError.
@@ -173,18 +173,18 @@ def lower_element(operand: Operand, place: Place) -> tuple[tuple[FieldIR, ...], 
     return tuple(header.fields[operand.right.value] for header in stack.headers), index
 
 
-def _stack(operand: Operand | None, place: Place) -> StackIR:
+def _stack(operand: Operand | None, place: ExpressionContext) -> StackIR:
     if isinstance(operand, NamedOperand) and operand.type == "header_stack":
         return place.scope.stack(operand.name, place.source)
     raise _misfit(operand, "a header stack", place)
 
 
-def _stack_operator(expr: ExpressionOperand, place: Place) -> DataExpr:
+def _stack_operator(expr: ExpressionOperand, place: ExpressionContext) -> DataExpr:
     stack = _stack(expr.right, place)
     return last_index(stack) if expr.op == "last_stack_index" else count(stack)
 
 
-def _binary(op: BinaryOp, expr: ExpressionOperand, place: Place) -> DataExpr:
+def _binary(op: BinaryOp, expr: ExpressionOperand, place: ExpressionContext) -> DataExpr:
     # Unary plus and minus are written with an absent left side.
     left = Const(0, const_type(0)) if expr.left is None else lower_data(expr.left, place)
     right = lower_data(expr.right, place)
@@ -196,14 +196,14 @@ def _binary(op: BinaryOp, expr: ExpressionOperand, place: Place) -> DataExpr:
     return Binary(op, left, right, binary_type(op, left, right))
 
 
-def _cast(op: CastOp, expr: ExpressionOperand, place: Place) -> DataExpr:
+def _cast(op: CastOp, expr: ExpressionOperand, place: ExpressionContext) -> DataExpr:
     operand, width = lower_data(expr.left, place), lower_data(expr.right, place)
     if not isinstance(width, Const) or width.value <= 0:
         raise ProgramError(f"{op.value} to a width that is not a positive constant{at(place.source)}")
     return Cast(op, operand, width.value, IntType(width.value, op is not CastOp.SATURATE))
 
 
-def _bool_operator(expr: ExpressionOperand, place: Place) -> BoolExpr:
+def _bool_operator(expr: ExpressionOperand, place: ExpressionContext) -> BoolExpr:
     if expr.op in _COMPARE:
         return _compare(_COMPARE[expr.op], expr, place)
     if expr.op == "and":
@@ -236,7 +236,7 @@ def _bool_operator(expr: ExpressionOperand, place: Place) -> BoolExpr:
 _BOOL_OPERATORS = _COMPARE.keys() | {"and", "or", "not", "valid", "d2b", "valid_union", "==u", "!=u"}
 
 
-def _compare(op: CompareOp, expr: ExpressionOperand, place: Place) -> BoolExpr:
+def _compare(op: CompareOp, expr: ExpressionOperand, place: ExpressionContext) -> BoolExpr:
     if op in (CompareOp.EQ, CompareOp.NE):
         equal: BoolExpr | None = None
         if isinstance(expr.left, NamedOperand):
@@ -262,13 +262,13 @@ def _is_bool(operand: Operand | None) -> bool:
     return isinstance(operand, BoolOperand)
 
 
-def _unknown_operator(expr: ExpressionOperand, place: Place) -> ProgramError:
+def _unknown_operator(expr: ExpressionOperand, place: ExpressionContext) -> ProgramError:
     if expr.op in _UNION_OPERATORS:
         return refuse("header union", f"operator {expr.op}", place.source)
     return refuse("expression", f"operator {expr.op}", place.source)
 
 
-def _misfit(operand: Operand | None, wanted: str, place: Place) -> ProgramError:
+def _misfit(operand: Operand | None, wanted: str, place: ExpressionContext) -> ProgramError:
     if isinstance(operand, OtherOperand):
         construct = _REFUSED_OPERANDS.get(operand.type, "operand")
         return refuse(construct, f"operand of type {operand.type}", place.source)

@@ -8,7 +8,7 @@ from .ir_expressions import FieldIR, HeaderIR
 from .ir_objects import FieldListIR, MeterIR, StackIR, UnionIR
 from .json_model import FieldOperand, ProgramJson
 from .json_objects import FieldListJson, HeaderStackJson, HeaderUnionJson, MeterJson
-from .scope import Scope
+from .scope import ProgramScope
 from .source import at
 from .stacks import INDEX_BITS
 from .unsupported import refuse
@@ -19,7 +19,7 @@ _UNITS = {"packets": False, "bytes": True}
 _RATES = 2
 
 
-def declare_stacks(program: ProgramJson, scope: Scope) -> None:
+def declare_stacks(program: ProgramJson, scope: ProgramScope) -> None:
     """Enter header stacks, after all headers. Raises: ProgramError."""
     if not program.stacks:
         return
@@ -35,7 +35,7 @@ def declare_stacks(program: ProgramJson, scope: Scope) -> None:
     scope.fields.update({(STACK_STATE, field.name): field for field in fields})
 
 
-def _elements(stack: HeaderStackJson, by_id: dict[int, str], scope: Scope) -> tuple[HeaderIR, ...]:
+def _elements(stack: HeaderStackJson, by_id: dict[int, str], scope: ProgramScope) -> tuple[HeaderIR, ...]:
     headers = _headers(stack, by_id, scope)
     if any(header.variable is not None for header in headers):
         raise refuse("varbit", f"header stack {stack.name}", stack.source)
@@ -44,24 +44,26 @@ def _elements(stack: HeaderStackJson, by_id: dict[int, str], scope: Scope) -> tu
     return headers
 
 
-def declare_unions(program: ProgramJson, scope: Scope) -> None:
+def declare_unions(program: ProgramJson, scope: ProgramScope) -> None:
     """Enter header unions, after all headers. Raises: ProgramError."""
     by_id = {header.id: header.name for header in program.headers}
     for union in program.unions:
         scope.unions[union.name] = UnionIR(union.name, union.union_type, _headers(union, by_id, scope))
 
 
-def _headers(owner: HeaderStackJson | HeaderUnionJson, by_id: dict[int, str], scope: Scope) -> tuple[HeaderIR, ...]:
+def _headers(
+    owner: HeaderStackJson | HeaderUnionJson, by_id: dict[int, str], scope: ProgramScope
+) -> tuple[HeaderIR, ...]:
     return tuple(scope.header(by_id.get(number, f"number {number}"), owner.source) for number in owner.header_ids)
 
 
-def declare_field_lists(program: ProgramJson, scope: Scope) -> None:
+def declare_field_lists(program: ProgramJson, scope: ProgramScope) -> None:
     """Enter the lists of preserved metadata. Raises: ProgramError."""
     for item in program.field_lists:
         scope.field_lists[item.id] = FieldListIR(item.id, tuple(_preserved(item, scope)))
 
 
-def _preserved(item: FieldListJson, scope: Scope) -> list[FieldIR]:
+def _preserved(item: FieldListJson, scope: ProgramScope) -> list[FieldIR]:
     fields = []
     for element in item.elements:
         if not isinstance(element, FieldOperand):
@@ -70,13 +72,13 @@ def _preserved(item: FieldListJson, scope: Scope) -> list[FieldIR]:
     return fields
 
 
-def declare_meters(program: ProgramJson, scope: Scope) -> None:
+def declare_meters(program: ProgramJson, scope: ProgramScope) -> None:
     """Enter meter arrays. Raises: ProgramError."""
     for meter in program.meters:
         scope.meters[meter.name] = _meter(meter, scope)
 
 
-def _meter(meter: MeterJson, scope: Scope) -> MeterIR:
+def _meter(meter: MeterJson, scope: ProgramScope) -> MeterIR:
     if meter.rate_count != _RATES:
         raise refuse("meter", f"{meter.name} with {meter.rate_count} rates", meter.source)
     if meter.type not in _UNITS or (meter.binding is None and meter.size <= 0):

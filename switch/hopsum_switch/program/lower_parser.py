@@ -38,19 +38,19 @@ from .json_model import (
 )
 from .lower_actions import lower_primitive
 from .lower_expressions import lower_bool, lower_data, lower_header
-from .scope import VALIDITY_FIELD, Place, Scope
+from .scope import VALIDITY_FIELD, ExpressionContext, ProgramScope
 from .source import at
 from .unsupported import refuse
 
 
-def lower_parser(parser: ParserJson, scope: Scope) -> ParserIR:
+def lower_parser(parser: ParserJson, scope: ProgramScope) -> ParserIR:
     """Return the parser with all names resolved. Raises: ProgramError."""
     states = {state.name: _state(state, scope) for state in parser.states}
     return ParserIR(parser.name, parser.init_state, states)
 
 
-def _state(state: ParseStateJson, scope: Scope) -> StateIR:
-    key = tuple(_key_part(part, Place(scope, (), state.source)) for part in state.key)
+def _state(state: ParseStateJson, scope: ProgramScope) -> StateIR:
+    key = tuple(_key_part(part, ExpressionContext(scope, (), state.source)) for part in state.key)
     key_bits = sum(8 * padded_bytes(part.bits) for part in key)
     cases = tuple(_cases(state, key_bits))
     defaults = [t.next_state for t in state.transitions if t.type == "default"]
@@ -82,7 +82,7 @@ def _case(transition: TransitionJson, state: ParseStateJson, key_bits: int) -> T
     return TransitionCase(transition.value & mask, mask, transition.next_state)
 
 
-def _key_part(part: Operand, place: Place) -> KeyPart:
+def _key_part(part: Operand, place: ExpressionContext) -> KeyPart:
     if isinstance(part, FieldOperand):
         return KeyPart(place.scope.field(part, place.source))
     if isinstance(part, LookaheadOperand):
@@ -94,8 +94,8 @@ def _key_part(part: Operand, place: Place) -> KeyPart:
     raise ProgramError(f"transition key that is neither field nor lookahead{at(place.source)}")
 
 
-def _op(op: ParserOpJson, scope: Scope, state: ParseStateJson) -> ParserOp:
-    place = Place(scope, (), op.source or state.source)
+def _op(op: ParserOpJson, scope: ProgramScope, state: ParseStateJson) -> ParserOp:
+    place = ExpressionContext(scope, (), op.source or state.source)
     if op.op == "extract_VL":
         return _extract_variable(op, place)
     if op.primitive is not None:
@@ -111,7 +111,7 @@ def _op(op: ParserOpJson, scope: Scope, state: ParseStateJson) -> ParserOp:
     raise refuse("parser operation", f"{op.op} in state {state.name}", place.source)
 
 
-def _extract(op: ParserOpJson, place: Place) -> ParserOp:
+def _extract(op: ParserOpJson, place: ExpressionContext) -> ParserOp:
     target = _arg(op, 0, place)
     if isinstance(target, NamedOperand) and target.type == "header_stack":
         return ExtractNext(place.scope.stack(target.name, place.source))
@@ -124,7 +124,7 @@ def _extract(op: ParserOpJson, place: Place) -> ParserOp:
     return Extract(header)
 
 
-def _extract_variable(op: ParserOpJson, place: Place) -> ParserOp:
+def _extract_variable(op: ParserOpJson, place: ExpressionContext) -> ParserOp:
     target = _arg(op, 0, place)
     if not isinstance(target, NamedOperand) or target.type != "header":
         raise refuse("varbit", "extract with a length to something else than a header", place.source)
@@ -134,14 +134,14 @@ def _extract_variable(op: ParserOpJson, place: Place) -> ParserOp:
     return ExtractVariable(header, header.variable, lower_data(_arg(op, 1, place), place))
 
 
-def _set(op: ParserOpJson, place: Place) -> ParserOp:
+def _set(op: ParserOpJson, place: ExpressionContext) -> ParserOp:
     target, value = _target(_arg(op, 0, place), place), _arg(op, 1, place)
     if isinstance(value, LookaheadOperand):
         return SetLookahead(target, Lookahead(value.offset, value.bits))
     return SetField(target, lower_data(value, place))
 
 
-def _target(operand: Operand, place: Place) -> FieldIR:
+def _target(operand: Operand, place: ExpressionContext) -> FieldIR:
     if not isinstance(operand, FieldOperand):
         raise ProgramError(f"the parser sets something that is not a field{at(place.source)}")
     if operand.field == VALIDITY_FIELD:
@@ -149,7 +149,7 @@ def _target(operand: Operand, place: Place) -> FieldIR:
     return place.scope.field(operand, place.source)
 
 
-def _arg(op: ParserOpJson, index: int, place: Place) -> Operand:
+def _arg(op: ParserOpJson, index: int, place: ExpressionContext) -> Operand:
     if index >= len(op.parameters):
         raise ProgramError(f"parser operation {op.op} lacks argument {index + 1}{at(place.source)}")
     return op.parameters[index]

@@ -30,7 +30,7 @@ from .json_model import (
     TableJson,
 )
 from .lower_expressions import lower_bool, lower_data, lower_element
-from .scope import VALIDITY_FIELD, Place, Scope
+from .scope import VALIDITY_FIELD, ExpressionContext, ProgramScope
 from .source import SourceInfo, at
 from .unsupported import refuse
 
@@ -41,7 +41,7 @@ _KINDS = {kind.value: kind for kind in MatchKind}
 _HIT, _MISS = "__HIT__", "__MISS__"
 
 
-def lower_pipeline(pipeline: PipelineJson, scope: Scope) -> PipelineIR:
+def lower_pipeline(pipeline: PipelineJson, scope: ProgramScope) -> PipelineIR:
     """Return one control with all names resolved. Raises: ProgramError."""
     for profile in pipeline.action_profiles:
         raise refuse("action profile", profile.name, profile.source)
@@ -49,7 +49,7 @@ def lower_pipeline(pipeline: PipelineJson, scope: Scope) -> PipelineIR:
     for table in pipeline.tables:
         nodes[table.name] = _table(table, scope)
     for conditional in pipeline.conditionals:
-        condition = lower_bool(conditional.expression, Place(scope, (), conditional.source))
+        condition = lower_bool(conditional.expression, ExpressionContext(scope, (), conditional.source))
         nodes[conditional.name] = ConditionalIR(
             conditional.name, condition, conditional.true_next, conditional.false_next, conditional.source
         )
@@ -59,7 +59,7 @@ def lower_pipeline(pipeline: PipelineJson, scope: Scope) -> PipelineIR:
     return PipelineIR(pipeline.name, pipeline.init_table, nodes)
 
 
-def _table(table: TableJson, scope: Scope) -> TableIR:
+def _table(table: TableJson, scope: ProgramScope) -> TableIR:
     _refuse_table(table)
     actions = {scope.action(i, table.source).name: scope.action(i, table.source) for i in table.action_ids}
     keys = tuple(_key(key, scope, table.source) for key in table.key)
@@ -92,7 +92,7 @@ def _table(table: TableJson, scope: Scope) -> TableIR:
     )
 
 
-def _direct_meter(table: TableJson, scope: Scope) -> MeterIR | None:
+def _direct_meter(table: TableJson, scope: ProgramScope) -> MeterIR | None:
     if table.direct_meters is None:
         return None
     meter = scope.meter(table.direct_meters, table.source)
@@ -116,8 +116,8 @@ def _successors(table: TableJson, actions: Mapping[str, ActionIR]) -> dict[int, 
     return {action.id: table.next_tables[name] for name, action in actions.items()}
 
 
-def _key(key: KeyJson, scope: Scope, source: SourceInfo | None) -> KeyIR:
-    place = Place(scope, (), source)
+def _key(key: KeyJson, scope: ProgramScope, source: SourceInfo | None) -> KeyIR:
+    place = ExpressionContext(scope, (), source)
     if isinstance(key.target, ExpressionOperand):
         element = lower_element(key.target, place)
         if element is None:
@@ -133,7 +133,7 @@ def _key(key: KeyJson, scope: Scope, source: SourceInfo | None) -> KeyIR:
     return KeyIR(key.name, _KINDS[key.match_type], target, bits, None if always else header, key.mask)
 
 
-def _call(entry: DefaultEntryJson | EntryJson, scope: Scope, source: SourceInfo | None) -> ActionCall:
+def _call(entry: DefaultEntryJson | EntryJson, scope: ProgramScope, source: SourceInfo | None) -> ActionCall:
     action = scope.action(entry.action_id, source)
     if len(entry.action_data) != len(action.params):
         raise ProgramError(
@@ -152,7 +152,7 @@ def _value(match: MatchJson, key: KeyIR) -> tuple[int, int]:
     return match.key, match.second
 
 
-def _entry(entry: EntryJson, table: TableJson, keys: tuple[KeyIR, ...], scope: Scope) -> ConstEntryIR:
+def _entry(entry: EntryJson, table: TableJson, keys: tuple[KeyIR, ...], scope: ProgramScope) -> ConstEntryIR:
     if len(entry.match) != len(keys):
         raise ProgramError(f"table {table.name}: an entry has {len(entry.match)} of {len(keys)} keys{at(table.source)}")
     ordered = table.match_type in (MatchKind.TERNARY.value, MatchKind.RANGE.value)

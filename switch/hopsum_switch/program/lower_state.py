@@ -19,7 +19,7 @@ from .json_model import (
     ProgramJson,
 )
 from .lower_expressions import lower_bool, lower_header
-from .scope import Place, Scope
+from .scope import ExpressionContext, ProgramScope
 from .source import at
 from .unsupported import refuse
 
@@ -27,7 +27,7 @@ LENGTH_FIELD, LENGTH_BITS = "$length$", 32
 HASH_ALGORITHMS = frozenset({"crc16", "crc32", "crcCCITT", "csum16", "identity", "xor16"})
 
 
-def declare_headers(program: ProgramJson, scope: Scope) -> None:
+def declare_headers(program: ProgramJson, scope: ProgramScope) -> None:
     """Enter headers, fields and the architecture's names of metadata fields. Raises: ProgramError."""
     types = {t.name: t for t in program.header_types}
     for index, header in enumerate(program.headers):
@@ -68,7 +68,7 @@ def _variable_bits(header: HeaderJson, kind: HeaderTypeJson) -> int:
     return 8 * kind.max_bytes - sum(field.bits or 0 for field in kind.fields)
 
 
-def declare_state(program: ProgramJson, scope: Scope) -> None:
+def declare_state(program: ProgramJson, scope: ProgramScope) -> None:
     """Enter counters, registers and calculations. Raises: ProgramError."""
     for counter in program.counters:
         ir = CounterIR(counter.name, counter.id, counter.size, counter.binding, counter.source)
@@ -82,15 +82,15 @@ def declare_state(program: ProgramJson, scope: Scope) -> None:
         scope.calculations[calculation.name] = _calculation(calculation, scope)
 
 
-def _calculation(calculation: CalculationJson, scope: Scope) -> CalculationIR:
+def _calculation(calculation: CalculationJson, scope: ProgramScope) -> CalculationIR:
     if calculation.algo not in HASH_ALGORITHMS:
         raise refuse("hash algorithm", f"{calculation.algo} of {calculation.name}", calculation.source)
-    place = Place(scope, (), calculation.source)
+    place = ExpressionContext(scope, (), calculation.source)
     inputs = tuple(_input(operand, place) for operand in calculation.inputs)
     return CalculationIR(calculation.name, calculation.algo, inputs, calculation.with_payload)
 
 
-def _input(operand: Operand, place: Place) -> CalculationInput:
+def _input(operand: Operand, place: ExpressionContext) -> CalculationInput:
     if isinstance(operand, FieldOperand):
         field = place.scope.field(operand, place.source)
         return CalculationInput(field, place.scope.header(operand.header, place.source), 0, field.bits)
@@ -102,11 +102,11 @@ def _input(operand: Operand, place: Place) -> CalculationInput:
     raise refuse("operand", f"calculation input {type(operand).__name__}", place.source)
 
 
-def lower_checksum(checksum: ChecksumJson, scope: Scope) -> ChecksumIR:
+def lower_checksum(checksum: ChecksumJson, scope: ProgramScope) -> ChecksumIR:
     """Return a checksum with all names resolved. Raises: ProgramError."""
     if checksum.type != "generic":
         raise refuse("checksum type", f"{checksum.type} of {checksum.name}", checksum.source)
-    place = Place(scope, (), checksum.source)
+    place = ExpressionContext(scope, (), checksum.source)
     return ChecksumIR(
         name=checksum.name,
         target=scope.field(checksum.target, checksum.source),

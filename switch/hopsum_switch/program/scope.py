@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 @dataclass
-class Scope:
+class ProgramScope:
     """Everything declared so far; filled in the order headers, state, actions, tables."""
 
     headers: dict[str, HeaderIR] = field(default_factory=dict)
@@ -77,10 +77,10 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Place:
+class ExpressionContext:
     """Where an expression stands: what it may name besides the scope, and where to point on errors."""
 
-    scope: Scope
+    scope: ProgramScope
     params: tuple[ParamIR, ...]
     source: SourceInfo | None
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import ProgramError
-from .ir import ActionCall, ActionNodeIR, ConditionalIR, MatchKind, NodeIR, PipelineIR, Program, TableIR
+from .ir import ActionCall, ActionNodeIR, ConditionalIR, MatchKind, NodeIR, PipelineIR, ProgramIR, TableIR
 from .ir_actions import ActionIR, Jump, JumpIfZero
 from .ir_parser import Extract, Lookahead
 from .source import at
@@ -36,26 +36,26 @@ _KEY_KINDS = {
 }
 
 
-def verify(program: Program) -> None:
+def verify(program: ProgramIR) -> None:
     """Check a program. Raises: ProgramError (the first violation, with the object's name)."""
     for check in (_standard, _headers, _parser, _actions, _controls, _tables, _counters):
         for violation in check(program):
             raise ProgramError(violation)
 
 
-def _standard(program: Program) -> Iterator[str]:
+def _standard(program: ProgramIR) -> Iterator[str]:
     for name in REQUIRED_STANDARD:
         if name not in program.standard:
             yield f"the program has no field {name}; compile it with --arch v1model"
 
 
-def _headers(program: Program) -> Iterator[str]:
+def _headers(program: ProgramIR) -> Iterator[str]:
     for header in program.headers.values():
         if not header.metadata and header.bits % 8:
             yield f"header {header.name} has {header.bits} bits, which is no whole number of bytes"
 
 
-def _parser(program: Program) -> Iterator[str]:
+def _parser(program: ProgramIR) -> Iterator[str]:
     states = program.parser.states
     if program.parser.init is not None and program.parser.init not in states:
         yield f"the parser starts in an unknown state {program.parser.init}"
@@ -73,20 +73,20 @@ def _parser(program: Program) -> Iterator[str]:
                 yield f"parser state {state.name} looks ahead by nothing{at(state.source)}"
 
 
-def _actions(program: Program) -> Iterator[str]:
+def _actions(program: ProgramIR) -> Iterator[str]:
     for action in _all_actions(program):
         for op in action.body:
             if isinstance(op, Jump | JumpIfZero) and not 0 <= op.to <= len(action.body):
                 yield f"action {action.name} jumps to {op.to} of {len(action.body)} operations{at(action.source)}"
 
 
-def _all_actions(program: Program) -> Iterator[ActionIR]:
+def _all_actions(program: ProgramIR) -> Iterator[ActionIR]:
     yield from program.actions.values()
     for table in program.tables.values():
         yield from table.actions.values()
 
 
-def _controls(program: Program) -> Iterator[str]:
+def _controls(program: ProgramIR) -> Iterator[str]:
     for control in (program.ingress, program.egress):
         if control.init is not None and control.init not in control.nodes:
             yield f"{control.name} starts at an unknown node {control.init}"
@@ -128,7 +128,7 @@ def _cycles(control: PipelineIR) -> Iterator[str]:
                 stack.append((successor, iter(successors(control.nodes[successor]))))
 
 
-def _tables(program: Program) -> Iterator[str]:
+def _tables(program: ProgramIR) -> Iterator[str]:
     for table in program.tables.values():
         kinds = {key.kind for key in table.keys}
         if not kinds <= _KEY_KINDS[table.match_kind]:
@@ -168,7 +168,7 @@ def _arguments(table: TableIR, call: ActionCall) -> Iterator[str]:
             yield f"table {table.name}: {value} does not fit {call.action.name}.{param.name}{at(table.source)}"
 
 
-def _counters(program: Program) -> Iterator[str]:
+def _counters(program: ProgramIR) -> Iterator[str]:
     for counter in program.counters.values():
         if counter.table is None:
             if counter.size <= 0:

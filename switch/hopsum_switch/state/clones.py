@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
-from .multicast import Replica, check_replicas
+from .multicast import PortCopy, check_replicas
 
 MAX_SESSION_ID = 2**15 - 1
 
@@ -15,7 +15,7 @@ MAX_SESSION_ID = 2**15 - 1
 class CloneSession(NamedTuple):
     """Its copies, in order, each cut to at most `length` bytes when it leaves (0: not cut)."""
 
-    replicas: tuple[Replica, ...]
+    replicas: tuple[PortCopy, ...]
     length: int
 
 
@@ -25,14 +25,14 @@ class CloneStore:
     def __init__(self) -> None:
         self._sessions: dict[int, CloneSession] = {}
 
-    def insert(self, session: int, replicas: Sequence[Replica], length: int = 0) -> None:
+    def insert(self, session: int, replicas: Sequence[PortCopy], length: int = 0) -> None:
         """Add a session. Raises: AlreadyExistsError, InvalidArgumentError."""
         checked = _check(session, replicas, length)
         if session in self._sessions:
             raise AlreadyExistsError(f"clone session {session} exists; modify it")
         self._sessions[session] = checked
 
-    def modify(self, session: int, replicas: Sequence[Replica], length: int = 0) -> None:
+    def modify(self, session: int, replicas: Sequence[PortCopy], length: int = 0) -> None:
         """Replace a session. Raises: NotFoundError, InvalidArgumentError."""
         checked = _check(session, replicas, length)
         self.get(session)
@@ -63,7 +63,7 @@ class CloneStore:
         self._sessions.clear()
 
 
-def _check(session: int, replicas: Sequence[Replica], length: int) -> CloneSession:
+def _check(session: int, replicas: Sequence[PortCopy], length: int) -> CloneSession:
     if not 0 < session <= MAX_SESSION_ID:
         raise InvalidArgumentError(f"clone session {session} is outside 1..{MAX_SESSION_ID}")
     if length < 0:

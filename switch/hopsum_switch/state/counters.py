@@ -7,11 +7,11 @@ from collections.abc import Mapping, MutableSequence
 from typing import NamedTuple
 
 from ..errors import InvalidArgumentError, NotFoundError
-from ..program.ir import Program, TableIR
+from ..program.ir import ProgramIR, TableIR
 from .tables import TableStore
 
 
-class CounterValue(NamedTuple):
+class PacketByteCount(NamedTuple):
     """Both sides of one counter cell."""
 
     packets: int
@@ -31,7 +31,7 @@ class CounterCells:
 class CounterStore:
     """All counters of a program, by fully qualified name; direct ones by their table and entry handle."""
 
-    def __init__(self, program: Program, tables: TableStore, cells: Mapping[str, CounterCells] | None = None) -> None:
+    def __init__(self, program: ProgramIR, tables: TableStore, cells: Mapping[str, CounterCells] | None = None) -> None:
         """Start with zeros, in lists or in the given cells (all 0) of each indexed counter."""
         self._program = program
         self._tables = tables
@@ -49,29 +49,29 @@ class CounterStore:
         """Return the number of cells. Raises: NotFoundError."""
         return len(self.cells(name).packets)
 
-    def read(self, name: str, index: int) -> CounterValue:
+    def read(self, name: str, index: int) -> PacketByteCount:
         """Return one cell. Raises: NotFoundError, InvalidArgumentError (index)."""
         cells = self._checked(name, index)
-        return CounterValue(cells.packets[index], cells.bytes[index])
+        return PacketByteCount(cells.packets[index], cells.bytes[index])
 
-    def read_all(self, name: str) -> list[CounterValue]:
+    def read_all(self, name: str) -> list[PacketByteCount]:
         """Return all cells in order. Raises: NotFoundError."""
         cells = self.cells(name)
-        return [CounterValue(p, b) for p, b in zip(cells.packets, cells.bytes, strict=True)]
+        return [PacketByteCount(p, b) for p, b in zip(cells.packets, cells.bytes, strict=True)]
 
-    def write(self, name: str, index: int, value: CounterValue) -> None:
+    def write(self, name: str, index: int, value: PacketByteCount) -> None:
         """Set one cell. Raises: NotFoundError, InvalidArgumentError (index, negative value)."""
         cells = self._checked(name, index)
         _check_value(name, value)
         cells.packets[index], cells.bytes[index] = value
 
-    def read_direct(self, table: str, handle: int) -> CounterValue:
+    def read_direct(self, table: str, handle: int) -> PacketByteCount:
         """Return the direct counter of an entry. Raises: NotFoundError, InvalidArgumentError (no counter)."""
         self._require_direct(table)
         entry = self._tables[table].entry(handle)
-        return CounterValue(entry.packets, entry.bytes)
+        return PacketByteCount(entry.packets, entry.bytes)
 
-    def write_direct(self, table: str, handle: int, value: CounterValue) -> None:
+    def write_direct(self, table: str, handle: int, value: PacketByteCount) -> None:
         """Set the direct counter of an entry. Raises: NotFoundError, InvalidArgumentError."""
         self._require_direct(table)
         entry = self._tables[table].entry(handle)
@@ -97,6 +97,6 @@ class CounterStore:
         return ir
 
 
-def _check_value(name: str, value: CounterValue) -> None:
+def _check_value(name: str, value: PacketByteCount) -> None:
     if value.packets < 0 or value.bytes < 0:
         raise InvalidArgumentError(f"{name}: a counter cannot be negative ({value})")

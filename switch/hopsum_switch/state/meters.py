@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..errors import InvalidArgumentError, NotFoundError
-from ..program.ir import Program
+from ..program.ir import ProgramIR
 from .meter import MeterCell, MeterConfig
 from .tables import TableStore
 
@@ -12,7 +12,7 @@ from .tables import TableStore
 class MeterStore:
     """All meters of a program, by fully qualified name; direct ones by their table and entry handle."""
 
-    def __init__(self, program: Program, tables: TableStore) -> None:
+    def __init__(self, program: ProgramIR, tables: TableStore) -> None:
         self._program = program
         self._tables = tables
         indexed = [meter for meter in program.meters.values() if meter.table is None]

@@ -12,7 +12,7 @@ MAX_GROUP_ID = 2**16 - 1
 MAX_INSTANCE = 2**16 - 1
 
 
-class Replica(NamedTuple):
+class PortCopy(NamedTuple):
     """One copy of a multicast packet: its egress port and the number the egress control sees with it."""
 
     port: int
@@ -23,10 +23,10 @@ class MulticastStore:
     """Groups by id (1..65535); copies are made in the order in which a group lists its replicas."""
 
     def __init__(self) -> None:
-        self._groups: dict[int, tuple[Replica, ...]] = {}
+        self._groups: dict[int, tuple[PortCopy, ...]] = {}
         self.version = 0  # grows with every change
 
-    def insert(self, group: int, replicas: Sequence[Replica]) -> None:
+    def insert(self, group: int, replicas: Sequence[PortCopy]) -> None:
         """Add a group. Raises: AlreadyExistsError, InvalidArgumentError."""
         checked = _check(group, replicas)
         if group in self._groups:
@@ -34,7 +34,7 @@ class MulticastStore:
         self._groups[group] = checked
         self.version += 1
 
-    def modify(self, group: int, replicas: Sequence[Replica]) -> None:
+    def modify(self, group: int, replicas: Sequence[PortCopy]) -> None:
         """Replace all replicas of a group. Raises: NotFoundError, InvalidArgumentError."""
         checked = _check(group, replicas)
         self.get(group)
@@ -47,18 +47,18 @@ class MulticastStore:
         del self._groups[group]
         self.version += 1
 
-    def get(self, group: int) -> tuple[Replica, ...]:
+    def get(self, group: int) -> tuple[PortCopy, ...]:
         """Return the replicas of a group. Raises: NotFoundError."""
         try:
             return self._groups[group]
         except KeyError:
             raise NotFoundError(f"no multicast group {group}") from None
 
-    def groups(self) -> dict[int, tuple[Replica, ...]]:
+    def groups(self) -> dict[int, tuple[PortCopy, ...]]:
         """Return a copy of all groups."""
         return dict(self._groups)
 
-    def replicas(self, group: int) -> tuple[Replica, ...]:
+    def replicas(self, group: int) -> tuple[PortCopy, ...]:
         """Return the replicas for a packet: none for an unknown group, which drops it."""
         return self._groups.get(group, ())
 
@@ -68,13 +68,13 @@ class MulticastStore:
         self.version += 1
 
 
-def _check(group: int, replicas: Sequence[Replica]) -> tuple[Replica, ...]:
+def _check(group: int, replicas: Sequence[PortCopy]) -> tuple[PortCopy, ...]:
     if not 0 < group <= MAX_GROUP_ID:
         raise InvalidArgumentError(f"multicast group {group} is outside 1..{MAX_GROUP_ID}")
     return check_replicas(f"multicast group {group}", replicas)
 
 
-def check_replicas(owner: str, replicas: Sequence[Replica]) -> tuple[Replica, ...]:
+def check_replicas(owner: str, replicas: Sequence[PortCopy]) -> tuple[PortCopy, ...]:
     """Return replicas that can be used; `owner` is named in errors. Raises: InvalidArgumentError."""
     for replica in replicas:
         if not 0 <= replica.instance <= MAX_INSTANCE or replica.port < 0:

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableSequence
 
 from ..errors import InvalidArgumentError, NotFoundError
-from ..program.ir import Program
+from ..program.ir import ProgramIR
 
 
 class RegisterStore:
     """All register arrays of a program, by fully qualified name; cells are unsigned integers."""
 
-    def __init__(self, program: Program, cells: Mapping[str, MutableSequence[int]] | None = None) -> None:
+    def __init__(self, program: ProgramIR, cells: Mapping[str, MutableSequence[int]] | None = None) -> None:
         """Start with zeros, in lists or in the given cells (all 0) of each array."""
         self._program = program
         self._cells = cells or {r.name: [0] * r.size for r in program.registers.values()}

@@ -13,10 +13,10 @@ from ..errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     NotFoundError,
+    OutOfSpaceError,
     ReadOnlyError,
-    ResourceExhaustedError,
 )
-from ..program.ir import ActionCall, MatchKind, Program, TableIR
+from ..program.ir import ActionCall, MatchKind, ProgramIR, TableIR
 from .lookup import Entry, Lookup, lookup_for
 from .match import Exact, Lpm, Match, Range, Ternary, normalise
 
@@ -60,7 +60,7 @@ class TableState:
         if self._lookup.find(key, priority) is not None:
             raise AlreadyExistsError(f"{self.ir.name}: an entry {key} with priority {priority} exists; modify it")
         if len(self._entries) >= self.ir.max_size:
-            raise ResourceExhaustedError(f"{self.ir.name} is full ({self.ir.max_size} entries); delete some first")
+            raise OutOfSpaceError(f"{self.ir.name} is full ({self.ir.max_size} entries); delete some first")
         return self._add(key, call, priority, is_const=False)
 
     def modify(self, handle: int, action: str, params: Sequence[int]) -> None:
@@ -169,7 +169,7 @@ class TableState:
 class TableStore(Mapping[str, TableState]):
     """All tables of a program, by fully qualified name."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramIR) -> None:
         self._changed: set[str] = set()
         self._tables = {name: TableState(ir, self._changed) for name, ir in program.tables.items()}
 

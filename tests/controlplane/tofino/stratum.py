@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.service import P4RuntimeService
 from hopsum_switch.ports.dataplane import Dataplane
-from hopsum_switch.state.counters import CounterValue
+from hopsum_switch.state.counters import PacketByteCount
 from hopsum_wire.p4runtime import p4runtime_pb2, p4runtime_pb2_grpc
 
 from .program import idle_program
@@ -88,7 +88,7 @@ class Stratum(P4RuntimeService):
         """Let a counter have counted so many packets."""
         target = self._pipelines.running
         assert target is not None
-        target.engine.counters.write(counter, index, CounterValue(packets, 0))
+        target.engine.counters.write(counter, index, PacketByteCount(packets, 0))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.program import Program, load_program
+from hopsum_switch.program import ProgramIR, load_program
 
 STANDARD_FIELDS = [
     ["ingress_port", 9, False],
@@ -154,7 +154,7 @@ class ProgramBuilder:
     def text(self) -> str:
         return json.dumps(self.data)
 
-    def load(self) -> Program:
+    def load(self) -> ProgramIR:
         return load_program(self.text())
 
     def engine(self, **options: Any) -> Engine:

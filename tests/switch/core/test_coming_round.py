@@ -9,7 +9,7 @@ from hopsum_switch.engine import Engine, Output
 from hopsum_switch.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, ProgramError
 from hopsum_switch.interp.v1model import MAX_TURNS
 from hopsum_switch.state.clones import CloneStore
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 
 from .builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 
@@ -48,7 +48,7 @@ def test_an_ingress_clone_is_the_packet_as_received(preserved: Json, m: int) -> 
     builder.egress_primitives.append(primitive("add_header", EXTRA))
     builder.egress_primitives.append(assign(field("extra", "x"), expression("+", N, meta("egress_rid"))))
     engine = builder.engine()
-    engine.clones.insert(9, [Replica(3, 0x20), Replica(4, 0x21)])
+    engine.clones.insert(9, [PortCopy(3, 0x20), PortCopy(4, 0x21)])
     extra = [(value).to_bytes(2, "big") for value in (0x20, 0x21, 0x55)]
     assert engine.process(5, FRAME) == [
         Output(3, bytes([1, m]) + extra[0] + b"payload"),
@@ -62,7 +62,7 @@ def test_a_clone_is_made_even_if_the_packet_is_dropped_or_shortened(spec: int) -
     builder = calling("clone_ingress_pkt_to_egress", hexstr(9), NOTHING)
     builder.primitives += [assign(meta("egress_spec"), hexstr(spec)), primitive("truncate", hexstr(3))]
     engine = Engine(builder.load())
-    engine.clones.insert(9, [Replica(3, 0)])
+    engine.clones.insert(9, [PortCopy(3, 0)])
     clone, *rest = engine.process(5, FRAME)
     assert clone == (3, b"\x01\x00payload")
     assert rest == ([(1, b"\x00\x77p")] if spec == 1 else [])
@@ -73,14 +73,14 @@ def test_the_parser_runs_again_for_a_clone_and_its_metadata_does_not_stay() -> N
     builder.states[0]["parser_ops"].append({"op": "set", "parameters": [M, hexstr(0x33)]})
     builder.primitives.insert(0, primitive("remove_header", H))
     engine = builder.engine()
-    engine.clones.insert(9, [Replica(3, 0)])
+    engine.clones.insert(9, [PortCopy(3, 0)])
     assert engine.process(5, FRAME) == [(3, b"\x01\x00payload"), (1, b"payload")]
 
 
 def test_a_session_cuts_its_copies_and_a_missing_one_makes_none() -> None:
     engine = calling("clone_ingress_pkt_to_egress", hexstr(9), NOTHING).engine()
     assert [output.port for output in engine.process(5, FRAME)] == [1]
-    engine.clones.insert(9, [Replica(3, 0)], length=4)
+    engine.clones.insert(9, [PortCopy(3, 0)], length=4)
     assert engine.process(5, FRAME)[0] == (3, b"\x01\x00pa")
     engine.reset_state()
     assert [output.port for output in engine.process(5, FRAME)] == [1]
@@ -90,8 +90,8 @@ def test_the_last_clone_call_holds_and_the_session_has_15_bits() -> None:
     builder = calling("clone_ingress_pkt_to_egress", hexstr(9), KEEP)
     builder.primitives.append(primitive("clone_ingress_pkt_to_egress", hexstr(0x18005), NOTHING))
     engine = builder.engine()
-    engine.clones.insert(9, [Replica(9, 0)])
-    engine.clones.insert(5, [Replica(3, 0)])
+    engine.clones.insert(9, [PortCopy(9, 0)])
+    engine.clones.insert(5, [PortCopy(3, 0)])
     assert [output.port for output in engine.process(5, FRAME)] == [3, 1]
 
 
@@ -111,7 +111,7 @@ def egress_cloning(preserved: Json) -> ProgramBuilder:
 @pytest.mark.parametrize(("preserved", "m"), [(KEEP, 0x66), (NOTHING, 0)])
 def test_an_egress_clone_is_the_packet_as_egress_left_it(preserved: Json, m: int) -> None:
     engine = egress_cloning(preserved).engine()
-    engine.clones.insert(9, [Replica(3, 0), Replica(4, 1)])
+    engine.clones.insert(9, [PortCopy(3, 0), PortCopy(4, 1)])
     assert engine.process(5, FRAME) == [
         Output(1, b"\x01\x77payload"),
         Output(3, bytes([2, m]) + b"payload"),
@@ -125,7 +125,7 @@ def test_an_egress_clone_of_a_dropped_packet_leaves() -> None:
     original = expression("-", hexstr(2), meta("instance_type"))
     builder.egress_primitives += only_if(original, drop, at=len(builder.egress_primitives))
     engine = builder.engine()
-    engine.clones.insert(9, [Replica(3, 0)])
+    engine.clones.insert(9, [PortCopy(3, 0)])
     assert engine.process(5, FRAME) == [Output(3, b"\x02\x00payload")]
 
 
@@ -149,7 +149,7 @@ def resubmitting(preserved: Json) -> ProgramBuilder:
 @pytest.mark.parametrize(("preserved", "rounds"), [(KEEP, 2), (NOTHING, 1)])
 def test_resubmit_starts_again_with_the_frame_as_received(preserved: Json, rounds: int) -> None:
     engine = resubmitting(preserved).engine()
-    engine.multicast.insert(8, [Replica(6, 0)])
+    engine.multicast.insert(8, [PortCopy(6, 0)])
     # a: counted once, since the first round's change is undone; b: rounds by metadata, ingress port 0
     assert engine.process(5, FRAME) == [Output(1, bytes([1, rounds, 0, len(FRAME)]) + b"payload")]
 
@@ -200,7 +200,7 @@ def test_a_packet_that_comes_round_for_ever_is_dropped_and_counted(where: str, c
     builder = calling("no_op")
     (builder.primitives if where == "ingress" else builder.egress_primitives).append(call)
     engine = builder.engine()
-    engine.clones.insert(9, [Replica(3, 0)])
+    engine.clones.insert(9, [PortCopy(3, 0)])
     outputs = engine.process(5, FRAME)
     assert engine.dropped == {"turns": 1}
     assert len(outputs) == (MAX_TURNS + 1 if "clone" in call["op"] else 0)
@@ -212,7 +212,7 @@ def test_copies_that_all_come_round_share_one_allowance() -> None:
     builder.primitives += [assign(meta("mcast_grp"), hexstr(8)), primitive("no_op")]
     builder.egress_primitives.append(primitive("recirculate", NOTHING))
     engine = builder.engine()
-    engine.multicast.insert(8, [Replica(port, 0) for port in range(4)])
+    engine.multicast.insert(8, [PortCopy(port, 0) for port in range(4)])
     assert engine.process(5, FRAME) == []
     assert engine.dropped == {"turns": 4 * (MAX_TURNS + 1) - MAX_TURNS}
 
@@ -228,17 +228,17 @@ def test_field_lists_must_exist(op: str, args: list[Json]) -> None:
 
 def test_sessions_are_checked() -> None:
     store = CloneStore()
-    store.insert(1, [Replica(1, 0)], length=64)
+    store.insert(1, [PortCopy(1, 0)], length=64)
     with pytest.raises(AlreadyExistsError, match="clone session 1 exists"):
         store.insert(1, [])
-    for session, replicas, length in [(0, [], 0), (2**15, [], 0), (2, [Replica(1, 0)] * 2, 0), (2, [], -1)]:
+    for session, replicas, length in [(0, [], 0), (2**15, [], 0), (2, [PortCopy(1, 0)] * 2, 0), (2, [], -1)]:
         with pytest.raises(InvalidArgumentError):
             store.insert(session, replicas, length)
     with pytest.raises(NotFoundError):
         store.modify(2, [])
     with pytest.raises(NotFoundError):
         store.delete(2)
-    store.modify(1, [Replica(2, 5)])
-    assert store.sessions() == {1: ((Replica(2, 5),), 0)}
+    store.modify(1, [PortCopy(2, 5)])
+    assert store.sessions() == {1: ((PortCopy(2, 5),), 0)}
     store.delete(1)
     assert store.find(1) is None

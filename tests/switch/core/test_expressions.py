@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 
 from hopsum_switch.errors import ProgramError
 from hopsum_switch.interp.expressions import compile_condition, compile_data
-from hopsum_switch.interp.packet import Layout
+from hopsum_switch.interp.packet import ValueLayout
 from hopsum_switch.program import load_program
 from hopsum_switch.program.int_types import MAX_SHIFT
 from hopsum_switch.program.ir_expressions import IntType
 from hopsum_switch.program.json_operands import operand
 from hopsum_switch.program.lower_expressions import lower_bool, lower_data
-from hopsum_switch.program.scope import Place, Scope
+from hopsum_switch.program.scope import ExpressionContext, ProgramScope
 
 from .builder import Json, assign, build, expression, field, hexstr
 
 WIDTHS = {"a": 8, "b": 16, "w": 2048, "s": 8}
 BUILDER = build(("a", 8), ("b", 16), ("w", 2048), ("s", 8, True))
 PROGRAM = BUILDER.load()
-LAYOUT = Layout(PROGRAM)
-SCOPE = Scope(headers=dict(PROGRAM.headers), fields={(f.header, f.name): f for f in PROGRAM.fields})
-PLACE = Place(SCOPE, (), None)
+LAYOUT = ValueLayout(PROGRAM)
+SCOPE = ProgramScope(headers=dict(PROGRAM.headers), fields={(f.header, f.name): f for f in PROGRAM.fields})
+PLACE = ExpressionContext(SCOPE, (), None)
 
 ARITHMETIC = ["+", "-", "*", "&", "|", "^"]
 COMPARISONS = ["==", "!=", "<", "<=", ">", ">="]

@@ -7,8 +7,8 @@ import pytest
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError
-from hopsum_switch.state.counters import CounterValue
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.counters import PacketByteCount
+from hopsum_switch.state.multicast import PortCopy
 
 from .builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 
@@ -46,7 +46,7 @@ def test_counters_count_frames_and_received_bytes_and_ignore_foreign_indices() -
     engine = builder.engine()
     for frame in (FRAME, FRAME + b"!", b"\x04\x04", b"\xff\xff"):
         engine.process(0, frame)
-    assert engine.counters.read_all("c") == [(0, 0), (0, 0), (0, 0), CounterValue(2, 2 * len(FRAME) + 1)]
+    assert engine.counters.read_all("c") == [(0, 0), (0, 0), (0, 0), PacketByteCount(2, 2 * len(FRAME) + 1)]
 
 
 def test_add_header_zeroes_once_and_moves_the_packet_length() -> None:
@@ -105,11 +105,11 @@ def test_mark_to_drop_beats_an_earlier_port_and_group() -> None:
         assign(field("standard_metadata", "mcast_grp"), hexstr(7)),
     ]
     engine = Engine(builder.load())
-    engine.multicast.insert(7, [Replica(1, 1)])
+    engine.multicast.insert(7, [PortCopy(1, 1)])
     assert [output.port for output in engine.process(0, FRAME)] == [1]
     builder.primitives.append(primitive("mark_to_drop", header("standard_metadata")))
     engine = Engine(builder.load())
-    engine.multicast.insert(7, [Replica(1, 1)])
+    engine.multicast.insert(7, [PortCopy(1, 1)])
     assert engine.process(0, FRAME) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import ProgramError
 from hopsum_switch.state.match import Exact
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 
 from .builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 
@@ -208,7 +208,7 @@ def test_a_stack_goes_with_an_egress_clone() -> None:
     count = assign(field("h", "a"), expression("size_stack", None, COUNT))
     builder.egress_primitives += [count, primitive("clone_egress_pkt_to_egress", hexstr(1), hexstr(1))]
     engine = builder.engine()
-    engine.clones.insert(1, [Replica(2, 0)])
+    engine.clones.insert(1, [PortCopy(2, 0)])
     outputs = engine.process(0, frame(10, 20))
     assert {output.frame for output in outputs} == {b"\x02\x00" + frame(10, 20)[2:]}
 

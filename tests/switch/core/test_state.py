@@ -9,9 +9,9 @@ import pytest
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, TableError
-from hopsum_switch.state.counters import CounterValue
+from hopsum_switch.state.counters import PacketByteCount
 from hopsum_switch.state.match import Exact
-from hopsum_switch.state.multicast import MAX_GROUP_ID, MulticastStore, Replica
+from hopsum_switch.state.multicast import MAX_GROUP_ID, MulticastStore, PortCopy
 
 from .builder import build
 
@@ -22,7 +22,7 @@ def engine() -> Engine:
 
 
 def test_counters_are_read_and_written(engine: Engine) -> None:
-    engine.counters.write("c", 2, CounterValue(5, 600))
+    engine.counters.write("c", 2, PacketByteCount(5, 600))
     assert engine.counters.read("c", 2) == (5, 600)
     assert engine.counters.read_all("c") == [(0, 0), (0, 0), (5, 600), (0, 0)]
     assert engine.counters.size("c") == 4
@@ -35,13 +35,13 @@ def test_registers_are_read_and_written(engine: Engine) -> None:
     assert engine.registers.read_all("r") == [0, 4095, 0, 0]
 
 
-ZERO = CounterValue(0, 0)
+ZERO = PacketByteCount(0, 0)
 
 REFUSED: list[tuple[Callable[[Engine], object], type[TableError], str]] = [
     (lambda e: e.counters.read("x", 0), NotFoundError, "no indexed counter 'x'"),
     (lambda e: e.counters.read("c", 4), InvalidArgumentError, "index 4 is outside 0..3"),
     (lambda e: e.counters.write("c", -1, ZERO), InvalidArgumentError, "index -1"),
-    (lambda e: e.counters.write("c", 0, CounterValue(-1, 0)), InvalidArgumentError, "cannot be negative"),
+    (lambda e: e.counters.write("c", 0, PacketByteCount(-1, 0)), InvalidArgumentError, "cannot be negative"),
     (lambda e: e.counters.read_direct("tbl_in", 1), InvalidArgumentError, "has no direct counter"),
     (lambda e: e.counters.write_direct("nowhere", 1, ZERO), NotFoundError, "no table"),
     (lambda e: e.registers.read("x", 0), NotFoundError, "no register 'x'"),
@@ -64,15 +64,15 @@ def test_direct_counters_are_written() -> None:
     )
     engine = builder.engine()
     handle = engine.tables["tbl_in"].insert([Exact(1)], "act", [])
-    engine.counters.write_direct("tbl_in", handle, CounterValue(10, 20))
+    engine.counters.write_direct("tbl_in", handle, PacketByteCount(10, 20))
     engine.process(0, b"\1\2")
     assert engine.counters.read_direct("tbl_in", handle) == (11, 22)
 
 
 def test_groups_are_inserted_modified_and_deleted() -> None:
     store = MulticastStore()
-    store.insert(5, [Replica(1, 0)])
-    store.modify(5, [Replica(2, 0), Replica(2, 1)])
+    store.insert(5, [PortCopy(1, 0)])
+    store.modify(5, [PortCopy(2, 0), PortCopy(2, 1)])
     assert store.get(5) == ((2, 0), (2, 1))
     assert store.groups() == {5: ((2, 0), (2, 1))}
     store.delete(5)
@@ -82,12 +82,12 @@ def test_groups_are_inserted_modified_and_deleted() -> None:
 @pytest.mark.parametrize(
     ("write", "error"),
     [
-        (lambda s: s.insert(1, [Replica(1, 0)]), AlreadyExistsError),
+        (lambda s: s.insert(1, [PortCopy(1, 0)]), AlreadyExistsError),
         (lambda s: s.insert(0, []), InvalidArgumentError),
         (lambda s: s.insert(MAX_GROUP_ID + 1, []), InvalidArgumentError),
-        (lambda s: s.insert(2, [Replica(1, 0), Replica(1, 0)]), InvalidArgumentError),
-        (lambda s: s.insert(2, [Replica(-1, 0)]), InvalidArgumentError),
-        (lambda s: s.modify(1, [Replica(1, 2**16)]), InvalidArgumentError),
+        (lambda s: s.insert(2, [PortCopy(1, 0), PortCopy(1, 0)]), InvalidArgumentError),
+        (lambda s: s.insert(2, [PortCopy(-1, 0)]), InvalidArgumentError),
+        (lambda s: s.modify(1, [PortCopy(1, 2**16)]), InvalidArgumentError),
         (lambda s: s.modify(3, []), NotFoundError),
         (lambda s: s.delete(3), NotFoundError),
         (lambda s: s.get(3), NotFoundError),
@@ -95,7 +95,7 @@ def test_groups_are_inserted_modified_and_deleted() -> None:
 )
 def test_refused_group_writes_change_nothing(write: Callable[[MulticastStore], None], error: type[TableError]) -> None:
     store = MulticastStore()
-    store.insert(1, [Replica(4, 4)])
+    store.insert(1, [PortCopy(4, 4)])
     with pytest.raises(error):
         write(store)
     assert store.groups() == {1: ((4, 4),)}

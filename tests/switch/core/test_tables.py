@@ -13,8 +13,8 @@ from hopsum_switch.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     NotFoundError,
+    OutOfSpaceError,
     ReadOnlyError,
-    ResourceExhaustedError,
     TableError,
 )
 from hopsum_switch.state.match import Exact, Lpm, Match, Optional, Range, Ternary
@@ -186,7 +186,7 @@ def test_refused_inserts_change_nothing(
 def test_a_full_table_refuses_and_takes_again_after_a_delete() -> None:
     table = state(with_table("exact", "exact"))
     handles = [table.insert([Exact(i)], "set", [i]) for i in range(4)]
-    with pytest.raises(ResourceExhaustedError, match=r"t is full \(4 entries\)"):
+    with pytest.raises(OutOfSpaceError, match=r"t is full \(4 entries\)"):
         table.insert([Exact(9)], "set", [9])
     table.delete(handles[0])
     table.insert([Exact(9)], "set", [9])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from hopsum_switch.engine import Engine, Output
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 
 from .builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 
@@ -73,7 +73,7 @@ def test_multicast_makes_one_copy_per_replica_in_order() -> None:
         ),
     ]
     engine = builder.engine()
-    engine.multicast.insert(9, [Replica(7, 0xA1), Replica(2, 0xA2), Replica(7, 0xA3)])
+    engine.multicast.insert(9, [PortCopy(7, 0xA1), PortCopy(2, 0xA2), PortCopy(7, 0xA3)])
     assert engine.process(2, FRAME) == [
         Output(7, b"\xa1\x57payload"),
         Output(2, b"\xa2\x52payload"),
@@ -85,12 +85,12 @@ def test_copies_do_not_see_each_others_changes() -> None:
     builder = multicasting()
     builder.egress_primitives.append(assign(field("h", "a"), expression("+", field("h", "a"), hexstr(1))))
     engine = builder.engine()
-    engine.multicast.insert(9, [Replica(1, 0), Replica(2, 0)])
+    engine.multicast.insert(9, [PortCopy(1, 0), PortCopy(2, 0)])
     assert {output.frame for output in engine.process(0, FRAME)} == {b"\x04\x04payload"}
 
 
 @pytest.mark.parametrize("replicas", [None, []])
-def test_an_unknown_or_empty_group_drops(replicas: list[Replica] | None) -> None:
+def test_an_unknown_or_empty_group_drops(replicas: list[PortCopy] | None) -> None:
     engine = multicasting().engine()
     if replicas is not None:
         engine.multicast.insert(9, replicas)
@@ -101,7 +101,7 @@ def test_a_group_beats_the_drop_port() -> None:
     builder = multicasting()
     builder.primitives.append(assign(meta("egress_spec"), hexstr(511)))
     engine = Engine(builder.load())
-    engine.multicast.insert(9, [Replica(3, 0)])
+    engine.multicast.insert(9, [PortCopy(3, 0)])
     assert [output.port for output in engine.process(0, FRAME)] == [3]
 
 
@@ -111,7 +111,7 @@ def test_truncation_in_ingress_goes_with_unicast_but_not_with_copies() -> None:
     assert builder.run(FRAME) == FRAME[:4]
     builder.primitives.insert(0, assign(meta("mcast_grp"), hexstr(9)))
     engine = Engine(builder.load())
-    engine.multicast.insert(9, [Replica(1, 0)])
+    engine.multicast.insert(9, [PortCopy(1, 0)])
     assert engine.process(0, FRAME) == [(1, FRAME)]
 
 
@@ -124,7 +124,7 @@ def test_fields_of_invalid_headers_are_zero_in_copies() -> None:
         assign(field("extra", "x"), field("scalars", "m")),
     ]
     engine = builder.engine()
-    engine.multicast.insert(9, [Replica(1, 0)])
+    engine.multicast.insert(9, [PortCopy(1, 0)])
     assert engine.process(0, FRAME) == [(1, b"\0\0payload")]
 
 
@@ -146,7 +146,7 @@ def test_egress_can_drop_single_copies() -> None:
     spec = expression("?", hexstr(511), hexstr(0), expression("==", meta("egress_rid"), hexstr(2)))
     builder.egress_primitives.append(assign(meta("egress_spec"), spec))
     engine = builder.engine()
-    engine.multicast.insert(9, [Replica(1, 1), Replica(2, 2), Replica(3, 3)])
+    engine.multicast.insert(9, [PortCopy(1, 1), PortCopy(2, 2), PortCopy(3, 3)])
     assert [output.port for output in engine.process(0, FRAME)] == [1, 3]
 
 
@@ -159,7 +159,7 @@ def test_another_priority_than_zero_drops() -> None:
 def test_ports_that_do_not_exist_get_nothing() -> None:
     builder = multicasting()
     engine = builder.engine(ports=[1, 3])
-    engine.multicast.insert(9, [Replica(1, 0), Replica(2, 0), Replica(3, 0)])
+    engine.multicast.insert(9, [PortCopy(1, 0), PortCopy(2, 0), PortCopy(3, 0)])
     assert [output.port for output in engine.process(0, FRAME)] == [1, 3]
 
 

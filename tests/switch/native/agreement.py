@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from hopsum_switch.engine import Engine, Output
 from hopsum_switch.native.cache import CodeCache
 from hopsum_switch.native.engine import Batch, NativeEngine, Outputs
-from hopsum_switch.program import Program
+from hopsum_switch.program import ProgramIR
 
 
 class Pair:
     """An interpreter and a native engine that are given the same."""
 
     def __init__(
-        self, program: Program, *, ports: Sequence[int] = (), cache: CodeCache | None = None, seed: int = 0
+        self, program: ProgramIR, *, ports: Sequence[int] = (), cache: CodeCache | None = None, seed: int = 0
     ) -> None:
         self.reference = Engine(program, ports=ports, seed=seed)
         self.native = NativeEngine(program, ports=ports, seed=seed, cache=cache)

@@ -13,8 +13,8 @@ from hopsum_switch.engine import Engine
 from hopsum_switch.errors import UnsupportedError
 from hopsum_switch.native.engine import Batch, NativeEngine, Outputs
 from hopsum_switch.native.unsupported import UNSUPPORTED
-from hopsum_switch.state.counters import CounterValue
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.counters import PacketByteCount
+from hopsum_switch.state.multicast import PortCopy
 
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 from .agreement import Pair
@@ -37,7 +37,7 @@ def builder_of(*primitives: Json, fields: tuple[Any, ...] = (("a", 8), ("b", 8))
 
 def test_a_batch_stops_where_the_outputs_may_not_fit_and_goes_on() -> None:
     engine = NativeEngine(builder_of(assign(GROUP, field("h", "a"))).load())
-    engine.multicast.insert(1, [Replica(port, port) for port in range(3)])
+    engine.multicast.insert(1, [PortCopy(port, port) for port in range(3)])
     batch, outputs = Batch.of([0] * 5, [b"\x01\x02payload"] * 5), Outputs(7, 1000)
     assert engine.process_batch(batch, outputs) == 2
     assert outputs.sources[: outputs.count].tolist() == [0, 0, 0, 1, 1, 1]
@@ -78,7 +78,7 @@ def test_stores_and_machine_code_share_their_state() -> None:
     write = primitive("register_write", ARRAYS["r"], hexstr(3), field("h", "a"))
     pair = Pair(builder_of(count, read, write, assign(SPEC, hexstr(1))).load())
     pair.both(lambda engine: engine.registers.write("r", 2, 0x45))
-    pair.both(lambda engine: engine.counters.write("c", 2, CounterValue(7, 2**40)))
+    pair.both(lambda engine: engine.counters.write("c", 2, PacketByteCount(7, 2**40)))
     assert [output.frame for output in pair.process(0, b"\x02\0")] == [b"\x02\x45"]
     assert pair.native.counters.read("c", 2) == (8, 2**40 + 2)
     assert pair.native.registers.read("r", 3) == 2

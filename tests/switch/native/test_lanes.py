@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hopsum_switch.native.lanes import LANE_BITS, Lanes
+from hopsum_switch.native.lanes import LANE_BITS, MaskedSelections
 from hopsum_switch.native.scope import Value
 
 from ..core.builder import Json, assign, build, expression, field, hexstr
@@ -78,13 +78,13 @@ def test_selections(
 @pytest.mark.parametrize("lane_bits", LANE_BITS)
 def test_a_selection_is_found(lane_bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above would hold if none were."""
-    found, select = [], Lanes.select
+    found, select = [], MaskedSelections.select
 
-    def noted(self: Lanes, *args: Value) -> Value:
+    def noted(self: MaskedSelections, *args: Value) -> Value:
         found.append(args[0].lane_bits)
         return select(self, *args)
 
-    monkeypatch.setattr(Lanes, "select", noted)
+    monkeypatch.setattr(MaskedSelections, "select", noted)
     pair_of(steps(lane_bits, ones(lane_bits), 0, True, (True, False, True)))
     assert set(found) == {lane_bits}
     found.clear()

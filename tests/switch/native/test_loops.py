@@ -15,7 +15,7 @@ from hopsum_switch.native.engine import Batch, Outputs
 from hopsum_switch.ports.engines import FrameByFrame
 from hopsum_switch.program import load_program
 from hopsum_switch.program.steps import MAX_STEPS, control_loops, parser_cycles
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 from .agreement import Pair
@@ -114,7 +114,7 @@ def test_copies_of_a_frame_share_its_budget_and_those_that_were_sent_stay_sent()
     builder.primitives.append(assign(GROUP, hexstr(1)))
     builder.egress_primitives += loop(expression("*", RID, A))
     pair = Pair(builder.load())
-    pair.both(lambda engine: engine.multicast.insert(1, [Replica(port, rid) for port, rid in enumerate((2, 3, 4, 0))]))
+    pair.both(lambda engine: engine.multicast.insert(1, [PortCopy(port, rid) for port, rid in enumerate((2, 3, 4, 0))]))
     for unit, copies in ((1, 4), (MAX_STEPS // 9, 4), (MAX_STEPS // 8, 2), (MAX_STEPS // 2, 1), (MAX_STEPS, 0)):
         assert [port for port, _ in pair.process(0, frame(unit))] == list(range(copies))
     assert dropped(pair) == 3

@@ -12,15 +12,15 @@ from google.protobuf import text_format
 
 from hopsum_controlplane.artifacts import compiled_program
 from hopsum_controlplane.p4info import P4Info
-from hopsum_ptf.links import Output as Sent
+from hopsum_ptf.links import OutputFrame as Sent
 from hopsum_ptf.recording import Recording, Write, load, multiset, recordings
 from hopsum_switch.engine import Engine
 from hopsum_switch.native.cache import CodeCache
 from hopsum_switch.p4runtime.entities import write_update
-from hopsum_switch.p4runtime.pipeline import Pipeline, Target, verify
+from hopsum_switch.p4runtime.pipeline import CheckedPipeline, RunningPipeline, verify
 from hopsum_switch.program import load_program
 from hopsum_switch.state.match import Exact, Lpm, Range, Ternary
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 from hopsum_wire.p4runtime import p4runtime_pb2
 
 from .agreement import Pair, mutate
@@ -87,7 +87,7 @@ def test_firewall() -> None:
             args = [number % 4 + 1 for _ in action.params]
             engine.tables[rules].insert(match, action.name, args, priority=1 + number % 3)
         engine.tables["Forward.broadcast"].insert([Exact(2**48 - 1)], "Forward.flood", [1])
-        engine.multicast.insert(1, [Replica(port, port) for port in range(3)])
+        engine.multicast.insert(1, [PortCopy(port, port) for port in range(3)])
 
     drive_quietly(pair, rng)
     pair.both(fill)
@@ -115,7 +115,7 @@ def p4info() -> P4Info:
 
 
 @pytest.fixture(scope="module")
-def pipeline(p4info: P4Info) -> Pipeline:
+def pipeline(p4info: P4Info) -> CheckedPipeline:
     return verify(p4info.message, compiled_program()[0].read_bytes())
 
 
@@ -124,8 +124,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> CodeCache:
     return CodeCache(tmp_path_factory.mktemp("native") / "cache")
 
 
-def write(pair: Pair, pipeline: Pipeline, step: Write) -> None:
-    targets = [Target(pipeline, engine) for engine in (pair.reference, pair.native)]
+def write(pair: Pair, pipeline: CheckedPipeline, step: Write) -> None:
+    targets = [RunningPipeline(pipeline, engine) for engine in (pair.reference, pair.native)]
     for text in step.updates:
         for target in targets:
             write_update(target, text_format.Parse(text, p4runtime_pb2.Update()))
@@ -136,7 +136,7 @@ def all_frames() -> Callable[[], Iterator[Recording]]:
     return lambda: (load(path) for path in RECORDINGS)
 
 
-def test_recordings(pipeline: Pipeline, cache: CodeCache, all_frames: Callable[[], Iterator[Recording]]) -> None:
+def test_recordings(pipeline: CheckedPipeline, cache: CodeCache, all_frames: Callable[[], Iterator[Recording]]) -> None:
     pair = Pair(pipeline.program, cache=cache)
     for recording in all_frames():
         pair.reset()
@@ -151,7 +151,7 @@ def test_recordings(pipeline: Pipeline, cache: CodeCache, all_frames: Callable[[
 
 
 def test_aggregation_with_mutated_frames(
-    pipeline: Pipeline, cache: CodeCache, all_frames: Callable[[], Iterator[Recording]]
+    pipeline: CheckedPipeline, cache: CodeCache, all_frames: Callable[[], Iterator[Recording]]
 ) -> None:
     """Frames of a recording, nine in ten of them changed, in batches and one by one."""
     rng, pair = random.Random(4), Pair(pipeline.program, cache=cache)

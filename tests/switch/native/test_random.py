@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hopsum_switch.backend import Backend, engine_maker
-from hopsum_switch.program import Program
+from hopsum_switch.program import ProgramIR
 from hopsum_switch.state.randomness import RandomStream
 
 from ..core.builder import assign, build, expression, field, hexstr, primitive
@@ -38,7 +38,7 @@ def test_every_value_is_equally_likely(span: int) -> None:
     assert all(abs(count - 2000) < 6 * 2000**0.5 for count in counts.values())
 
 
-def loss_program() -> Program:
+def loss_program() -> ProgramIR:
     """The frame's words are the bounds of two draws; a third draw drops a quarter of the frames."""
     builder = build(("low", 64), ("high", 64), ("small", 8), ("wide", 72), ("signed", 16, True))
     draw = "modify_field_rng_uniform"

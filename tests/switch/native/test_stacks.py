@@ -8,7 +8,7 @@ import random
 import pytest
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 
 from ..core import test_unions
 from ..core.builder import Json, assign, expression, field, hexstr, primitive
@@ -21,7 +21,7 @@ MULTICAST = assign(field("standard_metadata", "mcast_grp"), hexstr(1))
 
 
 def replicate(engine: Engine) -> None:
-    engine.multicast.insert(1, [Replica(port, port) for port in range(4)])
+    engine.multicast.insert(1, [PortCopy(port, port) for port in range(4)])
 
 
 @pytest.mark.parametrize("wide_bytes", [0, 65])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hopsum_switch.native.layout import Layout
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.native.layout import MemoryLayout
+from hopsum_switch.state.multicast import PortCopy
 
 from ..core.builder import Json, ProgramBuilder, assign, build, expression, field, hexstr, primitive
 from .agreement import Pair
@@ -27,7 +27,7 @@ WIDE = [field(*name) for name in (("h", "w"), ("g", "w"), ("scalars", "p"), ("sc
 NARROW = [field(*name) for name in (("h", "a"), ("g", "a"), ("h", "b"), ("scalars", "m"))]
 HEADERS: list[Json] = [{"type": "header", "value": name} for name in ("h", "g")]
 CELLS = {"type": "register_array", "value": "wide"}
-REPLICAS = [Replica(2, 7), Replica(3, 0), Replica(2, 9)]
+REPLICAS = [PortCopy(2, 7), PortCopy(3, 0), PortCopy(2, 9)]
 EXPOSE = assign(
     field("h", "w"),
     expression("^", expression("^", WIDE[0], WIDE[1]), expression("+", expression("^", WIDE[2], WIDE[3]), RID)),
@@ -94,7 +94,7 @@ def test_wide_parts_are_lazy_and_only_what_egress_changes_is_saved() -> None:
     builder.egress_primitives += [assign(WIDE[2], RID), assign(NARROW[0], RID)]
     builder.primitives.append(assign(WIDE[3], expression("+", WIDE[3], WIDE[2])))
     loaded = builder.load()
-    layout, fields = Layout(loaded), {f.qualified: f for f in loaded.fields}
+    layout, fields = MemoryLayout(loaded), {f.qualified: f for f in loaded.fields}
     regions = {name: layout.region(field) for name, field in fields.items()}
     assert {name for name, region in regions.items() if region} == {
         *(f"{header}.{name}" for header in "gh" for name in "abw"),

@@ -11,9 +11,9 @@ from hopsum_controlplane.artifacts import compiled_program
 from hopsum_switch.engine import Engine
 from hopsum_switch.interp.observer import Observer
 from hopsum_switch.program import load_program
-from hopsum_switch.program.ir import Program
+from hopsum_switch.program.ir import ProgramIR
 from hopsum_switch.state.match import Exact, Lpm
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 
 SWITCH_TESTS = Path(__file__).resolve().parents[1]
 STATION_PATH = SWITCH_TESTS / "server" / "program" / "station.json"
@@ -29,13 +29,13 @@ PATHS = [
 ]
 
 
-def station(observer: Observer | None = None, program: Program = STATION) -> Engine:
+def station(observer: Observer | None = None, program: ProgramIR = STATION) -> Engine:
     """Return a station: address 5 is at port 2, address 6 is flooded to ports 1 and 3, 10.0.0.0/8 is at port 3."""
     engine = Engine(program, observer=observer)
     engine.tables["StationIngress.l2"].insert([Exact(5)], "StationIngress.forward", [2])
     engine.tables["StationIngress.l2"].insert([Exact(6)], "StationIngress.flood", [9])
     engine.tables["StationIngress.routes"].insert([Lpm(10 << 24, 8)], "StationIngress.forward", [3])
-    engine.multicast.insert(9, [Replica(1, 7), Replica(3, 8)])
+    engine.multicast.insert(9, [PortCopy(1, 7), PortCopy(3, 8)])
     return engine
 
 

@@ -14,14 +14,14 @@ from hopsum_switch.engine import Engine
 from hopsum_switch.native.engine import NativeEngine
 from hopsum_switch.observe.snapshot import (
     Change,
-    CounterCells,
-    RegisterCells,
+    CounterCellRange,
+    RegisterCellRange,
     Snapshot,
     SnapshotError,
     compare,
     freeze,
 )
-from hopsum_switch.state.counters import CounterValue
+from hopsum_switch.state.counters import PacketByteCount
 
 from ..core.builder import build
 from .programs import STATION, frame, station
@@ -33,10 +33,10 @@ def wide(seed: int = 1) -> Snapshot:
     """A snapshot with registers of many widths, random values and the largest ones."""
     rng = random.Random(seed)
     registers = {
-        f"r{bits}": RegisterCells(bits, 3, [0, (1 << bits) - 1, rng.getrandbits(bits)])
+        f"r{bits}": RegisterCellRange(bits, 3, [0, (1 << bits) - 1, rng.getrandbits(bits)])
         for bits in (1, 7, 8, 9, 32, 63, 64, 65, 2048)
     }
-    return Snapshot("p.p4", "abc", registers, {"c": CounterCells(3, [0, 1, 2**63], [0, 60, 2**64 - 1])})
+    return Snapshot("p.p4", "abc", registers, {"c": CounterCellRange(3, [0, 1, 2**63], [0, 60, 2**64 - 1])})
 
 
 @pytest.mark.parametrize("backend", [Engine, NativeEngine])
@@ -60,7 +60,7 @@ def test_only_cells_that_changed_are_listed(backend: type[Engine]) -> None:
     assert compare(before, freeze(engine)) == []
     engine.process(3, frame(4))
     engine.registers.write(REGISTER, 15, 2**48 - 1)
-    engine.counters.write(COUNTER, 511, CounterValue(1, 0))
+    engine.counters.write(COUNTER, 511, PacketByteCount(1, 0))
     after = freeze(engine)
     assert compare(before, after) == [
         Change("register", REGISTER, 3, 0, 1),

@@ -20,7 +20,7 @@ from hopsum_switch.interp.observer import Observer
 from hopsum_switch.observe.trace import Trace, TraceWriter, trace_to
 from hopsum_switch.observe.trace_text import render, shortened
 from hopsum_switch.program import load_program
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 
 from ..core.builder import assign, build, field, hexstr, primitive
 from .programs import PATHS, STATION, frame, frames, ipv4, station
@@ -132,7 +132,7 @@ def traced(name: str, data: bytes, *sessions: int) -> list[str]:
     path = next(path for path in PATHS if path.stem == name)
     engine = Engine(load_program(path.read_text()), observer=Trace(lambda record: texts.append(render(record))))
     for session in sessions:
-        engine.clones.insert(session, [Replica(7, 1), Replica(8, 2)])
+        engine.clones.insert(session, [PortCopy(7, 1), PortCopy(8, 2)])
     engine.process(1, data)
     shown = ("  parser", "  ingress", "  copy", "    clone", "    resub", "    recirc", "    dropped")
     return [line.strip() for line in texts[0].splitlines() if line.startswith(shown)]

@@ -19,8 +19,8 @@ from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.engines import FrameByFrame, batch_engine
 from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.ports.udp import UdpAddress, UdpPort
-from hopsum_switch.program.ir import Program
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.program.ir import ProgramIR
+from hopsum_switch.state.multicast import PortCopy
 
 from ..core.builder import assign, build, expression, field, hexstr, primitive
 from .test_dataplane import Cross, running, wait_for
@@ -102,7 +102,7 @@ def test_single_frame_engines_run_few_frames_at_a_time_and_fail_alone() -> None:
     assert outputs.count == 16
 
 
-def echo() -> Program:
+def echo() -> ProgramIR:
     """Return a program: byte `a` is a group (0: port 1), and `b` counts the frames so far."""
     builder = build(("a", 8), ("b", 8))
     builder.primitives += [
@@ -123,15 +123,15 @@ class Burst(MemoryPort):
 
 
 @pytest.mark.parametrize("engine", [Engine, NativeEngine])
-def test_one_batch_through_a_data_plane_is_its_frames_one_by_one(engine: Callable[[Program], Engine]) -> None:
+def test_one_batch_through_a_data_plane_is_its_frames_one_by_one(engine: Callable[[ProgramIR], Engine]) -> None:
     rng = random.Random(3)
     frames = [bytes([rng.randrange(3), 0]) + rng.randbytes(rng.randrange(200)) for _ in range(1200)]
     results = []
     for bound in (MemoryPort, Burst):
         with running(Dataplane()) as dataplane:
             made = engine(echo())
-            made.multicast.insert(1, [Replica(1, 0), Replica(2, 0), Replica(9, 0), Replica(1, 1)])
-            made.multicast.insert(2, [Replica(2, 0)])
+            made.multicast.insert(1, [PortCopy(1, 0), PortCopy(2, 0), PortCopy(9, 0), PortCopy(1, 1)])
+            made.multicast.insert(2, [PortCopy(2, 0)])
             dataplane.engine = made
             ports = {0: bound(), 1: MemoryPort(), 2: MemoryPort()}
             with dataplane.gate.control():  # so that a burst finds all of them

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from hopsum_switch.ports.base import PortError
-from hopsum_switch.ports.dataplane import Dataplane, Gate
+from hopsum_switch.ports.dataplane import Dataplane, DataplaneGate
 from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.ports.udp import UdpAddress, UdpPort
 from hopsum_switch.ports.unix import UnixPort
@@ -163,7 +163,7 @@ def test_control_operations_fall_between_packets_and_are_not_starved() -> None:
 
 
 def test_a_waiting_control_operation_goes_before_the_next_packets() -> None:
-    gate, order = Gate(), list[str]()
+    gate, order = DataplaneGate(), list[str]()
 
     def control() -> None:
         with gate.control():

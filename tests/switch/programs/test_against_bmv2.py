@@ -14,7 +14,7 @@ from p4.v1.p4runtime_pb2 import Entity, Update
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.entities import write_update
-from hopsum_switch.p4runtime.pipeline import Target, verify
+from hopsum_switch.p4runtime.pipeline import RunningPipeline, verify
 from hopsum_switch.program import load_program
 from hopsum_wire.p4runtime import p4info_pb2
 
@@ -34,7 +34,7 @@ class Both:
         self.info = text_format.Parse((HERE / name / f"{name}.p4info.txtpb").read_text(), p4info_pb2.P4Info())
         controller.set_pipeline("VERIFY_AND_COMMIT", p4info=self.info, program=program)
         self._reference, self._controller = reference, controller
-        self._target = Target(verify(self.info, program), Engine(load_program(program.decode())))
+        self._target = RunningPipeline(verify(self.info, program), Engine(load_program(program.decode())))
 
     def write(self, kind: int, **entity: object) -> None:
         """Write an entity to both."""

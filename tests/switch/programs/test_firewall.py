@@ -13,7 +13,7 @@ from scapy.layers.l2 import ARP, Ether
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.state.match import Exact, Optional, Range, Ternary
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 
 ALLOWED, DENIED, IGNORED = range(3)
 LINK = Ether(src="02:00:00:00:00:01", dst="ff:ff:ff:ff:ff:ff")
@@ -105,7 +105,7 @@ def test_what_cannot_be_inspected_is_ignored_and_counted(firewall: Engine, frame
 
 def test_broadcasts_flood_to_all_but_the_sender(firewall: Engine) -> None:
     firewall.tables["Forward.broadcast"].insert([Exact(2**48 - 1)], "Forward.flood", [5])
-    firewall.multicast.insert(5, [Replica(port, 0x1100 + port) for port in (1, 2, 3)])
+    firewall.multicast.insert(5, [PortCopy(port, 0x1100 + port) for port in (1, 2, 3)])
     frame = bytes(Ether(src="02:00:00:00:00:00", dst="ff:ff:ff:ff:ff:ff") / ARP(pdst="10.0.0.1"))
     copies = firewall.process(2, frame)
     assert copies == [(port, frame[:10] + bytes([0x11, port]) + frame[12:]) for port in (1, 3)]

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 from hopsum_switch.engine import Engine
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 
 SAMPLES, AUDITS = 5, 6
 NOISE = 2  # its byte in an item
@@ -18,12 +18,12 @@ def item(sample: int, audit: int, noise: int, hops: int, tag: int) -> bytes:
     return bytes([sample, audit, noise, hops]) + tag.to_bytes(2, "big")
 
 
-def report(replica: Replica, kind: int, port: int, tag: int) -> tuple[int, bytes]:
+def report(replica: PortCopy, kind: int, port: int, tag: int) -> tuple[int, bytes]:
     return replica.port, bytes([replica.instance, kind]) + port.to_bytes(2, "big") + (tag % 2**16).to_bytes(2, "big")
 
 
 def answer(
-    port: int, fields: tuple[int, int, int, int, int], rest: bytes, noise: int, sessions: dict[int, list[Replica]]
+    port: int, fields: tuple[int, int, int, int, int], rest: bytes, noise: int, sessions: dict[int, list[PortCopy]]
 ) -> list[tuple[int, bytes]]:
     """What the program does for a given random number, written from its description."""
     sample, audit, _, hops, tag = fields
@@ -48,7 +48,7 @@ def random_case(rng: random.Random) -> tuple[int, tuple[int, int, int, int, int]
 
 def test_random_frames_equal_the_model(engine_of: Callable[[str], Engine]) -> None:
     engine, rng = engine_of("mirror"), random.Random(6)
-    sessions = {SAMPLES: [Replica(7, 1), Replica(8, 2)], AUDITS: [Replica(9, 3)]}
+    sessions = {SAMPLES: [PortCopy(7, 1), PortCopy(8, 2)], AUDITS: [PortCopy(9, 3)]}
     engine.clones.insert(SAMPLES, sessions[SAMPLES])
     noises = []
     for step in range(400):

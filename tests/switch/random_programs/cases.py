@@ -12,7 +12,7 @@ from p4.v1.p4runtime_pb2 import Update
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.p4runtime.entities import write_update
-from hopsum_switch.p4runtime.pipeline import Pipeline, Target, verify
+from hopsum_switch.p4runtime.pipeline import CheckedPipeline, RunningPipeline, verify
 from hopsum_wire.p4runtime import p4info_pb2
 
 from .control import p4info, random_writes
@@ -30,14 +30,14 @@ class Case:
     frames: Sequence[tuple[int, bytes]]
     mutations: int = 0
 
-    def pipeline(self) -> Pipeline:
+    def pipeline(self) -> CheckedPipeline:
         """Return the loaded program; fail if P4Info and program do not belong together."""
         return verify(self.info, self.program)
 
-    def write_to(self, pipeline: Pipeline, *engines: Engine) -> None:
+    def write_to(self, pipeline: CheckedPipeline, *engines: Engine) -> None:
         """Write what the controller writes to engines."""
         for engine in engines:
-            target = Target(pipeline, engine)
+            target = RunningPipeline(pipeline, engine)
             for update in self.writes:
                 write_update(target, update)
 

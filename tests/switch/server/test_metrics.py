@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsum_switch.observe.exposition import Family, Sample, expose
+from hopsum_switch.observe.exposition import MetricFamily, Sample, expose
 from hopsum_switch.observe.metrics import MAX_CELLS, MAX_CLIENTS, MetricsError, MetricsServer, collect
 from hopsum_switch.ports.dataplane import Dataplane
 from hopsum_switch.ports.unix import open_peer
@@ -133,7 +133,9 @@ def test_engine_errors_are_counted(switch: SwitchServer, monkeypatch: pytest.Mon
 
 def test_text_is_escaped_and_numbers_are_exact() -> None:
     label = 'a "quoted" \\ back\nslash'
-    text = expose([Family("n_total", "counter", "two\nlines \\", [Sample({"l": label}, 2**63 + 1), Sample({}, 0.25)])])
+    text = expose(
+        [MetricFamily("n_total", "counter", "two\nlines \\", [Sample({"l": label}, 2**63 + 1), Sample({}, 0.25)])]
+    )
     assert text == (
         "# HELP n_total two\\nlines \\\\\n# TYPE n_total counter\n"
         'n_total{l="a \\"quoted\\" \\\\ back\\nslash"} 9223372036854775809\nn_total 0.25\n'

@@ -18,7 +18,7 @@ from hopsum_switch.ports.udp_frames import strip
 from hopsum_switch.ports.unix import UnixPort
 from hopsum_switch.server import SwitchServer
 from hopsum_switch.state.match import Exact
-from hopsum_switch.state.multicast import Replica
+from hopsum_switch.state.multicast import PortCopy
 
 from .controller import DEADLINE_S, wait_until
 
@@ -57,7 +57,7 @@ def start(stack: ExitStack) -> tuple[SwitchServer, Recorder]:
     switch.load(P4INFO.read_text(), PROGRAM.read_bytes())
     engine = switch.dataplane.engine
     assert isinstance(engine, Recorder)
-    engine.multicast.insert(7, [Replica(0, 0), Replica(300, 1), Replica(1, 2)])
+    engine.multicast.insert(7, [PortCopy(0, 0), PortCopy(300, 1), PortCopy(1, 2)])
     engine.tables["EchoIngress.ports"].insert([Exact(1)], "EchoIngress.answer_all", [7])
     return switch, engine
 

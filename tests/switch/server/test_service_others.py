@@ -25,7 +25,7 @@ from p4.v1.p4runtime_pb2 import (
 
 from hopsum_switch.engine import Engine
 from hopsum_switch.ports.memory import MemoryPort
-from hopsum_switch.program.ir import Program
+from hopsum_switch.program.ir import ProgramIR
 from hopsum_switch.server import SwitchServer
 from hopsum_wire.p4runtime import p4info_pb2
 
@@ -94,7 +94,7 @@ def test_others_are_served_while_a_program_is_compiled() -> None:
     """And who is no longer primary when it is done has pushed in vain."""
     compiling, go_on = threading.Event(), threading.Event()
 
-    def compile_slowly(program: Program) -> Engine:
+    def compile_slowly(program: ProgramIR) -> Engine:
         compiling.set()
         assert go_on.wait(DEADLINE_S)
         return Engine(program)

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsum_switch.p4runtime.p4info import Field
+from hopsum_switch.p4runtime.p4info import P4InfoField
 from hopsum_switch.p4runtime.packet_io import PacketHeader
-from hopsum_switch.p4runtime.status import Code, P4RuntimeError
+from hopsum_switch.p4runtime.status import P4RuntimeError, RpcCode
 from hopsum_switch.p4runtime.values import decode, encode
 
-HEADER = PacketHeader("packet_out", (Field(1, "port", 9, False), Field(7, "pad", 7, False), Field(2, "tag", 16, False)))
+HEADER = PacketHeader(
+    "packet_out", (P4InfoField(1, "port", 9, False), P4InfoField(7, "pad", 7, False), P4InfoField(2, "tag", 16, False))
+)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ def test_padding_is_accepted_and_the_shortest_form_sent(width: int, data: bytes,
 def test_what_does_not_fit_is_out_of_range(width: int, data: bytes) -> None:
     with pytest.raises(P4RuntimeError) as caught:
         decode(data, width, "x")
-    assert caught.value.code is Code.OUT_OF_RANGE
+    assert caught.value.code is RpcCode.OUT_OF_RANGE
 
 
 @given(st.integers(0, (1 << 2048) - 1), st.integers(0, 3))
@@ -68,7 +70,7 @@ def test_controller_headers_survive(port: int, pad: int, tag: int, payload: byte
 def test_missing_repeated_and_unknown_metadata_are_refused(pairs: list[tuple[int, bytes]]) -> None:
     with pytest.raises(P4RuntimeError) as caught:
         HEADER.pack(pairs)
-    assert caught.value.code is Code.INVALID_ARGUMENT
+    assert caught.value.code is RpcCode.INVALID_ARGUMENT
 
 
 def test_metadata_too_large_short_frames_and_odd_headers_are_refused() -> None:
@@ -77,4 +79,4 @@ def test_metadata_too_large_short_frames_and_odd_headers_are_refused() -> None:
     with pytest.raises(P4RuntimeError, match="3 bytes"):
         HEADER.unpack(b"abc")
     with pytest.raises(P4RuntimeError, match="9 bits"):
-        PacketHeader("packet_in", (Field(1, "port", 9, False),))
+        PacketHeader("packet_in", (P4InfoField(1, "port", 9, False),))
