@@ -17,20 +17,21 @@ import pytest
 from hopsum.transport.offload import UDP_GRO, set_option
 from hopsum_controlplane import Job, JobSpec, SwitchController, WorkerEndpoint, write_membership
 from hopsum_topologies.seat import Seat
-from hopsum_topologies.testbed import SWITCH, Testbed, native_testbed
+from hopsum_topologies.testbed import SWITCH, native_testbed
+from hopsum_topologies.testbed import Testbed as Bed
 
 COMMAND = [sys.executable, "-m", "hopsum_cli.main", "doctor"]
 DEADLINE_S = 300.0
 
 
 @pytest.fixture(scope="module")
-def testbed() -> Iterator[Testbed]:
+def testbed() -> Iterator[Bed]:
     with native_testbed(2, extra=("--backend", "interpreter")) as testbed:
         yield testbed
 
 
 @pytest.fixture
-def sockets(testbed: Testbed) -> Iterator[list[socket.socket]]:
+def sockets(testbed: Bed) -> Iterator[list[socket.socket]]:
     """One for each worker and one for an observer, bound and connected."""
     with ExitStack() as stack:
         opened = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(3)]
@@ -40,7 +41,7 @@ def sockets(testbed: Testbed) -> Iterator[list[socket.socket]]:
         yield opened
 
 
-def make_job(testbed: Testbed, sockets: list[socket.socket], path: Path) -> tuple[SwitchController, Job]:
+def make_job(testbed: Bed, sockets: list[socket.socket], path: Path) -> tuple[SwitchController, Job]:
     def endpoint(seat: Seat, sock: socket.socket) -> WorkerEndpoint:
         return seat.endpoint(sock.getsockname())
 
@@ -60,7 +61,7 @@ def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_healthy_job_then_one_that_is_over(testbed: Testbed, sockets: list[socket.socket], tmp_path: Path) -> None:
+def test_a_healthy_job_then_one_that_is_over(testbed: Bed, sockets: list[socket.socket], tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     controller, job = make_job(testbed, sockets, path)
     sockets[0].close()
@@ -80,7 +81,7 @@ def test_a_healthy_job_then_one_that_is_over(testbed: Testbed, sockets: list[soc
     assert set(changed) == {"unknown_epoch"}
 
 
-def test_an_observer_asks_while_the_worker_runs(testbed: Testbed, sockets: list[socket.socket], tmp_path: Path) -> None:
+def test_an_observer_asks_while_the_worker_runs(testbed: Bed, sockets: list[socket.socket], tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     controller, job = make_job(testbed, sockets, path)
     at = f"127.0.0.1:{sockets[2].getsockname()[1]}"
@@ -99,7 +100,7 @@ def test_an_observer_asks_while_the_worker_runs(testbed: Testbed, sockets: list[
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
 def test_root_asks_beside_a_worker_that_takes_datagrams_by_the_run(
-    testbed: Testbed, sockets: list[socket.socket], tmp_path: Path
+    testbed: Bed, sockets: list[socket.socket], tmp_path: Path
 ) -> None:
     path = tmp_path / "job.json"
     controller, job = make_job(testbed, sockets, path)

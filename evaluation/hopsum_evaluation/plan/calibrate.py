@@ -158,7 +158,7 @@ def network_costs(costs: Costs, elements: int, runs: int, seed: int, console: Co
     subjects = [name for name in bench.SUBJECTS if name != "thc-no-overlap"]
     if find_spec("torch") is None:
         subjects = [name for name in subjects if not name.startswith("gloo")]
-    setting = bench.Setting([None], WORKERS, elements, _BUCKETS, 512, runs, seed, subjects, "auto")
+    setting = bench.AllReduceSetting([None], WORKERS, elements, _BUCKETS, 512, runs, seed, subjects, "auto")
     try:
         findings = {found.subject: found for found in bench.run(setting, console)}
     except Exception as error:
