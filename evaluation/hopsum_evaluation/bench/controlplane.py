@@ -125,7 +125,8 @@ def describe(targets: Sequence[SwitchUnderTest], options: argparse.Namespace, se
             report[f"{name}.{key}"] = None if target is None else getattr(target.leaks, leak)
     return {
         **report,
-        **{name: getattr(options, name) for name in ("jobs", "workers", "times", "runs", "seed")},
+        **{name: getattr(options, name) for name in ("jobs", "workers", "runs", "seed")},
+        "times": options.iterations,
         "slots_per_job": MAX_SLOTS // options.jobs,
         "seconds": round(seconds, 2),
         "machine": machine(),
