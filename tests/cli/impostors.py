@@ -22,13 +22,13 @@ def quiet_gloo(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
         work = dist.all_reduce(bucket.buffer() / dist.get_world_size(), async_op=True)
         return work.get_future().then(lambda future: future.value()[0])
 
-    worker.hook = hook  # type: ignore[assignment]
+    worker.hopsum_hook = hook  # type: ignore[assignment]
     worker.work(seat, plan, pipe)
 
 
 def crash(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
     """Fail on rank 1 in the third bucket."""
-    real, calls = worker.hook, []
+    real, calls = worker.hopsum_hook, []
 
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         calls.append(bucket)
@@ -36,5 +36,5 @@ def crash(seat: Seat, plan: DemoPlan, pipe: Connection) -> None:
             raise RuntimeError("the third bucket was too much")
         return real(state, bucket)
 
-    worker.hook = hook  # type: ignore[assignment]
+    worker.hopsum_hook = hook  # type: ignore[assignment]
     worker.work(seat, plan, pipe)

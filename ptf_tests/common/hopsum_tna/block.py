@@ -184,10 +184,10 @@ class Block:
                 return self._register(label, self.types.find(types[0]), given)
             case "RegisterAction":
                 return self._register_action(item, self.types.find(types[0]))
-            case "CounterExtern":
+            case "Counter":
                 self.state.counters[label] = CounterExtern(label, given[0]["value"])
                 return self.state.counters[label]
-            case "HashExtern":
+            case "Hash":
                 result = self.types.find(types[0])
                 assert isinstance(result, Number)
                 return HashExtern(given[0]["member"], result)
