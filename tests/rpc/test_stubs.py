@@ -64,8 +64,8 @@ def test_client_works_on_the_newest_protobuf(tmp_path: Path) -> None:
         "job = pb.Job.FromString(pb.Job(name='a', state=3, members=[pb.Member(rank=1)]).SerializeToString());"
         "values = plain.message_to_dict(job);"
         "assert (values['name'], values['state'], values['members'][0]['rank']) == ('a', 'running', 1), values;"
-        "assert list(services.methods('Workers'))[1] == 'Join';"
-        "channel.Channel(channel.Place.of('127.0.0.1:1')).close()"
+        "assert list(services.methods('MembershipService'))[1] == 'Join';"
+        "channel.Channel(channel.ControllerAddress.of('127.0.0.1:1')).close()"
     )
     done = _run(["-S", "-W", "error", "-c", code], newest, ROOT / "host", ROOT / "wire")
     assert done.returncode == 0, done.stderr
