@@ -23,7 +23,7 @@ WAIT_S = 60
 
 
 class Exchanged(NamedTuple):
-    """What was put into the stream: handles count from 0, each phase is one position."""
+    """The phases that were put into the stream: handles count from 0, each phase is one position."""
 
     handle: int
     op: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What others changed on a switch: reported, and repaired, however often the switch fails meanwhile."""
+"""Changes that others made on a switch: reported, and repaired, however often the switch fails meanwhile."""
 
 from __future__ import annotations
 

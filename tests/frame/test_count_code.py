@@ -9,8 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
-TWICE = '''\
-"""What this is."""
+QUESTION = "What"
+TWICE = f'''\
+"""{QUESTION} this is."""
 
 class Plan:
     pass

@@ -271,7 +271,7 @@ def registered(agent: Agent) -> dict[str, Any]:
 
 
 def refuse(agent: Agent) -> dict[str, Any]:
-    """What register_comm_hook says to a model without DDP, to ranks that do not fit, and to a second hook."""
+    """The refusals of register_comm_hook: a model without DDP, ranks that do not fit, and a second hook."""
     texts, alone = [], [dist.new_group([rank]) for rank in range(2)]
     module = DistributedDataParallel(Model(), process_group=alone[agent.rank])
     again = make(agent)[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training scripts do with DDP, in two processes with gloo on loopback; register_worker.py has the scripts.
+"""Training scripts with DDP, in two processes with gloo on loopback; register_worker.py has the scripts.
 
 "Books" balance: gradients that were applied + mean of the ranks' residuals = mean of the ranks' gradients.
 """

@@ -43,7 +43,7 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Report(Sealed):
-    """What a worker holds of an epoch that it has sealed, as the controller takes it from a JOIN."""
+    """The report of a worker on an epoch that it has sealed, as the controller takes it from a JOIN."""
 
     allreduces_begun: int
     """All-reduces of vectors that the worker has begun since the job's first epoch."""

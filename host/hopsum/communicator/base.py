@@ -102,9 +102,7 @@ class Communicator(ABC):
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"allreduce in a callback of a future of {self._who} would wait for itself: use submit")
         if self._groups:
-            raise RuntimeError(
-                "allreduce in a group would wait for the group's end: use submit"
-            )
+            raise RuntimeError("allreduce in a group would wait for the group's end: use submit")
         submitted = self.submit(x, feedback=feedback, step=step, tensors=tensors, on_nonfinite=on_nonfinite, out=out)
         return submitted.result()
 

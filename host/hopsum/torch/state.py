@@ -127,7 +127,7 @@ class HopsumState:
         self._residuals = residuals
         self._step: Step | None = None
         self._grouping: Communicator | None = None
-        """Where a group of the step's buckets is open."""
+        """The communicator on which the group of the step's buckets is open; None between steps."""
         self._sender: Sender | None = None
         self._scaler: Scaler | None = None
 

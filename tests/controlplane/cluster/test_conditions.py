@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers and operators see of a cluster with problems: restarts, silent switches, full disks, strangers."""
+"""Conditions of a cluster with problems, as workers and operators see them: restarts, silent switches, full disks."""
 
 from __future__ import annotations
 
