@@ -75,7 +75,14 @@ class Training:
         """Write that one rank has a step's result, and is given up, while the others have their vectors back."""
         mean = reductions[alone].mean
         self.journals[alone].append(self._entry(step, alone, added(mean, bits, self.codec.block_elements), bits))
-        self.journals[alone].append({"kind": "life"})
+        gradient = self.generator.normal(size=ELEMENTS).astype(np.float32)
+        own = {"gradient": self.probes.of(gradient), "size": norm(gradient + self.feedback[alone].residual)}
+        back = {"residual": self.probes.of(gradient + self.feedback[alone].residual), "residual_norm": own["size"]}
+        self.journals[alone] += [
+            {"kind": "begin", "step": step + 1, **own},
+            {"kind": "failed", "step": step + 1, "taken": True, **back},
+            {"kind": "life"},  # which takes that step, with the others
+        ]
         for rank in self.live:
             if rank != alone:
                 reductions[rank].abort()

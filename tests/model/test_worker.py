@@ -27,7 +27,7 @@ REDUCES = [(5,), (1, 1, 3), (2, 3)]
 class Wide(CongestionWindow):
     """All that W1 allows: what is compared is what a worker may send."""
 
-    def shrink(self, now: float) -> None:
+    def on_loss(self, now: float) -> None:
         """Stay as wide."""
 
 

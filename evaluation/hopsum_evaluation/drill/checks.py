@@ -184,7 +184,8 @@ def _step(found: Mass, parts: list[_Part]) -> str:
     absent = [rank for rank in range(bits.bit_length()) if bits >> rank & 1 and rank not in present]
     if absent:
         return f"contributions of ranks {absent}, which had not begun it"
-    ended = [part for part in parts if part.after is None and bits >> part.rank & 1]
+    again = {part.rank for part in parts if part.entry is not None}  # the contribution is that of the later life
+    ended = [part for part in parts if part.after is None and bits >> part.rank & 1 and part.rank not in again]
     delivered = np.zeros(PROBES)
     for part in parts:
         if part.after is not None:
