@@ -3,13 +3,22 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .engine import Output
+
+
+def address(array: NDArray[Any]) -> int:
+    """Return where an array's elements are, in a third of the time of `array.ctypes.data` if it can be written."""
+    if array.size and array.flags.writeable:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+    return array.ctypes.data
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -23,6 +24,7 @@ _CODES_KEYS = {
     "native": "native.pipeline_codes_per_s",
     "interpreter": "interpreter.pipeline_codes_per_s",
     "socket": "native.socket_codes_per_s",
+    "socket_python": "native.socket_python_codes_per_s",
     "loopback": "loopback_codes_per_s",
     "bmv2": "bmv2.codes_per_s",
     "naive_native": "naive.native_pipeline_codes_per_s",
@@ -31,6 +33,7 @@ _CODES_KEYS = {
 }
 _PACKETS_KEYS = {
     "socket": "native.packets_per_s",
+    "socket_python": "native.python_packets_per_s",
     "loopback": "loopback_packets_per_s",
     "bmv2": "bmv2.packets_per_s",
     "naive_bmv2": "naive.bmv2_packets_per_s",
@@ -41,6 +44,7 @@ _LABELS = {
     "native": "native engine",
     "interpreter": "interpreter",
     "socket": "native switch, UDP",
+    "socket_python": "native switch, UDP in Python",
     "loopback": "UDP without a switch",
     "bmv2": "bmv2, veth",
     "naive_native": "naive, native engine",
@@ -76,6 +80,7 @@ def describe(findings: Findings, setting: DataplaneSetting, runs: int, seconds: 
         report |= {key: None} if rate is None else rate.as_json(key, digits=3)
     return {
         **report,
+        "native.compiled_port_gain": _gain(findings.samples),
         **{key: findings.memory.get(key) for key in _MEMORY_KEYS},
         **rates["memcpy"].as_json("memcpy_codes_per_s"),
         "bound": bounds(findings),
@@ -167,6 +172,14 @@ def _key(rate: Rate | None, key: str, factor: int) -> dict[str, Any]:
     if rate is None:
         return {key: None}
     return Rate(rate.median * factor, rate.low * factor, rate.high * factor).as_json(key)
+
+
+def _gain(samples: Mapping[str, Sequence[float]]) -> float | None:
+    """Return how many times as fast a switch is by its compiled ports: the median of the runs, which took turns."""
+    if "socket_python" not in samples:
+        return None
+    pairs = zip(samples["socket"], samples["socket_python"], strict=True)
+    return round(median(compiled / python for compiled, python in pairs), 3)
 
 
 def _range(report: dict[str, Any], key: str, unit: float, digits: int) -> str:

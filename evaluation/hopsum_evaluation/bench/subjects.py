@@ -5,7 +5,8 @@ part          subjects
 ----------------------------------------------------------------------------------------------------------------
 (always)      memcpy                          packed codes, copied
 pipeline      native, interpreter             the engines, frames in memory
-sockets       socket, loopback                the switch process over UDP; the same datagrams without a switch
+sockets       socket, socket_python,          the switch process over UDP, with compiled ports and with those in Python;
+              loopback                        the same datagrams without a switch
 bmv2          bmv2                            simple_switch_grpc over veth pairs; not where it is not installed
 naive         naive_interpreter, naive_bmv2   evaluation/naive; not outside a source tree
 naive-native  naive_native                    the same; only when asked for, since LLVM takes a minute for it at first
@@ -14,6 +15,7 @@ start         cold_start, warm_start          the switch process, in seconds
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
@@ -29,6 +31,7 @@ from hopsum_evaluation.bench.pipeline import EngineRun, engine_run
 from hopsum_evaluation.bench.sockets import SocketRun, echo_run, load_on
 from hopsum_evaluation.bench.startup import NATIVE, Startup
 from hopsum_switch.backend import Backend
+from hopsum_switch.ports.udp_layout import COMPILED_VARIABLE
 from hopsum_topologies.bmv2 import bmv2_unavailable
 from hopsum_topologies.netns import Namespace
 from hopsum_topologies.testbed import bmv2_testbed, native_testbed
@@ -92,9 +95,12 @@ class Subjects:
 
     def _open_sockets(self) -> None:
         chosen = self._setting
-        testbed = self._stack.enter_context(native_testbed(chosen.workers, extra=NATIVE))
-        load = self._stack.enter_context(load_on(testbed, chosen.table, chosen.slots, chosen.seed))
-        self._add_socket("socket", SocketRun(load, testbed.pid, pinned=True))
+        for name, compiled in (("socket", "1"), ("socket_python", "0")):
+            environment = {**os.environ, COMPILED_VARIABLE: compiled}
+            switch = native_testbed(chosen.workers, extra=NATIVE, environment=environment)
+            testbed = self._stack.enter_context(switch)
+            load = self._stack.enter_context(load_on(testbed, chosen.table, chosen.slots, chosen.seed))
+            self._add_socket(name, SocketRun(load, testbed.pid, pinned=True))
         echo = self._stack.enter_context(echo_run(chosen.workers, chosen.table, chosen.slots, chosen.seed))
         self._add_socket("loopback", echo)
 

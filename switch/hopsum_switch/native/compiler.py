@@ -30,6 +30,7 @@ class Code(NamedTuple):
     """What the engine needs of a compiled program; `keep` owns the memory of the function."""
 
     run: Run
+    address: int  # of `run`
     unit: Unit
     header_bytes: int
     keep: object
@@ -40,7 +41,7 @@ def compile_program(program: ProgramIR, cache: CodeCache | None = None) -> Code:
 
     Raises: UnsupportedError (it can only be interpreted; the message names the construct).
     """
-    _initialise()
+    initialise()
     try:
         return _compiled(Unit(program), cache)
     except RecursionError:
@@ -52,7 +53,7 @@ def _compiled(unit: Unit, cache: CodeCache | None) -> Code:
         unit.program.digest,
         _sources(),
         llvm.get_host_cpu_name(),
-        _features(),
+        features(),
         llvmlite.__version__,
         platform.machine(),
     )
@@ -66,7 +67,7 @@ def _compiled(unit: Unit, cache: CodeCache | None) -> Code:
 
 def _compile(unit: Unit) -> bytes:
     write_program(unit)
-    return _translate(str(unit.module), _machine())
+    return translate(str(unit.module), machine())
 
 
 @cache_result
@@ -79,21 +80,24 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
-def _initialise() -> None:
+def initialise() -> None:
+    """Prepare LLVM for this processor."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
 
 
-def _features() -> str:
-    features: str = llvm.get_host_cpu_features().flatten()
-    return features
+def features() -> str:
+    """Return the features of this processor, as LLVM names them."""
+    found: str = llvm.get_host_cpu_features().flatten()
+    return found
 
 
-def _machine() -> Any:
+def machine() -> Any:
+    """Return LLVM's target machine of this processor."""
     target = llvm.Target.from_default_triple()
     return target.create_target_machine(
         cpu=llvm.get_host_cpu_name(),
-        features=_features(),
+        features=features(),
         opt=OPTIMISATION,
         reloc="pic",
         codemodel="jitdefault",
@@ -101,22 +105,28 @@ def _machine() -> Any:
     )
 
 
-def _translate(text: str, machine: Any) -> bytes:
-    """Return an object file."""
+def translate(text: str, target: Any) -> bytes:
+    """Return an object file of LLVM's text of a module."""
     module = llvm.parse_assembly(text)
-    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    module.triple, module.data_layout = target.triple, str(target.target_data)
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=OPTIMISATION)
-    passes = llvm.create_pass_builder(machine, options)
+    passes = llvm.create_pass_builder(target, options)
     passes.getModulePassManager().run(module, passes)
-    code: bytes = machine.emit_object(module)
+    code: bytes = target.emit_object(module)
     return code
 
 
-def _load(code: bytes, unit: Unit) -> Code:
-    empty = llvm.parse_assembly("")
-    linker = llvm.create_mcjit_compiler(empty, _machine())
+def load(code: bytes) -> Any:
+    """Return an object file's linker, which gives addresses of functions and owns their memory."""
+    linker = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine())
     linker.add_object_file(llvm.ObjectFileRef.from_data(code))
     linker.finalize_object()
-    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(linker.get_function_address("run"))
-    return Code(run, unit, header_bytes(unit), linker)
+    return linker
+
+
+def _load(code: bytes, unit: Unit) -> Code:
+    linker = load(code)
+    address = linker.get_function_address("run")
+    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address)
+    return Code(run, address, unit, header_bytes(unit), linker)

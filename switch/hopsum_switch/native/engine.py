@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..batch import Batch, Outputs
+from ..batch import Batch, Outputs, address
 from ..engine import Engine, Output
 from ..errors import ProgramError
 from ..program.ir import ProgramIR
@@ -25,7 +25,7 @@ from .cache import CodeCache
 from .calculations import scratch_bytes
 from .compiler import Code, compile_program
 from .layout import ControlWord, words_for
-from .memory import Cells, Words, address, words
+from .memory import Cells, Words, words
 from .pipeline import MAX_PORTS
 from .tables import NativeTable, write_groups
 
@@ -93,15 +93,28 @@ class NativeEngine(Engine):
 
         Raises: ValueError: not even one frame's outputs fit; give larger buffers.
         """
-        self._prepare(batch)
-        outputs.count = 0
         count = len(batch.ports)
+        self.enter(batch, outputs, first=first, now_us=now_us, longest_bytes=int(batch.lengths.max(initial=0)))
+        self._code.run(*self._arguments)
+        done = self.leave(outputs)
+        if done == first < count:
+            raise ValueError(
+                f"frame {first} of {int(batch.lengths[first])} bytes may cause "
+                f"{int(self._control[ControlWord.MAX_COPIES])} copies, "
+                f"but the buffers hold {len(outputs.ports)} outputs and {len(outputs.data)} bytes"
+            )
+        return done
+
+    def enter(self, batch: Batch, outputs: Outputs, *, first: int, now_us: int, longest_bytes: int) -> None:
+        """Prepare calls of the machine code for a batch from frame `first` on, with frames of at most so many bytes."""
+        self._prepare(longest_bytes)
+        outputs.count = 0
         self._control[ControlWord.FRAMES : ControlWord.OUT_OF_STEPS + 1] = [
             address(batch.data),
             address(batch.offsets),
             address(batch.lengths),
             address(batch.ports),
-            count,
+            len(batch.ports),
             now_us,
             address(outputs.data),
             len(outputs.data),
@@ -115,19 +128,19 @@ class NativeEngine(Engine):
             0,  # STEPS_TAKEN
             0,  # OUT_OF_STEPS
         ]
-        self._code.run(*self._arguments)
+
+    def leave(self, outputs: Outputs) -> int:
+        """Take over what the calls have counted and written; return the number of the next frame to run."""
         for table in self._counted:
             table.collect_hits()
-        outputs.count, done = int(self._control[ControlWord.OUTPUTS]), int(self._control[ControlWord.DONE])
+        outputs.count = int(self._control[ControlWord.OUTPUTS])
         if out_of_steps := int(self._control[ControlWord.OUT_OF_STEPS]):
             self.dropped[OUT_OF_STEPS] += out_of_steps
-        if done == first < count:
-            raise ValueError(
-                f"frame {first} of {int(batch.lengths[first])} bytes may cause "
-                f"{int(self._control[ControlWord.MAX_COPIES])} copies, "
-                f"but the buffers hold {len(outputs.ports)} outputs and {len(outputs.data)} bytes"
-            )
-        return done
+        return int(self._control[ControlWord.DONE])
+
+    def entry(self) -> tuple[int, int, int]:
+        """Return the addresses of the machine code and of its two arguments, state and control block."""
+        return self._code.address, *self._arguments
 
     def reset_state(self) -> None:
         """See `Engine.reset_state`."""
@@ -160,12 +173,12 @@ class NativeEngine(Engine):
         self._arguments = self._state.ctypes.data, self._control.ctypes.data
         self._control[ControlWord.FILTER] = 0 if self._filter is None else self._filter.ctypes.data
 
-    def _prepare(self, batch: Batch) -> None:
+    def _prepare(self, longest_bytes: int) -> None:
         """Bring the arrays up to date with the stores, and the scratch memory up to the longest frame."""
         for name in self.tables.take_changed():
             self._tables[name].build(self._control, self._layout.table(name))
         self._take_groups()
-        payload = int(batch.lengths.max(initial=0)) if self._hashes_payload else 0
+        payload = longest_bytes if self._hashes_payload else 0
         needed = (self._scratch_bytes + payload) // 8 + 2
         if len(self._scratch) < needed:
             self._scratch = words(2 * needed)

@@ -25,6 +25,9 @@ from hopsum_switch.ports.base import Port, PortError, check_port_number
 from hopsum_switch.ports.batches import BatchPort, FrameBuffer, Frames, batch_form
 from hopsum_switch.ports.engines import BatchEngine, PacketEngine, batch_engine
 from hopsum_switch.ports.memory import MemoryPort
+from hopsum_switch.ports.udp import UdpPort
+from hopsum_switch.ports.udp_layout import is_wanted
+from hopsum_switch.ports.udp_loop import LONGEST_FRAME_BYTES, CompiledEngine, Rest, UdpLoop
 
 _log = logging.getLogger("hopsum_switch.dataplane")
 _OUTPUT_FRAMES = 1024
@@ -58,6 +61,14 @@ class DataplaneGate:
             self._inside.release()
 
 
+def make_udp_loop() -> UdpLoop | None:
+    """Return a compiled loop for UDP ports; None where this machine has none."""
+    from hopsum_switch.native.loop_code import loop_code  # needs llvmlite, as an engine of machine code does
+
+    serve = loop_code()
+    return None if serve is None else UdpLoop(serve)
+
+
 class Dataplane:
     """Ports by number around an engine. Public methods may be called from any thread."""
 
@@ -73,6 +84,7 @@ class Dataplane:
         self._batch_ports: dict[int, BatchPort] = {}  # of the same ports
         self._received = FrameBuffer()  # of the loop alone
         self._outputs = Outputs(_OUTPUT_FRAMES, _OUTPUT_BYTES)  # of whoever holds the gate
+        self._udp_loop: UdpLoop | None = None  # with an engine of machine code, for ports over UDP
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         for end in (self._wake_receiver, self._wake_sender):
@@ -89,6 +101,9 @@ class Dataplane:
     def engine(self, engine: PacketEngine | BatchEngine | None) -> None:
         self._engine = engine
         self._batch_engine = None if engine is None else batch_engine(engine, self._count_failure)
+        self._udp_loop = make_udp_loop() if isinstance(engine, CompiledEngine) and is_wanted() else None
+        for number, port in self._ports.items():
+            self._add_to_udp_loop(number, port)
 
     def bind(self, number: int, port: Port) -> None:
         """Make `port` the switch's port `number`; the data plane closes it from now on, also when this fails.
@@ -113,6 +128,8 @@ class Dataplane:
             if port is None:
                 raise PortError(f"switch port {number} is not bound: bound are {sorted(self._ports)}")
             del self._batch_ports[number]
+            if self._udp_loop is not None:
+                self._udp_loop.remove(number)
             self._close(port)
 
     def ports(self) -> dict[int, dict[str, Any]]:
@@ -178,6 +195,7 @@ class Dataplane:
     def _open(self, number: int, port: Port) -> None:
         self._ports[number] = port
         self._batch_ports[number] = batch_form(port)
+        self._add_to_udp_loop(number, port)
         fileno = port.fileno()
         if fileno is not None:
             # Registering while another thread selects is safe: epoll allows it, and the
@@ -185,6 +203,10 @@ class Dataplane:
             self._selector.register(fileno, selectors.EVENT_READ, (number, port))
         elif isinstance(port, MemoryPort):
             port.wake_with(self.wake)
+
+    def _add_to_udp_loop(self, number: int, port: Port) -> None:
+        if self._udp_loop is not None and type(port) is UdpPort:
+            self._udp_loop.add(number, port)
 
     def _close(self, port: Port) -> None:
         fileno = port.fileno()
@@ -201,6 +223,8 @@ class Dataplane:
         """Take what waits at these ports, together as far as it fits into one batch."""
         more = False
         for number, port in ready:
+            if self._serve_compiled(number, port):
+                continue
             before = self._received.count
             with self.gate.packets():
                 if self._ports.get(number) is not port:  # unbound since the selector saw it
@@ -214,11 +238,39 @@ class Dataplane:
         if more:
             self.wake()  # nothing tells whether more wait
 
+    def _serve_compiled(self, number: int, port: Port) -> bool:
+        """Take what waits at a UDP port through the compiled loop; return False where the port or engine has none."""
+        with self.gate.packets():
+            if self._udp_loop is None or self._ports.get(number) is not port or type(port) is not UdpPort:
+                return False
+            rest = self._run_udp_loop(self._udp_loop, number)
+        if rest is not None:
+            self._process_batch(rest.train, rest.frame)
+        return True
+
+    def _run_udp_loop(self, loop: UdpLoop, number: int) -> Rest | None:
+        """Carry a batch of frames from a UDP port; return what has not run. The caller holds the gate."""
+        engine, outputs = self._engine, self._outputs
+        assert isinstance(engine, CompiledEngine)
+        assert self._batch_engine is not None
+        outputs.make_room(*self._batch_engine.room_for(LONGEST_FRAME_BYTES))
+        trip = loop.serve(number, engine, outputs, int((time.perf_counter() - self._started) * 1e6))
+        self.packets += trip.frames
+        self.busy_s += trip.busy_s
+        if trip.rest is not None and trip.rest.output < outputs.count:
+            started = time.perf_counter()
+            self._send(outputs, trip.rest.output, trip.rest.output_at)
+            self.busy_s += time.perf_counter() - started
+        return trip.rest
+
     def _process_received(self) -> None:
         if not self._received.count:
             return
-        batch, done = self._received.batch(), 0
+        batch = self._received.batch()
         self._received.clear()  # its memory is written again when this has returned
+        self._process_batch(batch, 0)
+
+    def _process_batch(self, batch: Batch, done: int) -> None:
         while done < len(batch.ports) and not self._stopping:
             with self.gate.packets():
                 done = self._process(batch, done)
@@ -244,10 +296,11 @@ class Dataplane:
         self.busy_s += time.perf_counter() - started
         return done
 
-    def _send(self, outputs: Outputs) -> None:
-        """Hand every port its frames, in order; first the port of the first frame."""
-        lengths = outputs.lengths[: outputs.count].astype(np.int64)
-        frames, ports = Frames(outputs.data, np.cumsum(lengths) - lengths, lengths), outputs.ports[: outputs.count]
+    def _send(self, outputs: Outputs, first: int = 0, start: int = 0) -> None:
+        """Hand every port its frames, in order, from frame `first` on, which is at byte `start`; first its port."""
+        lengths = outputs.lengths[first : outputs.count].astype(np.int64)
+        ports = outputs.ports[first : outputs.count]
+        frames = Frames(outputs.data, start + np.cumsum(lengths) - lengths, lengths)
         alone = bool((ports == ports[0]).all())
         for egress in ports[:1].tolist() if alone else dict.fromkeys(ports.tolist()):
             leaving = frames if alone else frames.take(np.flatnonzero(ports == egress))

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of UDP ports for numba: receive, run the engine, send, without the interpreter lock.
+
+`udp_loop` compiles `serve` and keeps the machine code; nothing else imports this module. Memory comes as pointers to
+int64 or uint8 elements, and every number is a signed integer: numba makes a float of int64 and uint64.
+
+The kernel's calls take a msghdr as Linux has it on 64 bits: recvmsg(2), sendmsg(2), and udp(7) for UDP_GRO and
+UDP_SEGMENT.
+"""
+
+from __future__ import annotations
+
+import errno
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from hopsum_switch.native.layout import ControlWord
+from hopsum_switch.ports import udp_layout as at
+from hopsum_switch.ports.udp_frames import (
+    END_UNICAST,
+    ETHERNET_BYTES,
+    FIRST_UNICAST,
+    HEADERS_BYTES,
+    IPV4_BYTES,
+    MORE_OR_OFFSET,
+    PROTO_UDP,
+    UDP_BYTES,
+)
+
+_numba: Any = import_module("numba")
+_ir: Any = import_module("llvmlite.ir")
+_types: Any = _numba.types
+
+_MSG_DONTWAIT, _CLOCK_MONOTONIC = 0x40, 1
+_EAGAIN, _ENOBUFS, _EMSGSIZE, _EIO, _EINVAL = errno.EAGAIN, errno.ENOBUFS, errno.EMSGSIZE, errno.EIO, errno.EINVAL
+_IP, _UDP = ETHERNET_BYTES, ETHERNET_BYTES + IPV4_BYTES
+_FRAMES_TO_RUN, _DONE, _STEPS_TAKEN = int(ControlWord.COUNT), int(ControlWord.DONE), int(ControlWord.STEPS_TAKEN)
+_OUTPUTS, _OUT_USED = int(ControlWord.OUTPUTS), int(ControlWord.OUT_USED)
+
+_recvmsg = _types.ExternalFunction("recvmsg", _types.intp(_types.intc, _types.intp, _types.intc))
+_sendmsg = _types.ExternalFunction("sendmsg", _types.intp(_types.intc, _types.intp, _types.intc))
+_memcpy = _types.ExternalFunction("memcpy", _types.intp(_types.intp, _types.intp, _types.intp))
+_clock_gettime = _types.ExternalFunction("clock_gettime", _types.intc(_types.intc, _types.intp))
+_errno = _types.ExternalFunction("__errno_location", _types.CPointer(_types.int32)())
+
+
+class Memory(NamedTuple):
+    """Pointers to the arrays of `udp_layout`, of the engine, and of the frames of one train."""
+
+    loop: Any
+    control: Any  # of the engine, see `native.layout`
+    socket: Any
+    socket_bytes: Any  # the same memory
+    egress: Any
+    groups: Any
+    parts: Any
+    sizes: Any
+    offsets: Any  # of the train's frames
+    lengths: Any
+    ports: Any
+    out_ports: Any
+    out_lengths: Any
+    out: Any
+
+
+_BYTES = ("socket_bytes", "out")
+SIGNATURE: Any = _types.void(
+    *(_types.CPointer(_types.uint8 if name in _BYTES else _types.int64) for name in Memory._fields)
+)
+
+
+@_numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def _call(_: Any, function: Any, state: Any, control: Any) -> Any:
+    """Call the function at an address with two addresses."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = _ir.IntType(64)
+        kind = _ir.FunctionType(_ir.VoidType(), [word, word]).as_pointer()
+        builder.call(builder.inttoptr(arguments[0], kind), arguments[1:])
+        return context.get_dummy_value()
+
+    return _types.void(_types.int64, _types.int64, _types.int64), generate
+
+
+def _part(function: Any) -> Any:
+    return _numba.njit(error_model="numpy")(function)
+
+
+@_part
+def _get(data: Any, place: int) -> Any:
+    """Return two bytes as a number."""
+    return data[place] * 256 + data[place + 1]
+
+
+@_part
+def _put(data: Any, place: int, value: int) -> None:
+    """Write a number as two bytes."""
+    data[place] = (value >> 8) & 255
+    data[place + 1] = value & 255
+
+
+@_part
+def _sum(data: Any, first: int) -> Any:
+    """Return the sum of the ten words of an IPv4 header."""
+    total = 0
+    for place in range(first, first + IPV4_BYTES, 2):
+        total += _get(data, place)
+    return total
+
+
+@_part
+def _now_ns(m: Any) -> Any:
+    _clock_gettime(_CLOCK_MONOTONIC, m.loop[at.SOCKET_AT] + 8 * at.CLOCK)
+    return m.socket[at.CLOCK] * 1_000_000_000 + m.socket[at.CLOCK + 1]
+
+
+@_part
+def _write_headers(m: Any, payload_bytes: int) -> None:
+    """Set lengths and checksum of the headers in front of a payload."""
+    data, head = m.socket_bytes, 8 * at.HEAD
+    _put(data, head + _IP + 2, IPV4_BYTES + UDP_BYTES + payload_bytes)
+    _put(data, head + _UDP + 4, UDP_BYTES + payload_bytes)
+    _put(data, head + _IP + 10, 0)
+    total = _sum(data, head + _IP)
+    while total > 0xFFFF:
+        total = (total & 0xFFFF) + (total >> 16)
+    _put(data, head + _IP + 10, 0xFFFF - total)
+
+
+@_part
+def _receive(m: Any) -> Any:
+    """Make frames, one behind the other, of what one call of the kernel gives; return their number, 0 if none waits."""
+    loop, socket, data = m.loop, m.socket, m.socket_bytes
+    socket[at.RX + 1] = 16
+    socket[at.RX + 5] = 24 if loop[at.JOINED] else 0
+    size = _recvmsg(loop[at.FD], loop[at.SOCKET_AT] + 8 * at.RX, _MSG_DONTWAIT)
+    if size < 0:
+        return 0
+    joined = socket[at.RX + 5] > 0  # nothing but UDP_GRO's message was asked for
+    segment = socket[at.RX_CONTROL + 2] & 0xFFFFFFFF if joined else size
+    for byte in range(4):
+        data[8 * at.HEAD + _IP + 12 + byte] = data[8 * at.RX_NAME + 4 + byte]
+    for byte in range(2):
+        data[8 * at.HEAD + _UDP + byte] = data[8 * at.RX_NAME + 2 + byte]
+    count, used, taken, written = 0, 0, 0, -1
+    while count == 0 or taken < size:
+        payload = min(segment, size - taken)
+        if payload != written:
+            _write_headers(m, payload)
+            written = payload
+        _memcpy(loop[at.FRAMES_AT] + used, loop[at.SOCKET_AT] + 8 * at.HEAD, HEADERS_BYTES)
+        _memcpy(loop[at.FRAMES_AT] + used + HEADERS_BYTES, loop[at.TRAIN_AT] + taken, payload)
+        m.offsets[count], m.lengths[count], m.ports[count] = used, HEADERS_BYTES + payload, loop[at.INGRESS]
+        count, used, taken = count + 1, used + HEADERS_BYTES + payload, taken + payload
+    loop[at.RECEIVED] += count
+    loop[at.RECEIVED_BYTES] += used
+    return count
+
+
+@_part
+def _is_plain(out: Any, first: int, length: int) -> Any:
+    """Return whether `udp_frames.strip` takes a frame, and it has neither IPv4 options nor a UDP checksum."""
+    ip, udp = first + _IP, first + _UDP
+    if length < HEADERS_BYTES or out[first + 12] != 8 or out[first + 13] != 0:
+        return False
+    if out[ip] != 0x45 or out[ip + 9] != PROTO_UDP or _get(out, ip + 6) & MORE_OR_OFFSET != 0:
+        return False
+    total, udp_bytes = _get(out, ip + 2), _get(out, udp + 4)
+    if total > length - ETHERNET_BYTES or udp_bytes < UDP_BYTES or udp_bytes > total - IPV4_BYTES:
+        return False
+    address = _get(out, ip + 16) << 16 | _get(out, ip + 18)
+    if address < FIRST_UNICAST or address >= END_UNICAST or _get(out, udp + 2) == 0:
+        return False
+    return _get(out, udp + 6) == 0 and _sum(out, ip) % 0xFFFF == 0
+
+
+@_part
+def _send_parts(m: Any, group: int, first: int, count: int) -> Any:
+    """Send datagrams of a group in one call of the kernel; return 0 or the number of the error."""
+    row, name = group * at.GROUP_WORDS, 8 * at.TX_NAME
+    address = m.groups[row + at.ADDRESS]
+    _put(m.socket_bytes, name + 2, address & 0xFFFF)
+    _put(m.socket_bytes, name + 4, (address >> 32) & 0xFFFF)
+    _put(m.socket_bytes, name + 6, (address >> 16) & 0xFFFF)
+    m.socket[at.TX + 2] = m.loop[at.PARTS_AT] + 16 * (group * at.MAX_SEGMENTS + first)
+    m.socket[at.TX + 3] = count
+    m.socket[at.TX + 5] = 24 if count > 1 else 0
+    m.socket[at.TX_CONTROL + 2] = m.groups[row + at.SIZE]
+    fd = m.egress[m.groups[row + at.PORT] * at.EGRESS_WORDS + at.EGRESS_FD]
+    if _sendmsg(fd, m.loop[at.SOCKET_AT] + 8 * at.TX, 0) < 0:
+        return _errno()[0]
+    return 0
+
+
+@_part
+def _count(m: Any, row: int, wrong: int, frames: int, frame_bytes: int) -> None:
+    """Count frames that were sent, or not."""
+    if wrong == 0:
+        m.egress[row + at.SENT] += frames
+        m.egress[row + at.SENT_BYTES] += frame_bytes
+    elif wrong in (_EAGAIN, _ENOBUFS):
+        m.egress[row + at.QUEUE_FULL] += frames
+    else:
+        m.egress[row + at.SEND_ERROR] += frames
+
+
+@_part
+def _send_group(m: Any, group: int) -> None:
+    """Send what waits in a group: together, or one by one where it cannot be sent together."""
+    at_group = group * at.GROUP_WORDS
+    count, row = m.groups[at_group + at.COUNT], m.groups[at_group + at.PORT] * at.EGRESS_WORDS
+    if count == 0:
+        return
+    wrong = _send_parts(m, group, 0, count)
+    if count > 1 and wrong in (_EMSGSIZE, _EIO, _EINVAL):
+        for part in range(count):
+            _count(m, row, _send_parts(m, group, part, 1), 1, m.sizes[group * at.MAX_SEGMENTS + part])
+    else:
+        _count(m, row, wrong, count, m.groups[at_group + at.BYTES])
+    m.groups[at_group + at.COUNT] = 0
+    m.groups[at_group + at.BYTES] = 0
+
+
+@_part
+def _send_all(m: Any) -> None:
+    for group in range(m.loop[at.GROUPS]):
+        _send_group(m, group)
+    m.loop[at.GROUPS] = 0
+
+
+@_part
+def _find_group(m: Any, port: int, address: int, guess: int) -> Any:
+    """Return the group of a destination, a new one if it has none; look at `guess` first."""
+    count = m.loop[at.GROUPS]
+    for step in range(count):
+        group = guess + step if guess + step < count else guess + step - count
+        row = group * at.GROUP_WORDS
+        if m.groups[row + at.ADDRESS] == address and m.groups[row + at.PORT] == port:
+            return group
+    if count == at.DESTINATIONS:
+        _send_all(m)
+        count = 0
+    row = count * at.GROUP_WORDS
+    m.groups[row + at.PORT], m.groups[row + at.ADDRESS] = port, address
+    m.groups[row + at.COUNT], m.groups[row + at.BYTES] = 0, 0
+    m.loop[at.GROUPS] = count + 1
+    return count
+
+
+@_part
+def _queue(m: Any, port: int, first: int, length: int, guess: int) -> Any:
+    """Put a frame behind those of its destination; return the group, or -1 if the frame is not plain."""
+    if port >= at.PORTS or m.egress[port * at.EGRESS_WORDS] < 0 or not _is_plain(m.out, first, length):
+        return -1
+    ip, udp = first + _IP, first + _UDP
+    address = (_get(m.out, ip + 16) << 16 | _get(m.out, ip + 18)) << 16 | _get(m.out, udp + 2)
+    size = _get(m.out, udp + 4) - UDP_BYTES
+    group = _find_group(m, port, address, guess)
+    row, most = group * at.GROUP_WORDS, m.egress[port * at.EGRESS_WORDS + at.MOST]
+    count, common = m.groups[row + at.COUNT], m.groups[row + at.SIZE]
+    if count > 0 and (size > common or count == most or (count + 1) * common > at.MAX_PAYLOAD_BYTES or size == 0):
+        _send_group(m, group)
+        count = 0
+    if count == 0:
+        m.groups[row + at.SIZE] = size
+        common = size
+    part = group * at.MAX_SEGMENTS + count
+    m.parts[2 * part], m.parts[2 * part + 1] = m.loop[at.OUT_AT] + first + HEADERS_BYTES, size
+    m.sizes[part] = length
+    m.groups[row + at.COUNT] = count + 1
+    m.groups[row + at.BYTES] += length
+    if size < common or size == 0:  # the kernel takes a shorter datagram as the last one only
+        _send_group(m, group)
+    return group
+
+
+@_part
+def _queue_outputs(m: Any) -> Any:
+    """Queue what the engine has written since the last call; return whether all of it is plain."""
+    guess = 0
+    while m.loop[at.NEXT] < m.control[_OUTPUTS]:
+        number, first = m.loop[at.NEXT], m.loop[at.NEXT_AT]
+        length = m.out_lengths[number]
+        group = _queue(m, m.out_ports[number], first, length, guess)
+        if group < 0:
+            return False
+        guess = group + 1 if group + 1 < m.loop[at.GROUPS] else 0  # copies of a multicast go to one after the other
+        m.loop[at.NEXT], m.loop[at.NEXT_AT] = number + 1, first + length
+    return True
+
+
+@_part
+def _send_outputs(m: Any) -> None:
+    """Send all that is queued, and let the engine write its outputs from the beginning."""
+    _send_all(m)
+    m.control[_OUTPUTS] = m.control[_OUT_USED] = m.loop[at.NEXT] = m.loop[at.NEXT_AT] = 0
+
+
+@_part
+def _run_train(m: Any, count: int) -> Any:
+    """Run the frames of a train and queue what they cause; return whether all have run and caused plain frames."""
+    m.control[_FRAMES_TO_RUN], m.control[_DONE], m.control[_STEPS_TAKEN] = count, 0, 0
+    while True:
+        before = m.control[_DONE]
+        _call(m.loop[at.RUN], m.loop[at.STATE], m.loop[at.CONTROL])
+        m.loop[at.PROCESSED] += m.control[_DONE] - before
+        if not _queue_outputs(m):
+            return False
+        if m.control[_DONE] == count:
+            return True
+        # The engine stops where outputs might not fit, or to let the control plane in after many steps.
+        was_empty = before == m.control[_DONE] and m.control[_OUTPUTS] == 0
+        if was_empty or m.control[_STEPS_TAKEN] > 0:
+            return False
+        _send_outputs(m)
+
+
+@_part
+def _serve(m: Any) -> None:
+    loop = m.loop
+    loop[at.REST] = loop[at.RECEIVED] = loop[at.RECEIVED_BYTES] = loop[at.PROCESSED] = loop[at.BUSY_NS] = 0
+    loop[at.GROUPS] = 0
+    _send_outputs(m)
+    while loop[at.REST] == 0 and loop[at.RECEIVED] < loop[at.LIMIT]:
+        count = _receive(m)
+        if count == 0:
+            break
+        loop[at.TRAIN] = count
+        started_ns = _now_ns(m)
+        if not _run_train(m, count):
+            loop[at.REST] = 1
+        elif m.control[_OUT_USED] > loop[at.HELD_BYTES]:
+            _send_outputs(m)
+        loop[at.BUSY_NS] += _now_ns(m) - started_ns
+    started_ns = _now_ns(m)
+    _send_all(m)
+    loop[at.BUSY_NS] += _now_ns(m) - started_ns
+
+
+def serve(
+    loop: Any, control: Any, socket: Any, socket_bytes: Any, egress: Any, groups: Any, parts: Any, sizes: Any,
+    offsets: Any, lengths: Any, ports: Any, out_ports: Any, out_lengths: Any, out: Any,
+) -> None:  # fmt: skip
+    """Carry frames until none waits, LIMIT have come, or one is not plain; the arguments are those of `Memory`.
+
+    In the last case REST is 1. Outputs from NEXT on are then neither sent nor counted, frames of the train from the
+    engine's DONE on have not run, and all that came before has been sent.
+    """
+    _serve(
+        Memory(
+            loop, control, socket, socket_bytes, egress, groups, parts, sizes, offsets, lengths, ports, out_ports,
+            out_lengths, out,
+        )
+    )  # fmt: skip
+
+
+def compile_serve() -> tuple[str, str]:
+    """Return LLVM's text of `serve` for this processor, and the function's name in it.
+
+    The function takes a pointer for its result and one for exceptions, which it has not, before its arguments, and
+    returns 0: the convention of numba's functions.
+    """
+    options = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    compiled = _numba.njit(SIGNATURE, **options)(serve)
+    (text,), (result,) = compiled.inspect_llvm().values(), compiled.overloads.values()
+    return str(text), str(result.fndesc.mangled_name)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled loop of UDP ports: from socket to engine to sockets in one call, without the interpreter lock.
+
+It carries what is plain, and gives back the rest: a train of which a frame causes an output that is not IPv4 in UDP,
+has IPv4 options or a UDP checksum, or leaves at a port of another kind. What it sends and counts is what `UdpPort`
+sends and counts; for every destination it keeps the order.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsum_switch.batch import Batch, Outputs, address
+from hopsum_switch.ports import udp_layout as at
+from hopsum_switch.ports.batches import BATCH_FRAMES
+from hopsum_switch.ports.udp import SOL_UDP, UDP_SEGMENT, UdpPort, page_aligned
+from hopsum_switch.ports.udp_frames import HEADERS_BYTES
+
+LONGEST_FRAME_BYTES: Final = at.MAX_DATAGRAM_BYTES + HEADERS_BYTES
+_NAME_BYTES: Final = 16
+_HELD_BYTES: Final = 256 << 10
+"""Outputs that wait to leave together: fewer calls of the kernel, and still in the cache when it copies them."""
+Integers = NDArray[np.int64]
+
+
+@runtime_checkable
+class CompiledEngine(Protocol):
+    """What the loop needs of an engine that is machine code."""
+
+    def enter(self, batch: Batch, outputs: Outputs, *, first: int, now_us: int, longest_bytes: int) -> None:
+        """Prepare calls of the machine code for frames of at most so many bytes."""
+        ...
+
+    def leave(self, outputs: Outputs) -> int:
+        """Take over what the calls have counted and written; return the number of the next frame to run."""
+        ...
+
+    def entry(self) -> tuple[int, int, int]:
+        """Return the addresses of the function and of its two arguments, of which the second is the control block."""
+        ...
+
+
+class Rest(NamedTuple):
+    """What a call leaves to its caller: outputs from `output` on, and frames of a train from `frame` on."""
+
+    output: int
+    output_at: int
+    """Where the output begins."""
+    train: Batch
+    frame: int
+
+
+class Trip(NamedTuple):
+    """What a call has carried; `busy_s` is the time in the engine and in sending."""
+
+    frames: int
+    busy_s: float
+    rest: Rest | None
+
+
+class UdpLoop:
+    """The memory of the loop. Not thread-safe: the data plane's gate serialises the calls."""
+
+    def __init__(self, serve: at.Serve) -> None:
+        """Use what `native.loop_code` returned."""
+        self._serve = serve
+        self._loop, self._socket = _words(at.LOOP_WORDS), _words(at.SOCKET_WORDS)
+        self._egress = _words(at.PORTS * at.EGRESS_WORDS).reshape(at.PORTS, at.EGRESS_WORDS)
+        self._egress[:, at.EGRESS_FD] = -1
+        self._groups, self._sizes = _words(at.DESTINATIONS * at.GROUP_WORDS), _words(at.DESTINATIONS * at.MAX_SEGMENTS)
+        self._parts, self._train = _words(2 * len(self._sizes)), page_aligned(at.MAX_DATAGRAM_BYTES)
+        most = at.MAX_DATAGRAM_BYTES  # joined datagrams of one byte; no more pages are used than datagrams need
+        numbers = [np.zeros(most, np.uint64) for _ in range(3)]
+        self._frames = Batch(np.zeros(most * (HEADERS_BYTES + 1), np.uint8), *numbers)
+        self._ports: dict[int, UdpPort] = {}
+        self._point()
+
+    def add(self, number: int, port: UdpPort) -> None:
+        """Let frames come in and leave at a port."""
+        self._ports[number] = port
+        self._egress[number, at.EGRESS_FD] = port.descriptor
+        self._egress[number, at.MOST] = at.MAX_SEGMENTS if port.cuts else 1
+
+    def remove(self, number: int) -> None:
+        """Forget a port, if it is known."""
+        if self._ports.pop(number, None) is not None:
+            self._egress[number, at.EGRESS_FD] = -1
+
+    def serve(self, number: int, engine: CompiledEngine, outputs: Outputs, now_us: int) -> Trip:
+        """Carry the frames that wait at a port, BATCH_FRAMES of them and what one datagram brings on top.
+
+        `outputs` has room for what one frame of LONGEST_FRAME_BYTES may cause.
+        """
+        engine.enter(self._frames, outputs, first=0, now_us=now_us, longest_bytes=LONGEST_FRAME_BYTES)
+        self._set(number, engine, outputs)
+        arrays: tuple[NDArray[Any], ...] = (
+            self._socket, self._socket, self._egress, self._groups, self._parts, self._sizes, self._frames.offsets,
+            self._frames.lengths, self._frames.ports, outputs.ports, outputs.lengths, outputs.data,
+        )  # fmt: skip
+        self._serve(address(self._loop), int(self._loop[at.CONTROL]), *map(address, arrays))
+        done, found = engine.leave(outputs), self._loop.tolist()
+        self._count(number)
+        rest = Rest(found[at.NEXT], found[at.NEXT_AT], self._train_of(found[at.TRAIN]), done)
+        return Trip(found[at.PROCESSED], found[at.BUSY_NS] / 1e9, rest if found[at.REST] else None)
+
+    def _point(self) -> None:
+        """Set what the kernel's structures point to."""
+        loop, sock, at_socket = self._loop, self._socket, self._socket.ctypes.data
+        loop[at.LIMIT], loop[at.HELD_BYTES] = BATCH_FRAMES, _HELD_BYTES
+        loop[at.TRAIN_AT], loop[at.FRAMES_AT] = self._train.ctypes.data, self._frames.data.ctypes.data
+        loop[at.SOCKET_AT], loop[at.PARTS_AT] = at_socket, self._parts.ctypes.data
+        vector, name, control = (at_socket + 8 * place for place in (at.RX_VECTOR, at.RX_NAME, at.RX_CONTROL))
+        sock[at.RX : at.RX + 5] = [name, 0, vector, 1, control]
+        sock[at.RX_VECTOR : at.RX_VECTOR + 2] = [self._train.ctypes.data, at.MAX_DATAGRAM_BYTES]
+        name, control = (at_socket + 8 * place for place in (at.TX_NAME, at.TX_CONTROL))
+        sock[at.TX : at.TX + 5] = [name, _NAME_BYTES, 0, 0, control]
+        sock[at.TX_NAME] = socket.AF_INET
+        sock[at.TX_CONTROL : at.TX_CONTROL + 2] = [socket.CMSG_LEN(2), SOL_UDP | UDP_SEGMENT << 32]
+
+    def _set(self, number: int, engine: CompiledEngine, outputs: Outputs) -> None:
+        port, head = self._ports[number], np.zeros(8 * at.HEAD_WORDS, np.uint8)
+        head[:HEADERS_BYTES] = np.frombuffer(port.headers_of_nobody, np.uint8)
+        self._socket[at.HEAD : at.HEAD + at.HEAD_WORDS] = head.view(np.int64)
+        self._loop[at.FD : at.JOINED + 1] = port.descriptor, number, port.joins
+        self._loop[at.RUN : at.CONTROL + 1] = engine.entry()
+        self._loop[at.OUT_AT] = address(outputs.data)
+
+    def _train_of(self, count: int) -> Batch:
+        frames = self._frames
+        return Batch(frames.data, frames.ports[:count], frames.offsets[:count], frames.lengths[:count])
+
+    def _count(self, number: int) -> None:
+        """Move what was counted to the counters of the ports."""
+        counters = self._ports[number].counters
+        counters.received += int(self._loop[at.RECEIVED])
+        counters.received_bytes += int(self._loop[at.RECEIVED_BYTES])
+        counted = self._egress[:, at.SENT :]
+        for egress in np.flatnonzero(counted.any(axis=1)).tolist():
+            counters = self._ports[egress].counters
+            sent, sent_bytes, queue_full, send_error = counted[egress].tolist()
+            counters.sent += sent
+            counters.sent_bytes += sent_bytes
+            for reason, count in (("queue_full", queue_full), ("send_error", send_error)):
+                if count:
+                    counters.dropped[reason] += count
+        counted[:] = 0
+
+
+def _words(count: int) -> Integers:
+    return np.zeros(count, np.int64)
