@@ -11,7 +11,6 @@ from functools import partial
 from .engine import Engine
 from .errors import UnsupportedError
 from .interp.observer import Observer
-from .ports.udp_layout import is_wanted
 from .program.ir import ProgramIR
 
 _log = logging.getLogger(__name__)
@@ -45,15 +44,11 @@ def _native(program: ProgramIR, *, seed: int) -> Engine:
     try:
         from .native.cache import default_cache
         from .native.engine import NativeEngine
-        from .native.loop_code import loop_code
     except (ImportError, OSError) as error:  # OSError: LLVM's library is there and cannot be loaded
         raise UnsupportedError(
             f"the native back end needs numpy and llvmlite (pip install hopsum[switch]): {error}"
         ) from error
-    engine = NativeEngine(program, seed=seed, cache=default_cache())
-    if is_wanted():
-        loop_code()  # now, since the data plane takes it while packets wait
-    return engine
+    return NativeEngine(program, seed=seed, cache=default_cache())
 
 
 def _native_if_possible(program: ProgramIR, *, seed: int) -> Engine:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine code of the loop of UDP ports: `ports.udp_kernel` from the cache of compiled programs, or from numba."""
+"""The machine code of the loop of UDP ports: `ports.udp_kernel` from the cache of compiled programs, or from numba.
+
+As a program (`python -m hopsum_switch.native.loop_code`) it writes the machine code to its standard output.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ import ctypes
 import hashlib
 import logging
 import platform
+import signal
+import subprocess
 import sys
-from functools import cache
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,42 +27,75 @@ from .compiler import features, initialise, load, machine, translate
 
 _log = logging.getLogger(__name__)
 _NAME: Final = "serve"
+_PR_SET_PDEATHSIG: Final = 1
 
 
-@cache
-def loop_code() -> Serve | None:
-    """Return the compiled `serve`, or None where this machine cannot have it.
+class LoopCode:
+    """The compiled `serve` in this process. Methods may be called from any thread.
 
-    The code is made once for a machine and a version of the sources, which takes seconds, and then kept. A machine
-    cannot have it that is no Linux of 64 bits, or where numba or LLVM fail; then a warning says why.
+    numba compiles for seconds. Another process does that, once for a machine and a version of the sources, so that
+    neither the start of a switch nor its packets wait; the result goes into the cache.
     """
-    if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_void_p) != 8 or sys.byteorder != "little":
-        return None
-    initialise()
-    store = default_cache()
-    try:
-        code = None if store is None else store.load(_key())
-        if code is None:
-            code = _compile()
-            if store is not None:
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._serve: Serve | None = None
+        self._waiting: list[Callable[[Serve], None]] = []
+        self._compiler: threading.Thread | None = None
+
+    def get(self, ready: Callable[[Serve], None] | None = None) -> Serve | None:
+        """Return the function if it is in this process or in the cache; else compile it, and call `ready` with it.
+
+        `ready` is called by another thread, and never where the machine is no Linux of 64 bits, or numba or LLVM fail;
+        then a warning says why.
+        """
+        if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_void_p) != 8 or sys.byteorder != "little":
+            return None
+        with self._lock:
+            if self._serve is None:
+                self._serve = _from_cache()
+            if self._serve is None and self._compiler is None:
+                self._compiler = threading.Thread(target=self._compile, name="loop-code", daemon=True)
+                self._compiler.start()
+            if self._serve is None and ready is not None:
+                self._waiting.append(ready)
+            return self._serve
+
+    def wait(self) -> Serve | None:
+        """Return the function, compiled if need be; None where this machine cannot have it."""
+        serve = self.get()
+        if serve is None and self._compiler is not None:
+            self._compiler.join()
+        return self._serve
+
+    def _compile(self) -> None:
+        try:
+            code = _compiled_elsewhere()
+            serve = _callable(code)
+            if (store := default_cache()) is not None:
                 store.save(_key(), code)
-        return _callable(code)
-    except Exception as error:  # whatever they raise, the ports work without
-        _log.warning("UDP ports run without machine code: %s: %s", type(error).__name__, error)
-        return None
+        except Exception as error:  # whatever fails, the ports work without
+            _log.warning("UDP ports run without machine code: %s: %s", type(error).__name__, error)
+            return
+        with self._lock:
+            self._serve, waiting = serve, self._waiting
+            self._waiting = []
+        for ready in waiting:
+            ready(serve)
 
 
-def _key() -> tuple[str, ...]:
-    package = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in (*sorted((package / "ports").glob("udp_*.py")), Path(__file__), package / "native" / "layout.py"):
-        digest.update(path.read_bytes())
-    return (
-        _NAME, digest.hexdigest(), llvm.get_host_cpu_name(), features(), llvmlite.__version__, platform.machine(),
-    )  # fmt: skip
+LOOP_CODE: Final = LoopCode()
 
 
-def _compile() -> bytes:
+def main() -> None:
+    """Compile, and write the machine code to standard output; end with the process that wants it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    initialise()
+    sys.stdout.buffer.write(compile_loop())
+
+
+def compile_loop() -> bytes:
+    """Return the machine code of `serve` for this processor."""
     from ..ports.udp_kernel import compile_serve  # numba takes a second to import
 
     text, name = compile_serve()
@@ -67,6 +106,33 @@ def _compile() -> bytes:
         elif not function.is_declaration:
             function.linkage = llvm.Linkage.internal
     return translate(str(module), machine())
+
+
+def _compiled_elsewhere() -> bytes:
+    done = subprocess.run(
+        [sys.executable, "-m", __spec__.name], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise RuntimeError(f"{last or 'no message'} (exit status {done.returncode})")
+    return done.stdout
+
+
+def _from_cache() -> Serve | None:
+    initialise()
+    store = default_cache()
+    code = None if store is None else store.load(_key())
+    return None if code is None else _callable(code)
+
+
+def _key() -> tuple[str, ...]:
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in (*sorted((package / "ports").glob("udp_*.py")), Path(__file__), package / "native" / "layout.py"):
+        digest.update(path.read_bytes())
+    return (
+        _NAME, digest.hexdigest(), llvm.get_host_cpu_name(), features(), llvmlite.__version__, platform.machine(),
+    )  # fmt: skip
 
 
 def _callable(code: bytes) -> Serve:
@@ -81,3 +147,7 @@ def _callable(code: bytes) -> Serve:
 
     serve.__dict__["keep"] = linker, places
     return serve
+
+
+if __name__ == "__main__":
+    main()

@@ -26,7 +26,7 @@ from hopsum_switch.ports.batches import BatchPort, FrameBuffer, Frames, batch_fo
 from hopsum_switch.ports.engines import BatchEngine, PacketEngine, batch_engine
 from hopsum_switch.ports.memory import MemoryPort
 from hopsum_switch.ports.udp import UdpPort
-from hopsum_switch.ports.udp_layout import is_wanted
+from hopsum_switch.ports.udp_layout import Serve, is_wanted
 from hopsum_switch.ports.udp_loop import LONGEST_FRAME_BYTES, CompiledEngine, Rest, UdpLoop
 
 _log = logging.getLogger("hopsum_switch.dataplane")
@@ -61,14 +61,6 @@ class DataplaneGate:
             self._inside.release()
 
 
-def make_udp_loop() -> UdpLoop | None:
-    """Return a compiled loop for UDP ports; None where this machine has none."""
-    from hopsum_switch.native.loop_code import loop_code  # needs llvmlite, as an engine of machine code does
-
-    serve = loop_code()
-    return None if serve is None else UdpLoop(serve)
-
-
 class Dataplane:
     """Ports by number around an engine. Public methods may be called from any thread."""
 
@@ -101,9 +93,13 @@ class Dataplane:
     def engine(self, engine: PacketEngine | BatchEngine | None) -> None:
         self._engine = engine
         self._batch_engine = None if engine is None else batch_engine(engine, self._count_failure)
-        self._udp_loop = make_udp_loop() if isinstance(engine, CompiledEngine) and is_wanted() else None
-        for number, port in self._ports.items():
-            self._add_to_udp_loop(number, port)
+        self._udp_loop = None
+        if isinstance(engine, CompiledEngine) and is_wanted():
+            from hopsum_switch.native.loop_code import LOOP_CODE  # needs llvmlite, as such an engine does
+
+            serve = LOOP_CODE.get(self._loop_is_compiled)
+            if serve is not None:
+                self._set_udp_loop(serve)
 
     def bind(self, number: int, port: Port) -> None:
         """Make `port` the switch's port `number`; the data plane closes it from now on, also when this fails.
@@ -203,6 +199,16 @@ class Dataplane:
             self._selector.register(fileno, selectors.EVENT_READ, (number, port))
         elif isinstance(port, MemoryPort):
             port.wake_with(self.wake)
+
+    def _loop_is_compiled(self, serve: Serve) -> None:
+        with self.gate.control():
+            if isinstance(self._engine, CompiledEngine) and self._udp_loop is None:
+                self._set_udp_loop(serve)
+
+    def _set_udp_loop(self, serve: Serve) -> None:
+        self._udp_loop = UdpLoop(serve)
+        for number, port in self._ports.items():
+            self._add_to_udp_loop(number, port)
 
     def _add_to_udp_loop(self, number: int, port: Port) -> None:
         if self._udp_loop is not None and type(port) is UdpPort:

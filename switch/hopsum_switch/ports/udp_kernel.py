@@ -137,7 +137,7 @@ def _receive(m: Any) -> Any:
     if size < 0:
         return 0
     joined = socket[at.RX + 5] > 0  # nothing but UDP_GRO's message was asked for
-    segment = socket[at.RX_CONTROL + 2] & 0xFFFFFFFF if joined else size
+    segment = max(socket[at.RX_CONTROL + 2] & 0xFFFFFFFF, 1) if joined else size
     for byte in range(4):
         data[8 * at.HEAD + _IP + 12 + byte] = data[8 * at.RX_NAME + 4 + byte]
     for byte in range(2):

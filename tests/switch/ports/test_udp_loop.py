@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import logging
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
@@ -14,7 +15,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from hopsum_switch.backend import Backend, engine_maker
 from hopsum_switch.engine import Engine
 from hopsum_switch.native import loop_code
 from hopsum_switch.native.engine import NativeEngine
@@ -37,7 +37,7 @@ def stack() -> Iterator[ExitStack]:
 
 def both(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> list[Plane]:
     """Return a data plane with the compiled loop and one without."""
-    if loop_code.loop_code() is None:
+    if loop_code.LOOP_CODE.wait() is None:
         pytest.skip("the compiled loop needs Linux on 64 bits, numba and llvmlite")
     planes = [Plane(stack, monkeypatch, compiled=compiled) for compiled in (True, False)]
     assert [plane.dataplane._udp_loop is not None for plane in planes] == [True, False]
@@ -76,7 +76,7 @@ def test_random_traffic_leaves_and_counts_alike(stack: ExitStack, monkeypatch: p
 
     monkeypatch.setattr(Dataplane, "_run_udp_loop", watched)
     peers = Peers(stack, 5)
-    for step in range(150):
+    for step in range(70):
         plan = [(rng.randrange(5), rng.choice(UDP_PORTS), traffic(rng, peers)) for _ in range(rng.choice([1, 3]))]
         found = []
         for plane in planes:
@@ -90,9 +90,9 @@ def test_random_traffic_leaves_and_counts_alike(stack: ExitStack, monkeypatch: p
     reasons = {reason for port in UDP_PORTS for reason in state["ports"][port]["dropped"]}
     assert reasons >= {"not_ipv4", "not_udp", "fragment", "truncated", "bad_checksum", "bad_destination"}
     assert state["dropped"][0].keys() == {"no_such_port"}
-    assert state["packets"] > 3000
-    assert rests > 20, "what is not plain goes back to the ports"
-    assert whole > 1000, "and most is plain"
+    assert state["packets"] > 1500
+    assert rests > 10, "what is not plain goes back to the ports"
+    assert whole > 500, "and most is plain"
 
 
 def test_frames_of_many_destinations_leave_in_order(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,15 +192,40 @@ def test_ports_come_and_go_and_the_environment_decides(stack: ExitStack, monkeyp
     assert plane.dataplane._udp_loop is None, "an interpreter has no machine code to call"
 
 
-def test_the_loop_is_compiled_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    if loop_code.loop_code() is None:
-        pytest.skip("the compiled loop needs Linux on 64 bits, numba and llvmlite")
+def test_the_loop_is_compiled_once_while_packets_go_on(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    both(stack, monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    fresh = loop_code.loop_code.__wrapped__
-    assert fresh() is not None
-    assert len(list((tmp_path / "hopsum-switch").iterdir())) == 1
-    monkeypatch.setattr(loop_code, "_compile", lambda: pytest.fail("compiled twice"))
-    assert fresh() is not None
+    begun, compiled = threading.Event(), loop_code.compile_loop
+
+    def elsewhere() -> bytes:
+        begun.wait()
+        return compiled()
+
+    monkeypatch.setattr(loop_code, "_compiled_elsewhere", elsewhere)
+    monkeypatch.setattr(loop_code, "LOOP_CODE", loop_code.LoopCode())
+    peers, plane = Peers(stack, 1), Plane(stack, monkeypatch, compiled=True)
+    answers = []
+    for is_compiled in (False, True):
+        assert (plane.dataplane._udp_loop is not None) == is_compiled
+        peers.send(0, plane, 0, [wish(image_to(peers.addresses[0], 8), rest=bytes(8))])
+        plane.serve(0)
+        answers.append(len(peers.take(plane)))
+        begun.set()
+        assert loop_code.LOOP_CODE.wait() is not None
+    assert answers == [1, 1]
+    assert len(list((tmp_path / "hopsum-switch").glob("*.o"))) == 2, "the program and the loop"
+    monkeypatch.setattr(loop_code, "_compiled_elsewhere", lambda: pytest.fail("compiled twice"))
+    assert loop_code.LoopCode().get() is not None
+
+
+def test_another_process_compiles_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That process is Python, and what it says last is the reason when it fails."""
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr(loop_code, "sys", SimpleNamespace(executable="/bin/false"))
+    with pytest.raises(RuntimeError, match=r"no message \(exit status 1\)"):
+        loop_code._compiled_elsewhere()
 
 
 def test_a_machine_where_it_cannot_be_compiled_goes_without(
@@ -210,17 +235,7 @@ def test_a_machine_where_it_cannot_be_compiled_goes_without(
         raise ImportError("no numba")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(loop_code, "_compile", fail)
+    monkeypatch.setattr(loop_code, "_compiled_elsewhere", fail)
     with caplog.at_level(logging.WARNING):
-        assert loop_code.loop_code.__wrapped__() is None
+        assert loop_code.LoopCode().wait() is None
     assert "ImportError: no numba" in caplog.text
-
-
-def test_an_engine_of_the_switch_brings_the_loop_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is compiled when the engine is made, not while the data plane holds packets back."""
-    calls = []
-    monkeypatch.setattr(loop_code, "loop_code", lambda: calls.append(1))
-    for value, count in (("0", 0), ("1", 1)):
-        monkeypatch.setenv(COMPILED_VARIABLE, value)
-        assert engine_maker(Backend.NATIVE)(program()).backend == "native"
-        assert len(calls) == count

@@ -121,11 +121,8 @@ def test_trace_shows_packets(tmp_path: Path, option: str, target: list[str], sta
 
 def test_it_compiles_what_it_is_given_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for backend, compiled in (
-        ("--backend=interpreter", 0),
-        ("--backend=auto", 2),
-        ("--backend=native", 2),
-    ):  # program, loop
+    monkeypatch.setenv("HOPSUM_COMPILED", "0")  # so that the program is all that is compiled
+    for backend, compiled in (("--backend=interpreter", 0), ("--backend=auto", 1), ("--backend=native", 1)):
         arguments = [] if backend == "--backend=auto" else [backend]
         with started(*LOADED, "--cpu-port", "9", *arguments) as (process, _):
             assert len(list(tmp_path.glob("hopsum-switch/*.o"))) == compiled
