@@ -9,7 +9,9 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import groupby
+from mmap import PAGESIZE
 
 import numpy as np
 import pytest
@@ -140,3 +142,11 @@ def test_a_receive_leaves_the_rest_for_the_next(monkeypatch: pytest.MonkeyPatch,
     assert [bytes(view) for view in link.receive(WAIT_S)] == [b"\0", b"\1", b"\2"]
     assert [bytes(view) for view in link.receive(WAIT_S)] == [b"\3", b"\4"]
     link.close()
+
+
+def test_what_arrives_first_lies_at_the_start_of_a_page(peer: socket.socket) -> None:
+    with closing(UdpLink(("127.0.0.1", 0), peer.getsockname())) as link:
+        peer.sendto(bytes(1056), link.local)
+        (rows,) = link.receive_rows(5.0)
+        assert rows.shape == (1, 1056)
+        assert rows.ctypes.data % PAGESIZE == 0
